@@ -1,0 +1,3 @@
+"""Seatrial: did this training run, on this cluster, do what it should?"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,201 @@
+"""The command line: one thin function per verb. Everything heavy is imported by the verb that needs it."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seatrial.errors import InputError, SeatrialError
+
+app = typer.Typer(
+    name="seatrial",
+    help="Runs an LLM training configuration as it is and answers with evidence: complete? sound? fast enough?",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class Format(StrEnum):
+    text = "text"
+    json = "json"
+
+
+class Target(StrEnum):
+    local = "local"
+
+
+Config = Annotated[Path, typer.Argument(help="The configuration file, in any dialect.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
+        show_default=False,
+    ),
+]
+Model = Annotated[str | None, typer.Option(help="Which model's cell of the file (CVS); also model=… as an override.")]
+Gpu = Annotated[str | None, typer.Option(help="Which GPU's cell of the file (CVS); also gpu=… as an override.")]
+Out = Annotated[Path | None, typer.Option(help="The run directory; by default runs/<name>-<time>.")]
+Rehearse = Annotated[bool, typer.Option("--rehearse", help="Shrink model and batch to fit this machine.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for scripts.")]
+
+
+def _load(config: Path, overrides: list[str] | None, *, action: str, model: str | None, gpu: str | None) -> Any:
+    """The configuration, read and linted; its problems are all in it. Raises InputError where nothing can be read."""
+    from seatrial.check import lint
+    from seatrial.dialects import load
+
+    return lint(load(config, overrides or (), action=action, model=model, gpu=gpu), action=action)
+
+
+def _refuse(resolved: Any) -> None:
+    """Stops here if the configuration has errors."""
+    if resolved.spec is None or any(problem.severity == "error" for problem in resolved.problems):
+        raise InputError(resolved.problems)
+
+
+@app.command()
+def init(
+    name: Annotated[str | None, typer.Argument(help="An example's name; without it, the examples are listed.")] = None,
+) -> None:
+    """Write an example configuration into this folder, or list the examples."""
+    from seatrial.dialects.examples import copy_example, list_examples
+
+    typer.echo(copy_example(name, Path.cwd()) if name else list_examples())
+
+
+@app.command()
+def check(
+    config: Config,
+    overrides: Overrides = None,
+    model: Model = None,
+    gpu: Gpu = None,
+    rehearse: Rehearse = False,
+    output: FormatOption = Format.text,
+) -> None:
+    """Find every problem of a configuration at once; touch nothing. Exit code 0, or 2 if there are errors."""
+    from seatrial.report.problems import render_json, render_text
+
+    try:
+        action = "rehearse" if rehearse else "run"
+        problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems
+    except InputError as error:
+        problems = error.problems
+    typer.echo((render_json if output is Format.json else render_text)(problems))
+    if any(problem.severity == "error" for problem in problems):
+        raise typer.Exit(2)
+
+
+@app.command()
+def plan(
+    config: Config,
+    overrides: Overrides = None,
+    model: Model = None,
+    gpu: Gpu = None,
+    rehearse: Rehearse = False,
+    output: FormatOption = Format.text,
+) -> None:
+    """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
+    from seatrial.report.problems import warn
+    from seatrial.run import describe
+
+    resolved = _load(config, overrides, action="rehearse" if rehearse else "plan", model=model, gpu=gpu)
+    _refuse(resolved)
+    warn(resolved.problems)
+    typer.echo(describe(resolved, rehearse=rehearse, as_json=output is Format.json))
+
+
+@app.command()
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    on: Annotated[Target, typer.Option(help="Where to run.")] = Target.local,
+    engine: Annotated[str, typer.Option(help="What trains: native is Seatrial's own trainer.")] = "native",
+    model: Model = None,
+    gpu: Gpu = None,
+    rehearse: Rehearse = False,
+    out: Out = None,
+) -> None:
+    """Run the configuration, live, and exit with the verdict."""
+    from seatrial.report.problems import warn
+    from seatrial.run import run as start
+
+    resolved = _load(config, overrides, action="rehearse" if rehearse else "run", model=model, gpu=gpu)
+    _refuse(resolved)
+    warn(resolved.problems)
+    verdict = start(resolved, config=config, on=on.value, engine=engine, rehearse=rehearse, out=out)
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def train(config: Config, overrides: Overrides = None, model: Model = None, gpu: Gpu = None, out: Out = None) -> None:
+    """Be one trainer process for the configuration, here and now, without launcher or verdict."""
+    from seatrial.report.problems import warn
+    from seatrial.run import train_here
+
+    resolved = _load(config, overrides, action="train", model=model, gpu=gpu)
+    _refuse(resolved)
+    warn(resolved.problems)
+    train_here(resolved, config=config, out=out)
+
+
+@app.command()
+def judge(
+    run_dir: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    output: FormatOption = Format.text,
+) -> None:
+    """Judge again what is already there; needs no cluster and no jax. Exits with the verdict."""
+    from seatrial.run import judge_run
+
+    text, verdict = judge_run(run_dir, as_json=output is Format.json)
+    typer.echo(text)
+    raise typer.Exit(verdict.exit_code)
+
+
+class ReportFormat(StrEnum):
+    html = "html"
+    json = "json"
+    text = "text"
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    output: Annotated[ReportFormat, typer.Option("--format", help="html writes a file, the others print.")] = (
+        ReportFormat.html
+    ),
+) -> None:
+    """Write the report of a run again."""
+    from seatrial.run import report_run
+
+    typer.echo(report_run(run_dir, output.value))
+
+
+@app.command()
+def version() -> None:
+    """Print Seatrial's version."""
+    from seatrial import __version__
+
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Runs the command line; whatever goes wrong is told without a traceback, and ends in its exit code."""
+    try:
+        app()
+    except InputError as error:
+        from seatrial.report.problems import render_text
+
+        typer.echo(render_text(error.problems), err=True)
+        sys.exit(error.exit_code)
+    except SeatrialError as error:
+        typer.echo(f"seatrial: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

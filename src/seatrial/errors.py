@@ -1,0 +1,98 @@
+"""What can go wrong, as a tree; each branch knows the exit code that it ends in.
+
+    SeatrialError
+    ├── InputError        2   the user's text is wrong; carries every Problem found
+    ├── LaunchError       3   the run could not be started (preflight, infrastructure)
+    ├── TrainingDied      4   a training process ended before its work was done
+    └── NoProgress        5   processes lived on without completing a step
+
+A *finding* about a configuration is a `Problem`, not an exception: all of them are collected and shown in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A place in a file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One finding about a configuration: what (code, path), where (mark), why, and how to fix it.
+
+    `code` is a stable kebab-case name for scripts; `path` is the key in the user's own spelling, dotted from the root.
+    An "error" blocks the chosen action, a "warning" does not, an "info" only tells.
+    """
+
+    severity: Severity
+    code: str
+    path: str
+    why: str
+    fix: str
+    mark: Mark | None = None
+
+    def as_dict(self) -> dict[str, str | int | None]:
+        """The finding as plain data: severity, code, path, file, line, column, why, fix."""
+        return {
+            "severity": self.severity,
+            "code": self.code,
+            "path": self.path,
+            "file": self.mark.file if self.mark else None,
+            "line": self.mark.line if self.mark else None,
+            "column": self.mark.column if self.mark else None,
+            "why": self.why,
+            "fix": self.fix,
+        }
+
+
+class SeatrialError(Exception):
+    """Anything that Seatrial tells its user instead of a traceback."""
+
+    exit_code = 1
+
+
+class InputError(SeatrialError):
+    """The configuration, an override or an argument is wrong; `problems` holds every finding, warnings included."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.path}: {p.why}" for p in self.problems if p.severity == "error"))
+
+    @classmethod
+    def single(cls, code: str, path: str, why: str, fix: str, mark: Mark | None = None) -> InputError:
+        """An error that consists of one problem."""
+        return cls([Problem(severity="error", code=code, path=path, why=why, fix=fix, mark=mark)])
+
+
+class LaunchError(SeatrialError):
+    """The run could not be started."""
+
+    exit_code = 3
+
+
+class TrainingDied(SeatrialError):
+    """A training process ended before its work was done."""
+
+    exit_code = 4
+
+
+class NoProgress(SeatrialError):
+    """The processes lived on, but no step completed within the deadline."""
+
+    exit_code = 5

@@ -1,0 +1,74 @@
+"""Parameters and FLOPs per token of a Llama-family decoder, one function a published convention.
+
+The conventions agree on the weights (6 FLOPs per matrix parameter and token; the embedding lookup is free) and differ
+in attention: full square or causal half. A TFLOP/s or an MFU means nothing without the convention's name, so every
+figure that Seatrial prints names it. Recomputation is never counted (that would be hardware, not model, FLOPs).
+
+    non_causal   12·L·A·D·S  NVIDIA's DGXC recipes, Megatron-LM before core 0.12, torchtitan, MaxText before 2025-07-27
+    causal        6·L·A·D·S  Megatron-LM since core 0.12 (250b7941), MaxText since 2025-07-27 (PR 1988)
+    palm         12·L·A·D·S  PaLM (arXiv 2204.02311, appendix B): 6·N with the embedding table in N
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seatrial.spec import ModelSpec
+
+
+def num_parameters(model: ModelSpec) -> int:
+    """All trainable parameters: embedding, layers, norms, and the output head unless it is tied."""
+    norms = (2 * model.num_layers + 1) * model.hidden_dim
+    embedding = model.vocab_size * model.hidden_dim
+    return matrix_parameters(model) + norms + (0 if model.tied_embeddings else embedding)
+
+
+def matrix_parameters(model: ModelSpec) -> int:
+    """Parameters that a token is multiplied with: attention and MLP projections and the output head, no lookup."""
+    query = model.num_heads * model.head_dim
+    key_value = model.num_kv_heads * model.head_dim
+    attention = model.hidden_dim * (2 * query + 2 * key_value)
+    mlp = 3 * model.hidden_dim * model.ffn_dim
+    return model.num_layers * (attention + mlp) + model.vocab_size * model.hidden_dim
+
+
+def _attention(model: ModelSpec, sequence_length: int) -> float:
+    # scores and weighted sum: 2 products × 2 FLOPs × 3 (forward, two gradients) over the full square
+    return 12.0 * model.num_layers * model.num_heads * model.head_dim * sequence_length
+
+
+def _non_causal(model: ModelSpec, sequence_length: int) -> float:
+    return 6.0 * matrix_parameters(model) + _attention(model, sequence_length)
+
+
+def _causal(model: ModelSpec, sequence_length: int) -> float:
+    return 6.0 * matrix_parameters(model) + _attention(model, sequence_length) / 2
+
+
+def _palm(model: ModelSpec, sequence_length: int) -> float:
+    return 6.0 * num_parameters(model) + _attention(model, sequence_length)
+
+
+CONVENTIONS: dict[str, Callable[[ModelSpec, int], float]] = {
+    "causal": _causal,
+    "non_causal": _non_causal,
+    "palm": _palm,
+}
+DEFAULT_CONVENTION = "causal"  # what MaxText and Megatron-LM print today
+
+
+def flops_per_token(model: ModelSpec, sequence_length: int, convention: str = DEFAULT_CONVENTION) -> float:
+    """Training FLOPs per token (forward and backward) by a named convention. Raises KeyError for an unknown one."""
+    return CONVENTIONS[convention](model, sequence_length)
+
+
+def flops_per_sequence(model: ModelSpec, sequence_length: int, convention: str = DEFAULT_CONVENTION) -> float:
+    """Training FLOPs per sequence: the "model flops for GBS=1" of NVIDIA's recipes under `non_causal`."""
+    return sequence_length * flops_per_token(model, sequence_length, convention)
+
+
+def model_flops_utilization(
+    *, flops_per_step: float, step_seconds: float, num_devices: int, peak_flops_per_second: float
+) -> float:
+    """MFU as a fraction: the model's FLOP/s per device over the device's peak."""
+    return flops_per_step / step_seconds / num_devices / peak_flops_per_second

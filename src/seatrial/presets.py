@@ -1,0 +1,61 @@
+"""Published model architectures by name. Source: each model's own `config.json` as released by Meta."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seatrial.spec import ModelSpec, RopeScaling
+
+_LLAMA2_7B = ModelSpec(
+    name="llama2-7b", vocab_size=32_000, hidden_dim=4096, num_layers=32, num_heads=32, num_kv_heads=32, head_dim=128,
+    ffn_dim=11_008,
+)  # fmt: skip
+_LLAMA3_8B = ModelSpec(
+    name="llama3-8b", vocab_size=128_256, hidden_dim=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
+    ffn_dim=14_336, rope_theta=500_000.0,
+)  # fmt: skip
+_LLAMA31_8B = replace(_LLAMA3_8B, name="llama3.1-8b", rope_scaling=RopeScaling())
+_LLAMA31_70B = replace(
+    _LLAMA31_8B, name="llama3.1-70b", hidden_dim=8192, num_layers=80, num_heads=64, ffn_dim=28_672
+)  # fmt: skip
+_LLAMA32_1B = replace(
+    _LLAMA31_8B, name="llama3.2-1b", hidden_dim=2048, num_layers=16, head_dim=64, ffn_dim=8192, tied_embeddings=True,
+    rope_scaling=RopeScaling(factor=32.0),
+)  # fmt: skip
+
+MODELS: dict[str, ModelSpec] = {
+    model.name: model
+    for model in (
+        _LLAMA2_7B,
+        replace(
+            _LLAMA2_7B, name="llama2-13b", hidden_dim=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_dim=13_824
+        ),
+        replace(
+            _LLAMA2_7B, name="llama2-70b", hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, ffn_dim=28_672
+        ),
+        _LLAMA3_8B,
+        replace(_LLAMA31_70B, name="llama3-70b", rope_scaling=None),
+        _LLAMA31_8B,
+        _LLAMA31_70B,
+        replace(
+            _LLAMA31_70B, name="llama3.1-405b", hidden_dim=16_384, num_layers=126, num_heads=128, ffn_dim=53_248
+        ),
+        _LLAMA32_1B,
+        replace(_LLAMA32_1B, name="llama3.2-3b", hidden_dim=3072, num_layers=28, num_heads=24, head_dim=128),
+        replace(_LLAMA31_70B, name="llama3.3-70b"),
+    )
+}  # fmt: skip
+
+
+def architecture(model: ModelSpec) -> dict[str, int | float | bool | RopeScaling | None]:
+    """The fields that make up a model's shape, without its name."""
+    return {key: value for key, value in vars(model).items() if key != "name"}
+
+
+def same_architecture(model: ModelSpec) -> str | None:
+    """The preset whose dimensions a model has, whatever it is called; None where it is nobody's."""
+    shape = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim")
+    for name, preset in MODELS.items():
+        if all(getattr(preset, field) == getattr(model, field) for field in shape):
+            return name
+    return None
