@@ -1,0 +1,14 @@
+"""The trainer: plain dict pytrees and pure functions over a mesh. JAX lives here and nowhere else.
+
+    mesh        devices → a five-axis mesh            sharding    where every tensor lies, and the collectives that follow
+    params      every parameter, declared once        precision   matrix products per backend
+    attention   rows of equal value                   model       tokens → hidden states
+    objectives  hidden states → loss                  optimizer   AdamW, schedule, clipping
+    step        one optimizer step, in one shard_map  loop        steps, events, failures
+    data/       where tokens come from
+
+Shape suffixes name dimensions: x_BTD is [batch, token, hidden].
+
+    A accumulation   B batch       T token (query)   S token (key)   L layer      V vocabulary
+    D hidden         H query head  G key/value head  R = H / G       K head dim   F feed-forward   N = B·T
+"""

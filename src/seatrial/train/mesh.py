@@ -1,0 +1,29 @@
+"""Devices → a mesh over the five axes of `spec.AXES`, slowest links outermost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from seatrial.spec import AXES, RunSpec
+
+
+def make_mesh(spec: RunSpec, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The spec's mesh over `devices` (default: all, which JAX orders by process).
+
+    Every axis is across_nodes × within_node, with the network part outermost: neighbours along an axis share a node
+    wherever the configuration says so. Raises ValueError where the mesh and the devices differ in number.
+    """
+    devices = jax.devices() if devices is None else devices
+    slow = spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes
+    fast = spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes
+    wanted = math.prod(slow.values()) * math.prod(fast.values())
+    if wanted != len(devices):
+        raise ValueError(f"the mesh {spec.mesh} needs {wanted} devices, but there are {len(devices)}")
+    grid = np.asarray(devices).reshape([slow[axis] for axis in AXES] + [fast[axis] for axis in AXES])
+    interleaved = [position for pair in zip(range(len(AXES)), range(len(AXES), 2 * len(AXES))) for position in pair]
+    return Mesh(grid.transpose(interleaved).reshape([spec.mesh[axis] for axis in AXES]), AXES)

@@ -1,0 +1,216 @@
+"""Where every tensor lies, as tables, and the collectives that follow from them.
+
+A parallelism strategy is not code here. A parameter names its dimensions ("embed", "heads", …) where it is declared;
+three tables map those names to mesh axes: at *rest*, in *compute*, and for the *optimizer* state. Where two tables
+differ, a collective closes the gap:
+
+    rest → compute       all_gather before use; its transpose reduce-scatters the gradient     (FSDP, ZeRO-3)
+    gradient → optimizer psum, or psum_scatter where the optimizer's table splits further       (DP, ZeRO-1)
+    optimizer → rest     all_gather of the updated shard                                        (ZeRO-1)
+
+Axes of size 1 drop out of the tables, so a single device runs the same program without a collective. Everything runs
+inside one `shard_map` without automatic replication tracking: each collective below is written with its own transpose,
+as Megatron-LM does (arXiv 1909.08053 §3, arXiv 2205.05198 §4.2), and nothing else communicates.
+
+`PartitionSpec` appears in this module only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from seatrial.spec import RunSpec
+
+Axes = tuple[str, ...]
+Dims = tuple[Axes, ...]  # per dimension of a tensor, the mesh axes that split it, outermost first
+
+REST: dict[str, Axes] = {
+    "embed": ("fsdp",),
+    "vocab": ("tensor",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "ffn": ("tensor",),
+}
+COMPUTE: dict[str, Axes] = REST | {"embed": ()}
+OPTIMIZER: dict[str, Axes] = REST
+OPTIMIZER_ZERO1: dict[str, Axes] = REST | {"embed": ("fsdp", "data")}
+
+BATCH: Axes = ("data", "fsdp")
+SEQUENCE: Axes = ("context",)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one parameter lies: a tuple of mesh axes per dimension, from each of the three tables."""
+
+    rest: Dims
+    compute: Dims
+    optimizer: Dims
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The tables as they apply to one mesh: `axes` keeps those of size > 1 with their sizes."""
+
+    axes: Mapping[str, int]
+    optimizer: Mapping[str, Axes]
+    boundary: str  # row of BOUNDARIES: how activations cross into and out of a tensor-parallel block
+    partial: Axes  # axes over which a gradient is a partial sum until it is reduced
+
+    @property
+    def batch(self) -> Axes:
+        return tuple(axis for axis in BATCH if axis in self.axes)
+
+    def dims(self, table: Mapping[str, Axes], names: tuple[str, ...]) -> Dims:
+        """A table's row for a tensor with these dimension names."""
+        return tuple(tuple(axis for axis in table.get(name, ()) if axis in self.axes) for name in names)
+
+    def placement(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Placement:
+        """The placement of a parameter. Raises ValueError, naming the dimension, where a split does not divide it."""
+        placement = Placement(
+            rest=self.dims(REST, names), compute=self.dims(COMPUTE, names), optimizer=self.dims(self.optimizer, names)
+        )
+        for name, size, axes in zip(names, shape, placement.optimizer, strict=True):
+            parts = math.prod(self.axes[axis] for axis in axes)
+            if size % parts:
+                raise ValueError(f"{name} = {size} cannot be split over {' × '.join(axes)} = {parts} devices")
+        return placement
+
+
+def make_rules(spec: RunSpec) -> Rules:
+    """The tables for a spec's mesh and strategy."""
+    axes = {axis: size for axis, size in spec.mesh.items() if size > 1}
+    sequence_parallel = spec.parallelism.sequence_parallel
+    splits_tokens = (*BATCH, *SEQUENCE, *(("tensor",) if sequence_parallel else ()))
+    return Rules(
+        axes=axes,
+        optimizer=OPTIMIZER_ZERO1 if spec.parallelism.zero1 else OPTIMIZER,
+        boundary="alone" if "tensor" not in axes else "sequence" if sequence_parallel else "replicated",
+        partial=tuple(axis for axis in splits_tokens if axis in axes),
+    )
+
+
+# --- global arrays ----------------------------------------------------------------------------------------------------
+
+
+def partition_spec(dims: Dims) -> PartitionSpec:
+    return PartitionSpec(*(axes or None for axes in dims))
+
+
+def named_sharding(mesh: Mesh, dims: Dims) -> NamedSharding:
+    return NamedSharding(mesh, partition_spec(dims))
+
+
+def batch_dims(rules: Rules) -> Dims:
+    """[A, B, T] of a global batch: sequences over the batch axes, tokens over the sequence axes."""
+    return ((), rules.batch, tuple(axis for axis in SEQUENCE if axis in rules.axes))
+
+
+# --- parameters and gradients, inside shard_map -----------------------------------------------------------------------
+
+
+def gather(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
+    """Brings a local shard from placement `have` to the coarser `want`: all_gather over the axes that `want` lacks."""
+    for dim, (split, kept) in enumerate(zip(have, want, strict=True)):
+        if extra := split[len(kept) :]:
+            x = lax.all_gather(x, extra, axis=dim, tiled=True)
+    return x
+
+
+def reduce_scatter(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
+    """The transpose of `gather(want → have)`: sums partial values and keeps this device's shard."""
+    for dim, (kept, split) in enumerate(zip(have, want, strict=True)):
+        if extra := split[len(kept) :]:
+            x = lax.psum_scatter(x, extra, scatter_dimension=dim, tiled=True)
+    return x
+
+
+def take_shard(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
+    """This device's part of a tensor that all devices of the extra axes hold alike; no communication."""
+    for dim, (kept, split) in enumerate(zip(have, want, strict=True)):
+        if extra := split[len(kept) :]:
+            size = x.shape[dim] // lax.axis_size(extra)
+            x = lax.dynamic_slice_in_dim(x, lax.axis_index(extra) * size, size, axis=dim)
+    return x
+
+
+def reduce_gradient(gradient: jax.Array, placement: Placement, rules: Rules) -> jax.Array:
+    """Sums a gradient, as the backward pass leaves it in the rest placement, into the optimizer's placement."""
+    reduced = {axis for axes in placement.rest for axis in axes}
+    scattered = {axis for axes in placement.optimizer for axis in axes} - reduced
+    if rest := tuple(axis for axis in rules.partial if axis not in reduced | scattered):
+        gradient = lax.psum(gradient, rest)
+    return reduce_scatter(gradient, placement.rest, placement.optimizer)
+
+
+def global_norm(gradients: Any, placements: Any, rules: Rules) -> jax.Array:
+    """The L2 norm over all parameters of gradients in the optimizer's placement, in one psum."""
+    total = jnp.float32(0)
+    for gradient, placement in zip(jax.tree.leaves(gradients), jax.tree.leaves(placements), strict=True):
+        parts = math.prod(rules.axes[axis] for axes in placement.optimizer for axis in axes)
+        copies = math.prod(rules.axes.values()) // parts
+        total += jnp.sum(jnp.square(gradient.astype(jnp.float32))) / copies
+    return jnp.sqrt(lax.psum(total, tuple(rules.axes)) if rules.axes else total)
+
+
+# --- activations across the tensor axis, inside shard_map -------------------------------------------------------------
+
+
+@jax.custom_vjp
+def _copy(x: jax.Array) -> jax.Array:
+    return x
+
+
+_copy.defvjp(lambda x: (x, None), lambda _, g: (lax.psum(g, "tensor"),))
+
+
+@jax.custom_vjp
+def _reduce(x: jax.Array) -> jax.Array:
+    return lax.psum(x, "tensor")
+
+
+_reduce.defvjp(lambda x: (lax.psum(x, "tensor"), None), lambda _, g: (g,))
+
+
+def _gather_tokens(x_BTD: jax.Array) -> jax.Array:
+    return lax.all_gather(x_BTD, "tensor", axis=1, tiled=True)
+
+
+def _scatter_tokens(x_BTD: jax.Array) -> jax.Array:
+    return lax.psum_scatter(x_BTD, "tensor", scatter_dimension=1, tiled=True)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """How hidden states enter a block whose weights are split over `tensor`, and how partial results leave it."""
+
+    enter: Callable[[jax.Array], jax.Array]
+    leave: Callable[[jax.Array], jax.Array]
+
+
+BOUNDARIES: dict[str, Boundary] = {
+    "alone": Boundary(enter=lambda x: x, leave=lambda x: x),
+    # Megatron's f and g: identity one way, all-reduce the other
+    "replicated": Boundary(enter=_copy, leave=_reduce),
+    # between blocks each device keeps its part of the tokens; JAX's own transposes are the right ones here
+    "sequence": Boundary(enter=_gather_tokens, leave=_scatter_tokens),
+}
+
+
+def over_tensor(rules: Rules, reduce: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """`lax.psum` or `lax.pmax` over the tensor axis; the identity where there is none."""
+    return partial(reduce, axis_name="tensor") if "tensor" in rules.axes else lambda x: x
+
+
+def tensor_offset(rules: Rules, local_size: int) -> jax.Array | int:
+    """Where this device's part of a dimension split over `tensor` begins."""
+    return lax.axis_index("tensor") * local_size if "tensor" in rules.axes else 0
