@@ -1,0 +1,55 @@
+# Every target does its own set-up: a machine needs python3 (3.11 or newer, with venv), make and a package registry.
+# The environment lives in .venv and is brought up to date only when pyproject.toml or constraints.txt have changed.
+# It is made from the first Python that fits, or from the one named by `make PYTHON=… demo`.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+BENCHES := $(filter-out bench/record.py,$(wildcard bench/*.py))
+
+# A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
+INSTALLED := $(VENV)/.installed-
+
+.PHONY: help demo test test-slow check golden bench
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in a verdict and a report.
+	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
+
+test: $(INSTALLED)test ## Run the tests, except the slow ones.
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED)test ## Run the slow tests.
+	$(BIN)/python -m pytest -m slow
+
+check: $(INSTALLED)lint ## Lint, formatting, types.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+golden: $(INSTALLED)test ## Rewrite the golden files from what the code does now; read the diff.
+	SEATRIAL_GOLDEN=1 $(BIN)/python -m pytest -k golden
+	@git --no-pager diff --stat -- tests
+
+bench: $(INSTALLED)train ## Measure what we claim; writes bench/results/.
+	@for bench in $(BENCHES); do echo "$$bench" && $(BIN)/python "$$bench" || exit 1; done
+
+$(INSTALLED)%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing seatrial[$*] into $(VENV); once, unless its requirements change."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@for candidate in $${PYTHON:-python3.13 python3.12 python3.11 python3}; do \
+	  "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	  echo "Making $(VENV) with $$("$$candidate" --version)."; \
+	  "$$candidate" -m venv $(VENV) && exit 0 || { rm -f $@; exit 1; }; \
+	done; \
+	echo "seatrial needs Python 3.11 or newer with the venv module; none of these is: $${PYTHON:-python3.13 python3.12 python3.11 python3}" >&2; \
+	echo "Debian, Ubuntu: apt-get install python3 python3-venv. Elsewhere: make PYTHON=/path/to/python3 …" >&2; \
+	exit 1
