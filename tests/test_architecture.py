@@ -1,0 +1,185 @@
+"""The design as a test: who may import whom, who may touch the world, how long a file may be, where things are."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "seatrial"
+
+# Each module or folder may import only what stands before it.
+ORDER = (
+    "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
+    "presets", "xla_flags", "check", "dialects", "engines", "logs",
+    "plan", "rehearsal", "estimate",
+    "launch", "metrics", "verdict", "report", "history", "run", "cli", "__main__",
+)  # fmt: skip
+TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "errors", "train"}
+
+ONLY_IN_TRAIN = {"jax", "jaxlib", "optax", "orbax", "grain", "flax"}
+DECIDES_PURELY = ("spec", "flops", "check", "plan", "rehearsal", "metrics", "verdict")
+TOUCHES_THE_WORLD = {
+    "asyncio", "glob", "io", "multiprocessing", "os", "psutil", "platform", "random", "shutil", "signal", "socket",
+    "subprocess", "sys", "tempfile", "threading", "time", "urllib",
+}  # fmt: skip
+TOUCHES_FILES = {
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "is_file", "is_dir", "iterdir", "glob",
+    "rglob", "mkdir", "touch", "unlink", "rename", "stat", "cwd", "home", "expanduser", "print",
+}  # fmt: skip
+
+SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
+MAX_LINES = 420
+MAX_TRAIN_LINES = 3500
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def _name(path: Path) -> str:
+    """Its dotted module name."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {_name(path) for path in SOURCES}
+
+
+def _group(module: str) -> str:
+    """The entry of ORDER that a module of seatrial belongs to; "" for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) for every import in the file, wherever it stands: in functions and under TYPE_CHECKING too."""
+    name = _name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] + "." if node.level else ""
+            source = (above + (node.module or "")).rstrip(".")
+            for alias in node.names:
+                yield node.lineno, f"{source}.{alias.name}" if f"{source}.{alias.name}" in MODULES else source
+
+
+def _of_this_package(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, group) of the file's imports from seatrial, other than from its own group."""
+    own = _group(_name(path))
+    for line, module in _imports(path):
+        if module.split(".")[0] == "seatrial" and _group(module) not in ("", own):
+            yield line, _group(module)
+
+
+def _show(path: Path, line: int, text: str) -> str:
+    return f"{path.relative_to(ROOT)}:{line}: {text}"
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    placed = {*ORDER, "train", ""}
+    assert [name for name in sorted(MODULES) if _group(name) not in placed] == []
+
+
+def test_imports_go_one_way() -> None:
+    found = []
+    for path in SOURCES:
+        own = _group(_name(path))
+        if own == "train":
+            allowed = TRAIN_MAY_IMPORT
+        else:  # the package itself is the public face: it may import everything but the trainer
+            allowed = set(ORDER[: ORDER.index(own)] if own else ORDER)
+        found += [
+            _show(path, line, f"imports {group}") for line, group in _of_this_package(path) if group not in allowed
+        ]
+    assert found == []
+
+
+def test_only_the_trainer_imports_jax() -> None:
+    found = [
+        _show(path, line, module)
+        for path in SOURCES
+        if _group(_name(path)) != "train"
+        for line, module in _imports(path)
+        if module.split(".")[0] in ONLY_IN_TRAIN
+    ]
+    assert found == []
+
+
+def test_the_agent_needs_nothing_but_the_standard_library() -> None:
+    modules = {module.split(".")[0] for _, module in _imports(PACKAGE / "launch" / "agent.py")}
+    assert modules - sys.stdlib_module_names == set()
+
+
+@pytest.mark.parametrize("name", DECIDES_PURELY)
+def test_what_decides_does_not_touch_the_world(name: str) -> None:
+    path = PACKAGE / f"{name}.py"
+    found = [_show(path, line, m) for line, m in _imports(path) if m.split(".")[0] in TOUCHES_THE_WORLD]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+            if called in TOUCHES_FILES:
+                found.append(_show(path, node.lineno, f"{called}()"))
+    assert found == []
+
+
+def test_names_say_what_is_inside() -> None:
+    folders = {path for path in PACKAGE.rglob("*") if path.is_dir()}
+    assert [str(path) for path in {*SOURCES, *folders} if path.stem in SAYS_NOTHING] == []
+
+
+def test_files_stay_short() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert [_show(path, count, "too long") for path, count in lines.items() if count > MAX_LINES] == []
+    assert sum(count for path, count in lines.items() if _group(_name(path)) == "train") <= MAX_TRAIN_LINES
+
+
+# Tests of the whole, which mirror no single module.
+OF_THE_WHOLE = {"architecture", "project"}
+
+
+def test_tests_mirror_the_sources() -> None:
+    tests = ROOT / "tests"
+    strays = []
+    for path in sorted(tests.rglob("test_*.py")):
+        folder, subject = path.relative_to(tests).parent, path.stem.removeprefix("test_")
+        if folder.parts:
+            mirrors = (PACKAGE / folder).is_dir()
+        else:
+            mirrors = subject in OF_THE_WHOLE or (PACKAGE / f"{subject}.py").is_file() or (PACKAGE / subject).is_dir()
+        if not mirrors:
+            strays.append(str(path.relative_to(ROOT)))
+    assert strays == []
+
+
+LAYOUT = """
+    README.md ARCHITECTURE.md CHANGELOG.md LICENSE Makefile pyproject.toml constraints.txt .ci/run
+    configs/native configs/cvs docs/tutorial docs/howto docs/reference docs/decisions bench/results tests
+    src/seatrial/dialects src/seatrial/engines src/seatrial/launch src/seatrial/report src/seatrial/train/data
+"""
+
+
+def test_the_tree_is_laid_out_as_designed() -> None:
+    paths = [ROOT / path for path in LAYOUT.split()]
+    missing = [path for path in paths if not (path.is_file() or (path.is_dir() and any(path.iterdir())))]
+    assert missing == []
+
+
+def test_help_pays_for_nothing_heavy() -> None:
+    program = """
+import sys
+from seatrial.cli import main
+sys.argv = ["seatrial", "--help"]
+try:
+    main()
+except SystemExit:
+    print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy = {"pydantic", "numpy", "yaml", "jinja2", "rich", "jax", "psutil", "platformdirs", "asyncio", "sqlite3"}
+    assert "Usage" in done.stdout
+    assert heavy & {module.partition(".")[0] for module in done.stderr.split()} == set()

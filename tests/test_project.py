@@ -1,0 +1,144 @@
+"""The project as it is handed over: commands in the docs are real, nothing local leaks out, the wheel is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from seatrial.cli import app
+
+ROOT = Path(__file__).parents[1]
+
+# What tools leave in a checkout; none of it is handed over.
+NOT_OURS = {
+    ".git",
+    ".venv",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".hypothesis",
+    "__pycache__",
+    "runs",
+    "dist",
+}
+
+
+def _files() -> Iterator[Path]:
+    """Every file of the project."""
+    folders = [ROOT]
+    while folders:
+        for path in sorted(folders.pop().iterdir()):
+            if path.name in NOT_OURS or path.name.endswith(".egg-info"):
+                continue
+            if path.is_dir():
+                folders.append(path)
+            else:
+                yield path
+
+
+def _console_commands() -> Iterator[tuple[str, str]]:
+    """(file:line, command) for every `$ …` line in a fenced console block of the documentation."""
+    for path in [
+        *sorted(ROOT.glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "bench").glob("*.md")),
+    ]:
+        in_console, continued = False, ""
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.startswith("```"):
+                in_console = line.removeprefix("```").strip() == "console"
+            elif in_console and (continued or line.startswith("$ ")):
+                continued += line.removeprefix("$ ")
+                if continued.endswith("\\"):
+                    continued = continued[:-1]
+                else:
+                    yield f"{path.relative_to(ROOT)}:{number}", continued
+                    continued = ""
+
+
+COMMANDS = [pytest.param(command, id=where) for where, command in _console_commands()]
+
+
+def _parse(arguments: list[str]) -> None:
+    """Reads the arguments as the command line does, without doing anything. Raises where it would refuse them."""
+    with contextlib.suppress(typer.Exit):  # --help has said all it has to say
+        context = typer.main.get_command(app).make_context("seatrial", list(arguments))
+        verb, command, rest = context.command.resolve_command(context, list(arguments))
+        command.make_context(verb, rest, parent=context)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_docs_name_real_commands(command: str) -> None:
+    program, *arguments = shlex.split(command, comments=True)
+    if program == "seatrial":
+        _parse(arguments)
+    elif program == "make":
+        subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_a_command_that_does_not_exist_would_be_found() -> None:
+    _parse(["check", "some.json", "config.nnodes=1", "--format", "json"])
+    for wrong in (["chek", "some.json"], ["check", "some.json", "--fromat", "json"], ["report"]):
+        with pytest.raises(Exception, match=r"(?i)no such|missing"):
+            _parse(wrong)
+
+
+def test_nothing_local_leaks_out() -> None:
+    # Spelled so that this file does not find itself.
+    local = re.compile(r"(?<![\w.}-])/" + r"(?:work|root)/")
+    found = []
+    for path in _files():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found += [f"{path.relative_to(ROOT)}: {line.strip()[:100]}" for line in text.splitlines() if local.search(line)]
+    assert found == []
+
+
+def _requirements() -> list[str]:
+    """What pyproject.toml asks for, always and in every extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    return [*project["dependencies"], *(requirement for extra in extras for requirement in extra)]
+
+
+def test_requirements_are_names_and_versions() -> None:
+    pinned = re.compile(r'[A-Za-z0-9._-]+==[0-9][0-9a-z.]*( ; python_version [<>]=? "3\.\d+")?')
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line and not line.startswith("#") and not pinned.fullmatch(line)] == []
+    assert [requirement for requirement in _requirements() if "://" in requirement or "@" in requirement] == []
+
+
+def test_every_direct_requirement_is_pinned() -> None:
+    def normal(requirement: str) -> str:
+        return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()
+
+    pinned = {normal(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()}
+    assert {normal(requirement) for requirement in _requirements()} - pinned == {"seatrial"}
+
+
+def test_the_wheel_is_whole(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("seatrial-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+
+    package = ROOT / "src" / "seatrial"
+    sources = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    examples = [path for path in (ROOT / "configs").rglob("*") if path.is_file()]
+    wanted = {f"seatrial/{path.relative_to(package)}" for path in sources}
+    wanted |= {f"seatrial/configs/{path.relative_to(ROOT / 'configs')}" for path in examples}
+    assert wanted - packed == set()
+    assert "seatrial/py.typed" in packed
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
+    assert [name for name in packed if name.startswith(("tests", "bench", "docs"))] == []
