@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
     "presets", "xla_flags", "check", "dialects", "engines", "logs",
-    "plan", "rehearsal", "estimate",
+    "rehearsal", "plan", "estimate",
     "launch", "metrics", "verdict", "report", "history", "run", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "errors", "train"}
