@@ -1,6 +1,6 @@
 """The trainer: plain dict pytrees and pure functions over a mesh. JAX lives here and nowhere else.
 
-    mesh        devices → a five-axis mesh            sharding    where every tensor lies, and the collectives that follow
+    mesh        devices → a five-axis mesh            sharding    where every tensor lies; the collectives that follow
     params      every parameter, declared once        precision   matrix products per backend
     attention   rows of equal value                   model       tokens → hidden states
     objectives  hidden states → loss                  optimizer   AdamW, schedule, clipping

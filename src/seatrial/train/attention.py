@@ -47,16 +47,14 @@ MIN_BLOCK = 128
 
 def _block_size(T: int) -> int:
     """The smallest divisor of T that is at least MIN_BLOCK and leaves at most MAX_BLOCKS blocks."""
-    return next(
-        size for size in range(1, T + 1) if T % size == 0 and size >= min(T, MIN_BLOCK, T) and T // size <= MAX_BLOCKS
-    )
+    least = max(min(T, MIN_BLOCK), -(-T // MAX_BLOCKS))
+    return next(size for size in range(least, T + 1) if T % size == 0)
 
 
 def _product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     """A float32 product over one of the last two dimensions of each; the first two are batch: [B, G, ·, ·]."""
-    return lax.dot_general(
-        a, b, (((contract[0],), (contract[1],)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
-    )
+    dims = (((contract[0],), (contract[1],)), ((0, 1), (0, 1)))
+    return lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
 
 
 def _transposed(x: jax.Array) -> jax.Array:

@@ -25,5 +25,5 @@ def make_mesh(spec: RunSpec, devices: Sequence[jax.Device] | None = None) -> Mes
     if wanted != len(devices):
         raise ValueError(f"the mesh {spec.mesh} needs {wanted} devices, but there are {len(devices)}")
     grid = np.asarray(devices).reshape([slow[axis] for axis in AXES] + [fast[axis] for axis in AXES])
-    interleaved = [position for pair in zip(range(len(AXES)), range(len(AXES), 2 * len(AXES))) for position in pair]
+    interleaved = [position for axis in range(len(AXES)) for position in (axis, axis + len(AXES))]
     return Mesh(grid.transpose(interleaved).reshape([spec.mesh[axis] for axis in AXES]), AXES)

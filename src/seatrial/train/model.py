@@ -42,13 +42,13 @@ class Decoder:
 
 
 def rope_frequencies(model: ModelSpec) -> np.ndarray:
-    """Radians per position for each of the K / 2 pairs (RoFormer, arXiv 2104.09864), stretched where scaling says so."""
+    """Radians per position for each of the K / 2 pairs (RoFormer, arXiv 2104.09864), stretched if scaling says so."""
     frequencies = model.rope_theta ** (-np.arange(0, model.head_dim, 2, dtype=np.float64) / model.head_dim)
     return frequencies if model.rope_scaling is None else _stretch(frequencies, model.rope_scaling)
 
 
 def _stretch(frequencies: np.ndarray, scaling: RopeScaling) -> np.ndarray:
-    """Llama 3.1: long waves slowed by `factor`, short ones untouched, a linear blend between (Meta's `apply_scaling`)."""
+    """Llama 3.1: long waves slowed by `factor`, short ones kept, a linear blend between (Meta's `apply_scaling`)."""
     turns = scaling.original_max_positions * frequencies / (2 * np.pi)  # in the original context
     smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     smooth = np.clip(smooth, 0.0, 1.0)

@@ -44,7 +44,7 @@ def make_batch(
         if key not in made:
             made[key] = source.sequences(wanted.reshape(-1)).reshape(*wanted.shape, T + 1)
         if name == "weights":
-            return np.ones(wanted.shape + (T,), np.float32)[..., index[2]]
+            return np.ones((*wanted.shape, T), np.float32)[..., index[2]]
         return made[key][..., {"tokens": slice(0, T), "targets": slice(1, T + 1)}[name]][..., index[2]]
 
     return {

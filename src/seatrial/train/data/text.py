@@ -18,8 +18,8 @@ def find_files(patterns: Iterable[str]) -> list[Path]:
     for pattern in patterns:
         if pattern.startswith(STANDARD_LIBRARY):
             pattern = str(Path(sysconfig.get_paths()["stdlib"]) / pattern.removeprefix(STANDARD_LIBRARY))
-        found = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
-        found = [path for path in found if path.is_file()]
+        names = glob.glob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207 - absolute patterns too
+        found = [Path(name) for name in names if Path(name).is_file()]
         if not found:
             raise ValueError(f"data.paths: no file matches {pattern!r}")
         files.update(found)

@@ -1,0 +1,72 @@
+"""Eight virtual CPU devices for every test of the trainer, and a tiny spec to vary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from seatrial.spec import Batch, MeshShape, ModelSpec, Optimizer, Parallelism, Precision, RopeScaling, RunSpec, Topology
+from seatrial.train.data import make_batch
+from seatrial.train.mesh import make_mesh
+from seatrial.train.step import make_trainer
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+TINY = ModelSpec(
+    name="tiny", vocab_size=128, hidden_dim=64, num_layers=3, num_heads=8, num_kv_heads=4, head_dim=16, ffn_dim=96,
+    rope_theta=10_000.0, rope_scaling=RopeScaling(factor=8.0, original_max_positions=16),
+)  # fmt: skip
+
+
+def make_spec(mesh: dict[str, int] | None = None, **changes: Any) -> RunSpec:
+    """A float32 spec over `mesh`; `changes` replace fields, of the spec or of its parallelism."""
+    shape = MeshShape(**(mesh or {}))
+    strategy = {name: changes.pop(name) for name in ("zero1", "sequence_parallel") if name in changes}
+    spec = RunSpec(
+        name="test",
+        dialect="native",
+        model=TINY,
+        batch=Batch(sequence_length=32, global_batch_size=16, micro_batch_size=16 // (shape.data * shape.fsdp)),
+        steps=5,
+        topology=Topology(devices_per_node=shape.product),
+        parallelism=Parallelism(within_node=shape, **strategy),
+        precision=Precision(compute_dtype="float32"),
+        optimizer=Optimizer(learning_rate=3e-3, warmup_steps=2),
+    )
+    return replace(spec, **changes)
+
+
+class RandomSource:
+    """A new random sequence for every number; small tokens are far more frequent, so there is something to learn."""
+
+    def __init__(self, vocab_size: int, length: int) -> None:
+        self._vocab_size, self._length = vocab_size, length
+
+    def sequences(self, numbers: np.ndarray) -> np.ndarray:
+        uniform = np.stack([np.random.default_rng(n).random(self._length + 1) for n in numbers.tolist()])
+        return (self._vocab_size * uniform**4).astype(np.int32)
+
+
+def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], Any]:
+    """Losses, gradient norms and final parameters (as numpy) of a few steps over this process's devices."""
+    mesh = make_mesh(spec, jax.devices()[: spec.topology.num_devices])
+    trainer = make_trainer(spec, mesh)
+    source = RandomSource(spec.model.vocab_size, spec.batch.sequence_length)
+    state = trainer.init()
+    losses, norms = [], []
+    for number in range(steps):
+        batch = make_batch(source, number, trainer.batch_shape, trainer.batch_sharding)
+        state, numbers = trainer.step(state, batch)
+        losses.append(float(numbers["loss"]))
+        norms.append(float(numbers["grad_norm"]))
+    return losses, norms, jax.tree.map(np.asarray, state["params"])
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20)
