@@ -1,0 +1,53 @@
+"""What a measurement is worth nothing without: the machine, the versions, every raw time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("seatrial", "typer", "rich", "pydantic", "PyYAML", "jinja2", "numpy", "jax", "jaxlib", "optax")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, usable cores, memory and system; no names, no paths."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that matter here, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write(name: str, measured: dict[str, Any]) -> Path:
+    """Writes results/<name>.json: the machine, the versions, and what was measured."""
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    content = {"machine": machine(), "versions": versions(), **measured}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path
