@@ -1,0 +1,487 @@
+"""The supervisor on each node: one file, standard library only, Python 3.8 or newer, so that it can travel alone.
+
+    python agent.py JOB.json        (or the job on stdin:  python agent.py -)
+
+The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "cwd", "log"}], "step_pattern",
+"grace_seconds", "lease_seconds", "lease_file"}. Each process is started in a session of its own, and the agent is the
+only writer of its log. `directory/status.json` is replaced atomically on every change and at least once a second.
+The agent stops everything when a process fails, when told to (SIGTERM, SIGINT, or a file `directory/stop`), and when
+nobody has touched the lease file for `lease_seconds`. It ends when nothing that it started is left: with 0 if every
+process ended with 0, else with 1.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Deque, Iterable
+
+VERSION = 1
+PEER_LOST = 75  # a trainer's exit code for "a step failed", most often because a peer was lost: a symptom
+SETTLE_SECONDS = 2.0  # how long a symptom waits for its cause to show
+SIMULTANEOUS_SECONDS = 0.05  # deaths closer than this cannot be ordered by time
+HEARTBEAT_SECONDS = 1.0
+STATUS_SECONDS = 0.2  # shortest interval between two writes that only report another step
+TICK_SECONDS = 0.1
+UNKILLABLE_SECONDS = 4.0  # after SIGKILL: what still lives then is stuck in the kernel
+READ_BYTES = 1 << 16
+LINE_BYTES = 1 << 16  # of a longer line, the rest is logged but not looked at
+EVIDENCE_CHARACTERS = 500
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def blame(exits: Iterable[dict[str, Any]], now: float) -> dict[str, Any] | None:
+    """The exit that started it all, or None while that cannot be said yet.
+
+    `exits` are the failures that nobody asked for, each a dict with "exit_code", "signal" and "ended"; `now` and
+    "ended" are seconds of the same clock. Failing first is what counts; of deaths at the same moment, one by a signal.
+    A symptom (PEER_LOST) is only blamed when no other failure has shown within SETTLE_SECONDS.
+    """
+    exits = list(exits)
+    causes = [e for e in exits if e["exit_code"] != PEER_LOST]
+    if not causes and exits and now - min(e["ended"] for e in exits) < SETTLE_SECONDS:
+        return None
+    candidates = causes or exits
+    if not candidates:
+        return None
+    first = min(e["ended"] for e in candidates)
+    together = [e for e in candidates if e["ended"] - first <= SIMULTANEOUS_SECONDS]
+    return min(together, key=lambda e: (e["signal"] is None, e["ended"]))
+
+
+def describe_exit(exit_code: int | None, signal_number: int | None) -> str:
+    """How a process ended, as a sentence without subject; 128 + n is how shells and containers report a signal."""
+    number, how = signal_number, "was ended by"
+    if number is None and exit_code is not None and 128 < exit_code <= 128 + 64:
+        number, how = exit_code - 128, "ended as if by"
+    if number is None:
+        return "ended with exit code %s" % exit_code
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "signal"
+    meaning = {
+        "SIGKILL": " (killed from outside, or out of memory)",
+        "SIGABRT": " (it aborted itself)",
+        "SIGSEGV": " (invalid memory access)",
+        "SIGBUS": " (memory that could not be had)",
+    }.get(name, "")
+    return "%s %s (%d)%s" % (how, name, number, meaning)
+
+
+def _prctl(option: int, value: int) -> bool:
+    """Linux's prctl; False where there is none."""
+    try:
+        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+    except (AttributeError, OSError):
+        return False
+
+
+def _descendants(root: int) -> list[int]:
+    """Living processes below `root`, from /proc; orphans count because the agent is their subreaper."""
+    children: dict[int, list[tuple[int, bytes]]] = collections.defaultdict(list)
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as stat:
+                    state, parent = stat.read().rpartition(b")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            children[int(parent)].append((int(name), state))
+    found, stack = [], [root]
+    while stack:
+        for pid, state in children[stack.pop()]:
+            stack.append(pid)
+            if state not in b"ZX":
+                found.append(pid)
+    return found
+
+
+class Process:
+    """One rank: its pipe, its log, and what is known about it."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        self.rank = job["rank"]
+        self.pid: int | None = None
+        self.pipe: Any = None
+        self.log: int | None = None
+        self.state = "starting"  # → running → exited; or → unstartable
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.died: float | None = None  # the same moment on the monotonic clock
+        self.stopped = False  # it ended after the agent had told it to
+        self.log_bytes = self.lost_bytes = 0
+        self.last_output: float | None = None
+        self.last_step: int | None = None
+        self.last_step_at: float | None = None
+        self.last_line = b""
+        self.partial = b""
+
+    def start(self) -> None:
+        """Starts the process; what cannot be started is recorded like a process that failed at once."""
+        parent = os.getpid()
+
+        def die_with_the_agent() -> None:
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        self.started = time.time()
+        try:
+            os.makedirs(os.path.dirname(self.job["log"]) or ".", exist_ok=True)
+            self.log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            child = subprocess.Popen(
+                self.job["argv"],
+                env={**os.environ, **self.job.get("environment", {})},
+                cwd=self.job.get("cwd"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=die_with_the_agent,
+            )
+        except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
+            self.state, self.exit_code, self.ended, self.died = "unstartable", 127, time.time(), time.monotonic()
+            self.take(("could not start: %s\n" % error).encode("utf-8", "backslashreplace"), None)
+            return
+        child.returncode = 0  # the agent reaps by itself; Popen must not
+        self.pid, self.pipe, self.state = child.pid, child.stdout, "running"
+        os.set_blocking(self.pipe.fileno(), False)
+
+    def take(self, chunk: bytes, step_pattern: re.Pattern[bytes] | None) -> bool:
+        """Writes a chunk of output to the log and looks for steps in its complete lines; True if there was one."""
+        self.last_output = time.time()
+        self._write(chunk)
+        body, newline, rest = (self.partial + chunk).rpartition(b"\n")
+        self.partial = rest[:LINE_BYTES]
+        return bool(newline) and self._look(body, step_pattern)
+
+    def finish(self, step_pattern: re.Pattern[bytes] | None) -> bool:
+        """Looks at a last line that no newline ended; True if it named a step."""
+        line, self.partial = self.partial, b""
+        return self._look(line, step_pattern)
+
+    def _look(self, body: bytes, step_pattern: re.Pattern[bytes] | None) -> bool:
+        lines = [line for line in body[-LINE_BYTES:].splitlines() if line.strip()]
+        if lines:
+            self.last_line = lines[-1]
+        step = None
+        for match in step_pattern.finditer(body) if step_pattern else ():
+            step = match
+        if step is None:
+            return False
+        self.last_step, self.last_step_at = int(step.group(1)), time.time()
+        return True
+
+    def _write(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view and self.log is not None:
+            try:
+                written = os.write(self.log, view)
+            except OSError:  # a full disk must not stop the training that fills it
+                self.lost_bytes += len(view)
+                return
+            self.log_bytes += written
+            view = view[written:]
+
+    def close(self) -> None:
+        if self.pipe is not None:
+            self.pipe.close()
+            self.pipe = None
+        if self.log is not None:
+            os.close(self.log)
+            self.log = None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP, a debugger): it lives, but does nothing."""
+        try:
+            with open("/proc/%s/stat" % self.pid, "rb") as stat:
+                return stat.read().rpartition(b")")[2].split()[0] in b"Tt"
+        except (OSError, IndexError):
+            return False
+
+    @property
+    def failed(self) -> bool:
+        return self.died is not None and not self.stopped and (self.exit_code != 0 or self.signal is not None)
+
+    def status(self) -> dict[str, Any]:
+        """What status.json says about it; clock times are seconds since the epoch."""
+        line = (self.partial if self.partial.strip() else self.last_line)[:EVIDENCE_CHARACTERS]
+        fields = {
+            "rank": self.rank,
+            "pid": self.pid,
+            "state": self.state,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "stopped": self.stopped,
+            "suspended": self.state == "running" and self.suspended,
+            "started": self.started,
+            "ended": self.ended,
+            "log": self.job["log"],
+            "log_bytes": self.log_bytes,
+            "lost_bytes": self.lost_bytes,
+            "last_output": self.last_output,
+            "last_step": self.last_step,
+            "last_step_at": self.last_step_at,
+            "last_line": line.decode("utf-8", "replace"),
+        }
+        if self.state == "exited":
+            fields["sentence"] = describe_exit(self.exit_code, self.signal)
+        elif self.state == "unstartable":
+            fields["sentence"] = "could not be started"
+        return fields
+
+
+class Agent:
+    """Everything that one node runs for one job."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        if job.get("v") != VERSION:
+            raise SystemExit("agent: this agent reads jobs of version %d, not %r" % (VERSION, job.get("v")))
+        self.job = job
+        self.directory = job["directory"]
+        self.grace_seconds = job.get("grace_seconds", 5)
+        pattern = job.get("step_pattern")
+        self.step_pattern = re.compile(pattern.encode(), re.MULTILINE) if pattern else None
+        self.processes = [Process(p) for p in job["processes"]]
+        self.selector = selectors.DefaultSelector()
+        self.deaths: Deque[tuple[Process, Any, float, float]] = collections.deque()
+        self.requests: Deque[str] = collections.deque()
+        self.stop_reason: str | None = None
+        self.first_exit: Process | None = None
+        self.stopping_since: float | None = None
+        self.killing_since: float | None = None
+        self.survivors: list[int] = []
+        self.left_behind = 0
+        self.started, self.state = time.time(), "running"
+        self.lease_mark: int | None = None
+        self.lease_seen = time.monotonic()
+        self.written_at = 0.0
+        self.changed = self.stepped = True
+
+    def run(self) -> int:
+        """Supervises until nothing is left; returns the agent's exit code."""
+        os.makedirs(self.directory, exist_ok=True)
+        self.subreaper = _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.wake_reader, self.wake_writer = os.pipe()
+        for end in (self.wake_reader, self.wake_writer):
+            os.set_blocking(end, False)
+        self.selector.register(self.wake_reader, selectors.EVENT_READ, None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost session is no reason to stop: the lease is
+        try:
+            # Every fork comes before the first thread, and from the thread that lives on (PR_SET_PDEATHSIG).
+            for process in self.processes:
+                process.start()
+            for process in self.processes:
+                if process.pid is not None:
+                    self.selector.register(process.pipe, selectors.EVENT_READ, process)
+                    threading.Thread(target=self._wait, args=(process,), daemon=True).start()
+            while not self._finished():
+                self._turn()
+        finally:
+            self._signal_all(signal.SIGKILL)
+            self.state = "ended"
+            for process in self.processes:
+                self._drain(process)
+                process.close()
+            self._write_status()
+        return 0 if all(p.exit_code == 0 and p.signal is None for p in self.processes) else 1
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self.requests.append(signal.Signals(number).name)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # enough wake-ups are waiting already
+            os.write(self.wake_writer, b"!")
+
+    def _wait(self, process: Process) -> None:
+        # One waiter a process, because the order of deaths is lost when several are reaped in one turn. WNOWAIT
+        # leaves the pid taken until the main thread has noted the death, so that no signal can hit a stranger.
+        assert process.pid is not None
+        result = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self.deaths.append((process, result, time.monotonic(), time.time()))
+        self._wake()
+
+    def _turn(self) -> None:
+        for key, _ in self.selector.select(TICK_SECONDS):
+            if key.data is None:
+                os.read(self.wake_reader, 1 << 12)
+            else:
+                self._read(key.data)
+        while self.deaths:
+            self._bury(*self.deaths.popleft())
+        self._reap_orphans()
+        self._decide(time.monotonic())
+        age = time.monotonic() - self.written_at
+        if self.changed or age >= HEARTBEAT_SECONDS or (self.stepped and age >= STATUS_SECONDS):
+            self._write_status()
+
+    def _read(self, process: Process) -> bool:
+        """One chunk of a process's output; False when there is none at the moment, or never again."""
+        try:
+            chunk = os.read(process.pipe.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self.selector.unregister(process.pipe)
+            process.pipe.close()
+            process.pipe = None
+            self.stepped |= process.finish(self.step_pattern)
+            return False
+        self.stepped |= process.take(chunk, self.step_pattern)
+        return True
+
+    def _drain(self, process: Process) -> None:
+        while process.pipe is not None and self._read(process):
+            pass
+
+    def _bury(self, process: Process, result: Any, monotonic: float, wall: float) -> None:
+        os.waitpid(result.si_pid, 0)
+        self._drain(process)
+        if result.si_code == os.CLD_EXITED:
+            process.exit_code = result.si_status
+        else:
+            process.signal = result.si_status
+        process.state, process.died, process.ended = "exited", monotonic, wall
+        process.stopped = self.stopping_since is not None and monotonic >= self.stopping_since
+        self.changed = True
+
+    def _reap_orphans(self) -> None:
+        ours = {p.pid for p in self.processes if p.state == "running"}
+        while True:
+            try:
+                result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if result is None or result.si_pid in ours:  # its waiter will tell
+                return
+            os.waitpid(result.si_pid, 0)
+
+    def _decide(self, now: float) -> None:
+        """Starts to stop if there is a reason, and presses harder when the grace is over."""
+        if self.first_exit is None:
+            exits = [{**p.status(), "ended": p.died, "process": p} for p in self.processes if p.failed]
+            culprit = blame(exits, now)
+            if culprit:
+                self.first_exit = culprit["process"]
+                self._stop("process_failed", now)
+        if os.path.exists(os.path.join(self.directory, "stop")):
+            self._stop("stop_file", now)
+        if self._lease_expired(now):
+            self._stop("lease_expired", now)
+        while self.requests:
+            if self.stopping_since is not None:  # asked to stop while stopping: at once
+                self.killing_since = self.killing_since or now
+            self._stop(self.requests.popleft(), now)
+        if self.stopping_since is None and all(p.died is not None for p in self.processes):
+            self.left_behind = len(_descendants(os.getpid()))
+            if self.left_behind:
+                self._stop("left_behind", now)
+        if self.stopping_since is not None and now - self.stopping_since >= self.grace_seconds:
+            self.killing_since = self.killing_since or now
+        if self.killing_since is not None:
+            self._signal_all(signal.SIGKILL)
+
+    def _stop(self, reason: str, now: float) -> None:
+        if self.stopping_since is None:
+            self.stop_reason, self.stopping_since, self.state = reason, now, "stopping"
+            self.changed = True
+            self._signal_all(signal.SIGTERM)
+            self._signal_all(signal.SIGCONT)  # a stopped process would not notice
+
+    def _signal_all(self, number: int) -> None:
+        targets: list[tuple[Any, int]] = [(os.kill, pid) for pid in _descendants(os.getpid())]
+        for process in self.processes:
+            alive = process.state == "running"
+            # Without a subreaper, the group is all that still names the descendants of a dead leader.
+            if process.pid is not None and (alive or not self.subreaper):
+                targets.append((os.killpg, process.pid))
+        for send, target in targets:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(target, number)
+
+    def _lease_expired(self, now: float) -> bool:
+        seconds = self.job.get("lease_seconds")
+        if not seconds:
+            return False
+        try:
+            mark: int | None = os.stat(self.job["lease_file"]).st_mtime_ns
+        except OSError:
+            mark = None
+        if mark != self.lease_mark:  # only that it moved counts: the other machine's clock may be off
+            self.lease_mark, self.lease_seen = mark, now
+        return bool(now - self.lease_seen > seconds)
+
+    def _finished(self) -> bool:
+        living = any(p.died is None for p in self.processes)
+        stuck = self.killing_since is not None and time.monotonic() - self.killing_since > UNKILLABLE_SECONDS
+        if living and not stuck:
+            return False
+        left = _descendants(os.getpid())
+        if left and not stuck:
+            return False
+        self.survivors = left
+        return True
+
+    def _write_status(self) -> None:
+        status = {
+            "v": VERSION,
+            "run": self.job.get("run"),
+            "host": socket.gethostname(),
+            "agent_pid": os.getpid(),
+            "state": self.state,
+            "started": self.started,
+            "heartbeat": time.time(),
+            "stop_reason": self.stop_reason,
+            "first_exit": self.first_exit.status() if self.first_exit else None,
+            "left_behind": self.left_behind,
+            "survivors": self.survivors,
+            "processes": [p.status() for p in self.processes],
+        }
+        path = os.path.join(self.directory, "status.json")
+        try:
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                json.dump(status, file)
+            os.replace(path + ".new", path)
+        except OSError:  # a full disk: the next turn tries again
+            return
+        finally:
+            self.written_at = time.monotonic()
+        self.changed = self.stepped = False
+
+
+def main(arguments: list[str]) -> int:
+    """Reads the job named on the command line and supervises it."""
+    if len(arguments) != 1:
+        raise SystemExit("usage: agent.py JOB.json  (- reads the job from stdin)")
+    if arguments[0] == "-":
+        job = json.load(sys.stdin)
+    else:
+        with open(arguments[0], encoding="utf-8") as file:
+            job = json.load(file)
+    return Agent(job).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

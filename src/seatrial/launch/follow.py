@@ -1,0 +1,261 @@
+"""Following a running job on any number of nodes: who is to blame, who is overdue, when it is over.
+
+A node is reached through the `Node` protocol; everything else is the same on this machine and on a cluster. What the
+agents report is judged by pure functions; `follow` is the loop that asks and acts.
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from seatrial.events import Fault
+from seatrial.launch.agent import blame
+
+Status = dict[str, Any]  # an agent's status.json
+
+POLL_SECONDS = 0.2
+STOP_SECONDS = 15.0  # an agent needs its grace and a few seconds; then it is pressed
+LAUNCHER = -1
+EXIT_SPEC_WRONG = 2  # the trainer's code for a spec that it cannot run
+EXIT_UNSTARTABLE = 127
+
+
+class Node(Protocol):
+    """One host with an agent."""
+
+    @property
+    def name(self) -> str: ...
+    def status(self) -> Status | None:
+        """The agent's latest status, None while there is none."""
+
+    def agent_ended(self) -> bool:
+        """Whether the agent is known to be gone."""
+
+    def stop(self, *, now: bool) -> None:
+        """Tells the agent to stop everything; `now` leaves the processes no time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer."""
+
+    start_seconds: float = 60.0
+    first_step_seconds: float = 600.0  # compilation included
+    step_seconds: float = 60.0
+    step_medians: float = 10.0
+    shutdown_seconds: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Why a run is over: a reason as `events.RunEnded` names it, the exit code behind it, and the evidence."""
+
+    reason: str
+    exit_code: int | None = None
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass
+class Progress:
+    """What the launcher has seen so far: the agents' statuses by host, and the pace of the steps."""
+
+    planned_steps: int
+    started: float = field(default_factory=time.monotonic)
+    statuses: dict[str, Status] = field(default_factory=dict)
+    last_step: int | None = None
+    step_seen: float = 0.0  # when last_step came, monotonic
+    intervals: list[float] = field(default_factory=list)
+
+    def see(self, statuses: dict[str, Status], now: float) -> None:
+        """Takes in what the agents report at the monotonic time `now`."""
+        self.statuses = statuses
+        steps = [p["last_step"] for _, p in self.processes if p["last_step"] is not None]
+        newest = max(steps, default=None)
+        if newest is not None and (self.last_step is None or newest > self.last_step):
+            if self.last_step is not None:
+                self.intervals.append((now - self.step_seen) / (newest - self.last_step))
+                del self.intervals[:-100]
+            self.last_step, self.step_seen = newest, now
+
+    @property
+    def processes(self) -> list[tuple[str, dict[str, Any]]]:
+        """(host, process status) in rank order."""
+        pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]
+        return sorted(pairs, key=lambda pair: pair[1]["rank"])
+
+
+def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
+    """What should have happened by the monotonic time `now`, as a sentence; None while all is in time."""
+    if not progress.processes:
+        return _late("no agent has reported", now - progress.started, deadlines.start_seconds)
+    if progress.last_step is None:
+        return _late("no first step (compilation included)", now - progress.started, deadlines.first_step_seconds)
+    waited = now - progress.step_seen
+    ended = any(process["state"] == "exited" for _, process in progress.processes)
+    if ended or progress.last_step >= progress.planned_steps - 1:
+        return _late("not all processes have ended after the last step", waited, deadlines.shutdown_seconds)
+    median = statistics.median(progress.intervals) if progress.intervals else 0.0
+    limit = max(deadlines.step_seconds, deadlines.step_medians * median)
+    return _late(f"no step after step {progress.last_step}", waited, limit)
+
+
+def _late(what: str, seconds: float, limit: float) -> str | None:
+    return f"{what} for {seconds:.0f} s; the limit is {limit:.0f} s" if seconds > limit else None
+
+
+def conclude(progress: Progress, wall_now: float) -> Ending | None:
+    """How the run ended by what its processes did, or None while they go on or the cause cannot be named yet."""
+    failed = [
+        {**process, "host": host}
+        for host, process in progress.processes
+        if process["state"] in ("exited", "unstartable")
+        and not process["stopped"]
+        and (process["exit_code"] != 0 or process["signal"] is not None)
+    ]
+    culprit = blame(failed, wall_now)
+    if culprit:
+        return _died(culprit)
+    if not progress.statuses or any(status["state"] != "ended" for status in progress.statuses.values()):
+        return None
+    if any(process["stopped"] for _, process in progress.processes):
+        return _stopped_by_an_agent(progress)
+    return None if failed else Ending(reason="completed", exit_code=0)
+
+
+def _stopped_by_an_agent(progress: Progress) -> Ending:
+    faults = tuple(
+        Fault(
+            process=LAUNCHER,
+            fault="peer_stopped",
+            where=f"agent on {host}",
+            text=f"the agent on {host} stopped its processes: {status['stop_reason']}",
+        )
+        for host, status in progress.statuses.items()
+        if status["stop_reason"]
+    )
+    return Ending(reason="interrupted", faults=faults)
+
+
+def _died(process: dict[str, Any]) -> Ending:
+    where = f"rank {process['rank']} on {process['host']}"
+    last = f"; its last line: {process['last_line']}" if process["last_line"] else ""
+    code = process["exit_code"] if process["signal"] is None else 128 + process["signal"]
+    could_not_run = code in (EXIT_SPEC_WRONG, EXIT_UNSTARTABLE)
+    fault = Fault(
+        process=LAUNCHER,
+        fault="start_failed" if could_not_run else "process_died",
+        where=where,
+        text=f"{where} {process['sentence']}{last}",
+    )
+    return Ending(reason="could_not_run" if could_not_run else "died", exit_code=code, faults=(fault,))
+
+
+def _agent_lost(host: str) -> Ending:
+    text = f"the agent on {host} ended before its processes did; see nodes/{host}/agent.log"
+    return Ending(
+        reason="died", faults=(Fault(process=LAUNCHER, fault="process_died", where=f"agent on {host}", text=text),)
+    )
+
+
+def _stuck(progress: Progress, text: str) -> Ending:
+    suspended = [f"rank {p['rank']} on {host}" for host, p in progress.processes if p["suspended"]]
+    evidence = f"; suspended by a signal: {', '.join(suspended)}" if suspended else ""
+    if not progress.processes:
+        fault = Fault(process=LAUNCHER, fault="start_failed", text=text)
+        return Ending(reason="could_not_run", faults=(fault,))
+    where = ", ".join(suspended) or "all ranks"
+    fault = Fault(process=LAUNCHER, fault="no_progress", where=where, text=text + evidence)
+    return Ending(reason="no_progress", faults=(fault,))
+
+
+class Interrupts:
+    """Counts requests to stop: Ctrl-C, termination, a closed terminal."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def caught(self) -> Iterator[Interrupts]:
+        def note(number: int, frame: object) -> None:
+            self.count += 1
+
+        before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def follow(
+    nodes: Sequence[Node],
+    *,
+    planned_steps: int,
+    deadlines: Deadlines,
+    on_progress: Callable[[Progress, Ending | None], None],
+) -> Ending:
+    """Follows a job to its end, stops what has to be stopped, and says how it ended.
+
+    `on_progress` is called a few times a second; from the moment at which the ending is known, with it. An interrupt
+    ends the run in order, a second one at once. Must be called in the main thread.
+    """
+    progress, ending, since, pressed = Progress(planned_steps=planned_steps), None, 0.0, False
+    with Interrupts().caught() as interrupts:
+        while True:
+            gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
+            now = time.monotonic()
+            progress.see({node.name: status for node in nodes if (status := node.status())}, now)
+            if ending is None:
+                ending = _judge(progress, gone, interrupts.count, deadlines, now)
+                if ending is not None:
+                    since = now
+                    for node in nodes:
+                        node.stop(now=False)
+            on_progress(progress, ending)
+            if ending is not None:
+                if len(gone) == len(nodes):
+                    return _with_stopped(ending, progress)
+                if not pressed and (interrupts.count > 1 or now - since > STOP_SECONDS):
+                    pressed = True
+                    for node in nodes:
+                        node.stop(now=True)
+                if now - since > 2 * STOP_SECONDS:  # an agent that does not even end its own life
+                    return _with_stopped(ending, progress)
+            time.sleep(POLL_SECONDS)
+
+
+def _judge(progress: Progress, gone: list[str], interrupts: int, deadlines: Deadlines, now: float) -> Ending | None:
+    if interrupts:
+        return Ending(reason="interrupted")
+    if ending := conclude(progress, time.time()):
+        return ending
+    for host in gone:
+        if host not in progress.statuses or progress.statuses[host]["state"] != "ended":
+            return _agent_lost(host)
+    late = overdue(progress, deadlines, now)
+    return _stuck(progress, late) if late else None
+
+
+def _with_stopped(ending: Ending, progress: Progress) -> Ending:
+    """The ending with the peers that went down with the culprit, so that nobody takes them for the cause."""
+    if ending.reason != "died":
+        return ending
+    blamed = {fault.where for fault in ending.faults}
+    peers = tuple(
+        Fault(
+            process=LAUNCHER,
+            fault="peer_stopped",
+            where=where,
+            text=f"{where} {process.get('sentence', 'did not end')}, because another process had died",
+        )
+        for host, process in progress.processes
+        if (where := f"rank {process['rank']} on {host}") not in blamed
+        and (process["stopped"] or process["exit_code"] != 0)
+    )
+    return Ending(reason=ending.reason, exit_code=ending.exit_code, faults=ending.faults + peers)

@@ -1,0 +1,240 @@
+"""Running a plan on this machine: one detached agent per stand-in for a node, followed until the run is over."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from seatrial import events
+from seatrial.command import Secret
+from seatrial.launch import agent
+from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Progress, Status, follow
+from seatrial.plan import Machine, Plan, Process
+
+GRACE_SECONDS = 5.0
+LEASE_SECONDS = 15.0  # how long the processes outlive a launcher that was killed
+LEASE = "launch/lease"
+STATUS_SECONDS = 1.0
+
+# Vendor → how its tool lists the devices (the first number of a line is a device's name), and the modules of which one
+# makes JAX able to use them.
+_VENDORS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "nvidia": (
+        ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader"),
+        r"^(\d+)",
+        ("jax_cuda12_plugin", "jax_cuda13_plugin"),
+    ),
+    "amd": (("rocm-smi", "--showid", "--csv"), r"^card(\d+)", ("jax_rocm60_plugin", "jax_rocm7_plugin")),
+}
+
+
+def this_machine() -> Machine:
+    """The cores, memory and accelerators that a process started here can use."""
+    import psutil
+
+    cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().total
+    for vendor, (argv, pattern, plugins) in _VENDORS.items():
+        if shutil.which(argv[0]) and any(importlib.util.find_spec(plugin) for plugin in plugins):
+            try:
+                listing = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
+            except (OSError, subprocess.SubprocessError):  # installed, but there is no working device
+                continue
+            if names := tuple(re.findall(pattern, listing, re.MULTILINE)):
+                return Machine(cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names)
+    return Machine(cores=cores, memory_bytes=memory)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replaces a file with JSON in one step, so that no reader sees half of it."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+class LocalNode:
+    """A stand-in for a node: an agent on this machine, in a session of its own."""
+
+    def __init__(self, name: str, job: dict[str, Any], agent_file: Path) -> None:
+        self.name = name
+        self._directory = Path(job["directory"])
+        self._directory.mkdir(parents=True)
+        with (self._directory / "agent.log").open("wb") as log:
+            self._agent = subprocess.Popen(
+                [sys.executable, "-I", str(agent_file), "-"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        # The job travels by pipe, because the environment in it may hold secrets.
+        assert self._agent.stdin is not None
+        with suppress(BrokenPipeError), self._agent.stdin as pipe:
+            pipe.write(json.dumps(job).encode())
+
+    def status(self) -> Status | None:
+        try:
+            text = (self._directory / "status.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return dict(json.loads(text))
+
+    def agent_ended(self) -> bool:
+        return self._agent.poll() is not None
+
+    def stop(self, *, now: bool) -> None:
+        (self._directory / "stop").touch()
+        if now and not self.agent_ended():
+            self._agent.send_signal(signal.SIGTERM)
+
+
+class Lease:
+    """Touches a file from a thread of its own: it must go on while the terminal blocks, and stop when this dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._over = threading.Event()
+        self._path.touch()
+        threading.Thread(target=self._renew, daemon=True).start()
+
+    def _renew(self) -> None:
+        while not self._over.wait(1.0):
+            with suppress(OSError):
+                self._path.touch()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def run_locally(
+    plan: Plan,
+    run_dir: Path,
+    *,
+    deadlines: Deadlines,
+    on_progress: Callable[[Progress], None],
+    lease_seconds: float = LEASE_SECONDS,
+) -> Ending:
+    """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
+
+    Writes `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
+    """
+    run_dir = run_dir.resolve()
+    for relative, text in plan.files.items():
+        path = run_dir / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    agent_file = run_dir / "launch" / "agent.py"
+    agent_file.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(agent.__file__, agent_file)
+    writer = events.Writer(run_dir / "events-launcher.jsonl")
+    lease = Lease(run_dir / LEASE)
+    state = StatusFile(plan, run_dir)
+
+    def progressed(progress: Progress, ending: Ending | None) -> None:
+        state.write(progress, ending)
+        on_progress(progress)
+
+    try:
+        nodes = []
+        for host, processes in plan.hosts.items():
+            jobs = [job(plan, host.name, processes, run_dir, lease_seconds, masked=m) for m in (True, False)]
+            write_json(run_dir / "launch" / f"agent-{host.name}.json", jobs[0])
+            nodes.append(LocalNode(host.name, jobs[1], agent_file))
+        ending = follow(nodes, planned_steps=plan.spec.steps, deadlines=deadlines, on_progress=progressed)
+        ending = _told_by_the_trainer(ending, run_dir)
+        for fault in ending.faults:
+            writer.write(fault)
+        writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
+        state.write(None, ending)
+        return ending
+    finally:
+        lease.end()
+        writer.close()
+
+
+def job(
+    plan: Plan, host: str, processes: list[Process], run_dir: Path, lease_seconds: float, *, masked: bool
+) -> dict[str, Any]:
+    """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
+
+    def plain(value: str | Secret) -> str:
+        return value.reveal() if isinstance(value, Secret) and not masked else str(value)
+
+    return {
+        "v": agent.VERSION,
+        "run": plan.spec.name,
+        "directory": str(run_dir / "nodes" / host),
+        "processes": [
+            {
+                "rank": process.rank,
+                "argv": list(process.command.argv),
+                "environment": {name: plain(value) for name, value in process.command.environment.items()},
+                "cwd": str(Path.cwd()),
+                "log": str(run_dir / process.log),
+            }
+            for process in processes
+        ],
+        "step_pattern": plan.step_pattern,
+        "grace_seconds": GRACE_SECONDS,
+        "lease_seconds": lease_seconds,
+        "lease_file": str(run_dir / LEASE),
+    }
+
+
+def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
+    """A process that stopped because its loss was not finite did not die: its own events say so."""
+    if ending.reason != "died":
+        return ending
+    ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
+    if any(event.reason == "non_finite_loss" for event in ended):
+        return Ending(reason="non_finite_loss", exit_code=ending.exit_code)
+    return ending
+
+
+class StatusFile:
+    """`status.json` of the run: how it stands, for whoever looks in from outside."""
+
+    def __init__(self, plan: Plan, run_dir: Path) -> None:
+        self._path = run_dir / "status.json"
+        self._facts = {"v": 1, "run": plan.spec.name, "planned_steps": plan.spec.steps, "launcher_pid": os.getpid()}
+        self._progress: dict[str, Any] = {"last_step": None, "processes": []}
+        self._started = time.time()
+        self._written = 0.0
+
+    def write(self, progress: Progress | None, ending: Ending | None) -> None:
+        """Writes once a second; without `progress`, for the last time."""
+        if progress is not None:
+            processes = [{"host": host, **process} for host, process in progress.processes]
+            self._progress = {"last_step": progress.last_step, "processes": processes}
+            if time.monotonic() - self._written < STATUS_SECONDS:
+                return
+        self._written = time.monotonic()
+        status = {
+            **self._facts,
+            "state": "ended" if progress is None else "stopping" if ending else "running",
+            "reason": ending.reason if ending else None,
+            "started": self._started,
+            "heartbeat": time.time(),
+            **self._progress,
+        }
+        with suppress(OSError):  # a full disk must not end a run that can go on
+            write_json(self._path, status)

@@ -1,0 +1,157 @@
+"""RunSpec × machine → Plan: which processes run where, with which commands. Pure: nothing here looks at a machine.
+
+A process stands for a node. On this machine its devices are, in this order of preference,
+
+    rehearsal                                                   virtual CPU devices
+    as many accelerators here as the run asks for               those accelerators
+    the run names no device, or "cpu", and asks for a few       virtual CPU devices
+    else                                                        none: LaunchError, whose fix is a rehearsal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.cluster import Cluster, Host
+from seatrial.command import Command
+from seatrial.engines import native
+from seatrial.errors import InputError, LaunchError
+from seatrial.rehearsal import Rehearsal
+from seatrial.spec import RunSpec, to_dict
+
+ENGINES = ("native",)
+MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
+VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What one machine offers: `accelerators` are the names by which its `vendor`'s runtime selects them."""
+
+    cores: int
+    memory_bytes: int
+    vendor: str | None = None
+    accelerators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process of the run; `log` is relative to the run directory."""
+
+    rank: int
+    host: Host
+    command: Command
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be run: `spec` is what the processes get, after the rehearsal's changes where there are any."""
+
+    engine: str
+    on: str
+    spec: RunSpec
+    processes: tuple[Process, ...]
+    rehearsal: Rehearsal | None = None
+    step_pattern: str = native.STEP_PATTERN
+    notes: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that must stand in the run directory before the start: relative path → content."""
+        return {path: text for process in self.processes for path, text in process.command.files.items()}
+
+    @property
+    def hosts(self) -> dict[Host, list[Process]]:
+        """The processes by host, both in rank order."""
+        hosts: dict[Host, list[Process]] = {}
+        for process in self.processes:
+            hosts.setdefault(process.host, []).append(process)
+        return hosts
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain data, for `plan.json`; secrets stay masked."""
+        changes = self.rehearsal.changes if self.rehearsal else ()
+        return {
+            "v": 1,
+            "engine": self.engine,
+            "on": self.on,
+            "spec": to_dict(self.spec),
+            "rehearsal": {"changes": [vars(change) for change in changes]} if self.rehearsal else None,
+            "processes": [
+                {
+                    "rank": process.rank,
+                    "host": process.host.name,
+                    "argv": list(process.command.argv),
+                    "environment": {name: str(value) for name, value in process.command.environment.items()},
+                    "log": process.log,
+                }
+                for process in self.processes
+            ],
+            "notes": list(self.notes),
+            "files": self.files,
+        }
+
+
+def make_plan(
+    spec: RunSpec,
+    *,
+    run_dir: Path,
+    machine: Machine,
+    engine: str = "native",
+    rehearsal: Rehearsal | None = None,
+    coordinator_port: int = 0,
+    unknown_flags: Sequence[str] = (),
+) -> Plan:
+    """The plan of a run on this machine; with a rehearsal, of its spec.
+
+    `coordinator_port` is where process 0 listens if there are several (0: not chosen yet), `unknown_flags` the XLA
+    flags that the installed jaxlib does not know. Raises InputError for an unknown engine, LaunchError where the
+    machine has not what the run asks for.
+    """
+    if engine not in ENGINES:
+        raise InputError.single(
+            "unknown-engine", "--engine", f"there is no engine {engine!r}", f"use one of: {', '.join(ENGINES)}"
+        )
+    spec = rehearsal.spec if rehearsal else spec
+    placements, notes = _place(spec, machine, rehearsing=rehearsal is not None)
+    cluster = Cluster.on_this_machine(spec.topology.num_nodes)
+    coordinator = f"{cluster.hosts[0].address}:{coordinator_port}" if len(cluster.hosts) > 1 else None
+    commands = native.commands(spec, placements, run_dir=run_dir, coordinator=coordinator, unknown_flags=unknown_flags)
+    if unknown_flags:
+        notes.append(
+            f"left out of XLA_FLAGS, because the installed jaxlib does not know them: {', '.join(unknown_flags)}"
+        )
+    return Plan(
+        engine=engine,
+        on="local",
+        spec=spec,
+        processes=tuple(
+            Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")
+            for rank, (host, command) in enumerate(zip(cluster.hosts, commands, strict=True))
+        ),
+        rehearsal=rehearsal,
+        notes=tuple(notes),
+    )
+
+
+def _place(spec: RunSpec, machine: Machine, *, rehearsing: bool) -> tuple[list[native.Placement], list[str]]:
+    """What each process computes on, by the order of the module's docstring, and what is worth saying about it."""
+    wanted, each, nodes = spec.topology.num_devices, spec.topology.devices_per_node, spec.topology.num_nodes
+    if not rehearsing and machine.vendor and wanted <= len(machine.accelerators):
+        variable = VISIBLE_DEVICES[machine.vendor]
+        slices = [machine.accelerators[rank * each : (rank + 1) * each] for rank in range(nodes)]
+        return [native.Placement(environment={variable: ",".join(names)}) for names in slices], []
+    virtual = [native.Placement(cpu_devices=each)] * nodes
+    if rehearsing:
+        return virtual, []
+    if spec.topology.device in (None, "cpu") and wanted <= MAX_VIRTUAL_DEVICES:
+        return virtual, [f"no accelerators for {wanted} devices here: virtual CPU devices, whose speed means nothing"]
+    here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
+    raise LaunchError(
+        f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}. "
+        "To try the configuration here with a small model on virtual CPU devices, add --rehearse"
+    )

@@ -1,0 +1,193 @@
+"""The same run, shrunk until it fits this machine: same mesh axes and program, smaller model, batch and sequence.
+
+What makes a configuration work or fail stays: which mesh axes are split and which of them cross processes, strategy,
+precision, recomputation, scan, attention, schedule, data path, objective, checkpointing, accumulation, grouped queries,
+position scaling. What only costs time and memory shrinks by the rules below, and nothing ever grows. Every difference
+between the two specs is a `Change` with its reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.spec import AXES, Batch, MeshShape, ModelSpec, Optimizer, RunSpec, Topology, flatten
+
+MAX_DEVICES = 16  # virtual devices are threads: more of them on two cores only wait for each other
+MAX_PROCESSES = 2  # one a node; two prove what crosses the network
+DEVICES_PER_CORE = 8
+PROCESS_BYTES = 2 << 30  # allowed to one process; measured: 0.9 GiB with 8 devices
+MAX_STEPS = 50
+LAYERS_PER_STAGE = 2
+KV_HEADS = 2
+HEADS = 16
+HEAD_DIM = 16
+VOCAB_SIZE = 512  # a byte tokenizer needs 256
+SEQUENCE_LENGTH = 128
+MICRO_BATCH_SIZE = 2
+ACCUMULATION_STEPS = 2
+
+# Spec path, or a parent of it → the rule that changes it.
+RULES: dict[str, str] = {
+    "steps": f"at most {MAX_STEPS} steps",
+    "topology.num_nodes": f"at most {MAX_PROCESSES} nodes, each a process here; every axis across nodes stays split",
+    "topology.devices_per_node": f"at most {MAX_DEVICES} virtual devices; every axis within a node stays split",
+    "topology.device": "virtual CPU devices",
+    "parallelism.across_nodes": f"axes shrink by their prime factors to at most {MAX_PROCESSES} nodes; none below 2",
+    "parallelism.within_node": f"axes shrink by their prime factors to at most {MAX_DEVICES} devices; none below 2",
+    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage",
+    "model.num_kv_heads": f"at most {KV_HEADS}, and a multiple of the tensor axis",
+    "model.num_heads": f"at most {HEADS}; the queries per key/value head stay, or a divisor of them",
+    "model.head_dim": f"at most {HEAD_DIM}",
+    "model.hidden_dim": "heads × head_dim in the original proportion, divisible by the mesh",
+    "model.ffn_dim": "in the original proportion to hidden_dim, divisible by the mesh",
+    "model.vocab_size": f"at most {VOCAB_SIZE}, divisible by the tensor axis",
+    "model.rope_scaling.original_max_positions": "in proportion to the sequence, so that the scaling still acts",
+    "batch.sequence_length": f"at most {SEQUENCE_LENGTH}, divisible by the mesh",
+    "batch.micro_batch_size": f"at most {MICRO_BATCH_SIZE}",
+    "batch.global_batch_size": f"micro batch × replicas × at most {ACCUMULATION_STEPS} accumulation steps",
+    "optimizer.warmup_steps": "in proportion to the steps",
+    "optimizer.decay_steps": "in proportion to the steps",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One value of the spec that the rehearsal does not take over, and the rule that made the new one."""
+
+    path: str
+    original: Any
+    rehearsed: Any
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """The spec that is run instead, one process per node of it, and every difference from the one asked for."""
+
+    spec: RunSpec
+    changes: tuple[Change, ...]
+
+    @property
+    def num_processes(self) -> int:
+        return self.spec.topology.num_nodes
+
+
+def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
+    """The rehearsal of a spec on a machine with so many cores and so much memory.
+
+    An axis that is split stays split whatever the limits are, so a mesh of many split axes may need more than
+    MAX_DEVICES devices or MAX_PROCESSES processes: two of each.
+    """
+    processes = max(1, min(MAX_PROCESSES, memory_bytes // PROCESS_BYTES))
+    slow = _fit(spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes, processes)
+    devices = min(MAX_DEVICES, DEVICES_PER_CORE * cores)
+    fast = _fit(
+        spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes, devices // math.prod(slow.values())
+    )
+    mesh = {axis: slow[axis] * fast[axis] for axis in AXES}
+    steps = min(spec.steps, MAX_STEPS)
+    batch = _batch(spec, mesh)
+    small = dataclasses.replace(
+        spec,
+        steps=steps,
+        topology=Topology(num_nodes=math.prod(slow.values()), devices_per_node=math.prod(fast.values()), device="cpu"),
+        parallelism=dataclasses.replace(
+            spec.parallelism,
+            across_nodes=_shape(spec.parallelism.across_nodes, slow),
+            within_node=_shape(spec.parallelism.within_node, fast),
+        ),
+        model=_model(spec, mesh, batch.sequence_length / spec.batch.sequence_length),
+        batch=batch,
+        optimizer=_schedule(spec.optimizer, steps / spec.steps if spec.steps else 1.0),
+    )
+    return Rehearsal(spec=small, changes=tuple(_changes(spec, small)))
+
+
+def _smaller(size: int) -> int:
+    """The next smaller size of an axis: without its smallest prime factor, but never below 2."""
+    factor = next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
+    return max(2, size // factor)
+
+
+def _fit(sizes: dict[str, int], limit: int) -> dict[str, int]:
+    """Axis sizes whose product is at most `limit`, the largest axis reduced first; what is split stays split."""
+    sizes = dict(sizes)
+    while math.prod(sizes.values()) > limit and max(sizes.values()) > 2:
+        axis = max(sizes, key=lambda name: sizes[name])
+        sizes[axis] = _smaller(sizes[axis])
+    return sizes
+
+
+def _shape(original: MeshShape, sizes: dict[str, int]) -> MeshShape:
+    """The new sizes; a -1 stays -1, because the other axes leave it just the size it needs."""
+    return MeshShape(**{axis: -1 if original.sizes[axis] == -1 else sizes[axis] for axis in AXES})
+
+
+def _shrunk(original: int, target: float, multiple: int = 1) -> int:
+    """The largest multiple of `multiple` up to `target`; the original where that is not smaller or there is none."""
+    return original if original <= target else int(target) // multiple * multiple or min(original, multiple)
+
+
+def _batch(spec: RunSpec, mesh: dict[str, int]) -> Batch:
+    micro = min(spec.batch.micro_batch_size, MICRO_BATCH_SIZE)
+    # A pipeline is only filled with as many micro-batches as it has stages.
+    accumulation = min(spec.accumulation_steps, max(ACCUMULATION_STEPS, mesh["pipeline"]))
+    return Batch(
+        sequence_length=_shrunk(spec.batch.sequence_length, SEQUENCE_LENGTH, 2 * mesh["context"] * mesh["tensor"]),
+        micro_batch_size=micro,
+        global_batch_size=min(spec.batch.global_batch_size, micro * accumulation * mesh["data"] * mesh["fsdp"]),
+    )
+
+
+def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float) -> ModelSpec:
+    model, tensor, devices = spec.model, mesh["tensor"], math.prod(mesh.values())
+    kv_heads = _shrunk(model.num_kv_heads, max(KV_HEADS, tensor), tensor)
+    group = model.num_heads // model.num_kv_heads
+    heads = kv_heads * max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or kv_heads * n <= HEADS))
+    head_dim = min(model.head_dim, HEAD_DIM)
+    width = heads * head_dim / (model.num_heads * model.head_dim)
+    hidden = _shrunk(model.hidden_dim, max(model.hidden_dim * width, devices), devices)
+    ffn = _shrunk(model.ffn_dim, max(model.ffn_dim * hidden / model.hidden_dim, devices), devices)
+    scaling = model.rope_scaling
+    if scaling is not None:
+        positions = max(1, round(scaling.original_max_positions * sequence_ratio))
+        scaling = dataclasses.replace(scaling, original_max_positions=positions)
+    return dataclasses.replace(
+        model,
+        num_layers=mesh["pipeline"] * min(LAYERS_PER_STAGE, max(1, model.num_layers // spec.mesh["pipeline"])),
+        num_kv_heads=kv_heads,
+        num_heads=heads,
+        head_dim=head_dim,
+        hidden_dim=hidden,
+        ffn_dim=ffn,
+        vocab_size=_shrunk(model.vocab_size, VOCAB_SIZE, tensor),
+        rope_scaling=scaling,
+    )
+
+
+def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
+    def scaled(steps: int) -> int:
+        return max(1, round(steps * ratio)) if steps else 0
+
+    decay = optimizer.decay_steps
+    return dataclasses.replace(
+        optimizer,
+        warmup_steps=scaled(optimizer.warmup_steps),
+        decay_steps=decay if decay is None else scaled(decay),
+    )
+
+
+def _changes(original: RunSpec, rehearsed: RunSpec) -> list[Change]:
+    before, after = flatten(original), flatten(rehearsed)
+    return [
+        Change(path=path, original=before[path], rehearsed=after[path], why=_rule(path))
+        for path in before
+        if before[path] != after[path]
+    ]
+
+
+def _rule(path: str) -> str:
+    return RULES.get(path) or RULES[path.rpartition(".")[0]]
