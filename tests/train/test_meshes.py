@@ -169,6 +169,32 @@ def test_a_mesh_that_does_not_fit_names_both_numbers():
         make_mesh(make_spec({"fsdp": 4}), jax.devices())
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (make_spec({"tensor": 8}), "num_kv_heads = 4 cannot be split over tensor = 8"),
+        (make_spec({"tensor": 8}, model=replace(TINY, num_heads=4)), "num_heads = 4 cannot be split over tensor = 8"),
+        (
+            make_spec(
+                {"tensor": 4},
+                sequence_parallel=True,
+                batch=Batch(sequence_length=30, global_batch_size=4, micro_batch_size=4),
+            ),
+            "sequence_length = 30 cannot be split over tensor = 4",
+        ),
+        (
+            make_spec({"data": 8}, batch=Batch(sequence_length=32, global_batch_size=20, micro_batch_size=1)),
+            "global_batch_size = 20 cannot be split over micro_batch_size",
+        ),
+        (make_spec({"context": 2}), "no context parallelism, but the mesh asks for 2"),
+        (make_spec({"pipeline": 2}), "no pipeline parallelism, but the mesh asks for 2"),
+    ],
+)
+def test_what_a_mesh_cannot_split_is_named_with_both_numbers(spec, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
+
+
 def test_a_dimension_that_does_not_divide_is_named():
     spec = make_spec({"fsdp": 8}, model=replace(TINY, hidden_dim=60))
     with pytest.raises(ValueError, match=r"parameter embedding: embed = 60 cannot be split over fsdp = 8"):

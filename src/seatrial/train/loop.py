@@ -26,7 +26,7 @@ from seatrial.errors import InputError
 from seatrial.spec import RunSpec
 from seatrial.train.attention import choose
 from seatrial.train.data import make_batch, make_source
-from seatrial.train.mesh import make_mesh
+from seatrial.train.mesh import backend_of, make_mesh
 from seatrial.train.step import Trainer, make_trainer
 
 EXIT_NON_FINITE = 1
@@ -104,11 +104,11 @@ def _started(spec: RunSpec, place: Place, trainer: Trainer, memory: Any, phases:
                 "jaxlib": jaxlib.__version__,
                 "seatrial": __version__,
             },
-            "backend": device.platform,
+            "backend": backend_of(device),
             "mesh": {axis: size for axis, size in spec.mesh.items() if size > 1},
             "accumulation_steps": spec.accumulation_steps,
             "remat": spec.execution.remat,
-            "attention": choose(spec.execution.attention, device.platform),
+            "attention": choose(spec.execution.attention, backend_of(device)),
             "scan_layers": spec.execution.scan_layers,
             "flops_convention": flops.DEFAULT_CONVENTION,
             "compile_seconds": phases.seconds["compile"],

@@ -12,6 +12,13 @@ from jax.sharding import Mesh
 from seatrial.spec import AXES, RunSpec
 
 
+def backend_of(device: jax.Device) -> str:
+    """ "cpu", "cuda", "rocm" or "tpu": JAX itself calls the middle two "gpu"."""
+    if device.platform != "gpu":
+        return device.platform
+    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+
+
 def make_mesh(spec: RunSpec, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The spec's mesh over `devices` (default: all, which JAX orders by process).
 

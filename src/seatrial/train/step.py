@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from seatrial.spec import RunSpec
 from seatrial.train import sharding
 from seatrial.train.attention import ATTENTION, choose
+from seatrial.train.mesh import backend_of
 from seatrial.train.model import Decoder, hidden_states
 from seatrial.train.objectives import Head, cross_entropy
 from seatrial.train.optimizer import adamw, clip_scale, learning_rate
@@ -39,10 +39,29 @@ class Trainer:
     batch_shape: tuple[int, int, int]
 
 
+def require_divisible(spec: RunSpec) -> None:
+    """Raises ValueError, with both numbers, for a mesh axis that cannot split what it must."""
+    mesh, model = spec.mesh, spec.model
+    for axis in ("pipeline", "context"):
+        if mesh[axis] > 1:
+            raise ValueError(f"the trainer has no {axis} parallelism, but the mesh asks for {mesh[axis]}")
+    passes = spec.accumulation_steps * spec.data_parallel_size
+    tokens_over = mesh["tensor"] if spec.parallelism.sequence_parallel else 1
+    for what, size, over, parts in (
+        ("num_heads", model.num_heads, "tensor", mesh["tensor"]),
+        ("num_kv_heads", model.num_kv_heads, "tensor", mesh["tensor"]),
+        ("sequence_length", spec.batch.sequence_length, "tensor", tokens_over),
+        ("global_batch_size", spec.batch.global_batch_size, "micro_batch_size × data × fsdp × accumulation",
+         spec.batch.micro_batch_size * passes),
+    ):  # fmt: skip
+        if size % parts:
+            raise ValueError(f"{what} = {size} cannot be split over {over} = {parts}")
+
+
 def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     """Everything that a run of `spec` computes. Raises ValueError where a tensor does not divide over the mesh."""
-    backend = mesh.devices.flat[0].platform
-    backend = backend if backend != "gpu" else mesh.devices.flat[0].client.platform_version.split()[0].lower()
+    require_divisible(spec)
+    backend = backend_of(mesh.devices.flat[0])
     rules = sharding.make_rules(spec)
     declarations = declare(spec.model)
     places = placements(declarations, rules)
@@ -131,8 +150,6 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         return {"step": jnp.int32(0), "params": params, "m": zeros, "v": zeros}
 
     A, B, T = spec.accumulation_steps, spec.batch.global_batch_size, spec.batch.sequence_length
-    if B % (A * math.prod(rules.axes[axis] for axis in rules.batch)):
-        raise ValueError(f"a global batch of {B} cannot be split over {A} micro-batches and the mesh {spec.mesh}")
     return Trainer(
         mesh=mesh,
         decoder=decoder,
