@@ -7,6 +7,7 @@ Non-finite numbers are written as the strings "nan", "inf", "-inf", because JSON
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import json
 import math
 import time
@@ -109,13 +110,14 @@ class RunEnded(Event):
 KINDS: dict[str, type[Event]] = {k.kind: k for k in (RunStarted, Step, Eval, Checkpoint, Fault, RunEnded)}
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
+    """Plain data that JSON can carry: non-finite numbers as strings, tuples as lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
-        return {str(k): _encode(v) for k, v in value.items()}
+        return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encode(v) for v in value]
+        return [encode(v) for v in value]
     return value
 
 
@@ -135,7 +137,7 @@ _FLOATS = {f.name for k in KINDS.values() for f in dataclasses.fields(k) if "flo
 
 def dumps(event: Event) -> str:
     """One event as one line of JSON, without its newline; fields that are None are left out."""
-    fields = {k: _encode(v) for k, v in vars(event).items() if v is not None}
+    fields = {k: encode(v) for k, v in vars(event).items() if v is not None}
     return json.dumps({"v": VERSION, "kind": event.kind, **fields}, ensure_ascii=False)
 
 
@@ -182,8 +184,8 @@ def read(path: Path) -> Iterator[Event]:
 
 
 def merge(streams: Iterable[Iterable[Event]]) -> list[Event]:
-    """All events of a run by wall time; equal times keep the order of the streams."""
-    return sorted((event for stream in streams for event in stream), key=lambda event: event.wall_time)
+    """All events of a run by wall time. The order within a stream stays, even where its clock was set back."""
+    return list(heapq.merge(*streams, key=lambda event: event.wall_time))
 
 
 def read_run(run_dir: Path) -> list[Event]:
