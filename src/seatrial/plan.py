@@ -79,7 +79,7 @@ class Plan:
             "v": 1,
             "engine": self.engine,
             "on": self.on,
-            "spec": to_dict(self.spec),
+            "spec": without_secrets(self.spec),
             "rehearsal": {"changes": [vars(change) for change in changes]} if self.rehearsal else None,
             "processes": [
                 {
@@ -103,24 +103,31 @@ def make_plan(
     machine: Machine,
     engine: str = "native",
     rehearsal: Rehearsal | None = None,
-    coordinator_port: int = 0,
+    coordinator: str = "127.0.0.1:0",
+    nodes_here: int | None = None,
     unknown_flags: Sequence[str] = (),
 ) -> Plan:
     """The plan of a run on this machine; with a rehearsal, of its spec.
 
-    `coordinator_port` is where process 0 listens if there are several (0: not chosen yet), `unknown_flags` the XLA
-    flags that the installed jaxlib does not know. Raises InputError for an unknown engine, LaunchError where the
-    machine has not what the run asks for.
+    `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
+    how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
+    jaxlib does not know. Raises InputError for an unknown engine, LaunchError where the machine has not what the run
+    asks for.
     """
     if engine not in ENGINES:
         raise InputError.single(
             "unknown-engine", "--engine", f"there is no engine {engine!r}", f"use one of: {', '.join(ENGINES)}"
         )
     spec = rehearsal.spec if rehearsal else spec
-    placements, notes = _place(spec, machine, rehearsing=rehearsal is not None)
+    placements, notes = _place(spec, machine, nodes_here or spec.topology.num_nodes, rehearsing=rehearsal is not None)
     cluster = Cluster.on_this_machine(spec.topology.num_nodes)
-    coordinator = f"{cluster.hosts[0].address}:{coordinator_port}" if len(cluster.hosts) > 1 else None
-    commands = native.commands(spec, placements, run_dir=run_dir, coordinator=coordinator, unknown_flags=unknown_flags)
+    commands = native.commands(
+        spec,
+        placements,
+        run_dir=run_dir,
+        coordinator=coordinator if len(placements) > 1 else None,
+        unknown_flags=unknown_flags,
+    )
     if unknown_flags:
         notes.append(
             f"left out of XLA_FLAGS, because the installed jaxlib does not know them: {', '.join(unknown_flags)}"
@@ -138,20 +145,33 @@ def make_plan(
     )
 
 
-def _place(spec: RunSpec, machine: Machine, *, rehearsing: bool) -> tuple[list[native.Placement], list[str]]:
+def _place(
+    spec: RunSpec, machine: Machine, nodes_here: int, *, rehearsing: bool
+) -> tuple[list[native.Placement], list[str]]:
     """What each process computes on, by the order of the module's docstring, and what is worth saying about it."""
-    wanted, each, nodes = spec.topology.num_devices, spec.topology.devices_per_node, spec.topology.num_nodes
-    if not rehearsing and machine.vendor and wanted <= len(machine.accelerators):
+    each, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
+    if not rehearsing and machine.vendor and nodes_here * each <= len(machine.accelerators):
         variable = VISIBLE_DEVICES[machine.vendor]
-        slices = [machine.accelerators[rank * each : (rank + 1) * each] for rank in range(nodes)]
+        places = [rank % nodes_here * each for rank in range(nodes)]
+        slices = [machine.accelerators[place : place + each] for place in places]
         return [native.Placement(environment={variable: ",".join(names)}) for names in slices], []
     virtual = [native.Placement(cpu_devices=each)] * nodes
     if rehearsing:
         return virtual, []
-    if spec.topology.device in (None, "cpu") and wanted <= MAX_VIRTUAL_DEVICES:
-        return virtual, [f"no accelerators for {wanted} devices here: virtual CPU devices, whose speed means nothing"]
+    if spec.topology.device in (None, "cpu") and nodes * each <= MAX_VIRTUAL_DEVICES:
+        return virtual, ["there are no accelerators here for this run: virtual CPU devices, whose speed means nothing"]
     here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
     raise LaunchError(
         f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}. "
         "To try the configuration here with a small model on virtual CPU devices, add --rehearse"
     )
+
+
+def without_secrets(spec: RunSpec) -> dict[str, Any]:
+    """The spec as plain data, with the values of variables that look like secrets masked."""
+    data = to_dict(spec)
+    for part in (data["execution"], data["container"] or {}):
+        given = part.get("environment", {})
+        if given:
+            part["environment"] = {name: str(value) for name, value in native.guarded(given).items()}
+    return data

@@ -66,13 +66,15 @@ def commands(
 
 def environment(spec: RunSpec, placement: Placement, xla_flags: Mapping[str, str]) -> dict[str, str | Secret]:
     """The variables of one process: the configuration's own, then what makes the run the one that was planned."""
-    given = spec.execution.environment
-    variables: dict[str, str | Secret] = {
-        name: Secret(value) if _SECRET.search(name) else value for name, value in given.items()
-    }
+    variables = guarded(spec.execution.environment)
     variables["PYTHONUNBUFFERED"] = "1"
     variables["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in xla_flags.items())
     if placement.cpu_devices:
         variables["JAX_PLATFORMS"] = "cpu"
         variables.setdefault("GLIBC_TUNABLES", CPU_MALLOC)
     return variables | dict(placement.environment)
+
+
+def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
+    """The variables with those made secret whose names say that they are."""
+    return {name: Secret(value) if _SECRET.search(name) else value for name, value in variables.items()}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import re
@@ -36,11 +37,23 @@ STATUS_SECONDS = 0.2  # shortest interval between two writes that only report an
 TICK_SECONDS = 0.1
 UNKILLABLE_SECONDS = 4.0  # after SIGKILL: what still lives then is stuck in the kernel
 READ_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20  # no pipe holds more
 LINE_BYTES = 1 << 16  # of a longer line, the rest is logged but not looked at
 EVIDENCE_CHARACTERS = 500
-
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+
+REPORTED = (
+    *("pid", "state", "exit_code", "signal", "stopped", "started", "ended"),
+    *("log_bytes", "lost_bytes", "last_output", "last_step", "last_step_at"),
+)
+REPORTED_BY_AGENT = ("state", "started", "stop_reason", "left_behind", "survivors")
+MEANINGS = {
+    "SIGKILL": " (killed from outside, or out of memory)",
+    "SIGABRT": " (it aborted itself)",
+    "SIGSEGV": " (invalid memory access)",
+    "SIGBUS": " (memory that could not be had)",
+}
 
 
 def blame(exits: Iterable[dict[str, Any]], now: float) -> dict[str, Any] | None:
@@ -50,15 +63,12 @@ def blame(exits: Iterable[dict[str, Any]], now: float) -> dict[str, Any] | None:
     "ended" are seconds of the same clock. Failing first is what counts; of deaths at the same moment, one by a signal.
     A symptom (PEER_LOST) is only blamed when no other failure has shown within SETTLE_SECONDS.
     """
-    exits = list(exits)
+    exits = sorted(exits, key=lambda e: e["ended"])
     causes = [e for e in exits if e["exit_code"] != PEER_LOST]
-    if not causes and exits and now - min(e["ended"] for e in exits) < SETTLE_SECONDS:
+    if not exits or (not causes and now - exits[0]["ended"] < SETTLE_SECONDS):
         return None
     candidates = causes or exits
-    if not candidates:
-        return None
-    first = min(e["ended"] for e in candidates)
-    together = [e for e in candidates if e["ended"] - first <= SIMULTANEOUS_SECONDS]
+    together = [e for e in candidates if e["ended"] - candidates[0]["ended"] <= SIMULTANEOUS_SECONDS]
     return min(together, key=lambda e: (e["signal"] is None, e["ended"]))
 
 
@@ -69,17 +79,8 @@ def describe_exit(exit_code: int | None, signal_number: int | None) -> str:
         number, how = exit_code - 128, "ended as if by"
     if number is None:
         return "ended with exit code %s" % exit_code
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = "signal"
-    meaning = {
-        "SIGKILL": " (killed from outside, or out of memory)",
-        "SIGABRT": " (it aborted itself)",
-        "SIGSEGV": " (invalid memory access)",
-        "SIGBUS": " (memory that could not be had)",
-    }.get(name, "")
-    return "%s %s (%d)%s" % (how, name, number, meaning)
+    name = {s.value: s.name for s in signal.Signals}.get(number, "signal")
+    return "%s %s (%d)%s" % (how, name, number, MEANINGS.get(name, ""))
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -90,48 +91,54 @@ def _prctl(option: int, value: int) -> bool:
         return False
 
 
+def _look_up(pid: int | None) -> tuple[bytes, int]:
+    """(state letter, parent) of a process, from /proc; (b"", 0) where there is none."""
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as stat:
+            state, parent = stat.read().rpartition(b")")[2].split()[:2]
+        return state, int(parent)
+    except (OSError, ValueError):
+        return b"", 0
+
+
 def _descendants(root: int) -> list[int]:
-    """Living processes below `root`, from /proc; orphans count because the agent is their subreaper."""
+    """Living processes below `root`; orphans count, because the agent is their subreaper."""
     children: dict[int, list[tuple[int, bytes]]] = collections.defaultdict(list)
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as stat:
-                    state, parent = stat.read().rpartition(b")")[2].split()[:2]
-            except (OSError, ValueError):
-                continue
-            children[int(parent)].append((int(name), state))
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
+        state, parent = _look_up(pid)
+        children[parent].append((pid, state))
     found, stack = [], [root]
     while stack:
-        for pid, state in children[stack.pop()]:
+        for pid, state in children.pop(stack.pop(), ()):
             stack.append(pid)
             if state not in b"ZX":
                 found.append(pid)
     return found
 
 
+@dataclasses.dataclass
 class Process:
     """One rank: its pipe, its log, and what is known about it."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
-        self.job = job
-        self.rank = job["rank"]
-        self.pid: int | None = None
-        self.pipe: Any = None
-        self.log: int | None = None
-        self.state = "starting"  # → running → exited; or → unstartable
-        self.exit_code: int | None = None
-        self.signal: int | None = None
-        self.started: float | None = None
-        self.ended: float | None = None
-        self.died: float | None = None  # the same moment on the monotonic clock
-        self.stopped = False  # it ended after the agent had told it to
-        self.log_bytes = self.lost_bytes = 0
-        self.last_output: float | None = None
-        self.last_step: int | None = None
-        self.last_step_at: float | None = None
-        self.last_line = b""
-        self.partial = b""
+    job: dict[str, Any]
+    step_pattern: re.Pattern[bytes] | None
+    pid: int | None = None
+    pipe: Any = None
+    log: int | None = None
+    state: str = "starting"  # → running → exited; or → unstartable
+    exit_code: int | None = None
+    signal: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    died: float | None = None  # when it ended, on the monotonic clock
+    stopped: bool = False  # it ended after the agent had told it to
+    log_bytes: int = 0
+    lost_bytes: int = 0
+    last_output: float | None = None
+    last_step: int | None = None
+    last_step_at: float | None = None
+    last_line: bytes = b""
+    partial: bytes = b""  # of the line that is being written
 
     def start(self) -> None:
         """Starts the process; what cannot be started is recorded like a process that failed at once."""
@@ -147,48 +154,41 @@ class Process:
             os.makedirs(os.path.dirname(self.job["log"]) or ".", exist_ok=True)
             self.log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             child = subprocess.Popen(
-                self.job["argv"],
-                env={**os.environ, **self.job.get("environment", {})},
-                cwd=self.job.get("cwd"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
-                start_new_session=True,
-                preexec_fn=die_with_the_agent,
-            )
+                self.job["argv"], env={**os.environ, **self.job.get("environment", {})}, cwd=self.job.get("cwd"),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+                start_new_session=True, preexec_fn=die_with_the_agent,
+            )  # fmt: skip
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
             self.state, self.exit_code, self.ended, self.died = "unstartable", 127, time.time(), time.monotonic()
-            self.take(("could not start: %s\n" % error).encode("utf-8", "backslashreplace"), None)
+            self.take(("could not start: %s\n" % error).encode("utf-8", "backslashreplace"))
             return
         child.returncode = 0  # the agent reaps by itself; Popen must not
         self.pid, self.pipe, self.state = child.pid, child.stdout, "running"
         os.set_blocking(self.pipe.fileno(), False)
 
-    def take(self, chunk: bytes, step_pattern: re.Pattern[bytes] | None) -> bool:
+    def take(self, chunk: bytes) -> bool:
         """Writes a chunk of output to the log and looks for steps in its complete lines; True if there was one."""
         self.last_output = time.time()
         self._write(chunk)
         body, newline, rest = (self.partial + chunk).rpartition(b"\n")
         self.partial = rest[:LINE_BYTES]
-        return bool(newline) and self._look(body, step_pattern)
+        return bool(newline) and self._look(body)
 
-    def finish(self, step_pattern: re.Pattern[bytes] | None) -> bool:
+    def finish(self) -> bool:
         """Looks at a last line that no newline ended; True if it named a step."""
         line, self.partial = self.partial, b""
-        return self._look(line, step_pattern)
+        self.pipe.close()
+        self.pipe = None
+        return self._look(line)
 
-    def _look(self, body: bytes, step_pattern: re.Pattern[bytes] | None) -> bool:
+    def _look(self, body: bytes) -> bool:
         lines = [line for line in body[-LINE_BYTES:].splitlines() if line.strip()]
         if lines:
             self.last_line = lines[-1]
-        step = None
-        for match in step_pattern.finditer(body) if step_pattern else ():
-            step = match
-        if step is None:
-            return False
-        self.last_step, self.last_step_at = int(step.group(1)), time.time()
-        return True
+        steps = [match.group(1) for match in self.step_pattern.finditer(body)] if self.step_pattern else []
+        if steps:
+            self.last_step, self.last_step_at = int(steps[-1]), time.time()
+        return bool(steps)
 
     def _write(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -201,52 +201,15 @@ class Process:
             self.log_bytes += written
             view = view[written:]
 
-    def close(self) -> None:
-        if self.pipe is not None:
-            self.pipe.close()
-            self.pipe = None
-        if self.log is not None:
-            os.close(self.log)
-            self.log = None
-
-    @property
-    def suspended(self) -> bool:
-        """Whether a signal has stopped it (SIGSTOP, a debugger): it lives, but does nothing."""
-        try:
-            with open("/proc/%s/stat" % self.pid, "rb") as stat:
-                return stat.read().rpartition(b")")[2].split()[0] in b"Tt"
-        except (OSError, IndexError):
-            return False
-
-    @property
-    def failed(self) -> bool:
-        return self.died is not None and not self.stopped and (self.exit_code != 0 or self.signal is not None)
-
     def status(self) -> dict[str, Any]:
         """What status.json says about it; clock times are seconds since the epoch."""
         line = (self.partial if self.partial.strip() else self.last_line)[:EVIDENCE_CHARACTERS]
-        fields = {
-            "rank": self.rank,
-            "pid": self.pid,
-            "state": self.state,
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "stopped": self.stopped,
-            "suspended": self.state == "running" and self.suspended,
-            "started": self.started,
-            "ended": self.ended,
-            "log": self.job["log"],
-            "log_bytes": self.log_bytes,
-            "lost_bytes": self.lost_bytes,
-            "last_output": self.last_output,
-            "last_step": self.last_step,
-            "last_step_at": self.last_step_at,
-            "last_line": line.decode("utf-8", "replace"),
-        }
-        if self.state == "exited":
-            fields["sentence"] = describe_exit(self.exit_code, self.signal)
-        elif self.state == "unstartable":
-            fields["sentence"] = "could not be started"
+        fields = {name: getattr(self, name) for name in REPORTED}
+        fields.update(rank=self.job["rank"], log=self.job["log"], last_line=line.decode("utf-8", "replace"))
+        # By SIGSTOP or a debugger: it lives, but does nothing.
+        fields["suspended"] = self.state == "running" and _look_up(self.pid)[0] in (b"T", b"t")
+        ended = "could not be started" if self.state == "unstartable" else describe_exit(self.exit_code, self.signal)
+        fields["sentence"] = ended if self.died else None
         return fields
 
 
@@ -259,9 +222,8 @@ class Agent:
         self.job = job
         self.directory = job["directory"]
         self.grace_seconds = job.get("grace_seconds", 5)
-        pattern = job.get("step_pattern")
-        self.step_pattern = re.compile(pattern.encode(), re.MULTILINE) if pattern else None
-        self.processes = [Process(p) for p in job["processes"]]
+        pattern = re.compile(job["step_pattern"].encode(), re.MULTILINE) if job.get("step_pattern") else None
+        self.processes = [Process(p, pattern) for p in job["processes"]]
         self.selector = selectors.DefaultSelector()
         self.deaths: Deque[tuple[Process, Any, float, float]] = collections.deque()
         self.requests: Deque[str] = collections.deque()
@@ -274,20 +236,16 @@ class Agent:
         self.started, self.state = time.time(), "running"
         self.lease_mark: int | None = None
         self.lease_seen = time.monotonic()
-        self.written_at = 0.0
-        self.changed = self.stepped = True
+        self.written_at, self.changed, self.stepped = 0.0, True, True
 
     def run(self) -> int:
         """Supervises until nothing is left; returns the agent's exit code."""
         os.makedirs(self.directory, exist_ok=True)
         self.subreaper = _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.wake_reader, self.wake_writer = os.pipe()
-        for end in (self.wake_reader, self.wake_writer):
-            os.set_blocking(end, False)
-        self.selector.register(self.wake_reader, selectors.EVENT_READ, None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost session is no reason to stop: the lease is
+        # A lost session is no reason to stop: the lease is. (Not SIG_IGN, which the processes would inherit.)
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
         try:
             # Every fork comes before the first thread, and from the thread that lives on (PR_SET_PDEATHSIG).
             for process in self.processes:
@@ -295,40 +253,31 @@ class Agent:
             for process in self.processes:
                 if process.pid is not None:
                     self.selector.register(process.pipe, selectors.EVENT_READ, process)
-                    threading.Thread(target=self._wait, args=(process,), daemon=True).start()
+                    threading.Thread(target=self._wait, args=(process, process.pid), daemon=True).start()
             while not self._finished():
                 self._turn()
+            self._accuse(float("inf"))  # a symptom whose cause never showed
+            self._reap_orphans()
         finally:
             self._signal_all(signal.SIGKILL)
             self.state = "ended"
             for process in self.processes:
                 self._drain(process)
-                process.close()
             self._write_status()
-        return 0 if all(p.exit_code == 0 and p.signal is None for p in self.processes) else 1
+        return 0 if all(p.exit_code == 0 for p in self.processes) else 1
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         self.requests.append(signal.Signals(number).name)
-        self._wake()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # enough wake-ups are waiting already
-            os.write(self.wake_writer, b"!")
-
-    def _wait(self, process: Process) -> None:
+    def _wait(self, process: Process, pid: int) -> None:
         # One waiter a process, because the order of deaths is lost when several are reaped in one turn. WNOWAIT
         # leaves the pid taken until the main thread has noted the death, so that no signal can hit a stranger.
-        assert process.pid is not None
-        result = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         self.deaths.append((process, result, time.monotonic(), time.time()))
-        self._wake()
 
     def _turn(self) -> None:
         for key, _ in self.selector.select(TICK_SECONDS):
-            if key.data is None:
-                os.read(self.wake_reader, 1 << 12)
-            else:
-                self._read(key.data)
+            self._read(key.data)
         while self.deaths:
             self._bury(*self.deaths.popleft())
         self._reap_orphans()
@@ -345,16 +294,16 @@ class Agent:
             return False
         if not chunk:
             self.selector.unregister(process.pipe)
-            process.pipe.close()
-            process.pipe = None
-            self.stepped |= process.finish(self.step_pattern)
+            self.stepped |= process.finish()
             return False
-        self.stepped |= process.take(chunk, self.step_pattern)
+        self.stepped |= process.take(chunk)
         return True
 
     def _drain(self, process: Process) -> None:
-        while process.pipe is not None and self._read(process):
-            pass
+        # Bounded, because a descendant may go on writing; what a dead process has left fits into the pipe.
+        for _ in range(PIPE_BYTES // READ_BYTES):
+            if process.pipe is None or not self._read(process):
+                return
 
     def _bury(self, process: Process, result: Any, monotonic: float, wall: float) -> None:
         os.waitpid(result.si_pid, 0)
@@ -380,12 +329,8 @@ class Agent:
 
     def _decide(self, now: float) -> None:
         """Starts to stop if there is a reason, and presses harder when the grace is over."""
-        if self.first_exit is None:
-            exits = [{**p.status(), "ended": p.died, "process": p} for p in self.processes if p.failed]
-            culprit = blame(exits, now)
-            if culprit:
-                self.first_exit = culprit["process"]
-                self._stop("process_failed", now)
+        if self._accuse(now):
+            self._stop("process_failed", now)
         if os.path.exists(os.path.join(self.directory, "stop")):
             self._stop("stop_file", now)
         if self._lease_expired(now):
@@ -394,7 +339,7 @@ class Agent:
             if self.stopping_since is not None:  # asked to stop while stopping: at once
                 self.killing_since = self.killing_since or now
             self._stop(self.requests.popleft(), now)
-        if self.stopping_since is None and all(p.died is not None for p in self.processes):
+        if self.stopping_since is None and all(p.died for p in self.processes):
             self.left_behind = len(_descendants(os.getpid()))
             if self.left_behind:
                 self._stop("left_behind", now)
@@ -402,6 +347,14 @@ class Agent:
             self.killing_since = self.killing_since or now
         if self.killing_since is not None:
             self._signal_all(signal.SIGKILL)
+
+    def _accuse(self, now: float) -> bool:
+        if self.first_exit is None:
+            failed = [p for p in self.processes if p.died and not p.stopped and p.exit_code != 0]
+            exits = [{**p.status(), "ended": p.died, "process": p} for p in failed]
+            culprit = blame(exits, now)
+            self.first_exit = culprit["process"] if culprit else None
+        return self.first_exit is not None
 
     def _stop(self, reason: str, now: float) -> None:
         if self.stopping_since is None:
@@ -412,11 +365,9 @@ class Agent:
 
     def _signal_all(self, number: int) -> None:
         targets: list[tuple[Any, int]] = [(os.kill, pid) for pid in _descendants(os.getpid())]
-        for process in self.processes:
-            alive = process.state == "running"
-            # Without a subreaper, the group is all that still names the descendants of a dead leader.
-            if process.pid is not None and (alive or not self.subreaper):
-                targets.append((os.killpg, process.pid))
+        # Without a subreaper, the group is all that still names the descendants of a dead leader.
+        named = [p.pid for p in self.processes if p.pid and (p.state == "running" or not self.subreaper)]
+        targets += [(os.killpg, pid) for pid in named]
         for send, target in targets:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(target, number)
@@ -425,40 +376,25 @@ class Agent:
         seconds = self.job.get("lease_seconds")
         if not seconds:
             return False
-        try:
-            mark: int | None = os.stat(self.job["lease_file"]).st_mtime_ns
-        except OSError:
-            mark = None
+        mark = None
+        with contextlib.suppress(OSError):
+            mark = os.stat(self.job["lease_file"]).st_mtime_ns
         if mark != self.lease_mark:  # only that it moved counts: the other machine's clock may be off
             self.lease_mark, self.lease_seen = mark, now
         return bool(now - self.lease_seen > seconds)
 
     def _finished(self) -> bool:
-        living = any(p.died is None for p in self.processes)
         stuck = self.killing_since is not None and time.monotonic() - self.killing_since > UNKILLABLE_SECONDS
-        if living and not stuck:
+        if not stuck and any(p.died is None for p in self.processes):
             return False
-        left = _descendants(os.getpid())
-        if left and not stuck:
-            return False
-        self.survivors = left
-        return True
+        self.survivors = _descendants(os.getpid())
+        return stuck or not self.survivors
 
     def _write_status(self) -> None:
-        status = {
-            "v": VERSION,
-            "run": self.job.get("run"),
-            "host": socket.gethostname(),
-            "agent_pid": os.getpid(),
-            "state": self.state,
-            "started": self.started,
-            "heartbeat": time.time(),
-            "stop_reason": self.stop_reason,
-            "first_exit": self.first_exit.status() if self.first_exit else None,
-            "left_behind": self.left_behind,
-            "survivors": self.survivors,
-            "processes": [p.status() for p in self.processes],
-        }
+        status = {name: getattr(self, name) for name in REPORTED_BY_AGENT}
+        status.update(v=VERSION, run=self.job.get("run"), host=socket.gethostname(), agent_pid=os.getpid())
+        status.update(heartbeat=time.time(), first_exit=self.first_exit.status() if self.first_exit else None)
+        status["processes"] = [process.status() for process in self.processes]
         path = os.path.join(self.directory, "status.json")
         try:
             with open(path + ".new", "w", encoding="utf-8") as file:
@@ -475,11 +411,8 @@ def main(arguments: list[str]) -> int:
     """Reads the job named on the command line and supervises it."""
     if len(arguments) != 1:
         raise SystemExit("usage: agent.py JOB.json  (- reads the job from stdin)")
-    if arguments[0] == "-":
-        job = json.load(sys.stdin)
-    else:
-        with open(arguments[0], encoding="utf-8") as file:
-            job = json.load(file)
+    with sys.stdin if arguments[0] == "-" else open(arguments[0], encoding="utf-8") as file:
+        job = json.load(file)
     return Agent(job).run()
 
 

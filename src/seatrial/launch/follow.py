@@ -114,9 +114,7 @@ def conclude(progress: Progress, wall_now: float) -> Ending | None:
     failed = [
         {**process, "host": host}
         for host, process in progress.processes
-        if process["state"] in ("exited", "unstartable")
-        and not process["stopped"]
-        and (process["exit_code"] != 0 or process["signal"] is not None)
+        if process["state"] in ("exited", "unstartable") and not process["stopped"] and process["exit_code"] != 0
     ]
     culprit = blame(failed, wall_now)
     if culprit:
@@ -252,7 +250,7 @@ def _with_stopped(ending: Ending, progress: Progress) -> Ending:
             process=LAUNCHER,
             fault="peer_stopped",
             where=where,
-            text=f"{where} {process.get('sentence', 'did not end')}, because another process had died",
+            text=f"{where} {process['sentence'] or 'did not end'}, because another process had died",
         )
         for host, process in progress.processes
         if (where := f"rank {process['rank']} on {host}") not in blamed
