@@ -1,0 +1,136 @@
+"""A configuration's scalar → a value of the type that its key asks for; here, once, and trusted from then on.
+
+Every reader takes what the file or the command line holds ("FALSE", "500_000", ".975", 3e-4, true) and returns the
+value, or raises ValueError with a sentence about what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Reader = Callable[[Any], Any]
+
+MAX_NUMBER = 10**12  # more than any count, size or rate in a configuration; keeps arithmetic on them finite
+
+_WHOLE = re.compile(r"[-+]?\d+(_\d+)*")
+_DECIMAL = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def shown(value: Any) -> str:
+    """A value as it is quoted in a message."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    text = "null" if value is None else text
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def text(value: Any) -> str:
+    """Any scalar, as its text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(value)
+    raise ValueError(f"{shown(value)} is not text")
+
+
+def whole(value: Any) -> int:
+    """A whole number; underscores between digits are allowed."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()) and len(value) <= 20:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_NUMBER:
+        raise ValueError(f"{shown(value)} is not a whole number")
+    return value
+
+
+def decimal(value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
+        value = float(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a number")
+    if not math.isfinite(value) or abs(value) > MAX_NUMBER:
+        raise ValueError(f"{shown(value)} is out of range")
+    return float(value)
+
+
+def boolean(value: Any) -> bool:
+    """true or false, in any case."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(f"{shown(value)} is neither true nor false")
+
+
+def count(value: Any) -> int:
+    """A whole number from 1 on."""
+    number = whole(value)
+    if number < 1:
+        raise ValueError(f"{number} is less than 1")
+    return number
+
+
+def axis_size(value: Any) -> int:
+    """The size of a mesh axis: from 1 on, or -1 for all devices that the other axes leave."""
+    number = whole(value)
+    if number < 1 and number != -1:
+        raise ValueError(f"{number} is neither a size from 1 on nor -1 (all that the other axes leave)")
+    return number
+
+
+def positive(value: Any) -> float:
+    """A number above 0."""
+    number = decimal(value)
+    if number <= 0:
+        raise ValueError(f"{number:g} is not above 0")
+    return number
+
+
+def port(value: Any) -> int:
+    """A TCP port."""
+    number = whole(value)
+    if not 1 <= number <= 65535:
+        raise ValueError(f"{number} is not a port (1 to 65535)")
+    return number
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A list of scalars, as their texts."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{shown(value)} is not a list")
+    return tuple(text(item) for item in value)
+
+
+def one_of(*options: str, otherwise: str = "") -> Reader:
+    """A reader for one of some words; `otherwise` says more about what the rest would mean."""
+
+    def read(value: Any) -> str:
+        word = text(value)
+        if word not in options:
+            known = f"one of {', '.join(options)}" if len(options) > 1 else options[0]
+            raise ValueError(f"{shown(word)} is not {known}" + (f": {otherwise}" if otherwise else ""))
+        return word
+
+    return read
+
+
+def mapped(options: Mapping[str, Any]) -> Reader:
+    """A reader for words that stand for values."""
+
+    def read(value: Any) -> Any:
+        word = text(value)
+        if word not in options:
+            raise ValueError(f"{shown(word)} is not one of {', '.join(option or '(empty)' for option in options)}")
+        return options[word]
+
+    return read

@@ -1,0 +1,250 @@
+"""Every key of a CVS JAX configuration: where its value goes in a RunSpec, or why it goes nowhere.
+
+Keys of the `config` section carry that prefix; the others are those of a cell, model_params.<topology>.<model>.<gpu>.
+What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_training_lib.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.dialects import coerce
+from seatrial.dialects.coerce import Reader
+from seatrial.spec import RunSpec
+
+Effective = Callable[[RunSpec], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One row. `to` is a path in the spec; without it the key has no effect, and `why` says so.
+
+    A key under `model.` is only compared with the model that the cell is named after, unless it comes as an override.
+    `effective` gives what the run really does, for a key that repeats a decision made elsewhere: it is worth a word
+    only where the two differ. `quiet` are the values of which nobody would expect an effect.
+    """
+
+    read: Reader
+    to: str = ""
+    why: str = ""
+    required: bool = False
+    quiet: tuple[Any, ...] = ()
+    effective: Effective | None = None
+
+
+def _to(path: str, read: Reader, *, required: bool = False) -> Key:
+    return Key(read=read, to=path, required=required)
+
+
+def _exported(variable: str) -> Key:
+    return Key(read=coerce.text, to=f"execution.environment.{variable}")
+
+
+def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
+    return Key(read=read, why=why, quiet=quiet)
+
+
+def _repeats(why: str, read: Reader, effective: Effective) -> Key:
+    return Key(read=read, why=why, effective=effective)
+
+
+def _any(value: Any) -> Any:
+    return value
+
+
+def _activations(value: Any) -> tuple[str, ...]:
+    if coerce.texts(value) != ("silu", "linear"):
+        raise ValueError('only ["silu", "linear"] (SwiGLU) is supported')
+    return ("silu", "linear")
+
+
+def _billions(value: Any) -> str:
+    return coerce.text(value).lower().removesuffix("b")
+
+
+def _named_billions(spec: RunSpec) -> str | None:
+    found = re.search(r"-(\d+)b", spec.model.name)
+    return found.group(1) if found else None
+
+
+def _number_format(spec: RunSpec) -> str:
+    return "fp8" if "fp8" in (spec.precision.quantization or "") else spec.precision.compute_dtype
+
+
+_DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
+_TE_PRECISION = coerce.mapped({"TE_FP8": "fp8", "TE_BF16": "bfloat16", "TE_FP16": "bfloat16", "TE_F16": "bfloat16"})
+_REMAT = coerce.one_of(
+    "full", "minimal", "minimal_with_context", "minimal_flash", "save_dot_except_mlp", "save_dot_except_mlpwi",
+    "save_dot_with_context_except_mlp", "save_qkv_proj", "save_out_proj",
+)  # fmt: skip
+
+_SYNTHETIC = "synthetic data needs no files"
+_INFERENCE = "it concerns inference only"
+_NOTE = "CVS reads it for nothing, and MaxText refuses it"
+
+KEYS: dict[str, Key] = {
+    # --- config: the container, the nodes, the network ---
+    "config.container_image": _to("container.image", coerce.text),
+    "config.container_name": _to("container.name", coerce.text),
+    "config.shm_size": _to("container.shm_size", coerce.text),
+    "config.container_config.device_list": _to("container.devices", coerce.texts),
+    "config.container_config.env_dict.JAX_COORDINATOR_PORT": _to("distributed.coordinator_port", coerce.port),
+    "config.container_config.env_dict.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _to(
+        "distributed.initialization_timeout_seconds", coerce.count
+    ),
+    "config.container_config.env_dict.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _to(
+        "distributed.heartbeat_timeout_seconds", coerce.count
+    ),
+    "config.nnodes": _to("topology.num_nodes", coerce.count, required=True),
+    "config.coordinator_ip": _to("distributed.coordinator_host", coerce.text),
+    "config.distributed_training": _repeats(
+        "CVS reads it for nothing: the section single_node or multi_node decides",
+        coerce.boolean, lambda spec: spec.topology.num_nodes > 1,
+    ),
+    "config.training_steps": _to("steps", coerce.count, required=True),
+    "config.enable_checkpointing": _to("checkpoint.enabled", coerce.boolean),
+    "config.nic_type": _to("nic_type", coerce.text),
+    "config.nccl_ib_hca": _exported("NCCL_IB_HCA"),
+    "config.nccl_ib_hca_list": _repeats(
+        "CVS's JAX tests read only nccl_ib_hca",
+        coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
+    ),
+    "config.nccl_socket_ifname": _exported("NCCL_SOCKET_IFNAME"),
+    "config.gloo_socket_ifname": _exported("GLOO_SOCKET_IFNAME"),
+    "config.nccl_ib_gid_index": _exported("NCCL_IB_GID_INDEX"),
+    "config.nccl_debug": _exported("NCCL_DEBUG"),
+    "config.nccl_proto": _exported("NCCL_PROTO"),
+    "config.nccl_ib_tc": _exported("NCCL_IB_TC"),
+    "config.nccl_ib_sl": _exported("NCCL_IB_SL"),
+    "config.nccl_checks_disable": _exported("NCCL_CHECKS_DISABLE"),
+    "config.gpu_max_hw_queues": _exported("GPU_MAX_HW_QUEUES"),
+    "config.nvte_ck_bwd_v3": _exported("NVTE_CK_BWD_V3"),
+    "config.nvte_ck_v3_bf16_cvt": _exported("NVTE_CK_V3_BF16_CVT"),
+    "config.xla_python_client_mem_fraction": _exported("XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    "config.xla_gpu_executable_warn_stuck_timeout": _repeats(
+        "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
+        coerce.text, lambda spec: spec.execution.xla_flags.get("xla_gpu_executable_warn_stuck_timeout"),
+    ),
+    "config.hf_token_file": _to("hf_token_file", coerce.text),
+    "config.log_dir": _to("log_dir", coerce.text),
+    "config.data_cache_dir": _ignored(_SYNTHETIC),
+    "config.mock_data": _repeats(
+        "CVS reads it for nothing: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
+    ),
+    # --- the cell: devices, mesh, execution ---
+    "hardware": _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
+                         quiet=("gpu",)),
+    "dcn_data_parallelism": _to("parallelism.across_nodes.data", coerce.axis_size),
+    "dcn_fsdp_parallelism": _to("parallelism.across_nodes.fsdp", coerce.axis_size),
+    "dcn_pipeline_parallelism": _to("parallelism.across_nodes.pipeline", coerce.axis_size),
+    "dcn_tensor_parallelism": _to("parallelism.across_nodes.tensor", coerce.axis_size),
+    "dcn_sequence_parallelism": _to("parallelism.across_nodes.context", coerce.axis_size),
+    "ici_data_parallelism": _to("parallelism.within_node.data", coerce.axis_size),
+    "ici_fsdp_parallelism": _to("parallelism.within_node.fsdp", coerce.axis_size),
+    "ici_pipeline_parallelism": _to("parallelism.within_node.pipeline", coerce.axis_size),
+    "ici_tensor_parallelism": _to("parallelism.within_node.tensor", coerce.axis_size),
+    "ici_sequence_parallelism": _to("parallelism.within_node.context", coerce.axis_size),
+    "attention": _to("execution.attention", coerce.text),
+    "remat_policy": _to("execution.remat", _REMAT),
+    "scan_layers": _to("execution.scan_layers", coerce.boolean),
+    # --- the cell: batch, precision, data ---
+    "per_device_batch_size": _to("batch.global_batch_size", coerce.positive, required=True),
+    "max_target_length": _to("batch.sequence_length", coerce.count, required=True),
+    "dtype": _to("precision.compute_dtype", _DTYPE),
+    "weight_dtype": _to("precision.params_dtype", _DTYPE),
+    "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None),
+    "dataset_type": _to("data.kind", coerce.one_of(
+        "synthetic", otherwise="real data sets (hf, grain, tfds, c4_mlperf) cannot be read yet"
+    )),
+    "async_checkpointing": _to("checkpoint.asynchronous", coerce.boolean),
+    # --- the cell: the model's shape, which its name already fixes ---
+    "base_emb_dim": _to("model.hidden_dim", coerce.count),
+    "base_num_query_heads": _to("model.num_heads", coerce.count),
+    "base_num_kv_heads": _to("model.num_kv_heads", coerce.count),
+    "base_num_decoder_layers": _to("model.num_layers", coerce.count),
+    "base_mlp_dim": _to("model.ffn_dim", coerce.count),
+    "head_dim": _to("model.head_dim", coerce.count),
+    "vocab_size": _to("model.vocab_size", coerce.count),
+    "logits_via_embedding": _to("model.tied_embeddings", coerce.boolean),
+    "normalization_layer_epsilon": _to("model.norm_epsilon", coerce.positive),
+    "rope_max_timescale": _to("model.rope_theta", coerce.positive),
+    "mlp_activations": _ignored("every model here is SwiGLU", _activations, quiet=(("silu", "linear"),)),
+    "decoder_block": _ignored("every model here is a Llama decoder", coerce.one_of(
+        "llama2", otherwise="only Llama decoders are supported"
+    ), quiet=("llama2",)),
+    # --- the cell: the bars ---
+    "result_dict.tflops_per_sec_per_gpu": _to("expectations.tflops_per_second_per_device", coerce.positive),
+    "result_dict.tokens_per_sec_per_gpu": _to("expectations.tokens_per_second_per_device", coerce.positive),
+    # --- the cell: what MaxText reads, but nothing here depends on ---
+    "use_iota_embed": _ignored("it chooses how an embedding is looked up, not what is computed", coerce.boolean,
+                               quiet=(True, False)),
+    "logits_dot_in_fp32": _ignored("logits are always accumulated in float32", coerce.boolean, quiet=(False,)),
+    "megablox": _ignored("it concerns mixtures of experts only", coerce.boolean, quiet=(False,)),
+    "enable_dropout": _ignored("MaxText's dropout rate is 0 unless dropout_rate says otherwise", coerce.boolean,
+                               quiet=(False,)),
+    "quantize_kvcache": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
+    "kv_quant_axis": _ignored(_INFERENCE, quiet=("heads_and_dkv",)),
+    "kv_quant_dtype": _ignored(_INFERENCE, quiet=("int8",)),
+    "checkpoint_is_quantized": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
+    "skip_first_n_steps_for_profiler": _ignored("no profiler is asked for", coerce.whole, quiet=(1, 3)),
+    "hf_path": _ignored(_SYNTHETIC),
+    "hf_train_files": _ignored(_SYNTHETIC),
+    "tokenizer_path": _ignored(_SYNTHETIC),
+    "tokenizer_model": _ignored(_NOTE + "; synthetic data needs no tokenizer"),
+    # --- the cell: notes that repeat what other keys decide ---
+    "model_size": _repeats(f"{_NOTE}: the model's name decides", _billions, _named_billions),
+    "batch_size": _repeats(
+        f"{_NOTE}: per_device_batch_size × devices decides", coerce.count, lambda spec: spec.batch.global_batch_size
+    ),
+    "micro_batch_size": _repeats(
+        f"{_NOTE}: per_device_batch_size decides", coerce.positive,
+        lambda spec: spec.batch.global_batch_size / spec.accumulation_steps / spec.topology.num_devices,
+    ),
+    "sequence_length": _repeats(
+        f"{_NOTE}: max_target_length decides", coerce.count, lambda spec: spec.batch.sequence_length
+    ),
+    "tensor_parallelism": _repeats(
+        f"{_NOTE}: ici_tensor_parallelism × dcn_tensor_parallelism decides", coerce.count,
+        lambda spec: spec.mesh["tensor"],
+    ),
+    "pipeline_parallelism": _repeats(
+        f"{_NOTE}: ici_pipeline_parallelism × dcn_pipeline_parallelism decides", coerce.count,
+        lambda spec: spec.mesh["pipeline"],
+    ),
+    "fsdp": _repeats(
+        f"{_NOTE}: ici_fsdp_parallelism × dcn_fsdp_parallelism decides", coerce.whole,
+        lambda spec: int(spec.mesh["fsdp"] > 1),
+    ),
+    "recompute": _repeats(
+        f"{_NOTE}: remat_policy decides", coerce.whole, lambda spec: int(spec.execution.remat != "none")
+    ),
+    "precision": _repeats(f"{_NOTE}: dtype and quantization decide", _TE_PRECISION, _number_format),
+}  # fmt: skip
+
+# Mappings whose keys are the user's own; each entry goes where its section goes.
+SECTIONS: dict[str, Key] = {
+    "config.container_config.volume_dict": _to("container.volumes", coerce.text),
+    "config.container_config.env_dict": _to("container.environment", coerce.text),
+    "config.dataset_source": _ignored(_SYNTHETIC, _any),
+    "xla_flags": _to("execution.xla_flags", coerce.text),
+}
+
+# Mappings that only group keys of the table.
+GROUPS = ("config", "config.container_config", "result_dict")
+
+
+def find(name: str) -> Key | None:
+    """The row of a key, or of the section that it stands in."""
+    if name in KEYS:
+        return KEYS[name]
+    return next((key for section, key in SECTIONS.items() if name.startswith(f"{section}.")), None)
+
+
+# Variables that only repeat a key of `config`; unfilled, they take its value.
+DERIVED = {
+    "config.container_config.env_dict.JAX_COORDINATOR_IP": "config.coordinator_ip",
+    "config.container_config.env_dict.NNODES": "config.nnodes",
+}

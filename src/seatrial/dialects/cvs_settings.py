@@ -1,0 +1,191 @@
+"""A CVS configuration's keys and their coerced values, overrides applied; everything wrong with them, collected.
+
+Names are those of the table in `cvs_keys`: `config.nnodes`, but `dtype` and `result_dict.…` for what stands in a cell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seatrial.dialects import placeholders
+from seatrial.dialects.cvs_cells import Cell
+from seatrial.dialects.cvs_keys import DERIVED, GROUPS, KEYS, SECTIONS, Key, find
+from seatrial.dialects.entries import Entry, Request
+from seatrial.dialects.overrides import Override, ambiguous, did_you_mean, meant, unknown
+from seatrial.errors import Problem, Severity
+from seatrial.source import Node
+
+STRICT_ACTIONS = ("run", "plan")  # the others run on this machine and need neither network nor bars
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`values` and `entries` by name; a value that is missing, unfilled or wrong is in `entries` at most."""
+
+    cell: Cell | None
+    entries: dict[str, Entry]
+    known: dict[str, str]  # what placeholders in braces stand for
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def section(self, name: str) -> dict[str, Entry]:
+        """The user's own keys in one of SECTIONS, filled in as their values are."""
+        return {
+            placeholders.fill(key.removeprefix(f"{name}."), self.known)[0]: self.entries[key]
+            for key in self.values
+            if key.startswith(f"{name}.")
+        }
+
+    def path(self, name: str) -> str:
+        """A name as the path from the root of the file."""
+        return name if name.startswith("config.") or self.cell is None else f"{self.cell.path}.{name}"
+
+
+def gather(request: Request, cell: Cell | None, overrides: list[Override]) -> Settings:
+    """Reads `config` and the cell by the table."""
+    root = request.document.root
+    entries = dict(_flatten(root.members.get("config"), "config", "config"))
+    if cell is not None:
+        entries |= _flatten(cell.node, "", cell.path)
+    settings = Settings(cell=cell, entries=entries, known=placeholders.values_for(request.user, request.home))
+    _override(settings, overrides)
+    _report_unfilled(settings, root, request.action)
+    for name, entry in list(entries.items()):
+        _read(settings, name, entry)
+    for name, key in KEYS.items():
+        if key.required and name not in entries and (cell is not None or name.startswith("config.")):
+            settings.problems.append(_missing(settings, root, name))
+    return settings
+
+
+def _flatten(node: Node | None, name: str, key: str) -> Iterator[tuple[str, Entry]]:
+    """(name, entry) of every key, going down only where the table knows a group or a section."""
+    for part, child in node.members.items() if node else ():
+        if part.startswith("_"):
+            continue
+        below = f"{name}.{part}" if name else part
+        if isinstance(child.value, dict) and (below in GROUPS or below in SECTIONS):
+            yield from _flatten(child, below, f"{key}.{part}")
+        else:
+            yield below, Entry.of(f"{key}.{part}", child)
+
+
+def _override(settings: Settings, overrides: list[Override]) -> None:
+    """Puts each override in the place of what it names; keys of the table may be added to what the file has."""
+    given = {entry.key: name for name, entry in settings.entries.items()}
+    possible = {settings.path(name): name for name in KEYS if settings.cell or name.startswith("config.")}
+    sections = {settings.path(name): name for name in SECTIONS}
+    for override in overrides:
+        names = given | possible
+        paths = meant(override.key, given) or meant(override.key, possible)
+        if not paths:
+            added = {f"{path}.{rest}": f"{sections[path]}.{rest}" for path, rest in _inside(override.key, sections)}
+            names, paths = added, list(added)
+        if len(paths) != 1:
+            finding = ambiguous(override, paths) if paths else unknown(override, [*possible, *given])
+            settings.problems.append(finding)
+            continue
+        value: Any = override.text
+        if override.text[:1] == "[":
+            try:
+                value = json.loads(override.text)
+            except ValueError:
+                value = override.text
+        settings.entries[names[paths[0]]] = Entry(key=paths[0], value=value, text=override.text)
+
+
+def _inside(key: str, sections: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """(section's path, rest of the key) for every way to read a key as one of a section."""
+    parts = key.split(".")
+    for cut in range(1, len(parts)):
+        for path in meant(".".join(parts[:cut]), sections):
+            yield path, ".".join(parts[cut:])
+
+
+def _read(settings: Settings, name: str, entry: Entry) -> None:
+    """One value by its row of the table: placeholders filled, coerced; or what is wrong with it."""
+    key = find(name)
+    if key is None:
+        if name in GROUPS or name in SECTIONS:
+            finding = entry.problem("error", "bad-value", "a mapping belongs here", "write { … }")
+        else:
+            why = "CVS's JAX configurations have no such key"
+            finding = entry.key_problem("error", "unknown-key", why, did_you_mean(name, KEYS))
+        settings.problems.append(finding)
+        return
+    if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
+        return
+    value, strange = placeholders.fill(entry.value, settings.known)
+    strange += placeholders.fill(name, settings.known)[1]
+    if strange:
+        why = (
+            f"nobody knows what {{{strange[0]}}} stands for; known are {', '.join(f'{{{n}}}' for n in settings.known)}"
+        )
+        severity: Severity = "error" if key.to else "warning"
+        settings.problems.append(entry.problem(severity, "unknown-placeholder", why, "write the value itself"))
+        return
+    settings.entries[name] = replace(entry, value=value)
+    try:
+        settings.values[name] = key.read(value)
+    except ValueError as error:
+        settings.problems.append(entry.problem("error", "bad-value", str(error), f"give {name}=… a value that fits"))
+
+
+def _missing(settings: Settings, root: Node, name: str) -> Problem:
+    parent = root.members.get("config") if name.startswith("config.") else settings.cell and settings.cell.node
+    return Problem(
+        severity="error", code="missing-key", path=settings.path(name), why="the run needs it, and nothing gives it",
+        fix=f"add it to the file, or give {name}=… on the command line", mark=parent.mark if parent else root.mark,
+    )  # fmt: skip
+
+
+# --- <changeme> -------------------------------------------------------------------------------------------------------
+
+
+def _report_unfilled(settings: Settings, root: Node, action: str) -> None:
+    """Every `<changeme>` of the file, once: an error only where the action needs the value."""
+    names = {entry.key: name for name, entry in settings.entries.items()}
+    overridden = {entry.key for entry in settings.entries.values() if entry.is_override}
+    for path, node in placeholders.unfilled(root):
+        dotted = ".".join(path)
+        name = names.get(dotted) or names.get(".".join(path[:-1]))  # else an item of a list
+        if dotted in overridden:
+            continue
+        key = find(name) if name else None
+        severity, why = _need(settings, name, key, action)
+        settings.problems.append(
+            Problem(
+                severity=severity, code="placeholder", path=dotted, mark=node.mark,
+                why=f"it is still <changeme>{why}", fix=_how_to_fill(root, path, name),
+            )
+        )  # fmt: skip
+
+
+def _need(settings: Settings, name: str | None, key: Key | None, action: str) -> tuple[Severity, str]:
+    """How much an unfilled value matters, and why."""
+    if name is None or key is None:
+        return "warning", ", in a part of the file that is not selected"
+    if name in DERIVED:
+        source = settings.entries.get(DERIVED[name])
+        if source is None or placeholders.is_unfilled(source.value):
+            return "warning", f"; it will follow from {DERIVED[name]}"
+        return "info", f"; it follows from {DERIVED[name]}: {source.text}"
+    if not key.to:
+        return "warning", f", but has no effect anyway: {key.why}"
+    if key.required:
+        return "error", ", and nothing can run without it"
+    if action in STRICT_ACTIONS:
+        return "error", ", and a run on the cluster needs it"
+    return "warning", f"; to {action} works without it"
+
+
+def _how_to_fill(root: Node, path: tuple[str, ...], name: str | None) -> str:
+    parent = root
+    for part in path[:-1]:
+        parent = parent.members.get(part, parent)
+    example = parent.members.get(placeholders.EXAMPLE + path[-1])
+    hint = f", for example {name or path[-1]}={example.text}" if example else ""
+    return f"fill it in{f', or give {name}=… on the command line' if name else ''}{hint}"

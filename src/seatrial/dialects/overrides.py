@@ -1,0 +1,71 @@
+"""`key=value` from the command line: which key of the file is meant, and what to say where that is not clear.
+
+A key may be given in full (`config.nnodes`) or by any suffix of its path that only one key has (`nnodes`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from seatrial.errors import InputError, Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One `key=value`, as given."""
+
+    key: str
+    text: str
+
+
+def parse(arguments: Sequence[str]) -> list[Override]:
+    """The overrides in the order given. Raises InputError with every argument that is none."""
+    problems = []
+    overrides = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key.strip("-").strip():
+            overrides.append(Override(key=key.removeprefix("--").strip(), text=value))
+        else:
+            problems.append(
+                Problem(
+                    severity="error", code="bad-override", path=argument, why="this is not of the form key=value",
+                    fix="write it as key=value, without spaces around the equals sign",
+                )
+            )  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    return overrides
+
+
+def meant(key: str, paths: Collection[str]) -> list[str]:
+    """The paths that a key can mean: itself if it is one, else all that end in it."""
+    return [key] if key in paths else [path for path in paths if path.endswith(f".{key}")]
+
+
+def ambiguous(override: Override, paths: Sequence[str]) -> Problem:
+    """The finding that several keys end in what was given."""
+    return Problem(
+        severity="error", code="ambiguous-override", path=override.key,
+        why=f"{len(paths)} keys end in it: {', '.join(paths)}",
+        fix=f"give enough of the path to name one of them, for example {paths[0]}={override.text}",
+    )  # fmt: skip
+
+
+def unknown(override: Override, paths: Collection[str]) -> Problem:
+    """The finding that no key ends in what was given."""
+    return Problem(
+        severity="error", code="unknown-override", path=override.key,
+        why="no key of this kind of configuration has this name", fix=did_you_mean(override.key, paths),
+    )  # fmt: skip
+
+
+def did_you_mean(key: str, paths: Collection[str]) -> str:
+    """The known keys that look most like one, as advice; compared whole and by their last parts."""
+    by_name = {name: path for path in paths for name in (path, path.rpartition(".")[2])}
+    names = difflib.get_close_matches(key, by_name, n=3, cutoff=0.6)
+    names += difflib.get_close_matches(key.rpartition(".")[2], by_name, n=3, cutoff=0.6)
+    close = list(dict.fromkeys(by_name[name] for name in names))[:3]
+    return f"did you mean {' or '.join(close)}?" if close else "remove it, or correct its name"

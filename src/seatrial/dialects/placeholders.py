@@ -1,0 +1,58 @@
+"""What a CVS configuration leaves to be filled in: `<changeme>` by its user, `{user-id}` and the like by who reads it.
+
+CVS looks for `<changeme>` anywhere in a value, in any case; keys that begin with `_` are notes (`_comments_…`), and
+`_example_nnodes` holds an example for `nnodes`. Placeholders in braces stand in keys too (volumes).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from seatrial.source import Node, walk
+
+_BRACES = re.compile(r"(?<!\$)\{([A-Za-z][\w-]*)\}")
+EXAMPLE = "_example_"
+
+
+def is_note(path: tuple[str, ...]) -> bool:
+    """Whether a key only explains others."""
+    return any(part.startswith("_") for part in path)
+
+
+def is_unfilled(value: Any) -> bool:
+    """Whether a value is still `<changeme>`, or holds it."""
+    if isinstance(value, (list, tuple)):
+        return any(is_unfilled(item) for item in value)
+    return isinstance(value, str) and "<changeme>" in value.lower()
+
+
+def unfilled(root: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
+    """Every value of a tree that is still to be filled in, and every key (its value's path, marked at the key)."""
+    for path, node in walk(root):
+        if is_note(path):
+            continue
+        if is_unfilled(node.value) and not isinstance(node.value, list):
+            yield path, node
+        if path and is_unfilled(path[-1]) and node.key_mark is not None:
+            yield path, Node(value=path[-1], text=path[-1], mark=node.key_mark)
+
+
+def values_for(user: str, home: Path) -> dict[str, str]:
+    """What the placeholders in braces stand for, CVS's defaults for the last two included."""
+    return {
+        "user-id": user, "user": user, "home": str(home), "home-mount-dir": "home", "node-dir-name": "root",
+    }  # fmt: skip
+
+
+def fill(value: Any, values: Mapping[str, str]) -> tuple[Any, list[str]]:
+    """A value with its placeholders in braces replaced, and the names of those that nobody knows."""
+    if isinstance(value, list):
+        filled = [fill(item, values) for item in value]
+        return [item for item, _ in filled], [name for _, names in filled for name in names]
+    if not isinstance(value, str):
+        return value, []
+    strange = [name for name in _BRACES.findall(value) if name not in values]
+    return _BRACES.sub(lambda match: values.get(match[1], match[0]), value), strange
