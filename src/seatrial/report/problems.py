@@ -1,0 +1,117 @@
+"""Findings about a configuration, for people (a compiler's way: place, line, caret, why, fix) and for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TextIO
+
+from seatrial.errors import Mark, Problem, Severity
+
+ORDER: tuple[Severity, ...] = ("error", "warning", "info")
+PLURALS = {"error": "errors", "warning": "warnings", "info": "notes"}
+SINGULARS = {"error": "error", "warning": "warning", "info": "note"}
+_COLORS = {"error": "31", "warning": "33", "info": "36", "caret": "32", "label": "2"}
+
+MAX_EXCERPT = 100
+# What could move the cursor, colour the screen, reverse the reading order or break a line.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def inert(text: str) -> str:
+    """Text that a terminal can only show: control characters stand as their escapes."""
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
+
+
+def render_json(problems: Iterable[Problem]) -> str:
+    """The findings as one JSON object: {"problems": [{severity, code, path, file, line, column, why, fix}, …]}."""
+    return json.dumps({"problems": [problem.as_dict() for problem in problems]}, indent=2)
+
+
+def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> str:
+    """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
+    paint = _Paint(_is_colorful(sys.stdout) if color is None else color)
+    ordered = sorted(problems, key=lambda problem: ORDER.index(problem.severity))
+    blocks = [_block(problem, paint) for problem in ordered if problem.severity != "info"]
+    notes = "\n".join(_line(problem, paint) for problem in ordered if problem.severity == "info")
+    return "\n\n".join([*blocks, *([notes] if notes else []), _summary(ordered)])
+
+
+def warn(problems: Iterable[Problem]) -> None:
+    """Prints the warnings among the findings to stderr, one line each."""
+    paint = _Paint(_is_colorful(sys.stderr))
+    for problem in problems:
+        if problem.severity == "warning":
+            print(_line(problem, paint), file=sys.stderr)
+
+
+class _Paint:
+    """Wraps text in colours, or leaves it as it is."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def __call__(self, name: str, text: str) -> str:
+        return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if self._enabled else text
+
+
+def _is_colorful(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _head(problem: Problem, paint: _Paint) -> str:
+    place = f"{inert(str(problem.mark))}: " if problem.mark else ""
+    return f"{place}{paint(problem.severity, f'{problem.severity}[{problem.code}]')} {inert(problem.path)}"
+
+
+def _line(problem: Problem, paint: _Paint) -> str:
+    return f"{_head(problem, paint)}: {inert(problem.why)}"
+
+
+def _block(problem: Problem, paint: _Paint) -> str:
+    lines = [_head(problem, paint)]
+    if problem.mark:
+        lines += _excerpt(problem.mark, paint)
+    lines.append(f"  {paint('label', 'why:')} {inert(problem.why)}")
+    lines.append(f"  {paint('label', 'fix:')} {inert(problem.fix)}")
+    return "\n".join(lines)
+
+
+def _summary(problems: list[Problem]) -> str:
+    counts = {severity: sum(problem.severity == severity for problem in problems) for severity in ORDER}
+    said = [f"{n} {(SINGULARS if n == 1 else PLURALS)[severity]}" for severity, n in counts.items() if n]
+    return ", ".join(said) if counts["error"] else ", ".join(["OK: no errors", *said])
+
+
+# --- the line that a finding is about ---------------------------------------------------------------------------------
+
+
+@cache
+def _lines(file: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").split("\n"))
+    except (OSError, ValueError):
+        return ()
+
+
+def _excerpt(mark: Mark, paint: _Paint) -> list[str]:
+    """The line with a caret under its column; of a long line, the part around it. Nothing if the file is gone."""
+    lines = _lines(mark.file)
+    if mark.line > len(lines):
+        return []
+    start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(lines[mark.line - 1]) > MAX_EXCERPT else 0
+    shown = lines[mark.line - 1].rstrip()[start : start + MAX_EXCERPT].replace("\t", " ")
+    before = inert(shown[: mark.column - 1 - start])
+    return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('caret', '^')}"]
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal gives to a text."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
