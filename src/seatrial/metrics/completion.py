@@ -1,0 +1,151 @@
+"""How far a run came, how it ended, and what broke first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seatrial import flops
+from seatrial.events import Checkpoint, Event, Fault, RunEnded, RunStarted
+from seatrial.metrics.record import Ranges, Record, ranges
+from seatrial.spec import RunSpec
+
+_ENDS = ("completed", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss")
+_RANK = {reason: rank for rank, reason in enumerate(_ENDS)}  # of several processes' ends, the worst counts
+# Which faults can be the cause of the others: by row, then by time. A peer that was stopped never is.
+_CAUSES = (("non_finite_loss", "process_died", "start_failed", "no_progress"), ("step_failed",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One uninterrupted stretch of steps."""
+
+    first_step: int
+    last_step: int
+    num_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessRecord:
+    """What one process left behind; `reason` and `exit_code` only where it said itself how it ended."""
+
+    process: int
+    host: str
+    num_steps: int
+    last_step: int | None
+    reason: str | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRecord:
+    """A fault, `seconds` after the first event of the run."""
+
+    seconds: float
+    process: int
+    fault: str
+    where: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """How far the run came and how it ended, by the process whose record counts.
+
+    `counted_from` is the number of its first step, by its own counting; `reason` and `exit_code` are the launcher's
+    word, or else the worst that a process said; `differences` are between what was asked for and what the run says it
+    did, None where it says nothing.
+    """
+
+    planned_steps: int
+    counted_from: int
+    num_steps: int
+    last_step: int | None
+    missing_steps: Ranges
+    num_processes: int
+    processes: tuple[ProcessRecord, ...]
+    attempts: tuple[Attempt, ...]
+    reason: str | None
+    exit_code: int | None
+    faults: tuple[FaultRecord, ...]
+    culprit: FaultRecord | None
+    differences: tuple[str, ...] | None
+    wall_seconds: float
+
+    @property
+    def last_planned_step(self) -> int:
+        return self.counted_from + self.planned_steps - 1
+
+    @property
+    def all_steps_done(self) -> bool:
+        """Whether every process that reports steps reported the last one."""
+        last = [process.last_step for process in self.processes if process.last_step is not None]
+        return bool(last) and min(last) >= self.last_planned_step
+
+
+def measure_completion(
+    events: Sequence[Event], spec: RunSpec, own: Record, others: Sequence[Record], launcher: RunEnded | None
+) -> Completion:
+    """The facts of completion; `own` is the record that counts, `launcher` the launcher's word on the end."""
+    origin = events[0].wall_time if events else 0.0
+    faults = tuple(
+        FaultRecord(seconds=e.wall_time - origin, process=e.process, fault=e.fault, where=e.where, text=e.text)
+        for e in events
+        if isinstance(e, Fault)
+    )
+    said = [record.ended for record in (own, *others) if record.ended]
+    end = launcher or max(said, key=lambda end: _RANK.get(end.reason, len(_RANK)), default=None)
+    steps = [step.step for step in own.steps]
+    counted_from = 1 if steps and steps[0] == 1 else 0  # Megatron counts from 1, MaxText and Seatrial from 0
+    restored = any(isinstance(e, Checkpoint) and e.action == "restore" for e in events)
+    return Completion(
+        planned_steps=spec.steps,
+        counted_from=counted_from,
+        num_steps=len(steps),
+        last_step=steps[-1] if steps else None,
+        missing_steps=_missing(steps, None if restored else counted_from),
+        num_processes=max(own.started.num_processes if own.started else 1, sum(1 for r in (own, *others) if r.steps)),
+        processes=tuple(sorted((_process(record) for record in (own, *others)), key=lambda p: p.process)),
+        attempts=tuple(Attempt(first_step=a[0].step, last_step=a[-1].step, num_steps=len(a)) for a in own.attempts),
+        reason=end.reason if end else None,
+        exit_code=end.exit_code if end else None,
+        faults=faults,
+        culprit=next((fault for row in _CAUSES for fault in faults if fault.fault in row), None),
+        differences=_differences(spec, own.started),
+        wall_seconds=events[-1].wall_time - origin if events else 0.0,
+    )
+
+
+def _process(record: Record) -> ProcessRecord:
+    return ProcessRecord(
+        process=record.process,
+        host=record.started.host if record.started else "",
+        num_steps=len(record.steps),
+        last_step=record.steps[-1].step if record.steps else None,
+        reason=record.ended.reason if record.ended else None,
+        exit_code=record.ended.exit_code if record.ended else None,
+    )
+
+
+def _missing(steps: Sequence[int], first: int | None) -> Ranges:
+    """The steps without a record, up to the last one that has; a log may report every n-th step only."""
+    if not steps:
+        return ()
+    stride = max(1, int(np.median(np.diff(steps)))) if len(steps) > 1 else 1
+    begin = first if first is not None and stride == 1 else steps[0]
+    seen = set(steps)
+    return ranges(step for step in range(begin, steps[-1], stride) if step not in seen)
+
+
+def _differences(spec: RunSpec, started: RunStarted | None) -> tuple[str, ...] | None:
+    if started is None:
+        return None
+    rows = (
+        ("steps", started.planned_steps, spec.steps),
+        ("devices", started.num_devices, spec.topology.num_devices),
+        ("tokens per step", started.tokens_per_step, spec.tokens_per_step),
+        ("parameters", started.num_parameters, flops.num_parameters(spec.model)),
+    )
+    return tuple(f"{what}: {ran:,} ran, {asked:,} asked for" for what, ran, asked in rows if ran not in (None, asked))

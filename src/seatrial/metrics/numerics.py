@@ -1,0 +1,128 @@
+"""What became of the loss and of the gradient norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seatrial.metrics.record import Ranges, Record, ranges
+
+MIN_STEPS_FOR_CONSTANT = 10
+MIN_STEPS_FOR_TREND = 15
+TREND_Z = 2.5  # about 1 in 160 by chance
+CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
+SPIKE = 10.0  # times the median gradient norm
+
+Trend = Literal["falling", "flat", "rising", "constant", "too_short"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """The losses and gradient norms of the whole record, and how far the processes agree on the loss.
+
+    `early_loss` and `late_loss` are the medians of the first and the last third; `share_lower` is the share of pairs
+    (a step of the first third, one of the last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend.
+    `disagreement` is the largest relative difference between two processes' losses at a step.
+    """
+
+    num_steps: int
+    num_losses: int
+    non_finite_steps: Ranges
+    num_non_finite: int
+    first_bad_step: int | None
+    first_bad_value: float | None
+    first_loss: float | None
+    last_loss: float | None
+    min_loss: float | None
+    early_loss: float | None
+    late_loss: float | None
+    trend: Trend
+    share_lower: float | None
+    num_grad_norms: int
+    non_finite_grad_steps: Ranges
+    grad_norm_spikes: Ranges
+    num_compared: int
+    disagreement: float | None
+    disagreement_step: int | None
+
+
+def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
+    """The facts of numerics; a loss that is not finite counts wherever a process saw it."""
+    losses = [step.loss for step in own.steps if step.loss is not None]
+    finite = np.array([loss for loss in losses if math.isfinite(loss)])
+    bad = {
+        step.step: step.loss
+        for record in (own, *others)
+        for step in record.steps
+        if step.loss is not None and not math.isfinite(step.loss)
+    }
+    first_bad = min(bad, default=None)
+    norms = [(step.step, step.grad_norm) for step in own.steps if step.grad_norm is not None]
+    finite_norms = [norm for _, norm in norms if math.isfinite(norm)]
+    spike = SPIKE * float(np.median(finite_norms)) if finite_norms else math.inf
+    third = len(finite) // 3
+    trend, share = _trend(finite)
+    compared, disagreement, where = _disagreement(own, others)
+    return Numerics(
+        num_steps=len(own.steps),
+        num_losses=len(losses),
+        non_finite_steps=ranges(sorted(bad)),
+        num_non_finite=len(bad),
+        first_bad_step=first_bad,
+        first_bad_value=None if first_bad is None else bad[first_bad],
+        first_loss=losses[0] if losses else None,
+        last_loss=losses[-1] if losses else None,
+        min_loss=float(finite.min()) if len(finite) else None,
+        early_loss=float(np.median(finite[:third])) if third else None,
+        late_loss=float(np.median(finite[-third:])) if third else None,
+        trend=trend,
+        share_lower=share,
+        num_grad_norms=len(norms),
+        non_finite_grad_steps=ranges(step for step, norm in norms if not math.isfinite(norm)),
+        grad_norm_spikes=ranges(step for step, norm in norms if math.isfinite(norm) and norm > spike),
+        num_compared=compared,
+        disagreement=disagreement,
+        disagreement_step=where,
+    )
+
+
+def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None]:
+    """First third against last third by the rank-sum test (Mann–Whitney), which no single outlier can sway."""
+    if len(losses) >= MIN_STEPS_FOR_CONSTANT and np.ptp(losses) == 0:
+        return "constant", None
+    if len(losses) < MIN_STEPS_FOR_TREND:
+        return "too_short", None
+    third = len(losses) // 3
+    early, late = np.sort(losses[:third]), losses[-third:]
+    above = third - np.searchsorted(early, late, side="right")  # early losses above each late one
+    equal = third - above - np.searchsorted(early, late, side="left")
+    share = float(np.mean(above + equal / 2) / third)
+    z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
+    if z > TREND_Z:
+        return "falling", share
+    before, after = float(np.median(early)), float(np.median(late))
+    return ("rising" if z < -TREND_Z and after - before > CLEAR_RISE * abs(before) else "flat"), share
+
+
+def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, float | None, int | None]:
+    """(steps compared, largest relative difference of a loss to the one that counts, its step)."""
+    losses = {step.step: step.loss for step in own.steps if step.loss is not None}
+    differences: dict[int, float] = {}
+    for record in others:
+        for step in record.steps:
+            if step.loss is not None and step.step in losses:
+                difference = _relative_difference(losses[step.step], step.loss)
+                differences[step.step] = max(difference, differences.get(step.step, 0.0))
+    worst = max(differences, default=None, key=lambda step: differences[step])
+    return len(differences), None if worst is None else differences[worst], worst
+
+
+def _relative_difference(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    return abs(a - b) / max(abs(a), abs(b)) if math.isfinite(a) and math.isfinite(b) else math.inf

@@ -1,0 +1,80 @@
+"""What one process recorded, put in order: attempts, and each step once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from seatrial.events import Event, RunEnded, RunStarted, Step
+
+LAUNCHER = -1
+
+Ranges = tuple[tuple[int, int], ...]  # first and last of each run of neighbouring steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The steps of one process: by attempt, and in `steps` each one as the last attempt that ran it left it."""
+
+    process: int
+    started: RunStarted | None  # of the last attempt
+    ended: RunEnded | None  # unless it went on afterwards
+    attempts: tuple[tuple[Step, ...], ...]
+    steps: tuple[Step, ...]
+
+
+def records(events: Sequence[Event]) -> dict[int, Record]:
+    """The record of every process that has one, in the order of their numbers; the launcher's is -1."""
+    by_process: dict[int, list[Event]] = {}
+    for event in events:
+        by_process.setdefault(event.process, []).append(event)
+    return {process: _record(process, own) for process, own in sorted(by_process.items())}
+
+
+def ranges(steps: Iterable[int]) -> Ranges:
+    """Step numbers in ascending order as ranges: 3, 4, 5, 9 is (3, 5), (9, 9)."""
+    found: list[tuple[int, int]] = []
+    for step in steps:
+        if found and step == found[-1][1] + 1:
+            found[-1] = (found[-1][0], step)
+        else:
+            found.append((step, step))
+    return tuple(found)
+
+
+def show_ranges(found: Ranges, most: int = 5) -> str:
+    """Ranges for a reader, the first few of them: "steps 3–5, 9, …"."""
+    shown = [str(first) if first == last else f"{first}–{last}" for first, last in found[:most]]
+    several = len(found) > 1 or any(first != last for first, last in found)
+    return ("steps " if several else "step ") + ", ".join([*shown, *(["…"] if len(found) > most else [])])
+
+
+def _record(process: int, events: Sequence[Event]) -> Record:
+    attempts: list[list[Step]] = [[]]
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+    for event in events:
+        last = attempts[-1][-1].step if attempts[-1] else -1
+        if isinstance(event, RunEnded):
+            ended = event
+        elif isinstance(event, RunStarted):
+            started, ended = event, None
+            attempts.append([])
+        elif isinstance(event, Step):
+            ended = None
+            if event.step < last:
+                attempts.append([event])
+            elif event.step > last:  # an equal number is the same line, reported twice
+                attempts[-1].append(event)
+    steps: list[Step] = []
+    for attempt in attempts:
+        while attempt and steps and steps[-1].step >= attempt[0].step:
+            steps.pop()
+        steps.extend(attempt)
+    return Record(
+        process=process,
+        started=started,
+        ended=ended,
+        attempts=tuple(tuple(attempt) for attempt in attempts if attempt),
+        steps=tuple(steps),
+    )

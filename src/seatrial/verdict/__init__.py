@@ -1,0 +1,132 @@
+"""Metrics × expectations → Verdict: did the run do what it should?
+
+Three axes of checks: *completion* (all of it ran, and ended by itself), *numerics* (the loss can be believed) and
+*performance* (it was as fast as the configuration expects). A check that could not be measured never passes. Which way
+is better comes from `spec.METRICS`, never from a name or a sign.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from seatrial.events import encode
+from seatrial.metrics import Completion, Metrics, Numerics
+from seatrial.spec import RunSpec
+from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show
+from seatrial.verdict.completion import judge_completion
+from seatrial.verdict.headline import headline
+from seatrial.verdict.numerics import judge_numerics
+from seatrial.verdict.performance import judge_performance
+
+__all__ = [
+    "AXES",
+    "EXIT_CODES",
+    "Axis",
+    "AxisVerdict",
+    "Check",
+    "Outcome",
+    "Status",
+    "Verdict",
+    "from_dict",
+    "judge",
+    "show",
+    "to_dict",
+]
+
+VERSION = 1
+TOLERANCE = 0.05
+
+Outcome = Literal["pass", "fail", "inconclusive", "died", "no_progress", "could_not_run", "interrupted"]
+
+EXIT_CODES: dict[Outcome, int] = {
+    "pass": 0,
+    "fail": 1,
+    "could_not_run": 3,
+    "died": 4,
+    "no_progress": 5,
+    "inconclusive": 6,
+    "interrupted": 130,
+}
+# What ended a run before its work was done: by the last word on it, or without one by the fault that came first.
+_CUT_SHORT: dict[str | None, Outcome] = {
+    "interrupted": "interrupted",
+    "no_progress": "no_progress",
+    "could_not_run": "could_not_run",
+    "died": "died",
+    "start_failed": "could_not_run",
+    "process_died": "died",
+    "step_failed": "died",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisVerdict:
+    """The checks of one axis; its status is that of the worst of them."""
+
+    status: Status
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer: `convention` is how FLOPs were counted, `tolerance` what bounds without their own were given."""
+
+    outcome: Outcome
+    headline: str
+    axes: Mapping[Axis, AxisVerdict]
+    tolerance: float
+    convention: str
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.outcome]
+
+
+def to_dict(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain data that JSON can carry, for `verdict.json`."""
+    fields = encode(dataclasses.asdict(verdict))
+    return {"v": VERSION, "outcome": fields.pop("outcome"), "exit_code": verdict.exit_code, **fields}
+
+
+def from_dict(data: Mapping[str, Any]) -> Verdict:
+    """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
+    from pydantic import TypeAdapter  # late: only the border pays for it
+
+    return TypeAdapter(Verdict).validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
+
+
+def judge(metrics: Metrics, spec: RunSpec, *, rehearsal: bool, tolerance: float = TOLERANCE) -> Verdict:
+    """The verdict on a run; `tolerance` is the fraction of an expected value by which it may be missed."""
+    completion, numerics, performance = metrics.completion, metrics.numerics, metrics.performance
+    checks = [
+        *judge_completion(completion),
+        *judge_numerics(numerics, spec),
+        *judge_performance(performance, spec, rehearsal=rehearsal, tolerance=tolerance),
+    ]
+    axes = {axis: _axis(check for check in checks if check.axis == axis) for axis in AXES}
+    outcome = _outcome(completion, numerics, axes)
+    return Verdict(
+        outcome=outcome,
+        headline=headline(outcome, metrics, checks, rehearsal=rehearsal),
+        axes=axes,
+        tolerance=tolerance,
+        convention=performance.convention,
+    )
+
+
+def _axis(checks: Iterable[Check]) -> AxisVerdict:
+    checks = tuple(checks)
+    return AxisVerdict(status=min((check.status for check in checks), key=WORST_FIRST.index), checks=checks)
+
+
+def _outcome(completion: Completion, numerics: Numerics, axes: Mapping[Axis, AxisVerdict]) -> Outcome:
+    if numerics.num_non_finite or completion.reason == "non_finite_loss":
+        return "fail"  # that the run stopped because of it is a consequence
+    cause = completion.reason or (completion.culprit.fault if completion.culprit else None)
+    if cause in _CUT_SHORT and not completion.all_steps_done:
+        return _CUT_SHORT[cause]
+    statuses = {axis.status for axis in axes.values()}
+    return "fail" if "fail" in statuses else "inconclusive" if "inconclusive" in statuses else "pass"

@@ -1,0 +1,38 @@
+"""A check: one question put to a run, and its answer with the evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Axis = Literal["completion", "numerics", "performance"]
+Status = Literal["pass", "fail", "inconclusive", "not_applicable"]
+
+AXES: tuple[Axis, ...] = ("completion", "numerics", "performance")
+WORST_FIRST: tuple[Status, ...] = ("fail", "inconclusive", "pass", "not_applicable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What was measured, against which bound, over which steps (`window`), and what that means (`sentence`)."""
+
+    name: str
+    axis: Axis
+    status: Status
+    sentence: str
+    measured: float | str | None = None
+    bound: float | str | None = None
+    unit: str = ""
+    window: str = ""
+    evidence: tuple[str, ...] = ()
+
+
+def show(value: float | str | None, unit: str = "") -> str:
+    """A value for a reader: about four digits, and its unit."""
+    if value is None or isinstance(value, str):
+        return "not reported" if value is None else value
+    if unit == "fraction":
+        return f"{value:.2%}"
+    size = abs(value)
+    digits = 0 if size >= 1000 or value % 1 == 0 else 1 if size >= 100 else 2 if size >= 10 else 3
+    return f"{value:,.{digits}f} {unit}".strip() if size >= 0.1 or size == 0 else f"{value:.3g} {unit}".strip()

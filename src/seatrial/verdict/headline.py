@@ -1,0 +1,84 @@
+"""The verdict in a sentence or two, for whoever reads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seatrial.metrics import Completion, FaultRecord, Metrics, Numerics
+from seatrial.verdict.check import Check, show
+
+MAX_CAUSE = 300  # characters
+MAX_PEERS = 3
+
+
+def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> str:
+    """What happened, first cause first; `checks` are those of all axes."""
+    completion = metrics.completion
+    match outcome:
+        case "pass":
+            return _success(metrics, checks, rehearsal=rehearsal)
+        case "fail" | "inconclusive":
+            return _not_passed(outcome, metrics, checks)
+        case "died":
+            return f"Training died {_how_far(completion)}{_cause(completion)}"
+        case "no_progress":
+            return f"The processes lived on, but stood still {_how_far(completion)}{_cause(completion)}"
+        case "could_not_run":
+            return f"The run could not be started{_cause(completion)}"
+        case _:
+            return f"Interrupted {_how_far(completion)}{_cause(completion)}"
+
+
+def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> str:
+    speeds = {check.status for check in checks if check.axis == "performance"}
+    if "pass" in speeds:
+        speed = "It was as fast as expected."
+    elif rehearsal:
+        speed = "Speed was not judged: this was a rehearsal."
+    else:
+        speed = "Speed was recorded, not judged: the configuration expects none."
+    return f"All {metrics.completion.planned_steps:,} steps were done{_loss(metrics.numerics)}. {speed}"
+
+
+def _loss(numerics: Numerics) -> str:
+    if numerics.trend == "falling":
+        return f", and the loss fell from {show(numerics.first_loss)} to {show(numerics.last_loss)}"
+    return f", with a finite loss throughout (last {show(numerics.last_loss)})"
+
+
+def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
+    completion, numerics = metrics.completion, metrics.numerics
+    if numerics.first_bad_step is not None:
+        stopped = "; the run stopped there" if completion.last_step == numerics.first_bad_step else ""
+        return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
+    causes = [check for check in checks if check.status == outcome]
+    if completion.all_steps_done and causes and causes[0].name == "orderly end":
+        return f"All {completion.planned_steps:,} steps were done, but the run did not end in order{_cause(completion)}"
+    if not causes:
+        return f"The run failed{_cause(completion)}"
+    others = len(causes) - 1
+    more = f" {others} more check{'s' * (others > 1)} {'failed' if outcome == 'fail' else 'could not be decided'}."
+    reason = f" ({causes[0].evidence[0]})" if outcome == "inconclusive" and causes[0].evidence else ""
+    return causes[0].sentence.removesuffix(".") + reason + "." + (more if others else "")
+
+
+def _how_far(completion: Completion) -> str:
+    if completion.last_step is None:
+        return "before the first step"
+    return f"after step {completion.last_step} ({completion.num_steps} of {completion.planned_steps} done)"
+
+
+def _cause(completion: Completion) -> str:
+    culprit = completion.culprit
+    if culprit is None:
+        return "."
+    peers = [fault.where for fault in completion.faults if fault.fault == "peer_stopped" and fault.where]
+    shown = ", ".join(peers[:MAX_PEERS]) + (f" and {len(peers) - MAX_PEERS} more" if len(peers) > MAX_PEERS else "")
+    return f": {_told(culprit)}." + (f" Because of it, {shown} went down too." if peers else "")
+
+
+def _told(fault: FaultRecord) -> str:
+    """The fault in one line that names its place once."""
+    text = " ".join(fault.text.split()) or fault.fault.replace("_", " ")
+    told = text if fault.where in text else f"{fault.where}: {text}"
+    return (told if len(told) <= MAX_CAUSE else told[: MAX_CAUSE - 1] + "…").removesuffix(".")

@@ -1,0 +1,135 @@
+"""Can the loss be believed?"""
+
+from __future__ import annotations
+
+import math
+
+from seatrial.metrics import Numerics, show_ranges
+from seatrial.spec import RunSpec
+from seatrial.verdict.check import Axis, Check, Status, show
+
+AXIS: Axis = "numerics"
+MIN_REPORTED = 0.99
+AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
+
+
+def judge_numerics(numerics: Numerics, spec: RunSpec) -> list[Check]:
+    """The checks of numerics; without a single step, each of them is inconclusive."""
+    checks = [
+        _loss_finite(numerics),
+        _loss_reported(numerics),
+        _loss_trend(numerics, spec),
+        _gradient_finite(numerics),
+        _processes_agree(numerics),
+    ]
+    if numerics.num_steps:
+        return checks
+    nothing = "There is no step to look at."
+    return [Check(name=check.name, axis=AXIS, status="inconclusive", sentence=nothing) for check in checks]
+
+
+def _loss_finite(numerics: Numerics) -> Check:
+    step, value, count = numerics.first_bad_step, numerics.first_bad_value, numerics.num_non_finite
+    status: Status
+    if step is not None:
+        status = "fail"
+        sentence = f"The loss is {value} at step {step}" + (f" and in {count} steps in all." if count > 1 else ".")
+    elif numerics.num_losses:
+        status, sentence = "pass", "The loss is finite at every step that reports it."
+    else:
+        status, sentence = "inconclusive", "No step reports a loss."
+    return Check(
+        name="loss finite",
+        axis=AXIS,
+        status=status,
+        sentence=sentence,
+        measured=count,
+        bound=0,
+        unit="non-finite steps",
+        evidence=(show_ranges(numerics.non_finite_steps),) if step is not None else (),
+    )
+
+
+def _loss_reported(numerics: Numerics) -> Check:
+    """Megatron leaves the loss out of its line when it is NaN, so silence is no comfort."""
+    share = numerics.num_losses / max(1, numerics.num_steps)
+    return Check(
+        name="loss reported",
+        axis=AXIS,
+        status="pass" if share >= MIN_REPORTED else "fail",
+        sentence=f"{numerics.num_losses} of {numerics.num_steps} steps report a loss.",
+        measured=share,
+        bound=MIN_REPORTED,
+        unit="fraction",
+    )
+
+
+def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
+    synthetic = spec.data.kind == "synthetic"
+    fell = numerics.share_lower is not None and f"lower in {numerics.share_lower:.0%} of the pairs"
+    by_trend: dict[str, tuple[Status, str]] = {
+        "falling": ("pass", "The loss falls."),
+        "rising": ("fail", "The loss rises."),
+        "flat": ("not_applicable", "The loss stays flat, as it may on synthetic data.")
+        if synthetic
+        else ("inconclusive", "The loss neither falls nor rises clearly."),
+        "constant": (
+            "inconclusive" if synthetic else "fail",
+            "The loss is the same at every step: nothing was learnt, or it is not the loss that was printed.",
+        ),
+        "too_short": ("not_applicable", f"{numerics.num_losses} losses are too few for a trend."),
+    }
+    status, sentence = by_trend[numerics.trend]
+    return Check(
+        name="loss trend",
+        axis=AXIS,
+        status=status,
+        sentence=sentence,
+        measured=numerics.late_loss,
+        bound=numerics.early_loss,
+        unit="median of the last third, of the first third",
+        window="first against last third, rank-sum test",
+        evidence=(fell,) if fell else (),
+    )
+
+
+def _gradient_finite(numerics: Numerics) -> Check:
+    bad = numerics.non_finite_grad_steps
+    spikes = numerics.grad_norm_spikes
+    status: Status
+    if bad:
+        status, sentence = "fail", f"The gradient norm is not finite at {show_ranges(bad)}."
+    elif numerics.num_grad_norms:
+        status, sentence = "pass", "The gradient norm is finite at every step that reports it."
+    else:
+        status, sentence = "not_applicable", "The record has no gradient norm."
+    return Check(
+        name="gradient finite",
+        axis=AXIS,
+        status=status,
+        sentence=sentence,
+        evidence=(f"more than ten times the median: {show_ranges(spikes)}",) if spikes else (),
+    )
+
+
+def _processes_agree(numerics: Numerics) -> Check:
+    worst = numerics.disagreement
+    if worst is None:
+        return Check(
+            name="processes agree", axis=AXIS, status="not_applicable", sentence="Only one process reports a loss."
+        )
+    agree = worst <= AGREEMENT
+    size = "by one being non-finite" if math.isinf(worst) else f"by {show(worst)} of it"
+    return Check(
+        name="processes agree",
+        axis=AXIS,
+        status="pass" if agree else "fail",
+        sentence=(
+            f"All processes report the same loss at {numerics.num_compared} steps."
+            if agree
+            else f"The processes disagree on the loss: {size} at step {numerics.disagreement_step}."
+        ),
+        measured=worst,
+        bound=AGREEMENT,
+        unit="relative difference",
+    )

@@ -1,0 +1,397 @@
+"""The verdict on runs of every kind: sound ones, and each way in which a run can be less than that."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from seatrial import events, metrics, verdict
+from seatrial.spec import METRICS, Expectation, RunSpec
+from seatrial.verdict import EXIT_CODES, Check, Verdict, show
+from tests.streams import ended, falling, fault, make_spec, rising, started, steps, whole_run
+
+# 4 devices, 16 × 128 tokens in 0.5 s: 1024 tokens/s per device.
+TOKENS = "tokens_per_second_per_device"
+
+
+def judged(run: list[events.Event], spec: RunSpec, *, rehearsal: bool = False, **options: Any) -> Verdict:
+    return verdict.judge(metrics.measure(run, spec), spec, rehearsal=rehearsal, **options)
+
+
+def check(found: Verdict, name: str) -> Check:
+    (match,) = [check for axis in found.axes.values() for check in axis.checks if check.name == name]
+    return match
+
+
+def expecting(metric: str, value: float, tolerance: float | None = None, **changes: Any) -> RunSpec:
+    return make_spec(expectations=[Expectation(metric=metric, value=value, tolerance=tolerance)], **changes)
+
+
+def test_a_sound_run_passes() -> None:
+    spec = make_spec(processes=2)
+    found = judged(whole_run(spec), spec)
+    assert (found.outcome, found.exit_code) == ("pass", 0)
+    assert {name: axis.status for name, axis in found.axes.items()} == {
+        "completion": "pass",
+        "numerics": "pass",
+        "performance": "not_applicable",
+    }
+    assert found.headline == (
+        "All 30 steps were done, and the loss fell from 6.240 to 2.580. "
+        "Speed was recorded, not judged: the configuration expects none."
+    )
+    assert (found.tolerance, found.convention) == (0.05, "causal")
+
+
+def test_every_outcome_has_its_exit_code() -> None:
+    assert EXIT_CODES == {
+        "pass": 0, "fail": 1, "could_not_run": 3, "died": 4, "no_progress": 5, "inconclusive": 6, "interrupted": 130,
+    }  # fmt: skip
+
+
+# --- what the field's present validator gets wrong, each with the right answer ---
+
+CASES: dict[str, tuple[str, str, str, Callable[[RunSpec], list[events.Event]]]] = {
+    # name: outcome, the check that decides, its status, the run
+    "faster than expected": ("pass", "step_seconds", "pass", lambda s: whole_run(s, seconds=lambda n: 0.26)),
+    "barely slower than expected": ("pass", "step_seconds", "pass", lambda s: whole_run(s, seconds=lambda n: 0.51)),
+    "much slower than expected": ("fail", "step_seconds", "fail", lambda s: whole_run(s, seconds=lambda n: 0.84)),
+    "loss NaN from step 5": (
+        "fail", "loss finite", "fail", lambda s: whole_run(s, loss=lambda n: math.nan if n >= 5 else falling(n)),
+    ),
+    "loss NaN throughout": ("fail", "loss finite", "fail", lambda s: whole_run(s, loss=lambda n: math.nan)),
+    "loss left out from step 4, as Megatron does when it is NaN": (
+        "fail", "loss reported", "fail", lambda s: whole_run(s, loss=lambda n: None if n >= 4 else falling(n)),
+    ),
+    "loss never reported": ("fail", "loss reported", "fail", lambda s: whole_run(s, loss=lambda n: None)),
+    "loss infinite once": (
+        "fail", "loss finite", "fail", lambda s: whole_run(s, loss=lambda n: math.inf if n == 12 else falling(n)),
+    ),
+    "loss rising": ("fail", "loss trend", "fail", lambda s: whole_run(s, loss=rising)),
+    "loss constant 0": ("fail", "loss trend", "fail", lambda s: whole_run(s, loss=lambda n: 0.0)),
+    "speed alternating tenfold": (
+        "inconclusive", "step_seconds", "inconclusive",
+        lambda s: whole_run(s, seconds=lambda n: 0.5 if n % 2 else 0.05),
+    ),
+    "hang after step 5": (
+        "no_progress", "all steps done", "fail",
+        lambda s: [
+            started(s), *steps(s, last=5),
+            fault("no_progress", "all ranks", "no step after step 5 for 61 s; the limit is 60 s"),
+            ended("no_progress", -1),
+        ],
+    ),
+    "crash with out of memory": (
+        "died", "orderly end", "fail",
+        lambda s: [
+            started(s), *steps(s, last=5),
+            fault("step_failed", "rank 0", "RESOURCE_EXHAUSTED: Out of memory", process=0),
+            fault("process_died", "rank 0 on local0", "rank 0 on local0 ended with exit code 75", at=901),
+            ended("died", -1, exit_code=75),
+        ],
+    ),
+    "all steps done, but no end marker": ("pass", "orderly end", "not_applicable", lambda s: [started(s), *steps(s)]),
+    "log cut off before the last step": ("fail", "all steps done", "fail", lambda s: [started(s), *steps(s, last=28)]),
+    "log cut off at the front": ("inconclusive", "record complete", "inconclusive", lambda s: [*steps(s, first=4)]),
+    "first step only": ("fail", "all steps done", "fail", lambda s: [started(s), *steps(s, last=0)]),
+    "nothing at all": ("fail", "all steps done", "fail", lambda s: []),
+    "gradient norm infinite": (
+        "fail", "gradient finite", "fail", lambda s: whole_run(s, grad_norm=lambda n: math.inf if n == 3 else 1.0),
+    ),
+    "no gradient norm": ("pass", "gradient finite", "not_applicable", lambda s: whole_run(s, grad_norm=lambda n: None)),
+    "one step too many": ("fail", "all steps done", "fail", lambda s: [started(s), *steps(s, last=30)]),
+    "no times": ("fail", "step_seconds", "fail", lambda s: whole_run(s, seconds=lambda n: None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_right_answer(name: str) -> None:
+    outcome, deciding, status, run = CASES[name]
+    spec = expecting("step_seconds", 0.5)
+    found = judged(run(spec), spec)
+    assert (found.outcome, check(found, deciding).status) == (outcome, status), found.headline
+
+
+def test_a_line_that_merely_looks_like_an_error_is_no_event_and_fails_nothing() -> None:
+    # A fault that the run survived is shown, but the end of the run decides.
+    spec = make_spec()
+    run = events.merge([whole_run(spec), [fault("suspicious_line", "rank 0", "ValueError: ignored", process=0, at=11)]])
+    found = judged(run, spec)
+    assert found.outcome == "pass"
+    assert "ValueError: ignored" in check(found, "orderly end").evidence[0]
+
+
+# --- how runs end ---
+
+
+def test_a_killed_process_is_named() -> None:
+    spec = make_spec(processes=2)
+    run = events.merge(
+        [
+            [started(spec), *steps(spec, last=7)],
+            [started(spec, 1), *steps(spec, 1, last=7)],
+            [
+                fault("process_died", "rank 1 on local1", "rank 1 on local1 was killed by SIGKILL (9)", at=20),
+                fault("peer_stopped", "rank 0 on local0", "rank 0 on local0 was told to stop", at=21),
+                ended("died", -1, exit_code=137, at=22),
+            ],
+        ]
+    )
+    found = judged(run, spec)
+    assert (found.outcome, found.exit_code) == ("died", 4)
+    assert found.headline == (
+        "Training died after step 7 (8 of 30 done): rank 1 on local1 was killed by SIGKILL (9). "
+        "Because of it, rank 0 on local0 went down too."
+    )
+    assert found.axes["completion"].status == "fail"
+    assert found.axes["numerics"].status == "pass"
+    assert "process_died" in check(found, "orderly end").evidence[0]
+
+
+def test_a_loss_that_turns_nan_fails_even_though_the_trainer_stopped() -> None:
+    spec = make_spec()
+    run = [
+        started(spec), *steps(spec, last=5, loss=lambda n: math.nan if n == 5 else falling(n)),
+        fault("non_finite_loss", "rank 0", "loss is nan at step 5", process=0),
+        ended("non_finite_loss", 0, exit_code=1),
+        fault("process_died", "rank 0 on local0", "rank 0 on local0 ended with exit code 1", at=1001),
+        ended("died", -1, exit_code=1, at=1002),
+    ]  # fmt: skip
+    found = judged(run, spec)
+    assert (found.outcome, found.exit_code) == ("fail", 1)
+    assert found.headline == "The loss became nan at step 5; the run stopped there."
+    assert found.axes["numerics"].status == "fail"
+    assert "step 5" in check(found, "loss finite").sentence
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome", "opening"),
+    [
+        ("interrupted", "interrupted", "Interrupted after step 7"),
+        ("no_progress", "no_progress", "The processes lived on, but stood still after step 7"),
+        ("could_not_run", "could_not_run", "The run could not be started"),
+        ("died", "died", "Training died after step 7"),
+    ],
+)
+def test_a_run_that_is_cut_short(reason: str, outcome: str, opening: str) -> None:
+    spec = make_spec()
+    found = judged([started(spec), *steps(spec, last=7), ended(reason, -1, exit_code=None)], spec)
+    assert found.outcome == outcome
+    assert found.headline.startswith(opening)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("process_died", "died"),
+        ("step_failed", "died"),
+        ("no_progress", "no_progress"),
+        ("start_failed", "could_not_run"),
+    ],
+)
+def test_without_a_last_word_the_fault_decides(kind: str, outcome: str) -> None:
+    spec = make_spec()
+    assert judged([started(spec), *steps(spec, last=7), fault(kind, "rank 0", "")], spec).outcome == outcome
+
+
+def test_trained_but_the_teardown_failed() -> None:
+    spec = make_spec()
+    run = [
+        started(spec), *steps(spec),
+        fault("process_died", "rank 0 on local0", "rank 0 on local0 was killed by SIGABRT (6)"),
+        ended("died", -1, exit_code=134),
+    ]  # fmt: skip
+    found = judged(run, spec)
+    assert found.outcome == "fail"
+    assert found.headline == (
+        "All 30 steps were done, but the run did not end in order: rank 0 on local0 was killed by SIGABRT (6)."
+    )
+
+
+def test_one_process_that_stops_early_fails_the_run() -> None:
+    spec = make_spec(processes=2)
+    run = events.merge(
+        [[started(spec), *steps(spec), ended()], [started(spec, 1), *steps(spec, 1, last=12), ended(process=1)]]
+    )
+    found = judged(run, spec)
+    assert found.outcome == "fail"
+    assert (
+        check(found, "processes together").sentence == "Not all processes got to step 29: rank 1 stopped after step 12."
+    )
+
+
+def test_a_process_without_a_record_leaves_it_open() -> None:
+    spec = make_spec(processes=2)
+    found = judged([started(spec), *steps(spec), ended()], spec)
+    assert found.outcome == "inconclusive"
+    assert found.headline == "1 of 2 processes report no step."
+
+
+def test_processes_that_disagree_fail() -> None:
+    spec = make_spec(processes=2)
+    apart = steps(spec, 1, loss=lambda n: falling(n) + 0.01)
+    found = judged(events.merge([[started(spec), *steps(spec)], [started(spec, 1), *apart]]), spec)
+    assert found.outcome == "fail"
+    assert check(found, "processes agree").status == "fail"
+
+
+def test_another_run_than_the_one_asked_for_fails() -> None:
+    asked, ran = make_spec(), make_spec(processes=2)
+    found = judged([started(ran), *steps(asked)], asked)
+    assert (
+        check(found, "ran as configured").sentence
+        == "It was not the run that was asked for: devices: 8 ran, 4 asked for."
+    )
+
+
+# --- numerics on synthetic data, which may stay flat ---
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "status"),
+    [
+        (falling, "synthetic", "pass"),
+        (falling, "text", "pass"),
+        (rising, "synthetic", "fail"),
+        (rising, "text", "fail"),
+        (lambda n: 5 + 0.01 * math.sin(7 * n), "synthetic", "not_applicable"),
+        (lambda n: 5 + 0.01 * math.sin(7 * n), "text", "inconclusive"),
+        (lambda n: 5.0, "synthetic", "inconclusive"),
+        (lambda n: 5.0, "text", "fail"),
+    ],
+)
+def test_loss_trend(loss: Callable[[int], float], data: str, status: str) -> None:
+    spec = make_spec(data=data)
+    assert check(judged(whole_run(spec, loss=loss), spec), "loss trend").status == status
+
+
+def test_a_few_steps_have_no_trend() -> None:
+    spec = make_spec(steps=8)
+    found = judged(whole_run(spec, loss=rising), spec)
+    assert check(found, "loss trend").status == "not_applicable"
+    assert found.outcome == "pass"
+
+
+# --- performance ---
+
+
+@pytest.mark.parametrize(
+    ("metric", "measured", "good", "bad"),
+    [
+        (TOKENS, 1024.0, 1000.0, 1100.0),
+        ("step_seconds", 0.5, 0.5, 0.47),
+        ("tflops_per_second_per_device", 1024 * 737_280 / 1e12, 0.00075, 0.0008),
+        ("mfu", 1024 * 737_280 / 989e12, 7.6e-7, 8.1e-7),
+        ("memory_fraction", 0.5, 0.5, 0.47),
+    ],
+)
+def test_each_metric_has_its_direction(metric: str, measured: float, good: float, bad: float) -> None:
+    assert metric in METRICS
+    memory = {"argument_bytes": 30e9, "output_bytes": 0, "temp_bytes": 9e9, "code_bytes": 1e9}
+    for expected, status in ((good, "pass"), (bad, "fail")):
+        spec = expecting(metric, expected)
+        found = check(judged([started(spec, memory=memory), *steps(spec), ended()], spec), metric)
+        assert found.measured == pytest.approx(measured)
+        assert found.status == status, found.sentence
+        assert found.unit == METRICS[metric].unit
+
+
+def test_tolerance() -> None:
+    for given, own, status in ((0.05, None, "fail"), (0.10, None, "pass"), (0.05, 0.10, "pass"), (0.10, 0.0, "fail")):
+        spec = expecting(TOKENS, 1100, own)
+        found = judged(whole_run(spec), spec, tolerance=given)
+        assert check(found, TOKENS).status == status
+        assert found.tolerance == given
+    sentence = check(judged(whole_run(spec), spec), TOKENS).sentence
+    assert sentence == "Tokens/s per device: 1,024 tokens/s; expected is at least 1,100 tokens/s (1,100 − 0%)."
+
+
+def test_noise_too_few_steps_or_a_bound_inside_the_interval_decide_nothing() -> None:
+    rng = random.Random(3)
+    noisy, short, close = expecting(TOKENS, 500), expecting(TOKENS, 500, steps=12), expecting(TOKENS, 1024, 0.0)
+    for spec, seconds, doubt in (
+        (noisy, lambda n: rng.uniform(0.3, 0.7), "vary by"),
+        (short, lambda n: 0.5, "only 9 steps count"),
+        (close, lambda n: 0.5 + 0.01 * math.sin(5 * n), "within the 95 % interval"),
+        (noisy, lambda n: 0.5 * 0.96**n, "never became steady"),
+    ):
+        found = judged(whole_run(spec, seconds=seconds), spec)
+        assert found.outcome == "inconclusive"
+        assert any(doubt in line for line in check(found, TOKENS).evidence), check(found, TOKENS).evidence
+
+
+def test_an_expectation_that_cannot_be_measured_is_not_met() -> None:
+    spec = expecting("mfu", 0.4)
+    found = judged([started(spec, device_kind="cpu"), *steps(spec), ended()], spec)
+    assert (found.outcome, check(found, "mfu").measured) == ("fail", None)
+    assert check(found, "mfu").sentence == (
+        "Model FLOPs utilisation was not measured: no peak is known for 'cpu'; "
+        "expected is at least 38.00% (40.00% − 5%)."
+    )
+
+
+def test_a_rehearsal_is_not_judged_by_its_speed() -> None:
+    spec = expecting(TOKENS, 1e9)
+    found = judged(whole_run(spec), spec, rehearsal=True)
+    assert (found.outcome, found.axes["performance"].status) == ("pass", "not_applicable")
+    assert check(found, TOKENS).sentence.endswith(
+        "not judged in a rehearsal, whose speed says nothing about the cluster."
+    )
+    assert found.headline.endswith("Speed was not judged: this was a rehearsal.")
+
+
+def test_mutilated_runs_never_pass() -> None:
+    """A sound run with one thing wrong is never passed, whatever and wherever it is."""
+    rng = random.Random(13)
+    spec = expecting(TOKENS, 1024, steps=40)
+    sound = whole_run(spec, seconds=lambda n: 0.5 * rng.uniform(0.99, 1.01))
+    assert judged(sound, spec).outcome == "pass"
+    body = [event for event in sound if isinstance(event, (events.RunStarted, events.Step))]
+    for _ in range(200):
+        at = rng.randrange(1, len(body))
+        factor = rng.choice([1.2, 1.5, 4.0])
+        wrong = rng.choice(
+            [
+                body[:at],
+                body[: at - 1] + body[at:] if at < len(body) - 1 else body[:at],
+                [_with(e, loss=math.nan) if n == at else e for n, e in enumerate(body)],
+                [_with(e, loss=None) if n > at // 2 else e for n, e in enumerate(body)],
+                [_with(e, seconds=getattr(e, "seconds", 0) * factor) for e in body],
+                body[:at] + body[: at - 1],
+            ]
+        )
+        assert judged(wrong, spec).outcome != "pass"
+
+
+def _with(event: events.Event, **changes: Any) -> events.Event:
+    return type(event)(**{**vars(event), **changes}) if isinstance(event, events.Step) else event
+
+
+# --- the file ---
+
+
+def test_the_file_holds_everything() -> None:
+    spec = expecting(TOKENS, 1024)
+    for run in (whole_run(spec), whole_run(spec, loss=lambda n: math.nan), []):
+        found = judged(run, spec)
+        data = json.loads(json.dumps(verdict.to_dict(found), allow_nan=False))
+        assert list(data) == ["v", "outcome", "exit_code", "headline", "axes", "tolerance", "convention"]
+        assert (data["v"], data["exit_code"]) == (1, found.exit_code)
+        assert list(data["axes"]) == ["completion", "numerics", "performance"]
+        assert data["axes"]["numerics"]["status"] == found.axes["numerics"].status
+        assert verdict.from_dict(data) == found
+
+
+def test_values_for_a_reader() -> None:
+    shown = [show(v) for v in (0, 0.0, 7, 0.721, 7.908, 66298.43, 460.45, 46.0, 1e-4, 0.00123456, -3.25, None, "x")]
+    assert shown == [
+        "0", "0", "7", "0.721", "7.908", "66,298", "460.4", "46", "0.0001", "0.00123", "-3.250", "not reported", "x",
+    ]  # fmt: skip
+    assert show(0.4654, "fraction") == "46.54%"
+    assert show(math.nan, "s") == "nan s"
+    assert show(math.inf) == "inf"
