@@ -111,7 +111,7 @@ def make_plan(
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
-    jaxlib does not know. Raises InputError for an unknown engine, LaunchError where the machine has not what the run
+    jaxlib does not accept. Raises InputError for an unknown engine, LaunchError where the machine has not what the run
     asks for.
     """
     if engine not in ENGINES:
@@ -130,7 +130,7 @@ def make_plan(
     )
     if unknown_flags:
         notes.append(
-            f"left out of XLA_FLAGS, because the installed jaxlib does not know them: {', '.join(unknown_flags)}"
+            f"left out of XLA_FLAGS, because the installed jaxlib does not accept them: {', '.join(unknown_flags)}"
         )
     return Plan(
         engine=engine,

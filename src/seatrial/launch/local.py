@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from seatrial import events
 from seatrial.command import Secret
 from seatrial.launch import agent
+from seatrial.launch.files import write_json, write_text
 from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Progress, Status, follow
 from seatrial.plan import Machine, Plan, Process
 
@@ -64,11 +65,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replaces a file with JSON in one step, so that no reader sees half of it."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)
+def revealed(environment: Mapping[str, str | Secret]) -> dict[str, str]:
+    """Variables as a process gets them, secrets in the open."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in environment.items()}
 
 
 class LocalNode:
@@ -139,9 +138,7 @@ def run_locally(
     """
     run_dir = run_dir.resolve()
     for relative, text in plan.files.items():
-        path = run_dir / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text(run_dir / relative, text)
     agent_file = run_dir / "launch" / "agent.py"
     agent_file.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(agent.__file__, agent_file)
@@ -176,9 +173,6 @@ def job(
 ) -> dict[str, Any]:
     """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
 
-    def plain(value: str | Secret) -> str:
-        return value.reveal() if isinstance(value, Secret) and not masked else str(value)
-
     return {
         "v": agent.VERSION,
         "run": plan.spec.name,
@@ -187,7 +181,9 @@ def job(
             {
                 "rank": process.rank,
                 "argv": list(process.command.argv),
-                "environment": {name: plain(value) for name, value in process.command.environment.items()},
+                "environment": {name: str(value) for name, value in process.command.environment.items()}
+                if masked
+                else revealed(process.command.environment),
                 "cwd": str(Path.cwd()),
                 "log": str(run_dir / process.log),
             }

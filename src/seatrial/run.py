@@ -1,0 +1,265 @@
+"""From a resolved configuration to a verdict: plan → launch → follow → measure → judge → report.
+
+This module owns the run directory. Every stage reads files there and writes its own, so that each can be redone from
+what is there; the decisions themselves are made elsewhere, by functions that touch nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never
+
+from seatrial import events
+from seatrial import rehearsal as rehearsing
+from seatrial.errors import InputError, LaunchError
+from seatrial.launch.files import write_json, write_text
+from seatrial.launch.follow import Deadlines
+from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locally, this_machine
+from seatrial.plan import Plan, make_plan, without_secrets
+from seatrial.report.problems import inert
+from seatrial.spec import Resolved, RunSpec, flatten, from_dict
+from seatrial.xla_flags import known
+
+if TYPE_CHECKING:
+    from seatrial.verdict import Verdict
+
+RUNS = Path("runs")
+_FROM_LAUNCHERS = {
+    "nodes": ("NNODES",),
+    "rank": ("NODE_RANK",),
+    "address": ("MASTER_ADDR", "JAX_COORDINATOR_IP"),
+    "port": ("MASTER_PORT", "JAX_COORDINATOR_PORT"),
+}
+
+
+def run(
+    resolved: Resolved,
+    *,
+    config: Path,
+    on: str,
+    engine: str,
+    rehearse: bool,
+    out: Path | None,
+    deadlines: Deadlines | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+) -> Verdict:
+    """Runs a configuration to its verdict, live on the terminal; the report is in the run directory.
+
+    Raises LaunchError where nothing can be started, InputError where the engine or the run directory cannot be used.
+    """
+    from seatrial.launch.live import View
+
+    spec = _spec(resolved)
+    run_dir = (out or _new_directory(spec)).resolve()
+    plan = _plan(spec, run_dir, engine=engine, rehearse=rehearse, coordinator=f"127.0.0.1:{free_port()}")
+    _claim(run_dir)
+    _write_inputs(resolved, config, plan, run_dir)
+    print(f"run directory: {_short(run_dir)}")
+    for note in plan.notes:
+        print(f"note: {note}", flush=True)
+    with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
+        run_locally(
+            plan, run_dir, deadlines=deadlines or Deadlines(), on_progress=view.update, lease_seconds=lease_seconds
+        )
+    text, verdict = judge_run(run_dir, as_json=False)
+    print(text)
+    print(report_run(run_dir, "html"), flush=True)
+    return verdict
+
+
+def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
+    """What `run` would do: every value with its origin, what a rehearsal changes, and every process's command."""
+    spec = _spec(resolved)
+    plan = _plan(spec, _new_directory(spec).resolve(), engine="native", rehearse=rehearse)
+    if as_json:
+        return json.dumps({"v": 1, "asked": _asked(resolved), "plan": plan.as_dict()}, indent=1)
+    values = [
+        (path, _shown(value), _origin(resolved, path))
+        for path, value in flatten(replace(spec, execution=replace(spec.execution, environment={}))).items()
+        if path != "execution.environment"  # it is in the commands, secrets masked
+    ]
+    sections = ["# The run, value by value", _table(values)]
+    if plan.rehearsal:
+        changes = [(c.path, f"{_shown(c.original)} → {_shown(c.rehearsed)}", c.why) for c in plan.rehearsal.changes]
+        sections += ["# What the rehearsal changes", _table(changes)]
+    for process in plan.processes:
+        sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
+    sections += [f"note: {note}" for note in plan.notes]
+    return "\n\n".join(sections)
+
+
+def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
+    """Becomes the trainer process of a configuration: this process is replaced, and ends with the trainer's code.
+
+    A run over several nodes needs what launchers export: NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT (or the CVS
+    spelling JAX_COORDINATOR_IP and JAX_COORDINATOR_PORT), and `--out` on a file system that all nodes share. Raises
+    LaunchError where these, or the devices, are missing.
+    """
+    spec = _spec(resolved)
+    rank, coordinator = _place(spec, os.environ)
+    if coordinator and out is None:
+        raise LaunchError("a run over several nodes needs a run directory that all of them share: give --out DIR")
+    run_dir = (out or _new_directory(spec)).resolve()
+    plan = _plan(spec, run_dir, engine="native", rehearse=False, coordinator=coordinator, nodes_here=1)
+    command = plan.processes[rank].command
+    if rank == 0:
+        _claim(run_dir)
+        _write_inputs(resolved, config, plan, run_dir)
+    for relative, text in command.files.items():
+        write_text(run_dir / relative, text)
+    for note in plan.notes:
+        print(f"note: {note}", flush=True)
+    os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
+
+
+def judge_run(run_dir: Path, *, as_json: bool) -> tuple[str, Verdict]:
+    """Measures and judges a run from its files, writes metrics.json and verdict.json; the verdict as text, and itself.
+
+    Raises InputError where `run_dir` holds no run.
+    """
+    from seatrial import metrics, verdict
+    from seatrial.report.gather import gather
+
+    plan = _read_plan(run_dir)
+    spec = from_dict(plan["spec"])
+    measured = metrics.measure(events.read_run(run_dir), spec)
+    judged = verdict.judge(measured, spec, rehearsal=plan["rehearsal"] is not None)
+    write_json(run_dir / "metrics.json", metrics.to_dict(measured))
+    write_json(run_dir / "verdict.json", verdict.to_dict(judged))
+    return _rendered(gather(run_dir), "json" if as_json else "text"), judged
+
+
+def report_run(run_dir: Path, format: str) -> str:  # noqa: A002  the word that the command line uses
+    """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
+    from seatrial.report.gather import gather
+
+    if not (run_dir / "verdict.json").exists():
+        judge_run(run_dir, as_json=False)
+    text = _rendered(gather(run_dir), format)
+    if format != "html":
+        return text
+    write_text(run_dir / "report.html", text)
+    return f"report: {_short(run_dir / 'report.html')}"
+
+
+def _rendered(report: Any, format: str) -> str:  # noqa: A002
+    return str(import_module(f"seatrial.report.{format}").render(report))
+
+
+def _spec(resolved: Resolved) -> RunSpec:
+    if resolved.spec is None:
+        raise InputError(resolved.problems)
+    return resolved.spec
+
+
+def _plan(spec: RunSpec, run_dir: Path, *, engine: str, rehearse: bool, **place: Any) -> Plan:
+    machine = this_machine()
+    if util.find_spec("jax") is None:
+        raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
+    rehearsal = rehearsing.rehearse(spec, cores=machine.cores, memory_bytes=machine.memory_bytes) if rehearse else None
+    flags = spec.execution.xla_flags
+    accepted = known(flags) if flags else set()
+    return make_plan(
+        spec,
+        run_dir=run_dir,
+        machine=machine,
+        engine=engine,
+        rehearsal=rehearsal,
+        unknown_flags=[name for name in flags if name not in accepted],
+        **place,
+    )
+
+
+def _place(spec: RunSpec, environ: Mapping[str, str]) -> tuple[int, str | None]:
+    """(rank, host:port of rank 0) from what launchers export; rank 0 without a coordinator for a single node."""
+    nodes = spec.topology.num_nodes
+    if nodes == 1:
+        return 0, None
+    found = {}
+    for what, spellings in _FROM_LAUNCHERS.items():
+        names = [name for name in spellings if environ.get(name)]
+        if not names:
+            raise LaunchError(
+                f"a run over {nodes} nodes needs {' or '.join(spellings)} in the environment of each of its processes; "
+                "to run them all on this machine, use `seatrial run`"
+            )
+        found[what] = environ[names[0]]
+    if found["nodes"] != str(nodes) or found["rank"] not in map(str, range(nodes)):
+        raise LaunchError(f"the launcher says rank {found['rank']} of {found['nodes']}, the run has {nodes} nodes")
+    return int(found["rank"]), f"{found['address']}:{found['port']}"
+
+
+def _new_directory(spec: RunSpec) -> Path:
+    """runs/<name>-<time>, of which there is none yet; only harmless characters of the name."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.")[:80] or "run"
+    path = RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return next(p for p in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))) if not p.exists())
+
+
+def _claim(run_dir: Path) -> None:
+    """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if any(run_dir.iterdir()):
+            raise FileExistsError
+        (run_dir / "launch").mkdir()  # of two that start here at once, one gets no further
+    except FileExistsError:
+        why, fix = f"{_short(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
+        raise InputError.single("run-directory-in-use", "--out", why, fix) from None
+    except OSError as error:
+        why = f"{_short(run_dir)} cannot be made: {error.strerror}"
+        raise InputError.single("run-directory", "--out", why, "name a folder that can be written to") from error
+
+
+def _write_inputs(resolved: Resolved, config: Path, plan: Plan, run_dir: Path) -> None:
+    (run_dir / f"config{config.suffix}").write_bytes(config.read_bytes())
+    write_json(run_dir / "spec.json", {"v": 1, **_asked(resolved)})
+    write_json(run_dir / "plan.json", plan.as_dict())
+
+
+def _asked(resolved: Resolved) -> dict[str, Any]:
+    """What was asked for, as plain data: the spec, the origin of each value, and the findings."""
+    origins = {}
+    for path, origin in resolved.origins.items():
+        mark = vars(origin.mark) if origin.mark else {}
+        origins[path] = {"kind": origin.kind, "key": origin.key, "text": origin.text, "note": origin.note, **mark}
+    problems = [problem.as_dict() for problem in resolved.problems]
+    return {"spec": without_secrets(_spec(resolved)), "origins": origins, "problems": problems}
+
+
+def _read_plan(run_dir: Path) -> dict[str, Any]:
+    try:
+        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+        return {"spec": plan["spec"], "rehearsal": plan["rehearsal"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why, fix = f"no plan.json of a run can be read there ({error})", "name the directory that a run printed"
+        raise InputError.single("no-run", str(run_dir), why, fix) from error
+
+
+def _short(path: Path) -> Path:
+    """A path as a person would give it: relative to the current folder where it lies below."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> str:
+    """Rows of three columns, the first two padded to their longest entry (of a bearable length)."""
+    first, second = (min(40, max(len(row[column]) for row in rows)) for column in (0, 1))
+    return "\n".join(f"{a:{first}} = {b:{second}}  {c}".rstrip() for a, b, c in rows)
+
+
+def _shown(value: Any) -> str:
+    return inert(value if isinstance(value, str) else json.dumps(value, default=str))
+
+
+def _origin(resolved: Resolved, path: str) -> str:
+    origin = resolved.origin(path)
+    place = {"file": f"{origin.mark} {origin.key}", "override": f"override {origin.key}"}.get(origin.kind, origin.kind)
+    return inert(f"{place}; {origin.note}" if origin.note else place)
