@@ -1,0 +1,115 @@
+"""What a launcher concludes from what the agents report: pure functions over statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.launch.agent import PEER_LOST, describe_exit
+from seatrial.launch.follow import Deadlines, Ending, Progress, conclude, overdue
+
+NOW = 1000.0
+
+
+def process(rank: int, **fields: Any) -> dict[str, Any]:
+    """One process of an agent's status; running, unless said otherwise."""
+    given = {
+        "rank": rank, "state": "running", "exit_code": None, "signal": None, "stopped": False, "suspended": False,
+        "ended": None, "last_step": None, "last_line": "", "sentence": None, **fields,
+    }  # fmt: skip
+    if given["state"] == "exited":
+        given["sentence"] = describe_exit(given["exit_code"], given["signal"])
+    return given
+
+
+def done(rank: int, exit_code: int | None = 0, **fields: Any) -> dict[str, Any]:
+    return process(rank, state="exited", exit_code=exit_code, **{"ended": NOW - 10, **fields})
+
+
+def progress(*hosts: list[dict[str, Any]], ended: bool = False, stop_reason: str | None = None) -> Progress:
+    """A progress of a run of 10 steps over hosts h0, h1, …"""
+    state = {"state": "ended" if ended else "running", "stop_reason": stop_reason}
+    seen = Progress(planned_steps=10, started=NOW - 100)
+    seen.see({f"h{i}": {**state, "processes": processes} for i, processes in enumerate(hosts)}, NOW)
+    return seen
+
+
+def test_a_run_goes_on_while_its_processes_do() -> None:
+    assert conclude(progress([process(0)], [process(1)]), NOW) is None
+    assert conclude(progress([done(0)], [process(1)]), NOW) is None
+    assert conclude(progress([done(0)], [done(1)]), NOW) is None  # the agents may still find somebody
+    assert conclude(Progress(planned_steps=10), NOW) is None
+
+
+def test_a_run_is_complete_when_all_ended_well() -> None:
+    assert conclude(progress([done(0)], [done(1)], ended=True), NOW) == Ending(reason="completed", exit_code=0)
+
+
+def test_the_culprit_is_found_across_hosts() -> None:
+    killed = done(1, None, signal=9, ended=NOW - 3, last_line="the last words")
+    victim = done(0, PEER_LOST, ended=NOW - 2.9)
+    ending = conclude(progress([victim], [killed]), NOW)
+    assert ending is not None
+    assert (ending.reason, ending.exit_code) == ("died", 137)
+    (fault,) = ending.faults
+    assert (fault.fault, fault.where, fault.process) == ("process_died", "rank 1 on h1", -1)
+    assert fault.text.startswith("rank 1 on h1 was ended by SIGKILL (9)")
+    assert fault.text.endswith("its last line: the last words")
+
+
+def test_a_symptom_waits_for_its_cause() -> None:
+    assert conclude(progress([done(0, PEER_LOST, ended=NOW - 1)], [process(1)]), NOW) is None
+    ending = conclude(progress([done(0, PEER_LOST, ended=NOW - 5)], [process(1)]), NOW)
+    assert ending is not None
+    assert ending.faults[0].where == "rank 0 on h0"
+
+
+@pytest.mark.parametrize("exit_code", [2, 127])
+def test_what_could_not_start_did_not_die(exit_code: int) -> None:
+    ending = conclude(progress([done(0, exit_code)]), NOW)
+    assert ending is not None
+    assert (ending.reason, ending.faults[0].fault) == ("could_not_run", "start_failed")
+
+
+def test_processes_that_an_agent_stopped_by_itself_did_not_complete() -> None:
+    stopped = done(0, None, signal=15, stopped=True)
+    ending = conclude(progress([stopped], ended=True, stop_reason="lease_expired"), NOW)
+    assert ending is not None
+    assert ending.reason == "interrupted"
+    assert "lease_expired" in ending.faults[0].text
+
+
+LIMITS = Deadlines(start_seconds=60, first_step_seconds=600, step_seconds=60, step_medians=10, shutdown_seconds=30)
+
+
+def stepping(*, last: int, median: float = 1.0, state: str = "running") -> Progress:
+    """A run that has come to step `last`, now, with steps of `median` seconds."""
+    seen = progress([process(0, state=state, exit_code=0 if state == "exited" else None)])
+    seen.last_step, seen.step_seen, seen.intervals = last, NOW, [median, median, 100 * median, median]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("seen", "after", "limit"),
+    [
+        (Progress(planned_steps=10, started=NOW), "no agent has reported", 60),
+        (progress([process(0)]), "no first step", 600 - 100),
+        (stepping(last=3), "no step after step 3", 60),
+        (stepping(last=3, median=20.0), "no step after step 3", 200),
+        (stepping(last=9), "not all processes have ended after the last step", 30),
+        (stepping(last=3, state="exited"), "not all processes have ended after the last step", 30),
+    ],
+)
+def test_each_phase_has_its_deadline(seen: Progress, after: str, limit: float) -> None:
+    assert overdue(seen, LIMITS, NOW + limit - 1) is None
+    assert after in str(overdue(seen, LIMITS, NOW + limit + 1))
+
+
+def test_the_pace_is_taken_from_the_steps_seen() -> None:
+    seen = Progress(planned_steps=100)
+    for now, step in ((0.0, None), (1.0, 0), (2.0, 0), (3.0, 1), (5.0, 5), (5.5, 4)):
+        status = {"state": "running", "stop_reason": None, "processes": [process(0, last_step=step), process(1)]}
+        seen.see({"h0": status}, now)
+    assert (seen.last_step, seen.step_seen) == (5, 5.0)
+    assert seen.intervals == [2.0, 0.5]

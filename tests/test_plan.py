@@ -1,0 +1,140 @@
+"""A plan is a function of the spec and the machine: commands, environment, placement, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.errors import InputError, LaunchError
+from seatrial.plan import Machine, Plan, make_plan
+from seatrial.presets import MODELS
+from seatrial.rehearsal import rehearse
+from seatrial.spec import Batch, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
+
+LAPTOP = Machine(cores=2, memory_bytes=8 << 30)
+EIGHT_GPUS = Machine(cores=96, memory_bytes=1 << 40, vendor="nvidia", accelerators=tuple(str(n) for n in range(8)))
+RUN_DIR = Path("/runs/it")
+
+
+def make_spec(nodes: int = 1, devices: int = 8, device: str | None = None, **execution: Any) -> RunSpec:
+    return RunSpec(
+        name="it",
+        dialect="native",
+        model=MODELS["llama3.2-1b"],
+        batch=Batch(sequence_length=2048, micro_batch_size=1, global_batch_size=nodes * devices),
+        steps=10,
+        topology=Topology(num_nodes=nodes, devices_per_node=devices, device=device),
+        parallelism=Parallelism(within_node=MeshShape(fsdp=devices), across_nodes=MeshShape(data=nodes)),
+        execution=Execution(**execution),
+    )
+
+
+def plan(spec: RunSpec, machine: Machine = LAPTOP, **options: Any) -> Plan:
+    return make_plan(spec, run_dir=RUN_DIR, machine=machine, **options)
+
+
+def test_a_process_is_the_trainers_command_line() -> None:
+    made = plan(make_spec(nodes=2, devices=4), coordinator="127.0.0.1:4711")
+    assert [process.host.name for process in made.processes] == ["local0", "local1"]
+    assert [process.log for process in made.processes] == ["nodes/local0/rank0.log", "nodes/local1/rank1.log"]
+    argv = made.processes[1].command.argv
+    assert argv[argv.index("-m") :] == (
+        *("-m", "seatrial.train", "/runs/it/launch/trainer-spec.json", "--out", "/runs/it"),
+        *("--process-id", "1", "--num-processes", "2", "--coordinator", "127.0.0.1:4711", "--cpu-devices", "4"),
+    )
+    assert from_dict(json.loads(made.files["launch/trainer-spec.json"])) == made.spec
+
+
+def test_a_single_process_needs_no_coordinator() -> None:
+    assert "--coordinator" not in plan(make_spec()).processes[0].command.argv
+
+
+def test_virtual_devices_get_the_environment_of_a_cpu() -> None:
+    environment = plan(make_spec(environment={"NCCL_PROTO": "Simple"})).processes[0].command.environment
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["NCCL_PROTO"] == "Simple"
+    assert environment["PYTHONUNBUFFERED"] == "1"
+    assert "glibc.malloc.arena_max=1" in str(environment["GLIBC_TUNABLES"])
+
+
+def test_accelerators_are_shared_out_in_order() -> None:
+    made = plan(make_spec(nodes=2, devices=2), EIGHT_GPUS)
+    assert [p.command.environment["CUDA_VISIBLE_DEVICES"] for p in made.processes] == ["0,1", "2,3"]
+    for process in made.processes:
+        assert "--cpu-devices" not in process.command.argv
+        assert "JAX_PLATFORMS" not in process.command.environment
+
+
+def test_one_process_of_several_machines_uses_its_own_accelerators() -> None:
+    made = plan(make_spec(nodes=4, devices=8), EIGHT_GPUS, nodes_here=1)
+    assert {p.command.environment["CUDA_VISIBLE_DEVICES"] for p in made.processes} == {"0,1,2,3,4,5,6,7"}
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_run_that_names_no_accelerator_may_have_virtual_devices(device: str | None) -> None:
+    made = plan(make_spec(device=device))
+    assert made.processes[0].command.argv[-2:] == ("--cpu-devices", "8")
+    assert any("virtual CPU devices" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "machine", "says"),
+    [
+        (make_spec(device="mi300x"), LAPTOP, "1 × 8 devices (mi300x), but this machine has no accelerator"),
+        (make_spec(nodes=2, device="h100-sxm"), EIGHT_GPUS, "but this machine has 8 nvidia accelerators"),
+        (make_spec(nodes=64), LAPTOP, "64 × 8 devices (any)"),
+    ],
+)
+def test_what_the_machine_has_not_is_refused_with_a_way_out(spec: RunSpec, machine: Machine, says: str) -> None:
+    with pytest.raises(LaunchError) as refused:
+        plan(spec, machine)
+    assert refused.value.exit_code == 3
+    assert says in str(refused.value)
+    assert "--rehearse" in str(refused.value)
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, EIGHT_GPUS])
+def test_a_rehearsal_runs_its_own_spec_on_virtual_devices(machine: Machine) -> None:
+    spec = make_spec(nodes=64, device="mi300x")
+    rehearsal = rehearse(spec, cores=machine.cores, memory_bytes=machine.memory_bytes)
+    made = plan(spec, machine, rehearsal=rehearsal)
+    assert made.spec == rehearsal.spec
+    assert [p.command.argv[-2:] for p in made.processes] == [("--cpu-devices", "4")] * 2
+    written = json.loads(json.dumps(made.as_dict()))
+    assert from_dict(written["spec"]) == rehearsal.spec
+    assert {change["path"] for change in written["rehearsal"]["changes"]} >= {"topology.num_nodes", "model.num_layers"}
+
+
+def test_flags_that_would_end_the_process_are_left_out_and_told() -> None:
+    spec = make_spec(xla_flags={"xla_cpu_good": "1", "xla_gpu_gone": "2"})
+    made = plan(spec, unknown_flags=["xla_gpu_gone"])
+    assert made.processes[0].command.environment["XLA_FLAGS"] == "--xla_cpu_good=1"
+    assert any("xla_gpu_gone" in note for note in made.notes)
+
+
+def test_secrets_are_in_the_environment_and_nowhere_else() -> None:
+    canary = "canary-4d1c"
+    made = plan(make_spec(environment={"HF_TOKEN": canary, "WANDB_API_KEY": canary, "NCCL_DEBUG": "INFO"}))
+    command = made.processes[0].command
+    shown = [json.dumps(made.as_dict()), repr(made.processes), command.shell(), *made.files.values()]
+    assert not any(canary in text for text in shown)
+    assert made.as_dict()["processes"][0]["environment"]["HF_TOKEN"] == "***"
+    assert made.as_dict()["spec"]["execution"]["environment"] == {
+        "HF_TOKEN": "***", "WANDB_API_KEY": "***", "NCCL_DEBUG": "INFO",
+    }  # fmt: skip
+    assert getattr(command.environment["HF_TOKEN"], "reveal")() == canary  # noqa: B009
+
+
+def test_an_unknown_engine_is_the_users_error() -> None:
+    with pytest.raises(InputError, match="there is no engine 'maxtxt'"):
+        plan(make_spec(), engine="maxtxt")
+
+
+def test_a_plan_is_data() -> None:
+    made = plan(make_spec())
+    assert dataclasses.replace(made) == made
+    assert made.as_dict() == plan(make_spec()).as_dict()
