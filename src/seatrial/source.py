@@ -363,20 +363,31 @@ def _read_yaml(text: str, builder: _Builder) -> None:
         raise _yaml_mistake(text, error, places) from None
 
 
+def core_scalar(text: str, tag: str | None = None) -> Scalar:
+    """The value of a plain scalar by YAML 1.2's core schema; what fits no type is text.
+
+    Raises ValueError for a number of too many digits, and where the text cannot be of the type that `tag` asks for.
+    """
+    for name, pattern, convert in _YAML_CORE:
+        if tag in (None, name) and pattern.fullmatch(text):
+            if len(text) > MAX_DIGITS:
+                raise ValueError(f"{len(text)} digits are too many for a number")
+            return convert(text)
+    if tag is not None:
+        raise ValueError(f"this is marked as {tag}, but cannot be read as one")
+    return text
+
+
 def _yaml_value(event: Any, mark: Mark, places: _Places) -> Scalar:
-    """A scalar's value by the core schema; quoted, or under !!str, it is text whatever it looks like."""
+    """A scalar's value; quoted, or under !!str, it is text whatever it looks like."""
     text: str = event.value
     tag = _yaml_tag(event, ("str", *(name for name, _, _ in _YAML_CORE)), mark, places)
     if tag == "str" or (tag is None and not event.implicit[0]):
         return text
-    for name, pattern, convert in _YAML_CORE:
-        if tag in (None, name) and pattern.fullmatch(text):
-            if len(text) > MAX_DIGITS:
-                raise places.error(mark, "bad-yaml", f"{len(text)} digits are too many for a number", "shorten it")
-            return convert(text)
-    if tag is None:
-        return text
-    raise places.error(mark, "bad-yaml", f"this is marked as {tag}, but cannot be read as one", "remove the tag")
+    try:
+        return core_scalar(text, tag)
+    except ValueError as error:
+        raise places.error(mark, "bad-yaml", str(error), "correct the value") from None
 
 
 def _yaml_tag(event: Any, known: tuple[str, ...], mark: Mark, places: _Places) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial import source
-from seatrial.dialects import cvs, overrides
+from seatrial.dialects import cvs, native, overrides
 from seatrial.dialects.entries import Request
 from seatrial.errors import InputError
 from seatrial.source import Node
@@ -22,6 +23,7 @@ class Dialect:
     title: str
     recognise: Callable[[Node], bool]
     read: Callable[[Request], Resolved] | None
+    gpu_key: str = "gpu"  # what --gpu sets
 
 
 def _has(*keys: str, under: str | None = None) -> Callable[[Node], bool]:
@@ -57,6 +59,12 @@ DIALECTS: tuple[Dialect, ...] = (
         recognise=_has("base_config", "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name"),
         read=None,
     ),
+    Dialect(
+        title="a native configuration",
+        recognise=_has("model", "batch", "steps", "parallelism"),
+        read=native.read,
+        gpu_key="topology.device",
+    ),
 )
 
 
@@ -70,7 +78,6 @@ def load(
     """
     document = source.read(path)
     given = overrides.parse(arguments)
-    flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), ("gpu", gpu)) if text]
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
     if dialect is None:
         why = "its keys are those of no configuration that is known here"
@@ -78,6 +85,18 @@ def load(
     if dialect.read is None:
         why = f"this is {dialect.title}, which cannot be read yet"
         raise InputError.single("dialect-not-supported-yet", str(path), why, "give a CVS JAX or a native configuration")
-    return dialect.read(
-        Request(document=document, overrides=[*flags, *given], action=action, user=getpass.getuser(), home=Path.home())
-    )
+    flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
+    user, home = _person()
+    return dialect.read(Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home))
+
+
+def _person() -> tuple[str, Path]:
+    """Who runs this; in a container, often a number without a name or a home."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    try:
+        return user, Path.home()
+    except RuntimeError:
+        return user, Path("/")

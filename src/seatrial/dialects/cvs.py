@@ -43,6 +43,7 @@ SECTIONS_OF_FILE = ("config", "model_params")
 SELECTORS = ("topology", "model", "gpu")
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
 
+NODES = "config.nnodes"
 ENV = "config.container_config.env_dict"
 
 Part = TypeVar("Part")
@@ -58,6 +59,11 @@ def read(request: Request) -> Resolved:
         for name, node in root.members.items()
         if name not in SECTIONS_OF_FILE and not name.startswith("_")
     ]
+    config = root.members["config"]
+    if not isinstance(config.value, dict):
+        problems.append(
+            Entry.of("config", config).problem("error", "bad-value", "a mapping belongs here", "write { … }")
+        )
     wanted = {override.key: override.text for override in request.overrides if override.key in SELECTORS}
     found = select(cells(root), wanted, root.members["model_params"].mark)
     cell = found if isinstance(found, Cell) else None
@@ -115,6 +121,8 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         within_node=_part(MeshShape, "parallelism.within_node", placed),
         across_nodes=_part(MeshShape, "parallelism.across_nodes", placed),
     )
+    if "topology.num_nodes" not in placed:
+        placed["topology.num_nodes"], origins["topology.num_nodes"] = _assumed_nodes(cell)
     topology = _topology(settings, cell, placed, parallelism)
     if model is None or topology is None or not {"steps", "batch.sequence_length"} <= placed.keys():
         return None, origins
@@ -171,10 +179,13 @@ def _made_origins(settings: Settings, cell: Cell, placed: dict[str, Any]) -> dic
         "optimizer.warmup_steps": replace(default, note=f"MaxText's default: {WARMUP_FRACTION:g} of the steps"),
         "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
     }
-    for path in placed:
-        if path.startswith("model."):
-            origins[path] = _place(settings)[1][path]
     return origins
+
+
+def _assumed_nodes(cell: Cell) -> tuple[int, Origin]:
+    """A number of nodes to go on with where none is given, so that everything else can be checked all the same."""
+    nodes = 1 if cell.topology == "single_node" else 2
+    return nodes, Origin(kind="default", key=NODES, note=f"assumed until {NODES} is filled in")
 
 
 def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec | None:
@@ -193,12 +204,10 @@ def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec 
 
 
 def _topology(settings: Settings, cell: Cell, placed: dict[str, Any], parallelism: Parallelism) -> Topology | None:
-    nodes = placed.get("topology.num_nodes")
-    if nodes is None:
-        return None
+    nodes = placed["topology.num_nodes"]
     if cell.topology == "single_node" and nodes > 1:
         settings.problems.append(
-            settings.entries["config.nnodes"].problem(
+            settings.entries[NODES].problem(
                 "error", "not-supported-yet",
                 "CVS starts as many independent jobs of one node each; only one of them can be run here",
                 "give config.nnodes=1, or use a multi_node configuration for one job over all nodes",
@@ -283,11 +292,13 @@ def _without_effect(settings: Settings, spec: RunSpec) -> list[Problem]:
     problems = []
     for name, value in settings.values.items():
         key, entry = find(name), settings.entries[name]
-        if key is None or key.to:
+        if key is None or key.to or (key.needs_nodes and NODES not in settings.values):
             continue
         effective = key.effective(spec) if key.effective else None
         if effective is not None and effective != value:
-            why = f"it says {entry.text}, but the run has {effective}; it has no effect: {key.why}"
+            says, means = coerce.shown(entry.value), coerce.shown(value)
+            says = says if says.lower() == means else f"{says} ({means})"
+            why = f"it says {says}, but what runs is {coerce.shown(effective)}; it has no effect: {key.why}"
             problems.append(entry.problem("warning", "contradiction", why, "make it say what runs, or remove it"))
         elif effective is None and value not in key.quiet:
             problems.append(entry.problem("info", "no-effect", f"it has no effect: {key.why}", "nothing to do"))

@@ -31,14 +31,12 @@ class Cell:
 def cells(root: Node) -> list[Cell]:
     """Every cell of a file, in its order. Raises InputError where the levels are not what they should be."""
     found = []
-    params = root.members.get("model_params", root)
-    for topology, models in params.members.items():
-        if topology.startswith("_"):
-            continue
+    params = root.members["model_params"]
+    for topology, models in _members(params):
         if topology not in TOPOLOGIES:
             raise _malformed(f"model_params.{topology}", models.key_mark, f"only {' and '.join(TOPOLOGIES)} stand here")
-        for model, gpus in models.members.items():
-            for gpu, node in gpus.members.items():
+        for model, gpus in _members(models):
+            for gpu, node in _members(gpus):
                 if not isinstance(node.value, dict):
                     path = f"model_params.{topology}.{model}.{gpu}"
                     raise _malformed(path, node.mark, "under a GPU's name stands a mapping of parameters")
@@ -47,6 +45,10 @@ def cells(root: Node) -> list[Cell]:
         why = "there is no model_params.<topology>.<model>.<gpu> in it"
         raise _malformed("model_params", params.mark, why)
     return found
+
+
+def _members(node: Node) -> list[tuple[str, Node]]:
+    return [(name, child) for name, child in node.members.items() if not name.startswith("_")]
 
 
 def _malformed(path: str, mark: Mark | None, why: str) -> InputError:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from seatrial.check import REMAT
 from seatrial.dialects import coerce
 from seatrial.dialects.coerce import Reader
 from seatrial.spec import RunSpec
@@ -33,6 +34,7 @@ class Key:
     required: bool = False
     quiet: tuple[Any, ...] = ()
     effective: Effective | None = None
+    needs_nodes: bool = False  # what is effective depends on the number of nodes
 
 
 def _to(path: str, read: Reader, *, required: bool = False) -> Key:
@@ -47,8 +49,8 @@ def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = (
     return Key(read=read, why=why, quiet=quiet)
 
 
-def _repeats(why: str, read: Reader, effective: Effective) -> Key:
-    return Key(read=read, why=why, effective=effective)
+def _repeats(why: str, read: Reader, effective: Effective, *, needs_nodes: bool = False) -> Key:
+    return Key(read=read, why=why, effective=effective, needs_nodes=needs_nodes)
 
 
 def _any(value: Any) -> Any:
@@ -76,14 +78,12 @@ def _number_format(spec: RunSpec) -> str:
 
 _DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
 _TE_PRECISION = coerce.mapped({"TE_FP8": "fp8", "TE_BF16": "bfloat16", "TE_FP16": "bfloat16", "TE_F16": "bfloat16"})
-_REMAT = coerce.one_of(
-    "full", "minimal", "minimal_with_context", "minimal_flash", "save_dot_except_mlp", "save_dot_except_mlpwi",
-    "save_dot_with_context_except_mlp", "save_qkv_proj", "save_out_proj",
-)  # fmt: skip
+_SWITCH = coerce.mapped({"0": "off", "1": "on"})
+_REMAT = coerce.one_of(*REMAT)
 
 _SYNTHETIC = "synthetic data needs no files"
 _INFERENCE = "it concerns inference only"
-_NOTE = "CVS reads it for nothing, and MaxText refuses it"
+_NOTE = "CVS does not use it, and MaxText has no such key"
 
 KEYS: dict[str, Key] = {
     # --- config: the container, the nodes, the network ---
@@ -101,8 +101,8 @@ KEYS: dict[str, Key] = {
     "config.nnodes": _to("topology.num_nodes", coerce.count, required=True),
     "config.coordinator_ip": _to("distributed.coordinator_host", coerce.text),
     "config.distributed_training": _repeats(
-        "CVS reads it for nothing: the section single_node or multi_node decides",
-        coerce.boolean, lambda spec: spec.topology.num_nodes > 1,
+        "CVS does not use it: the section single_node or multi_node decides",
+        coerce.boolean, lambda spec: spec.topology.num_nodes > 1, needs_nodes=True,
     ),
     "config.training_steps": _to("steps", coerce.count, required=True),
     "config.enable_checkpointing": _to("checkpoint.enabled", coerce.boolean),
@@ -132,7 +132,7 @@ KEYS: dict[str, Key] = {
     "config.log_dir": _to("log_dir", coerce.text),
     "config.data_cache_dir": _ignored(_SYNTHETIC),
     "config.mock_data": _repeats(
-        "CVS reads it for nothing: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
+        "CVS does not use it: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
     ),
     # --- the cell: devices, mesh, execution ---
     "hardware": _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
@@ -197,7 +197,8 @@ KEYS: dict[str, Key] = {
     # --- the cell: notes that repeat what other keys decide ---
     "model_size": _repeats(f"{_NOTE}: the model's name decides", _billions, _named_billions),
     "batch_size": _repeats(
-        f"{_NOTE}: per_device_batch_size × devices decides", coerce.count, lambda spec: spec.batch.global_batch_size
+        f"{_NOTE}: per_device_batch_size × devices decides",
+        coerce.count, lambda spec: spec.batch.global_batch_size, needs_nodes=True,
     ),
     "micro_batch_size": _repeats(
         f"{_NOTE}: per_device_batch_size decides", coerce.positive,
@@ -215,11 +216,11 @@ KEYS: dict[str, Key] = {
         lambda spec: spec.mesh["pipeline"],
     ),
     "fsdp": _repeats(
-        f"{_NOTE}: ici_fsdp_parallelism × dcn_fsdp_parallelism decides", coerce.whole,
-        lambda spec: int(spec.mesh["fsdp"] > 1),
+        f"{_NOTE}: ici_fsdp_parallelism × dcn_fsdp_parallelism decides", _SWITCH,
+        lambda spec: "on" if spec.mesh["fsdp"] > 1 else "off",
     ),
     "recompute": _repeats(
-        f"{_NOTE}: remat_policy decides", coerce.whole, lambda spec: int(spec.execution.remat != "none")
+        f"{_NOTE}: remat_policy decides", _SWITCH, lambda spec: "off" if spec.execution.remat == "none" else "on"
     ),
     "precision": _repeats(f"{_NOTE}: dtype and quantization decide", _TE_PRECISION, _number_format),
 }  # fmt: skip

@@ -14,8 +14,8 @@ from seatrial.dialects import placeholders
 from seatrial.dialects.cvs_cells import Cell
 from seatrial.dialects.cvs_keys import DERIVED, GROUPS, KEYS, SECTIONS, Key, find
 from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.overrides import Override, ambiguous, did_you_mean, meant, unknown
-from seatrial.errors import Problem, Severity
+from seatrial.dialects.overrides import Override, did_you_mean, resolve
+from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node
 
 STRICT_ACTIONS = ("run", "plan")  # the others run on this machine and need neither network nor bars
@@ -42,6 +42,10 @@ class Settings:
     def path(self, name: str) -> str:
         """A name as the path from the root of the file."""
         return name if name.startswith("config.") or self.cell is None else f"{self.cell.path}.{name}"
+
+    def name(self, path: str) -> str:
+        """The inverse of `path`."""
+        return path if self.cell is None else path.removeprefix(f"{self.cell.path}.")
 
 
 def gather(request: Request, cell: Cell | None, overrides: list[Override]) -> Settings:
@@ -75,34 +79,23 @@ def _flatten(node: Node | None, name: str, key: str) -> Iterator[tuple[str, Entr
 
 def _override(settings: Settings, overrides: list[Override]) -> None:
     """Puts each override in the place of what it names; keys of the table may be added to what the file has."""
-    given = {entry.key: name for name, entry in settings.entries.items()}
-    possible = {settings.path(name): name for name in KEYS if settings.cell or name.startswith("config.")}
-    sections = {settings.path(name): name for name in SECTIONS}
+    given = [entry.key for entry in settings.entries.values()]
+    possible = [settings.path(name) for name in KEYS if settings.cell or name.startswith("config.")]
+    sections = [settings.path(name) for name in SECTIONS]
     for override in overrides:
-        names = given | possible
-        paths = meant(override.key, given) or meant(override.key, possible)
-        if not paths:
-            added = {f"{path}.{rest}": f"{sections[path]}.{rest}" for path, rest in _inside(override.key, sections)}
-            names, paths = added, list(added)
-        if len(paths) != 1:
-            finding = ambiguous(override, paths) if paths else unknown(override, [*possible, *given])
-            settings.problems.append(finding)
+        try:
+            path = resolve(override, given=given, possible=possible, open_=sections)
+        except InputError as error:
+            settings.problems.extend(error.problems)
             continue
-        value: Any = override.text
-        if override.text[:1] == "[":
-            try:
-                value = json.loads(override.text)
-            except ValueError:
-                value = override.text
-        settings.entries[names[paths[0]]] = Entry(key=paths[0], value=value, text=override.text)
+        settings.entries[settings.name(path)] = Entry(key=path, value=_list_or_text(override.text), text=override.text)
 
 
-def _inside(key: str, sections: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """(section's path, rest of the key) for every way to read a key as one of a section."""
-    parts = key.split(".")
-    for cut in range(1, len(parts)):
-        for path in meant(".".join(parts[:cut]), sections):
-            yield path, ".".join(parts[cut:])
+def _list_or_text(text: str) -> Any:
+    try:
+        return json.loads(text) if text.startswith("[") else text
+    except ValueError:
+        return text
 
 
 def _read(settings: Settings, name: str, entry: Entry) -> None:

@@ -40,26 +40,36 @@ def parse(arguments: Sequence[str]) -> list[Override]:
     return overrides
 
 
-def meant(key: str, paths: Collection[str]) -> list[str]:
+def resolve(override: Override, *, given: Collection[str], possible: Collection[str], open_: Collection[str]) -> str:
+    """The full path of the key that an override means.
+
+    A key that the file has goes before one that it could have (`possible`), and that before a new one in a mapping
+    whose keys are the user's own (`open_`). Raises InputError where no key, or more than one, is meant.
+    """
+    paths = _meant(override.key, given) or _meant(override.key, possible) or _inside(override.key, open_)
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
+        raise InputError.single(
+            "ambiguous-override",
+            override.key,
+            f"{len(paths)} keys end in it: {', '.join(paths)}",
+            f"give enough of the path to name one of them, for example {paths[0]}={override.text}",
+        )
+    why, known = "no key of this kind of configuration has this name", list(dict.fromkeys([*given, *possible]))
+    raise InputError.single("unknown-override", override.key, why, did_you_mean(override.key, known))
+
+
+def _meant(key: str, paths: Collection[str]) -> list[str]:
     """The paths that a key can mean: itself if it is one, else all that end in it."""
     return [key] if key in paths else [path for path in paths if path.endswith(f".{key}")]
 
 
-def ambiguous(override: Override, paths: Sequence[str]) -> Problem:
-    """The finding that several keys end in what was given."""
-    return Problem(
-        severity="error", code="ambiguous-override", path=override.key,
-        why=f"{len(paths)} keys end in it: {', '.join(paths)}",
-        fix=f"give enough of the path to name one of them, for example {paths[0]}={override.text}",
-    )  # fmt: skip
-
-
-def unknown(override: Override, paths: Collection[str]) -> Problem:
-    """The finding that no key ends in what was given."""
-    return Problem(
-        severity="error", code="unknown-override", path=override.key,
-        why="no key of this kind of configuration has this name", fix=did_you_mean(override.key, paths),
-    )  # fmt: skip
+def _inside(key: str, mappings: Collection[str]) -> list[str]:
+    """The paths that a key can mean as a new one in one of some mappings (`env_dict.NCCL_DEBUG`)."""
+    parts = key.split(".")
+    cuts = range(1, len(parts))
+    return [f"{mapping}.{'.'.join(parts[cut:])}" for cut in cuts for mapping in _meant(".".join(parts[:cut]), mappings)]
 
 
 def did_you_mean(key: str, paths: Collection[str]) -> str:

@@ -36,8 +36,8 @@ def render_json(problems: Iterable[Problem]) -> str:
 
 def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> str:
     """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
-    paint = _Paint(_is_colorful(sys.stdout) if color is None else color)
-    ordered = sorted(problems, key=lambda problem: ORDER.index(problem.severity))
+    paint = _Paint(is_colorful(sys.stdout) if color is None else color)
+    ordered = sorted(problems, key=_position)
     blocks = [_block(problem, paint) for problem in ordered if problem.severity != "info"]
     notes = "\n".join(_line(problem, paint) for problem in ordered if problem.severity == "info")
     return "\n\n".join([*blocks, *([notes] if notes else []), _summary(ordered)])
@@ -45,10 +45,16 @@ def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> st
 
 def warn(problems: Iterable[Problem]) -> None:
     """Prints the warnings among the findings to stderr, one line each."""
-    paint = _Paint(_is_colorful(sys.stderr))
+    paint = _Paint(is_colorful(sys.stderr))
     for problem in problems:
         if problem.severity == "warning":
             print(_line(problem, paint), file=sys.stderr)
+
+
+def _position(problem: Problem) -> tuple[int, int, int]:
+    """Errors first, then in the order of the file; what came from the command line before what stands in it."""
+    mark = problem.mark
+    return ORDER.index(problem.severity), mark.line if mark else 0, mark.column if mark else 0
 
 
 class _Paint:
@@ -61,7 +67,8 @@ class _Paint:
         return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if self._enabled else text
 
 
-def _is_colorful(stream: TextIO) -> bool:
+def is_colorful(stream: TextIO) -> bool:
+    """Whether colours would be seen there, and are wanted (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

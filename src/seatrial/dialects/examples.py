@@ -1,0 +1,53 @@
+"""The example configurations that come with Seatrial."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from seatrial import source
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.errors import InputError
+
+
+def _folder() -> Path:
+    """Where the examples are: in the installed package, or beside the sources in a checkout."""
+    package = Path(str(files("seatrial")))
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parents[1] / "configs"
+
+
+def examples() -> dict[str, Path]:
+    """Every example by its name: the file's, without its suffix."""
+    return {path.stem: path for path in sorted(_folder().glob("*/*")) if path.suffix in (".json", ".yaml", ".yml")}
+
+
+def list_examples() -> str:
+    """The examples' names, each with the folder it is from and, where it says so itself, what it is for."""
+    lines = ["Examples; `seatrial init NAME` copies one into this folder:", ""]
+    known = examples()
+    width = max(map(len, known), default=0)
+    for name, path in known.items():
+        about = source.read(path).root.members.get("_comment")
+        lines.append(f"  {name:{width}}  {path.parent.name:6}  {about.text if about else ''}".rstrip())
+    return "\n".join(lines)
+
+
+def copy_example(name: str, folder: Path) -> str:
+    """Copies an example into a folder and says so. Raises InputError for an unknown name, and for a file in the way."""
+    known = examples()
+    path = known.get(name.removesuffix(".json").removesuffix(".yaml"))
+    if path is None:
+        why = f"there is no example of this name; there is {', '.join(known)}"
+        raise InputError.single("unknown-example", name, why, did_you_mean(name, known))
+    target = folder / path.name
+    try:
+        with target.open("xb") as file:
+            file.write(path.read_bytes())
+    except FileExistsError:
+        why = "a file of this name is already here"
+        raise InputError.single("file-exists", str(target), why, "move it away, or go to another folder") from None
+    except OSError as error:
+        why = f"it cannot be written: {error.strerror}"
+        raise InputError.single("unwritable", str(target), why, "go to a folder that you may write to") from None
+    return f"Wrote {target}. Next: seatrial check {path.name}"

@@ -1,0 +1,84 @@
+"""Seatrial's own configuration, JSON or YAML: the fields of RunSpec by their names.
+
+Whatever has a default may be left out. A model is a preset's name, or an object of its fields, with or without a
+`preset` to start from. Numbers are written as numbers; on the command line everything is text, read as YAML would.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from seatrial import source
+from seatrial.dialects.entries import Request
+from seatrial.dialects.overrides import Override, resolve
+from seatrial.dialects.typed import PRESET, WRONG, Reader, as_name, schema
+from seatrial.errors import InputError, Mark, Problem
+from seatrial.source import Node
+from seatrial.spec import Resolved, RunSpec
+
+NAME = "native"
+_COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
+
+
+def read(request: Request) -> Resolved:
+    """The spec that a file and its overrides describe, or everything that is wrong with them."""
+    problems = list(request.document.problems)
+    root, overridden = _override(request.document.root, request.overrides, problems)
+    reader = Reader(overridden=overridden, problems=problems)
+    given = reader.fields(RunSpec, root)
+    name = as_name(Path(request.document.file).stem)
+    spec = None if given is WRONG else RunSpec(**{"name": name, "dialect": NAME, **given})
+    return Resolved(spec=spec, origins=reader.origins, problems=tuple(problems))
+
+
+def _override(root: Node, overrides: Sequence[Override], problems: list[Problem]) -> tuple[Node, dict[str, str]]:
+    """The tree with the overrides in it, and for each of them its path and its key as given."""
+    possible = dict(schema())
+    mappings = [path for path, kind in possible.items() if typing.get_origin(kind) is Mapping]
+    overridden: dict[str, str] = {}
+    for override in overrides:
+        given = {".".join(parts): parts for parts in _leaves(root)}
+        try:
+            path = resolve(override, given=given, possible=possible, open_=mappings)
+            leaf = _leaf(override)
+        except InputError as error:
+            problems.extend(error.problems)
+            continue
+        inside = next((mapping for mapping in mappings if path.startswith(f"{mapping}.")), None)
+        parts = (*inside.split("."), path[len(inside) + 1 :]) if inside else tuple(path.split("."))
+        root = _put(root, given.get(path, parts), leaf)
+        overridden[path] = override.key
+    return root, overridden
+
+
+def _leaves(root: Node) -> Iterator[tuple[str, ...]]:
+    """The keys that lead to each value of the file that is no mapping."""
+    waiting: list[tuple[tuple[str, ...], Node]] = [((), root)]
+    while waiting:
+        parts, node = waiting.pop()
+        if isinstance(node.value, dict):
+            waiting += [((*parts, key), child) for key, child in node.value.items()]
+        elif parts:
+            yield parts
+
+
+def _leaf(override: Override) -> Node:
+    """An override's value: a list or an object in JSON, else a scalar."""
+    if override.text[:1] in ("[", "{"):
+        return source.parse(override.text, file=f"the value of {override.key}", is_json=True).root
+    try:
+        return Node(value=source.core_scalar(override.text), text=override.text, mark=_COMMAND_LINE)
+    except ValueError:
+        return Node(value=override.text, text=override.text, mark=_COMMAND_LINE)
+
+
+def _put(node: Node, parts: tuple[str, ...], leaf: Node) -> Node:
+    """The tree with a value in another's place, or added; a model named by its preset alone becomes an object."""
+    if not parts:
+        return leaf
+    members = node.members or ({PRESET: node} if isinstance(node.value, str) else {})
+    child = members.get(parts[0], Node(value={}, mark=_COMMAND_LINE))
+    return replace(node, value={**members, parts[0]: _put(child, parts[1:], leaf)})

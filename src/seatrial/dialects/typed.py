@@ -1,0 +1,231 @@
+"""A tree of nodes → dataclasses of the spec, by their field names and types; every finding collected, origins kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from seatrial import hardware
+from seatrial.check import REMAT
+from seatrial.dialects import coerce
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.errors import Problem
+from seatrial.presets import MODELS
+from seatrial.source import Node
+from seatrial.spec import METRICS, Execution, Expectation, MeshShape, ModelSpec, Origin, RunSpec, Topology
+
+WRONG: Any = object()  # stands for a value that a finding has been made about
+PRESET = "preset"
+
+
+def _bare(kind: Any) -> tuple[Any, bool]:
+    """A type without its `| None`, and whether it had one."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        inner = [option for option in typing.get_args(kind) if option is not types.NoneType]
+        return inner[0], len(inner) < len(typing.get_args(kind))
+    return kind, False
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    hints.pop("dialect", None)  # no file sets it
+    return hints
+
+
+def schema(kind: type = RunSpec, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, type) of everything that a configuration may set."""
+    for name, hint in _hints(kind).items():
+        inner, below = _bare(hint)[0], f"{path}.{name}" if path else name
+        if not dataclasses.is_dataclass(inner):
+            yield below, inner
+            continue
+        if inner is ModelSpec:
+            yield below, str
+            yield f"{below}.{PRESET}", str
+        yield from schema(typing.cast(type, inner), below)
+
+
+# --- what a field may hold beyond its type ----------------------------------------------------------------------------
+
+
+def as_name(text: str) -> str:
+    """Any text as a name that is safe in a path."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "run"
+
+
+def _name(value: str) -> str:
+    if value != as_name(value):
+        raise ValueError(f"{coerce.shown(value)} is no name: use letters, digits, . _ and -")
+    return value
+
+
+def _device(value: str) -> str:
+    device = hardware.find(value)
+    if device is None:
+        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
+    return device.name
+
+
+_WORDS: dict[tuple[type, str], Callable[[str], str]] = {
+    (RunSpec, "name"): _name,
+    (Topology, "device"): _device,
+    (Execution, "remat"): coerce.one_of(*REMAT),
+    (Expectation, "metric"): coerce.one_of(*METRICS),
+}
+
+# Both ends are allowed. Numbers without a row are at least 1 if they are whole, and above 0 if not.
+_RANGES: dict[str, tuple[float, float]] = {
+    "seed": (0, 2**31 - 1),
+    "warmup_steps": (0, coerce.MAX_NUMBER),
+    "beta1": (0, 1),
+    "beta2": (0, 1),
+    "weight_decay": (0, coerce.MAX_NUMBER),
+    "final_learning_rate_fraction": (0, 1),
+    "tolerance": (0, 1),
+    "coordinator_port": (1, 65535),
+}
+
+
+def _in_range(owner: type, name: str, value: float) -> float:
+    if owner is MeshShape:
+        return coerce.axis_size(value)
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise ValueError(f"{value:g} is not between {low:g} and {high:g}")
+        return value
+    return coerce.count(value) if isinstance(value, int) else coerce.positive(value)
+
+
+# --- nodes → values ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """`overridden`: the paths that were given on the command line, each with its key as given."""
+
+    overridden: Mapping[str, str]
+    problems: list[Problem]
+    origins: dict[str, Origin] = field(default_factory=dict)
+
+    def fields(self, kind: type, node: Node, path: str = "", *, all_optional: bool = False) -> Any:
+        """The given fields of a dataclass by name, or WRONG. Keys that begin with `_` are notes."""
+        if not isinstance(node.value, dict):
+            return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a mapping", "write name: value pairs")
+        values: dict[str, Any] = {}
+        for key, child in node.value.items():
+            below = f"{path}.{key}" if path else key
+            if key in _hints(kind):
+                values[key] = self._value(kind, key, _hints(kind)[key], child, below)
+            elif not key.startswith("_") and not (kind is ModelSpec and key == PRESET):
+                fix = did_you_mean(below, [known for known, _ in schema()])
+                values[key] = self._wrong(child, below, "there is no such key", fix, "unknown-key", at_key=True)
+        for f in dataclasses.fields(kind):
+            is_needed = f.default is MISSING and f.default_factory is MISSING and f.name != "name" and not all_optional
+            if is_needed and f.name in _hints(kind) and f.name not in values:
+                below = f"{path}.{f.name}" if path else f.name
+                why = "it has no default, and is not given"
+                values[f.name] = self._wrong(node, below, why, "add it", "missing-key")
+        return WRONG if any(value is WRONG for value in values.values()) else values
+
+    def _value(self, owner: type, name: str, hint: Any, node: Node, path: str) -> Any:
+        kind, is_optional = _bare(hint)
+        if kind is ModelSpec:
+            return self._model(node, path)
+        if node.value is None and is_optional:
+            self._keep_origin(node, path)
+            return None
+        if dataclasses.is_dataclass(kind):
+            given = self.fields(typing.cast(type, kind), node, path)
+            return WRONG if given is WRONG else typing.cast(type, kind)(**given)
+        self._keep_origin(node, path)
+        if typing.get_origin(kind) is tuple:
+            return self._items(typing.get_args(kind)[0], node, path)
+        try:
+            value = self._scalar(kind, node, path)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return _in_range(owner, name, value)
+            return _WORDS[owner, name](value) if (owner, name) in _WORDS else value
+        except ValueError as error:
+            return self._wrong(node, path, str(error), "correct the value")
+
+    def _scalar(self, kind: Any, node: Node, path: str) -> Any:
+        """A value of the field's own type; only what the command line gives is coerced. Raises ValueError."""
+        value = node.value
+        if typing.get_origin(kind) is Mapping:
+            if not isinstance(value, dict):
+                raise ValueError(f"{coerce.shown(node.plain())} is not a mapping")
+            return {key: coerce.text(child.plain()) for key, child in value.items()}
+        if kind is str or typing.get_origin(kind) is Literal:
+            value = node.text if self._is_override(path) else value
+            if not isinstance(value, str):
+                raise ValueError(f"{coerce.shown(node.plain())} is not text; put it in quotes if it is meant as such")
+            return value if kind is str else coerce.one_of(*typing.get_args(kind))(value)
+        if isinstance(value, str) and not self._is_override(path):
+            wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+            raise ValueError(f"{coerce.shown(value)} is text, not {wanted}; write it without quotes")
+        return {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}[kind](node.plain())
+
+    def _items(self, kind: Any, node: Node, path: str) -> Any:
+        """A tuple of texts, of pairs of texts, or of dataclasses."""
+        if self._is_override(path) and kind is str and not isinstance(node.value, list):
+            return (node.text,)
+        if not isinstance(node.value, list):
+            return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a list", "write [ … ]")
+        items = []
+        for index, child in enumerate(node.value):
+            below = f"{path}.{index}"
+            if dataclasses.is_dataclass(kind):
+                given = self.fields(typing.cast(type, kind), child, below)
+                items.append(WRONG if given is WRONG else typing.cast(type, kind)(**given))
+                continue
+            try:
+                item = (
+                    coerce.texts(child.plain()) if typing.get_origin(kind) is tuple else self._scalar(str, child, below)
+                )
+                if isinstance(item, tuple) and len(item) != 2:
+                    raise ValueError(f"{len(item)} texts are not a pair")
+                items.append(item)
+            except ValueError as error:
+                items.append(self._wrong(child, below, str(error), "correct the value"))
+        return WRONG if any(item is WRONG for item in items) else tuple(items)
+
+    def _model(self, node: Node, path: str) -> Any:
+        """A model by the name of its preset, or by its fields, with or without a preset to start from."""
+        named = node.members.get(PRESET, None if isinstance(node.value, dict) else node)
+        if named is None:
+            given = self.fields(ModelSpec, node, path)
+            return WRONG if given is WRONG else ModelSpec(**{"name": "custom", **given})
+        self._keep_origin(named, path)
+        preset = MODELS.get(named.value) if isinstance(named.value, str) else None
+        given = self.fields(ModelSpec, node, path, all_optional=True) if node.members else {}
+        if preset is None:
+            why = f"{coerce.shown(named.plain())} is no preset; there is {', '.join(MODELS)}"
+            at = f"{path}.{PRESET}" if node.members else path
+            return self._wrong(named, at, why, did_you_mean(str(named.plain()), MODELS), "unknown-model")
+        changed = {} if given is WRONG or not given else {"name": f"{preset.name}-changed"}
+        return WRONG if given is WRONG else dataclasses.replace(preset, **(changed | given))
+
+    def _wrong(
+        self, node: Node, path: str, why: str, fix: str, code: str = "bad-value", *, at_key: bool = False
+    ) -> Any:
+        mark = None if self._is_override(path) else node.key_mark if at_key else node.mark
+        self.problems.append(Problem(severity="error", code=code, path=path or "(root)", why=why, fix=fix, mark=mark))
+        return WRONG
+
+    def _is_override(self, path: str) -> bool:
+        return any(path == given or path.startswith(f"{given}.") for given in self.overridden)
+
+    def _keep_origin(self, node: Node, path: str) -> None:
+        if self._is_override(path):
+            origin = Origin(kind="override", key=self.overridden.get(path, path), text=node.text)
+        else:
+            origin = Origin(kind="file", key=path, text=node.text, mark=node.mark)
+        self.origins[path] = origin

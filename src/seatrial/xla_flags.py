@@ -1,0 +1,153 @@
+"""Which XLA flags the installed jaxlib accepts: it is asked, because nothing else can tell.
+
+XLA ends the process for one flag that it does not know, flags come and go with every release, and no list of them can
+be had (`--help` is cut off). So a process is started with the flags and does nothing but read them. Its answers are
+kept by jaxlib version, so that only a flag or value never seen before costs the quarter of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+Verdict = Literal["ok", "unknown", "bad_value", "malformed"]
+
+# Flags that configurations still carry, and what their authors want today.
+REPLACEMENTS = {
+    "xla_gpu_graph_level": "for 0 write xla_gpu_enable_command_buffer with an empty value (no CUDA or HIP graphs)",
+    "xla_gpu_enable_async_all_gather": "remove it: collectives are asynchronous by default",
+    "xla_gpu_enable_async_all_reduce": "remove it: collectives are asynchronous by default",
+    "xla_gpu_enable_async_reduce_scatter": "remove it: collectives are asynchronous by default",
+    "xla_gpu_enable_async_collectives": "remove it: collectives are asynchronous by default",
+    "xla_gpu_simplify_all_fp_conversions": "remove it: XLA does this by itself",
+    "xla_gpu_enable_triton_softmax_fusion": "remove it: XLA does this by itself; some ROCm builds still know it",
+    "xla_gpu_enable_custom_fusions": "remove it: the option is gone",
+    "xla_gpu_enable_address_computation_fusion": "remove it: the option is gone",
+    "xla_gpu_pipeline_all_gather": "use jaxlib 0.11 or newer, or remove it",
+}
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: (.*)")
+_BAD_VALUE = re.compile(r"Couldn't interpret value .* for flag (\w+)\.")
+_PROGRAM = "from jaxlib import xla_client; xla_client.make_cpu_client()"
+_TIMEOUT_SECONDS = 60
+
+
+def jaxlib_version() -> str | None:
+    """The version of the installed jaxlib, which is not imported; None if there is none."""
+    from importlib.metadata import PackageNotFoundError, version  # late: only configurations with flags pay for it
+
+    try:
+        return version("jaxlib")
+    except PackageNotFoundError:
+        return None
+
+
+def known(flags: Mapping[str, str]) -> set[str]:
+    """The names of the flags that may be given to the installed jaxlib with these values.
+
+    Where there is no jaxlib to ask, or no answer, all of them: nothing here can run them then.
+    """
+    verdicts = probe(flags)
+    return set(flags) if verdicts is None else {name for name, verdict in verdicts.items() if verdict == "ok"}
+
+
+def probe(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
+    """The installed jaxlib's verdict on each flag; None if there is no jaxlib, or if it gives no answer."""
+    version = jaxlib_version()
+    if version is None:
+        return None
+    sound = {name: value for name, value in flags.items() if is_sound(name, value)}
+    malformed: dict[str, Verdict] = {name: "malformed" for name in flags if name not in sound}
+    cached = _cached(version)
+    new = {name: value for name, value in sound.items() if f"{name}={value}" not in cached}
+    if new:
+        answers = _ask(new)
+        if answers is None:
+            return None
+        cached |= {f"{name}={new[name]}": verdict for name, verdict in answers.items()}
+        _keep(version, cached)
+    return malformed | {name: cached[f"{name}={value}"] for name, value in sound.items()}
+
+
+def is_sound(name: str, value: str) -> bool:
+    """Whether a flag stays one flag in XLA_FLAGS, which is split at blanks and quotes."""
+    return _NAME.fullmatch(name) is not None and re.search(r"[\s'\"\x00]", value) is None
+
+
+def replacement(name: str) -> str:
+    """What to do about a flag that is not known."""
+    return REPLACEMENTS.get(name, "remove it, or correct its name")
+
+
+def _ask(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
+    """Starts jaxlib with the flags, again without those whose values it cannot read, until it is content."""
+    verdicts: dict[str, Verdict] = {}
+    while len(verdicts) < len(flags):
+        rest = {name: value for name, value in flags.items() if name not in verdicts}
+        arguments = [f"--{name}={value}" for name, value in rest.items()]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", _PROGRAM],
+                env={**os.environ, "XLA_FLAGS": " ".join(arguments)},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_SECONDS,
+            )
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return None
+        bad = _BAD_VALUE.findall(done.stderr)
+        unknown = _names(word for line in _UNKNOWN.findall(done.stderr) for word in line.split())
+        verdicts |= {name: "bad_value" for name in bad if name in rest}
+        if bad:
+            continue  # before it has read all values, it does not look for unknown names
+        if done.returncode != 0 and not unknown & rest.keys():
+            return None
+        verdicts |= {name: "unknown" if name in unknown else "ok" for name in rest}
+    return verdicts
+
+
+def _names(words: Iterable[str]) -> set[str]:
+    return {word.removeprefix("--").partition("=")[0] for word in words}
+
+
+# --- answers that are kept --------------------------------------------------------------------------------------------
+
+
+def _cache_file(version: str) -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("seatrial") / f"xla-flags-{version}.json"
+
+
+def _cached(version: str) -> dict[str, Verdict]:
+    """The answers of this version so far; none where the file is missing, broken or not readable."""
+    try:
+        answers = json.loads(_cache_file(version).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    verdicts: dict[str, Verdict] = {"ok": "ok", "unknown": "unknown", "bad_value": "bad_value"}
+    if not isinstance(answers, dict):
+        return {}
+    return {flag: verdicts[said] for flag, said in answers.items() if isinstance(said, str) and said in verdicts}
+
+
+def _keep(version: str, answers: Mapping[str, Verdict]) -> None:
+    """Writes the answers for the next time, whole or not at all; a cache that cannot be written is no error."""
+    path = _cache_file(version)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8"
+        ) as file:
+            json.dump(answers, file, indent=1, sort_keys=True)
+        Path(file.name).replace(path)
