@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 
 import record
-from rich.console import Console
-from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 RUNS = 10
@@ -51,21 +49,17 @@ def main() -> None:
         for shown, argv in commands.items():
             seconds[shown].append(_seconds(argv))
 
-    table = Table("command", "median", "fastest", "slowest", "goal", title=f"Start-up, {RUNS} runs each")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    print(f"   median  fastest  slowest     goal   of {RUNS} runs each")
     results = []
     for shown, times in seconds.items():
         goal = next(limit for part, limit in GOALS.items() if part in shown)
         median = statistics.median(times)
-        table.add_row(shown, *(f"{value * 1000:.0f} ms" for value in (median, min(times), max(times), goal)))
+        print(*(f"{value * 1000:6.0f} ms" for value in (median, min(times), max(times), goal)), f"  {shown}", sep="")
         results.append({"command": shown, "median_seconds": median, "goal_seconds": goal, "seconds": times})
 
-    console = Console()
-    console.print(table)
     facts = record.machine()
-    console.print(f"{facts['cpu']}, {facts['cores']} cores, Python {record.versions()['python']}", highlight=False)
-    console.print(f"written: {record.write('startup', {'results': results}).relative_to(ROOT)}", highlight=False)
+    print(f"on {facts['cpu']}, {facts['cores']} cores, Python {record.versions()['python']}")
+    print(f"written: {record.write('startup', {'results': results}).relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
