@@ -79,7 +79,8 @@ def read(path: Path) -> Document:
 def parse(text: str, *, file: str, is_json: bool) -> Document:
     """The tree of a text; `file` is the name that its marks carry. Raises InputError."""
     builder = _Builder(_Places(text, file))
-    (_read_json if is_json else _read_yaml)(text, builder)
+    if text.strip():
+        (_read_json if is_json else _read_yaml)(text, builder)
     if builder.root is None:
         raise builder.places.error(0, "empty", "there is nothing in it", "write a configuration into it")
     return Document(file=file, root=builder.root, problems=tuple(builder.problems))

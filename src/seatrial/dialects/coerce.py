@@ -15,8 +15,8 @@ Reader = Callable[[Any], Any]
 
 MAX_NUMBER = 10**12  # more than any count, size or rate in a configuration; keeps arithmetic on them finite
 
-_WHOLE = re.compile(r"[-+]?\d+(_\d+)*")
-_DECIMAL = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_WHOLE = re.compile(r"[-+]?\d+(_\d+)*", re.ASCII)
+_DECIMAL = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def shown(value: Any) -> str:

@@ -65,10 +65,9 @@ def read(request: Request) -> Resolved:
             Entry.of("config", config).problem("error", "bad-value", "a mapping belongs here", "write { … }")
         )
     wanted = {override.key: override.text for override in request.overrides if override.key in SELECTORS}
-    found = select(cells(root), wanted, root.members["model_params"].mark)
-    cell = found if isinstance(found, Cell) else None
-    if isinstance(found, Problem):
-        problems.append(found)
+    cell, about_it = select(cells(root), wanted, root.members["model_params"].mark)
+    if about_it:
+        problems.append(about_it)
     settings = gather(request, cell, [override for override in request.overrides if override.key not in SELECTORS])
     settings.problems[:0] = [*request.document.problems, *problems]
     spec, origins = _build(settings, cell) if cell else (None, {})
@@ -160,17 +159,18 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
             Expectation(metric=metric, value=value) for metric, value in _mapping("expectations", placed).items()
         ),
     )  # fmt: skip
-    return spec, origins | _made_origins(settings, cell, placed)
+    return spec, origins | _made_origins(settings, cell)
 
 
-def _made_origins(settings: Settings, cell: Cell, placed: dict[str, Any]) -> dict[str, Origin]:
+def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
     """Where the values came from that stand nowhere as they are."""
     default = Origin(kind="default", note="MaxText's default")
-    at_cell = Origin(kind="file", key=cell.path, mark=cell.node.key_mark)
     per_device = settings.entries["per_device_batch_size"]
-    origins = {
-        "model": replace(at_cell, text=cell.model, note="the preset of this name"),
-        "topology.device": replace(at_cell, text=cell.gpu),
+    return {
+        "model": Origin(
+            kind="file", key=cell.path, text=cell.model, note="the preset of this name", mark=cell.model_mark
+        ),
+        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
         "topology.devices_per_node": Origin(kind="derived", key=settings.path("ici_*"), note="product of ici_*"),
         "batch.global_batch_size": replace(per_device.origin(), kind="derived", note="× devices"),
         "batch.micro_batch_size": replace(per_device.origin(), kind="derived", note="× devices ÷ (data × fsdp)"),
@@ -178,8 +178,8 @@ def _made_origins(settings: Settings, cell: Cell, placed: dict[str, Any]) -> dic
         "optimizer": default,
         "optimizer.warmup_steps": replace(default, note=f"MaxText's default: {WARMUP_FRACTION:g} of the steps"),
         "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
+        "expectations": Origin(kind="file", key=settings.path("result_dict")),
     }
-    return origins
 
 
 def _assumed_nodes(cell: Cell) -> tuple[int, Origin]:
@@ -194,7 +194,7 @@ def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec 
     if preset is None:
         settings.problems.append(
             Problem(
-                severity="error", code="unknown-model", path=cell.path, mark=cell.node.key_mark,
+                severity="error", code="unknown-model", path=cell.path, mark=cell.model_mark,
                 why=f"there is no preset of this name; there is {', '.join(MODELS)}",
                 fix=did_you_mean(cell.model, MODELS),
             )
@@ -224,6 +224,14 @@ def _topology(settings: Settings, cell: Cell, placed: dict[str, Any], parallelis
         )  # fmt: skip
         return None
     device = hardware.find(cell.gpu)
+    if device is None:
+        settings.problems.append(
+            Problem(
+                severity="warning", code="unknown-device", path=cell.path, mark=cell.gpu_mark,
+                why="nothing is known about this GPU: there will be no MFU, and no bar is compared with its peak",
+                fix=did_you_mean(cell.gpu, hardware.DEVICES),
+            )
+        )  # fmt: skip
     return Topology(
         num_nodes=nodes, devices_per_node=parallelism.within_node.product, device=device.name if device else None
     )
