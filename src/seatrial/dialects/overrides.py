@@ -43,10 +43,14 @@ def parse(arguments: Sequence[str]) -> list[Override]:
 def resolve(override: Override, *, given: Collection[str], possible: Collection[str], open_: Collection[str]) -> str:
     """The full path of the key that an override means.
 
-    A key that the file has goes before one that it could have (`possible`), and that before a new one in a mapping
-    whose keys are the user's own (`open_`). Raises InputError where no key, or more than one, is meant.
+    A full path means itself. Of suffixes, a key that the file has goes before one that it could have (`possible`), and
+    that before a new one in a mapping whose keys are the user's own (`open_`). Raises InputError where no key, or more
+    than one, is meant.
     """
-    paths = _meant(override.key, given) or _meant(override.key, possible) or _inside(override.key, open_)
+    key = override.key
+    if key in given or key in possible:
+        return key
+    paths = _ending_in(key, given) or _ending_in(key, possible) or _inside(key, open_)
     if len(paths) == 1:
         return paths[0]
     if paths:
@@ -60,16 +64,17 @@ def resolve(override: Override, *, given: Collection[str], possible: Collection[
     raise InputError.single("unknown-override", override.key, why, did_you_mean(override.key, known))
 
 
-def _meant(key: str, paths: Collection[str]) -> list[str]:
-    """The paths that a key can mean: itself if it is one, else all that end in it."""
-    return [key] if key in paths else [path for path in paths if path.endswith(f".{key}")]
+def _ending_in(key: str, paths: Collection[str]) -> list[str]:
+    return [path for path in paths if path == key or path.endswith(f".{key}")]
 
 
 def _inside(key: str, mappings: Collection[str]) -> list[str]:
     """The paths that a key can mean as a new one in one of some mappings (`env_dict.NCCL_DEBUG`)."""
     parts = key.split(".")
     cuts = range(1, len(parts))
-    return [f"{mapping}.{'.'.join(parts[cut:])}" for cut in cuts for mapping in _meant(".".join(parts[:cut]), mappings)]
+    return [
+        f"{mapping}.{'.'.join(parts[cut:])}" for cut in cuts for mapping in _ending_in(".".join(parts[:cut]), mappings)
+    ]
 
 
 def did_you_mean(key: str, paths: Collection[str]) -> str:

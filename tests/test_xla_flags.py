@@ -1,0 +1,105 @@
+"""The installed jaxlib is asked about flags, for real; its answers are kept, and a broken store is no harm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from seatrial import xla_flags
+from seatrial.xla_flags import REPLACEMENTS, jaxlib_version, known, probe, replacement
+
+FLAGS = {
+    "xla_gpu_autotune_level": "4",
+    "xla_gpu_graph_level": "0",
+    "xla_gpu_enable_cublaslt": "True",
+    "xla_gpu_all_gather_combine_threshold_bytes": "a lot".replace(" ", "_"),
+    "xla_no_such_flag": "",
+    "xla_gpu_enable_command_buffer": "",
+    "xla dump": "1",
+    "xla_dump_to": "a b",
+}
+VERDICTS = {
+    "xla_gpu_autotune_level": "ok",
+    "xla_gpu_graph_level": "unknown",
+    "xla_gpu_enable_cublaslt": "ok",
+    "xla_gpu_all_gather_combine_threshold_bytes": "bad_value",
+    "xla_no_such_flag": "unknown",
+    "xla_gpu_enable_command_buffer": "ok",
+    "xla dump": "malformed",
+    "xla_dump_to": "malformed",
+}
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where answers are kept during a test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "seatrial" / f"xla-flags-{jaxlib_version()}.json"
+
+
+def test_every_flag_gets_its_verdict_and_jaxlib_agrees() -> None:
+    assert probe(FLAGS) == VERDICTS
+    names = known(FLAGS)
+    assert names == {name for name, verdict in VERDICTS.items() if verdict == "ok"}
+    program = "import jax; print(jax.devices('cpu')[0].platform)"
+    given = " ".join(f"--{name}={FLAGS[name]}" for name in names)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"XLA_FLAGS": given, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "cpu\n")
+
+
+def test_answers_are_kept_and_only_new_flags_are_asked_about(store: Path) -> None:
+    probe(FLAGS)
+    assert store.is_file()
+    start = time.perf_counter()
+    assert probe(FLAGS) == VERDICTS
+    assert time.perf_counter() - start < 0.1
+    assert probe({"xla_gpu_autotune_level": "3"}) == {"xla_gpu_autotune_level": "ok"}
+
+
+@pytest.mark.parametrize("content", ["", "[", "[]", '{"xla_gpu_graph_level=0": "ok!"}', '{"xla_gpu_graph_level=0": 3}'])
+def test_a_broken_store_is_ignored_and_mended(store: Path, content: str) -> None:
+    store.parent.mkdir(parents=True)
+    store.write_text(content)
+    assert probe({"xla_gpu_graph_level": "0"}) == {"xla_gpu_graph_level": "unknown"}
+    assert "unknown" in store.read_text()
+
+
+def test_a_store_that_cannot_be_written_is_no_error(store: Path) -> None:
+    store.parent.parent.mkdir(parents=True)
+    store.parent.write_text("in the way")
+    assert probe({"xla_gpu_graph_level": "0"}) == {"xla_gpu_graph_level": "unknown"}
+
+
+def test_without_an_answer_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert probe({"xla_gpu_graph_level": "0"}) is None
+    assert known({"xla_gpu_graph_level": "0"}) == {"xla_gpu_graph_level"}
+
+
+def test_where_there_is_no_jaxlib_nobody_is_asked(tmp_path: Path) -> None:
+    program = "from seatrial import xla_flags; print(xla_flags.jaxlib_version(), xla_flags.probe({'xla_x': '1'}))"
+    source = Path(xla_flags.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": str(source)}, capture_output=True, text=True
+    )
+    assert done.stdout == "None None\n"
+
+
+def test_no_replacement_names_a_flag_that_the_jaxlib_here_refuses() -> None:
+    assert replacement("xla_gpu_graph_level") == REPLACEMENTS["xla_gpu_graph_level"]
+    assert probe({"xla_gpu_enable_command_buffer": ""}) == {"xla_gpu_enable_command_buffer": "ok"}
+    assert "correct its name" in replacement("xla_no_such_flag")
+
+
+def test_nothing_asked_is_nothing_answered() -> None:
+    assert probe({}) == {}
+    assert known({}) == set()
