@@ -31,7 +31,7 @@ def make_spec(
         batch=Batch(sequence_length=128, global_batch_size=16, micro_batch_size=2),
         steps=steps,
         topology=Topology(num_nodes=processes, devices_per_node=4, device=device),
-        data=Data(kind=data),  # type: ignore[arg-type]
+        data=Data(kind=data),
         expectations=tuple(expectations),
     )
     return replace(spec, **changes)

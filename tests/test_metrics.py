@@ -240,7 +240,7 @@ def test_processes_are_held_against_the_first_one() -> None:
 )
 def test_trend(loss: object, trend: str) -> None:
     spec = make_spec(steps=30)
-    assert metrics.measure(streams.steps(spec, loss=loss), spec).numerics.trend == trend  # type: ignore[arg-type]
+    assert metrics.measure(streams.steps(spec, loss=loss), spec).numerics.trend == trend
 
 
 def test_noise_has_no_trend() -> None:

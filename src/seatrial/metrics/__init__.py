@@ -28,7 +28,7 @@ from seatrial.metrics.performance import (
     sequences_per_second,
     tokens_per_second,
 )
-from seatrial.metrics.record import LAUNCHER, Ranges, Record, records, show_ranges
+from seatrial.metrics.record import LAUNCHER, Ranges, Record, record_that_counts, records, show_ranges
 from seatrial.spec import RunSpec
 
 __all__ = [
@@ -41,10 +41,13 @@ __all__ = [
     "Performance",
     "ProcessRecord",
     "Ranges",
+    "Record",
     "StepTimes",
     "days_to_train",
     "from_dict",
     "measure",
+    "record_that_counts",
+    "records",
     "sequences_per_second",
     "show_ranges",
     "to_dict",
@@ -71,8 +74,7 @@ def measure(events: Iterable[Event], spec: RunSpec, *, convention: str = flops.D
     events = list(events)
     found = records(events)
     launcher = found.pop(LAUNCHER, None)
-    nothing = Record(process=0, started=None, ended=None, attempts=(), steps=())
-    own = next((record for record in found.values() if record.steps), next(iter(found.values()), nothing))
+    own = record_that_counts(found)
     others = [record for record in found.values() if record is not own]
     return Metrics(
         completion=measure_completion(events, spec, own, others, launcher.ended if launcher else None),

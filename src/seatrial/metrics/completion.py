@@ -89,7 +89,8 @@ def measure_completion(
     events: Sequence[Event], spec: RunSpec, own: Record, others: Sequence[Record], launcher: RunEnded | None
 ) -> Completion:
     """The facts of completion; `own` is the record that counts, `launcher` the launcher's word on the end."""
-    origin = events[0].wall_time if events else 0.0
+    wall_times = [event.wall_time for event in events] or [0.0]
+    origin = min(wall_times)
     faults = tuple(
         FaultRecord(seconds=e.wall_time - origin, process=e.process, fault=e.fault, where=e.where, text=e.text)
         for e in events
@@ -114,7 +115,7 @@ def measure_completion(
         faults=faults,
         culprit=next((fault for row in _CAUSES for fault in faults if fault.fault in row), None),
         differences=_differences(spec, own.started),
-        wall_seconds=events[-1].wall_time - origin if events else 0.0,
+        wall_seconds=max(wall_times) - origin,
     )
 
 

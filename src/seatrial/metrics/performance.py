@@ -24,7 +24,7 @@ WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, 
 ROLLING_STEPS = 5
 STEADY_WITHIN = 0.03
 ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
-INTERVAL_Z = 1.96  # 95 %
+INTERVAL_Z = 1.96  # 95%
 
 TERA = 1e12
 TRILLION = 1e12
@@ -37,7 +37,7 @@ Seconds = NDArray[np.float64]
 class StepTimes:
     """The times of the steady window in seconds; `rule` says in a sentence which steps these are.
 
-    `mad` is the plain median absolute deviation, `cv` the standard deviation over the mean, `low` and `high` the 95 %
+    `mad` is the plain median absolute deviation, `cv` the standard deviation over the mean, `low` and `high` the 95%
     interval of the median (order statistics: no distribution assumed). `steady`: the warm-up ended by itself.
     """
 
@@ -221,7 +221,7 @@ def _rule(numbers: Sequence[int], warmup: int, left_out: Ranges, attempt: int, n
 
 
 def _median_interval(values: Seconds) -> tuple[float, float, float]:
-    """The median and its 95 % interval: the order statistics between which it lies, whatever the distribution."""
+    """The median and its 95% interval: the order statistics between which it lies, whatever the distribution."""
     ordered, n = np.sort(values), len(values)
     spread = INTERVAL_Z * math.sqrt(n) / 2
     low = max(1, math.floor(n / 2 - spread))
@@ -245,7 +245,7 @@ def _speed(
     unknown = f"no peak is known for {device!r}" if device else "the record does not name the device"
     mfu = _rate(flops_per_device / peak.flops_per_second, times) if peak else unknown
     if isinstance(mfu, Estimate) and mfu.value > 1:
-        impossible = f"it would be {mfu.value:.0%} of the device's peak: times or configuration cannot be right"
+        impossible = f"by these times {mfu.value:.0%} of the device's peak, so times or configuration are wrong"
         return dict.fromkeys(names, impossible)
     step = Estimate(value=times.median, low=times.low, high=times.high)
     return dict(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.events import Event, RunEnded, RunStarted, Step
@@ -29,6 +29,13 @@ def records(events: Sequence[Event]) -> dict[int, Record]:
     for event in events:
         by_process.setdefault(event.process, []).append(event)
     return {process: _record(process, own) for process, own in sorted(by_process.items())}
+
+
+def record_that_counts(found: Mapping[int, Record]) -> Record:
+    """The record of the lowest process that reports steps; an empty one where none does and none is there."""
+    nothing = Record(process=0, started=None, ended=None, attempts=(), steps=())
+    trainers = [record for process, record in found.items() if process != LAUNCHER]
+    return next((record for record in trainers if record.steps), trainers[0] if trainers else nothing)
 
 
 def ranges(steps: Iterable[int]) -> Ranges:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from seatrial.spec import METRICS
+
 Axis = Literal["completion", "numerics", "performance"]
 Status = Literal["pass", "fail", "inconclusive", "not_applicable"]
 
@@ -25,6 +27,11 @@ class Check:
     unit: str = ""
     window: str = ""
     evidence: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The name for a reader."""
+        return METRICS[self.name].title if self.name in METRICS else self.name
 
 
 def show(value: float | str | None, unit: str = "") -> str:

@@ -75,7 +75,7 @@ def _processes(completion: Completion) -> Check:
     elif silent:
         status, sentence = "inconclusive", f"{silent} of {completion.num_processes} processes report no step."
     else:
-        status, sentence = "pass", f"All {completion.num_processes} processes got equally far."
+        status, sentence = "pass", f"The {completion.num_processes} processes got equally far."
     return Check(name="processes together", axis=AXIS, status=status, sentence=sentence)
 
 

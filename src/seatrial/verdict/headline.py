@@ -58,8 +58,10 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
         return f"The run failed{_cause(completion)}"
     others = len(causes) - 1
     more = f" {others} more check{'s' * (others > 1)} {'failed' if outcome == 'fail' else 'could not be decided'}."
-    reason = f" ({causes[0].evidence[0]})" if outcome == "inconclusive" and causes[0].evidence else ""
-    return causes[0].sentence.removesuffix(".") + reason + "." + (more if others else "")
+    first = causes[0]
+    told = f"{first.title}: {first.sentence}" if first.axis == "performance" else first.sentence
+    reason = f" ({first.evidence[0]})" if outcome == "inconclusive" and first.evidence else ""
+    return told.removesuffix(".") + reason + "." + (more if others else "")
 
 
 def _how_far(completion: Completion) -> str:

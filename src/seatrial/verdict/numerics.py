@@ -35,7 +35,7 @@ def _loss_finite(numerics: Numerics) -> Check:
         status = "fail"
         sentence = f"The loss is {value} at step {step}" + (f" and in {count} steps in all." if count > 1 else ".")
     elif numerics.num_losses:
-        status, sentence = "pass", "The loss is finite at every step that reports it."
+        status, sentence = "pass", "The loss is finite at every step."
     else:
         status, sentence = "inconclusive", "No step reports a loss."
     return Check(
@@ -46,7 +46,7 @@ def _loss_finite(numerics: Numerics) -> Check:
         measured=count,
         bound=0,
         unit="non-finite steps",
-        evidence=(show_ranges(numerics.non_finite_steps),) if step is not None else (),
+        evidence=(show_ranges(numerics.non_finite_steps),) if count > 1 else (),
     )
 
 
@@ -87,7 +87,7 @@ def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
         sentence=sentence,
         measured=numerics.late_loss,
         bound=numerics.early_loss,
-        unit="median of the last third, of the first third",
+        unit="median of last, of first third",
         window="first against last third, rank-sum test",
         evidence=(fell,) if fell else (),
     )
@@ -100,7 +100,7 @@ def _gradient_finite(numerics: Numerics) -> Check:
     if bad:
         status, sentence = "fail", f"The gradient norm is not finite at {show_ranges(bad)}."
     elif numerics.num_grad_norms:
-        status, sentence = "pass", "The gradient norm is finite at every step that reports it."
+        status, sentence = "pass", "The gradient norm is finite at every step."
     else:
         status, sentence = "not_applicable", "The record has no gradient norm."
     return Check(

@@ -17,20 +17,13 @@ def judge_performance(performance: Performance, spec: RunSpec, *, rehearsal: boo
         sentence = "Recorded, not judged: the configuration expects no speed."
         return [Check(name="speed", axis=AXIS, status="not_applicable", sentence=sentence)]
     if rehearsal:
-        return [_rehearsed(expectation) for expectation in spec.expectations]
+        sentence = "Not judged: a rehearsal's speed says nothing about the cluster."
+        expected = tuple(
+            f"expected of the cluster: {METRICS[e.metric].title} {show(e.value, METRICS[e.metric].unit)}"
+            for e in spec.expectations
+        )
+        return [Check(name="speed", axis=AXIS, status="not_applicable", sentence=sentence, evidence=expected)]
     return [_expectation(performance, expectation, tolerance) for expectation in spec.expectations]
-
-
-def _rehearsed(expectation: Expectation) -> Check:
-    kind = METRICS[expectation.metric]
-    return Check(
-        name=expectation.metric,
-        axis=AXIS,
-        status="not_applicable",
-        sentence=f"{kind.title}: not judged in a rehearsal, whose speed says nothing about the cluster.",
-        bound=expectation.value,
-        unit=kind.unit,
-    )
 
 
 def _expectation(performance: Performance, expectation: Expectation, tolerance: float) -> Check:
@@ -47,12 +40,12 @@ def _expectation(performance: Performance, expectation: Expectation, tolerance: 
         # An expectation that nothing can be held against is not met.
         status: Status = "fail"
         reason = performance.unavailable.get(expectation.metric, "the record does not give it")
-        sentence = f"{kind.title} was not measured: {reason}; expected is {asked}."
+        sentence = f"Not measured: {reason}. Expected is {asked}."
     else:
         doubts = _doubts(performance, expectation.metric, estimate, bound)
         met = estimate.value >= bound if higher else estimate.value <= bound
         status = "inconclusive" if doubts else "pass" if met else "fail"
-        sentence = f"{kind.title}: {show(estimate.value, kind.unit)}; expected is {asked}."
+        sentence = f"{show(estimate.value, kind.unit)}; expected is {asked}."
     times = performance.step_times
     return Check(
         name=expectation.metric,
@@ -80,7 +73,7 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
     if not times.steady:
         doubts.append("the step time never became steady")
     if estimate.low < bound < estimate.high:
-        doubts.append("the bound lies within the 95 % interval of the measurement")
+        doubts.append("the bound lies within the 95% interval of the measurement")
     return tuple(doubts)
 
 
@@ -90,7 +83,7 @@ def _circumstances(performance: Performance, metric: str, estimate: Estimate | N
         return ()
     unit, lines = METRICS[metric].unit, []
     if estimate.low != estimate.high:
-        lines.append(f"95 % interval {show(estimate.low, unit)} to {show(estimate.high, unit)}")
+        lines.append(f"95% interval {show(estimate.low, unit)} to {show(estimate.high, unit)}")
     if metric in ("tflops_per_second_per_device", "mfu"):
         lines.append(f"FLOPs counted {performance.convention}: {performance.flops_per_token / 1e9:.2f} GFLOP per token")
     if metric == "mfu" and performance.peak:

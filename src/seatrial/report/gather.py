@@ -1,0 +1,288 @@
+"""A run directory → RunReport: everything that a report shows, whatever its format.
+
+A run that went wrong leaves pieces out, so each piece is read by itself; what is missing or cannot be read is named in
+`missing`, and the rest is shown. Text that the run or its user wrote is made inert here, once: no control character and
+no escape sequence gets past this module. (Markup is the formats' business.)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from seatrial import metrics as measuring
+from seatrial import spec as specs
+from seatrial import verdict as judging
+from seatrial.errors import Mark, Problem
+from seatrial.events import Event, RunStarted, Step, read_run
+from seatrial.metrics import Metrics
+from seatrial.report.problems import inert
+from seatrial.spec import Origin, Resolved, RunSpec
+from seatrial.verdict import Verdict
+
+MAX_TAILS = 4
+TAIL_LINES = 40
+TAIL_BYTES = 64 << 10
+LINE_CHARACTERS = 500
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One resolved value of the spec that was asked for, and where it came from."""
+
+    path: str
+    value: str
+    kind: str  # of the origin: "file", "override", "derived" or "default"
+    place: str  # file:line:column, where there is one
+    key: str
+    written: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One value that a rehearsal replaced, and the rule that made the new one."""
+
+    path: str
+    original: str
+    rehearsed: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process of the plan."""
+
+    rank: int
+    host: str
+    command: str
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """The end of a process's log."""
+
+    log: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """What is known about a run.
+
+    `spec` is what was run (after a rehearsal), `steps` the record that counts, `tails` the ends of the first few logs
+    of a run that broke, the culprit's first.
+    """
+
+    directory: str
+    name: str
+    started_at: float | None  # seconds since the epoch
+    engine: str
+    on: str
+    rehearsal: bool
+    spec: RunSpec | None
+    values: tuple[Value, ...]
+    changes: tuple[Change, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    processes: tuple[Process, ...]
+    tails: tuple[Tail, ...]
+    started: tuple[RunStarted, ...]
+    steps: tuple[Step, ...]
+    metrics: Metrics | None
+    verdict: Verdict | None
+    missing: tuple[str, ...]
+
+
+def gather(run_dir: Path) -> RunReport:
+    """Reads a run directory. Raises FileNotFoundError where there is none."""
+    if not run_dir.is_dir():
+        raise FileNotFoundError(f"no run directory: {run_dir}")
+    missing: list[str] = []
+
+    def piece(name: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except FileNotFoundError:
+            missing.append(f"{name} is not there")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            missing.append(f"{name} cannot be read: {clean(str(error).splitlines()[0] if str(error) else repr(error))}")
+        return otherwise
+
+    def document(name: str) -> dict[str, Any]:
+        data = json.loads((run_dir / name).read_text(encoding="utf-8", errors="replace"))
+        if not isinstance(data, dict):
+            raise ValueError("it is not a JSON object")
+        cleaned: dict[str, Any] = _cleaned(data)
+        return cleaned
+
+    nothing: dict[str, Any] = {}
+    asked = piece("spec.json", lambda: document("spec.json"), nothing)
+    plan = piece("plan.json", lambda: document("plan.json"), nothing)
+    verdict = piece("verdict.json", lambda: judging.from_dict(document("verdict.json")), None)
+    metrics = piece("metrics.json", lambda: measuring.from_dict(document("metrics.json")), None)
+    events: list[Event] = piece("events-*.jsonl", lambda: read_run(run_dir), [])
+    if not events:
+        missing.append("no process recorded an event")
+    records = measuring.records(events)
+    processes: tuple[Process, ...] = piece("the processes in plan.json", lambda: _processes(plan), ())
+    broken = verdict is None or "fail" in (verdict.axes["completion"].status, verdict.axes["numerics"].status)
+    culprit = metrics.completion.culprit if metrics else None
+    spec = piece("the spec in plan.json", lambda: specs.from_dict(plan["spec"]), None) if plan else None
+    return RunReport(
+        directory=clean(run_dir.name),
+        name=spec.name if spec else clean(run_dir.name),
+        started_at=min((event.wall_time for event in events), default=None),
+        engine=str(plan.get("engine", "")),
+        on=str(plan.get("on", "")),
+        rehearsal=bool(plan.get("rehearsal")),
+        spec=spec,
+        values=piece("the values in spec.json", lambda: _values(asked), ()) if asked else (),
+        changes=piece("the rehearsal in plan.json", lambda: _changes(plan), ()),
+        problems=piece("the findings in spec.json", lambda: _problems(asked), ()),
+        notes=tuple(str(note) for note in plan.get("notes", ())),
+        processes=processes,
+        tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
+        started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
+        steps=measuring.record_that_counts(records).steps,
+        metrics=metrics,
+        verdict=verdict,
+        missing=tuple(missing),
+    )
+
+
+def clean(text: str) -> str:
+    """Foreign text as one line that cannot do anything: without escape sequences, with control characters shown."""
+    return inert(_ANSI.sub("", text).replace("\t", "    "))
+
+
+def _cleaned(data: Any) -> Any:
+    """Plain data with every text in it made inert."""
+    if isinstance(data, str):
+        return clean(data)
+    if isinstance(data, Mapping):
+        return {clean(str(key)): _cleaned(value) for key, value in data.items()}
+    return [_cleaned(value) for value in data] if isinstance(data, (list, tuple)) else data
+
+
+def _cleaned_start(started: RunStarted) -> RunStarted:
+    return replace(
+        started,
+        host=clean(started.host),
+        device_kind=clean(started.device_kind),
+        facts=_cleaned(started.facts),
+    )
+
+
+def show_value(value: Any) -> str:
+    """A value of a spec, as a person would write it."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _values(asked: Mapping[str, Any]) -> tuple[Value, ...]:
+    spec = specs.from_dict(asked["spec"])
+    resolved = Resolved(spec=spec, origins={path: _origin(o) for path, o in asked["origins"].items()}, problems=())
+    plain = specs.flatten(spec)
+    return tuple(_value(path, value, resolved.origin(path)) for path, value in plain.items())
+
+
+def _value(path: str, value: Any, origin: Origin) -> Value:
+    return Value(
+        path=path,
+        value=show_value(value),
+        kind=origin.kind,
+        place=str(origin.mark) if origin.mark else "",
+        key=origin.key,
+        written=origin.text,
+        note=origin.note,
+    )
+
+
+def _origin(data: Mapping[str, Any]) -> Origin:
+    return Origin(
+        kind=data["kind"],
+        key=data.get("key", ""),
+        text=data.get("text", ""),
+        note=data.get("note", ""),
+        mark=_mark(data),
+    )
+
+
+def _mark(data: Mapping[str, Any]) -> Mark | None:
+    return Mark(file=data["file"], line=data["line"], column=data["column"]) if data.get("file") else None
+
+
+def _changes(plan: Mapping[str, Any]) -> tuple[Change, ...]:
+    changes = (plan.get("rehearsal") or {}).get("changes", ())
+    return tuple(
+        Change(
+            path=change["path"],
+            original=show_value(change["original"]),
+            rehearsed=show_value(change["rehearsed"]),
+            why=change["why"],
+        )
+        for change in changes
+    )
+
+
+def _problems(asked: Mapping[str, Any]) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(
+            severity=data["severity"],
+            code=data["code"],
+            path=data["path"],
+            why=data["why"],
+            fix=data["fix"],
+            mark=_mark(data),
+        )
+        for data in asked.get("problems", ())
+    )
+
+
+def _processes(plan: Mapping[str, Any]) -> tuple[Process, ...]:
+    return tuple(
+        Process(
+            rank=int(process["rank"]),
+            host=process["host"],
+            command=shlex.join(process["argv"]),
+            log=process["log"],
+        )
+        for process in plan.get("processes", ())
+    )
+
+
+def _tails(run_dir: Path, processes: Sequence[Process], culprit: str) -> tuple[Tail, ...]:
+    """The last lines of the culprit's log and of the first few others."""
+    ordered = sorted(processes, key=lambda process: (f"rank {process.rank} on {process.host}" != culprit, process.rank))
+    tails = (Tail(log=process.log, lines=_last_lines(run_dir, process.log)) for process in ordered[:MAX_TAILS])
+    return tuple(tail for tail in tails if tail.lines)
+
+
+def _last_lines(run_dir: Path, log: str) -> tuple[str, ...]:
+    """Nothing where the log is not there, or not inside the run directory."""
+    path = (run_dir / log).resolve()
+    if not path.is_relative_to(run_dir.resolve()) or not path.is_file():
+        return ()
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :] or text.splitlines()
+    return tuple(_clip(clean(line[: 4 * LINE_CHARACTERS])) for line in lines[-TAIL_LINES:])
+
+
+def _clip(line: str) -> str:
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}… ({len(line)} characters)"

@@ -1,0 +1,38 @@
+"""A run's report for scripts: verdict, metrics, what was asked for and what a rehearsal made of it, in one object."""
+
+from __future__ import annotations
+
+import json
+
+from seatrial import metrics as measuring
+from seatrial import verdict as judging
+from seatrial.events import encode
+from seatrial.report.gather import RunReport
+from seatrial.spec import to_dict
+
+VERSION = 1
+
+
+def render(report: RunReport) -> str:
+    """The report as one JSON object; a part that the run directory does not have is null."""
+    return json.dumps(
+        {
+            "v": VERSION,
+            "run": report.directory,
+            "name": report.name,
+            "started_at": report.started_at,
+            "engine": report.engine,
+            "on": report.on,
+            "rehearsal": {"changes": [vars(change) for change in report.changes]} if report.rehearsal else None,
+            "verdict": judging.to_dict(report.verdict) if report.verdict else None,
+            "metrics": measuring.to_dict(report.metrics) if report.metrics else None,
+            "spec": encode(to_dict(report.spec)) if report.spec else None,
+            "values": [vars(value) for value in report.values],
+            "problems": [problem.as_dict() for problem in report.problems],
+            "processes": [vars(process) for process in report.processes],
+            "tails": [vars(tail) for tail in report.tails],
+            "missing": list(report.missing),
+        },
+        indent=1,
+        ensure_ascii=False,
+    )

@@ -1,0 +1,207 @@
+"""The HTML report as text: self-contained, complete, and deaf to whatever a run or its user wrote."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial import events
+from seatrial.report import html
+from seatrial.report.gather import RunReport, gather
+from seatrial.spec import RunSpec
+from tests import streams
+from tests.report import run_directory
+
+HOSTILE = (
+    "</script><script>window.owned = 1</script>",
+    "<img src=x onerror='window.owned = 2'>",
+    '" onmouseover="window.owned = 3',
+    "{{ 7 * 191 }} {% raw %}",
+    "<!--<script>",
+    "javascript:window.owned=4",
+    "\u2028\u2029]]>&lt;b&gt;",
+    "\x1b]0;title\x07\x1b[31mred",
+)
+
+
+def hostile_run(run_dir: Path) -> Path:
+    """A broken run in which every text that comes from outside is an attack."""
+    everything = " ".join(HOSTILE)
+
+    def story(spec: RunSpec) -> list[list[events.Event]]:
+        trainer, *_ = run_directory.killed(spec)
+        (started, *rest) = trainer
+        assert isinstance(started, events.RunStarted)
+        bad = {**started.facts, "attention": everything, "versions": {everything: everything}}
+        fields = {**vars(started), "host": everything, "device_kind": everything, "facts": bad}
+        fault = streams.fault("process_died", everything, everything, at=20)
+        return [[events.RunStarted(**fields), *rest], [fault, streams.ended("died", -1, exit_code=1, at=21)]]
+
+    problem = {
+        "severity": "warning", "code": everything, "path": everything, "why": everything, "fix": everything,
+        "file": everything, "line": 1, "column": 1,
+    }  # fmt: skip
+    asked = run_directory.asked_for(name=everything, log_dir=everything)
+    log = "\n".join([*HOSTILE, "x" * 1_000_000, everything])
+    run_directory.write(run_dir, story, asked=asked, logs={"0": log, "1": log}, problems=[problem])
+    spec_file = run_dir / "spec.json"
+    data = json.loads(spec_file.read_text(encoding="utf-8"))
+    for origin in data["origins"].values():
+        origin.update(key=everything, text=everything, note=everything)
+    spec_file.write_text(json.dumps(data), encoding="utf-8")
+    return run_dir
+
+
+class Page(HTMLParser):
+    """What a parser makes of a page: its elements with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in ("meta", "br"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.setdefault(self._open[-1] if self._open else "", []).append(data)
+
+
+def page(report: RunReport) -> Page:
+    return Page(html.render(report))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    return gather(run_directory.write(tmp_path_factory.mktemp("sound") / "run"))
+
+
+def test_it_shows_everything(sound: RunReport) -> None:
+    text = html.render(sound)
+    shown = " ".join(word for parts in Page(text).texts.values() for part in parts for word in part.split())
+    assert sound.verdict is not None
+    assert sound.metrics is not None
+    assert sound.metrics.performance.step_times is not None
+    wanted = [
+        "PASS", sound.verdict.headline, sound.metrics.performance.step_times.rule,
+        *(check.sentence for axis in sound.verdict.axes.values() for check in axis.checks),
+        *(word for c in sound.changes for word in (c.path, c.original, c.rehearsed, c.why)),
+        *(word for v in sound.values for word in (v.path, v.value, v.place.rpartition("/")[2], v.note)),
+        *(process.command for process in sound.processes),
+        "no peak is known for 'cpu'", "0.10.2", "causal_blocks", "data 2",
+    ]  # fmt: skip
+    assert [word for word in wanted if " ".join(word.split()) not in shown] == []
+
+
+def test_it_asks_for_nothing_and_runs_only_its_own(sound: RunReport) -> None:
+    elements = page(sound).elements
+    assert not {"link", "iframe", "object", "embed", "img", "base", "form"} & {tag for tag, _ in elements}
+    names = {name for _, attributes in elements for name in attributes}
+    assert not {"src", "srcset", "style", "background", "action"} & names
+    assert not [name for name in names if name.startswith("on")]
+    assert all(a["href"].startswith("#") for tag, a in elements if tag == "a" and a["href"])
+
+
+def test_the_policy_names_the_only_script_and_style(sound: RunReport) -> None:
+    text = html.render(sound)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    policy = policy.replace("&#39;", "'")
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}';" in policy
+
+
+def test_hostile_text_stays_text(tmp_path: Path, sound: RunReport) -> None:
+    found, ordinary = page(gather(hostile_run(tmp_path / "run"))), page(sound)
+    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in ordinary.elements} | {"pre", "ul", "li"}
+    scripts = [attributes for tag, attributes in found.elements if tag == "script"]
+    assert scripts == [{"type": "application/json", "id": "data"}, {}]
+    assert not any(name.startswith("on") for _, attributes in found.elements for name in attributes)
+    shown = "".join(part for parts in found.texts.values() for part in parts)
+    assert "<img src=x onerror='window.owned = 2'>" in shown
+    assert "1337" not in shown  # 7 * 191: no template ran
+    assert "\x1b" not in shown
+    assert max(map(len, shown.splitlines())) < 60_000  # of which our own script is the longest
+
+
+def test_the_data_is_plain_json(tmp_path: Path) -> None:
+    found = page(gather(run_directory.write(tmp_path / "run", run_directory.diverged)))
+    data: dict[str, Any] = json.loads(found.texts["script"][0], parse_constant=lambda constant: 1 / 0)
+    assert data["steps"] == list(range(18))
+    assert data["loss"][-1] is None
+    assert data["first_bad_step"] == 17
+    assert data["warmup"] == [[0, 2]]
+    low, high = data["seconds_frame"]
+    assert low < data["median"] < high < 1  # the first step took 5.9 s
+
+
+@pytest.mark.parametrize("story", [run_directory.killed, run_directory.diverged, run_directory.slow])
+def test_what_went_wrong_is_told(tmp_path: Path, story: run_directory.Story) -> None:
+    report = gather(run_directory.write(tmp_path / "run", story, rehearsing=False))
+    found = page(report)
+    assert report.verdict is not None
+    assert report.metrics is not None
+    shown = [part.strip() for parts in found.texts.values() for part in parts]
+    assert report.verdict.headline in shown
+    assert {fault.text for fault in report.metrics.completion.faults} <= set(shown)
+    assert all(any(tail.lines[-1] in part for part in shown) for tail in report.tails)
+
+
+def test_a_run_that_wrote_nothing_has_a_report_too(tmp_path: Path) -> None:
+    shown = [part.strip() for parts in page(gather(tmp_path)).texts.values() for part in parts]
+    assert "NOT JUDGED" in shown
+    assert "verdict.json is not there" in shown
+
+
+def test_a_long_run_is_thinned_but_keeps_its_extremes(tmp_path: Path) -> None:
+    def story(spec: RunSpec) -> list[list[events.Event]]:
+        slow = {17_321: 7.0}
+        return [[streams.started(spec), *streams.steps(spec, seconds=lambda n: slow.get(n, 0.5))]]
+
+    asked = run_directory.asked_for(steps=20_000, topology=streams.make_spec().topology)
+    report = gather(run_directory.write(tmp_path / "run", story, asked=asked, rehearsing=False))
+    start = time.monotonic()
+    text = html.render(report)
+    seconds = time.monotonic() - start
+    data = json.loads(Page(text).texts["script"][0])
+    assert len(data["steps"]) <= html.MAX_POINTS + 1
+    assert data["thinned"]
+    assert data["seconds"][data["steps"].index(17_321)] == 7.0
+    assert (data["steps"][0], data["steps"][-1]) == (0, 19_999)
+    assert len(text) < 500_000
+    assert seconds < 5
+
+
+def test_it_is_small_and_quick(tmp_path: Path) -> None:
+    run = run_directory.write(tmp_path / "run")
+    start = time.monotonic()
+    text = html.render(gather(run))
+    assert time.monotonic() - start < 2
+    assert len(text.encode()) < 2_000_000
+
+
+def test_the_chart_library_has_its_licence_beside_it() -> None:
+    assets = resources.files("seatrial.report") / "assets"
+    script = (assets / "uplot-1.6.32.iife.min.js").read_text(encoding="utf-8")
+    assert "(v1.6.32)" in script.splitlines()[0]
+    assert (assets / "uplot-1.6.32.LICENSE").read_text(encoding="utf-8").startswith("The MIT License")

@@ -1,0 +1,67 @@
+"""The report for a terminal, against what it looked like when somebody last read it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from seatrial.report import text
+from seatrial.report.gather import gather
+from tests.report import run_directory
+from tests.report.run_directory import Story
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "report"
+STORIES: dict[str, Story] = {
+    "sound": run_directory.sound,
+    "killed": run_directory.killed,
+    "diverged": run_directory.diverged,
+    "slow": run_directory.slow,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_golden_text(tmp_path: Path, name: str) -> None:
+    shown = text.render(gather(run_directory.write(tmp_path / name, STORIES[name], rehearsing=False)), color=False)
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("SEATRIAL_GOLDEN"):
+        path.write_text(shown + "\n", encoding="utf-8")
+    assert shown + "\n" == path.read_text(encoding="utf-8")
+
+
+def test_a_rehearsal_says_what_it_changed(tmp_path: Path) -> None:
+    lines = text.render(gather(run_directory.write(tmp_path / "run")), color=False).splitlines()
+    assert lines[0].startswith("PASS  mi300x_distributed_llama3_1_70b  llama3.1-70b · rehearsal · 2 processes")
+    assert "Not judged: a rehearsal's speed says nothing about the cluster." in "\n".join(lines)
+    (layers,) = [line for line in lines if line.startswith("  model.num_layers")]
+    assert "80 → 2" in layers
+    assert not any("1T tokens" in line for line in lines)
+
+
+def test_colour_is_only_for_terminals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = gather(run_directory.write(tmp_path / "run"))
+    plain = text.render(report, color=False)
+    assert "\x1b" not in plain
+    assert text.render(report) == plain  # under pytest, stdout is no terminal
+    coloured = text.render(report, color=True)
+    assert "\x1b[1;32mPASS\x1b[0m" in coloured
+
+
+def test_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e</script>"
+    run = run_directory.write(
+        tmp_path / "run",
+        run_directory.killed,
+        asked=run_directory.asked_for(name=f"run{evil}"),
+        logs={"1": f"a line {evil}\n"},
+    )
+    shown = text.render(gather(run), color=False)
+    assert [character for character in shown if ord(character) < 32 and character != "\n"] == []
+    assert "\u202e" not in shown
+
+
+def test_a_run_that_wrote_nothing(tmp_path: Path) -> None:
+    shown = text.render(gather(tmp_path), color=False)
+    assert shown.startswith("NOT JUDGED")
+    assert "not shown: verdict.json is not there" in shown
