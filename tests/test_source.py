@@ -174,6 +174,7 @@ def test_yaml_not_a_number_is_read() -> None:
             "!!python/object/apply:os.system [id]\n",
         ),
         ("a: !!int x\n", "marked as int", "!!int x\n"),
+        ("a: &x {b: 1}\nc: {<<: *x}\n", "no merge key", "<<: *x}\n"),
         ("# nothing\n", "nothing in it", "# nothing\n"),
     ],
 )

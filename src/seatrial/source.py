@@ -349,6 +349,8 @@ def _read_yaml(text: str, builder: _Builder) -> None:
             elif isinstance(event, yaml.CollectionEndEvent):
                 builder.end()
             elif isinstance(event, yaml.ScalarEvent) and builder.expects_key:
+                if event.value == "<<" and event.implicit[0]:
+                    raise places.error(mark, "bad-yaml", "YAML 1.2 has no merge key (<<)", "write the keys out")
                 builder.key(event.value, mark)
             elif isinstance(event, yaml.NodeEvent) and builder.expects_key:
                 raise places.error(mark, "bad-yaml", "a key must be a word or a string", "write a plain key")

@@ -36,7 +36,7 @@ def test_a_scalar_means_what_its_key_asks_for(read: Reader, written: Any, value:
         (coerce.boolean, "yes", "'yes' is neither true nor false"), (coerce.boolean, 1, "neither true nor false"),
         (coerce.whole, "1.5", "'1.5' is not a whole number"), (coerce.whole, True, "not a whole number"),
         (coerce.whole, "1__0", "not a whole number"), (coerce.whole, "9" * 30, "not a whole number"),
-        (coerce.whole, [1], "a list is not a whole number"), (coerce.whole, None, "'null' is not a whole number"),
+        (coerce.whole, [1], "a list is not a whole number"), (coerce.whole, None, "null is not a whole number"),
         (coerce.whole, "٣", "not a whole number"),
         (coerce.decimal, "nan", "is not a number"), (coerce.decimal, float("inf"), "out of range"),
         (coerce.decimal, "1e999", "out of range"), (coerce.decimal, "", "is not a number"),

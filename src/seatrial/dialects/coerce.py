@@ -25,9 +25,11 @@ def shown(value: Any) -> str:
         return "a mapping"
     if isinstance(value, (list, tuple)):
         return "a list"
-    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
-    text = "null" if value is None else text
-    return repr(text if len(text) <= 60 else text[:57] + "…")
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = str(value)
+    text = text if len(text) <= 60 else text[:57] + "…"
+    return repr(text) if isinstance(value, str) else text
 
 
 def text(value: Any) -> str:

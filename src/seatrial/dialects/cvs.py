@@ -304,9 +304,10 @@ def _without_effect(settings: Settings, spec: RunSpec) -> list[Problem]:
             continue
         effective = key.effective(spec) if key.effective else None
         if effective is not None and effective != value:
-            says, means = coerce.shown(entry.value), coerce.shown(value)
-            says = says if says.lower() == means else f"{says} ({means})"
-            why = f"it says {says}, but what runs is {coerce.shown(effective)}; it has no effect: {key.why}"
+            meaning = "" if entry.text.lower() == str(value).lower() else f" ({value})"
+            why = (
+                f"it says {entry.text}{meaning}, but what runs is {coerce.text(effective)}; it has no effect: {key.why}"
+            )
             problems.append(entry.problem("warning", "contradiction", why, "make it say what runs, or remove it"))
         elif effective is None and value not in key.quiet:
             problems.append(entry.problem("info", "no-effect", f"it has no effect: {key.why}", "nothing to do"))

@@ -12,10 +12,10 @@ from typing import Any
 
 from seatrial.dialects import placeholders
 from seatrial.dialects.cvs_cells import Cell
-from seatrial.dialects.cvs_keys import DERIVED, GROUPS, KEYS, SECTIONS, Key, find
+from seatrial.dialects.cvs_keys import DERIVED, GROUPS, KEYS, SECTIONS, find
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.overrides import Override, did_you_mean, resolve
-from seatrial.errors import InputError, Problem, Severity
+from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 
 STRICT_ACTIONS = ("run", "plan")  # the others run on this machine and need neither network nor bars
@@ -141,24 +141,27 @@ def _missing(settings: Settings, root: Node, name: str) -> Problem:
 def _report_unfilled(settings: Settings, root: Node, action: str) -> None:
     """Every `<changeme>` of the file, once: an error only where the action needs the value."""
     names = {entry.key: name for name, entry in settings.entries.items()}
-    overridden = {entry.key for entry in settings.entries.values() if entry.is_override}
-    for path, node in placeholders.unfilled(root):
-        dotted = ".".join(path)
+    overridden = {entry.key: entry for entry in settings.entries.values() if entry.is_override}
+    places: list[tuple[tuple[str, ...], str, Mark | None]] = [
+        (path, ".".join(path), node.mark)
+        for path, node in placeholders.unfilled(root)
+        if ".".join(path) not in overridden
+    ]
+    places += [((key,), key, None) for key, entry in overridden.items() if placeholders.is_unfilled(entry.value)]
+    for path, dotted, mark in places:
         name = names.get(dotted) or names.get(".".join(path[:-1]))  # else an item of a list
-        if dotted in overridden:
-            continue
-        key = find(name) if name else None
-        severity, why = _need(settings, name, key, action)
+        severity, why = _need(settings, name, action)
         settings.problems.append(
             Problem(
-                severity=severity, code="placeholder", path=dotted, mark=node.mark,
+                severity=severity, code="placeholder", path=dotted, mark=mark,
                 why=f"it is still <changeme>{why}", fix=_how_to_fill(root, path, name),
             )
         )  # fmt: skip
 
 
-def _need(settings: Settings, name: str | None, key: Key | None, action: str) -> tuple[Severity, str]:
+def _need(settings: Settings, name: str | None, action: str) -> tuple[Severity, str]:
     """How much an unfilled value matters, and why."""
+    key = find(name) if name else None
     if name is None or key is None:
         return "warning", ", in a part of the file that is not selected"
     if name in DERIVED:

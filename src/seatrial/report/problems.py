@@ -8,7 +8,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import TextIO
 
@@ -38,7 +37,8 @@ def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> st
     """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
     paint = _Paint(is_colorful(sys.stdout) if color is None else color)
     ordered = sorted(problems, key=_position)
-    blocks = [_block(problem, paint) for problem in ordered if problem.severity != "info"]
+    lines = _Lines()
+    blocks = [_block(problem, paint, lines) for problem in ordered if problem.severity != "info"]
     notes = "\n".join(_line(problem, paint) for problem in ordered if problem.severity == "info")
     return "\n\n".join([*blocks, *([notes] if notes else []), _summary(ordered)])
 
@@ -81,13 +81,13 @@ def _line(problem: Problem, paint: _Paint) -> str:
     return f"{_head(problem, paint)}: {inert(problem.why)}"
 
 
-def _block(problem: Problem, paint: _Paint) -> str:
-    lines = [_head(problem, paint)]
-    if problem.mark:
-        lines += _excerpt(problem.mark, paint)
-    lines.append(f"  {paint('label', 'why:')} {inert(problem.why)}")
-    lines.append(f"  {paint('label', 'fix:')} {inert(problem.fix)}")
-    return "\n".join(lines)
+def _block(problem: Problem, paint: _Paint, lines: _Lines) -> str:
+    return "\n".join([
+        _head(problem, paint),
+        *(_excerpt(problem.mark, paint, lines) if problem.mark else ()),
+        f"  {paint('label', 'why:')} {inert(problem.why)}",
+        f"  {paint('label', 'fix:')} {inert(problem.fix)}",
+    ])  # fmt: skip
 
 
 def _summary(problems: list[Problem]) -> str:
@@ -99,21 +99,29 @@ def _summary(problems: list[Problem]) -> str:
 # --- the line that a finding is about ---------------------------------------------------------------------------------
 
 
-@cache
-def _lines(file: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").split("\n"))
-    except (OSError, ValueError):
-        return ()
+class _Lines:
+    """The lines of files, each read once; of a file that is gone, none."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[str]] = {}
+
+    def get(self, mark: Mark) -> str | None:
+        if mark.file not in self._of:
+            try:
+                self._of[mark.file] = Path(mark.file).read_bytes().decode("utf-8", "replace").split("\n")
+            except (OSError, ValueError):
+                self._of[mark.file] = []
+        lines = self._of[mark.file]
+        return lines[mark.line - 1].rstrip() if mark.line <= len(lines) else None
 
 
-def _excerpt(mark: Mark, paint: _Paint) -> list[str]:
-    """The line with a caret under its column; of a long line, the part around it. Nothing if the file is gone."""
-    lines = _lines(mark.file)
-    if mark.line > len(lines):
+def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
+    """The line with a caret under its column; of a long line, the part around it."""
+    line = lines.get(mark)
+    if line is None:
         return []
-    start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(lines[mark.line - 1]) > MAX_EXCERPT else 0
-    shown = lines[mark.line - 1].rstrip()[start : start + MAX_EXCERPT].replace("\t", " ")
+    start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
+    shown = line[start : start + MAX_EXCERPT].replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])
     return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('caret', '^')}"]
 
