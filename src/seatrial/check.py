@@ -330,9 +330,13 @@ def _not_supported_yet(finder: Finder) -> Iterator[Problem]:
     spec = finder.spec
     severity: Severity = "warning" if finder.action == "plan" else "error"
     sizes = spec.mesh if _mesh_is_sound(spec) else {}
+    parts = {"within_node": spec.parallelism.within_node, "across_nodes": spec.parallelism.across_nodes}
     wanted = [
-        ("parallelism.within_node.pipeline", sizes.get("pipeline", 1) > 1, "pipeline parallelism"),
-        ("parallelism.within_node.context", sizes.get("context", 1) > 1, "context parallelism"),
+        *(
+            (f"parallelism.{part}.{axis}", sizes.get(axis, 1) > 1 and shape.sizes[axis] != 1, f"{axis} parallelism")
+            for axis in ("pipeline", "context")
+            for part, shape in parts.items()
+        ),
         ("checkpoint.enabled", spec.checkpoint.enabled, "saving and restoring checkpoints"),
         ("precision.quantization", spec.precision.quantization is not None, f"{spec.precision.quantization} products"),
     ]

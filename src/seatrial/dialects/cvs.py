@@ -10,10 +10,10 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from seatrial import hardware
-from seatrial.check import contradiction
 from seatrial.dialects import coerce
 from seatrial.dialects.cvs_cells import Cell, cells, select
-from seatrial.dialects.cvs_keys import DERIVED, KEYS, SECTIONS, find
+from seatrial.dialects.cvs_findings import contradictions, without_effect
+from seatrial.dialects.cvs_keys import DERIVED, KEYS, NODES, SECTIONS, find
 from seatrial.dialects.cvs_settings import Settings, gather
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.overrides import did_you_mean
@@ -43,7 +43,6 @@ SECTIONS_OF_FILE = ("config", "model_params")
 SELECTORS = ("topology", "model", "gpu")
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
 
-NODES = "config.nnodes"
 ENV = "config.container_config.env_dict"
 
 Part = TypeVar("Part")
@@ -72,8 +71,8 @@ def read(request: Request) -> Resolved:
     settings.problems[:0] = [*request.document.problems, *problems]
     spec, origins = _build(settings, cell) if cell else (None, {})
     if spec is not None:
-        settings.problems.extend(_contradictions(settings, spec))
-        settings.problems.extend(_without_effect(settings, spec))
+        settings.problems.extend(contradictions(settings, spec))
+        settings.problems.extend(without_effect(settings, spec))
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
 
 
@@ -269,46 +268,3 @@ def _container(placed: dict[str, Any]) -> Container | None:
         volumes=tuple(_mapping("container.volumes", placed).items()),
         environment=_mapping("container.environment", placed),
     )  # fmt: skip
-
-
-# --- what the file says beside what runs ------------------------------------------------------------------------------
-
-
-def _contradictions(settings: Settings, spec: RunSpec) -> list[Problem]:
-    """Where the cell's numbers are not those of the model that it is named after."""
-    stated = {
-        key.to.removeprefix("model."): name
-        for name, key in KEYS.items()
-        if key.to.startswith("model.") and name in settings.values and not settings.entries[name].is_override
-    }
-    differing = {f: name for f, name in stated.items() if settings.values[name] != getattr(spec.model, f)}
-    why = contradiction(spec.model.name, {name: (f, settings.values[name]) for f, name in differing.items()})
-    if why is None:
-        return []
-    first = settings.entries[next(iter(differing.values()))]
-    return [
-        first.problem(
-            "warning", "architecture-contradicts-name",
-            f"{why}; the name decides, as in CVS, where these keys reach no run",
-            "correct the numbers or the name; an override (base_emb_dim=…) is obeyed",
-        )
-    ]  # fmt: skip
-
-
-def _without_effect(settings: Settings, spec: RunSpec) -> list[Problem]:
-    """Keys that do nothing, where that may surprise, and notes that say something else than what runs."""
-    problems = []
-    for name, value in settings.values.items():
-        key, entry = find(name), settings.entries[name]
-        if key is None or key.to or (key.needs_nodes and NODES not in settings.values):
-            continue
-        effective = key.effective(spec) if key.effective else None
-        if effective is not None and effective != value:
-            meaning = "" if entry.text.lower() == str(value).lower() else f" ({value})"
-            why = (
-                f"it says {entry.text}{meaning}, but what runs is {coerce.text(effective)}; it has no effect: {key.why}"
-            )
-            problems.append(entry.problem("warning", "contradiction", why, "make it say what runs, or remove it"))
-        elif effective is None and value not in key.quiet:
-            problems.append(entry.problem("info", "no-effect", f"it has no effect: {key.why}", "nothing to do"))
-    return problems

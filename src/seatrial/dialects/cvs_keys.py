@@ -244,8 +244,10 @@ def find(name: str) -> Key | None:
     return next((key for section, key in SECTIONS.items() if name.startswith(f"{section}.")), None)
 
 
+NODES = "config.nnodes"
+
 # Variables that only repeat a key of `config`; unfilled, they take its value.
 DERIVED = {
     "config.container_config.env_dict.JAX_COORDINATOR_IP": "config.coordinator_ip",
-    "config.container_config.env_dict.NNODES": "config.nnodes",
+    "config.container_config.env_dict.NNODES": NODES,
 }

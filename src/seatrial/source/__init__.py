@@ -1,0 +1,64 @@
+"""JSON or YAML text → a tree in which every key and every value knows where it was written.
+
+Values are those of JSON (RFC 8259) or of YAML 1.2's core schema, so `3e-4` is a number and `yes` is a string. No reader
+recurses, and size, depth and number of values are limited, aliases counted as often as they are used: no text can make
+this slow or make it crash. Whatever is wrong with a text ends in an InputError that names the place.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from seatrial.errors import InputError
+from seatrial.source.json_text import read_json
+from seatrial.source.tree import Builder, Document, Node, Places, walk
+from seatrial.source.yaml_text import core_scalar, read_yaml
+
+__all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "parse", "read", "walk"]
+
+MAX_BYTES = 10_000_000
+
+
+def read(path: Path) -> Document:
+    """The tree of a file: JSON if its name ends in .json or its text begins with `{`, else YAML. Raises InputError."""
+    text = _read_text(path)
+    suffix = path.suffix.lower()
+    is_json = suffix == ".json" or (suffix not in (".yaml", ".yml") and text.lstrip().startswith("{"))
+    return parse(text, file=str(path), is_json=is_json)
+
+
+def parse(text: str, *, file: str, is_json: bool) -> Document:
+    """The tree of a text; `file` is the name that its marks carry. Raises InputError."""
+    builder = Builder(Places(text, file))
+    if text.strip():
+        (read_json if is_json else read_yaml)(text, builder)
+    if builder.root is None:
+        raise builder.places.error(0, "empty", "there is nothing in it", "write a configuration into it")
+    return Document(file=file, root=builder.root, problems=tuple(builder.problems))
+
+
+def _read_text(path: Path) -> str:
+    """A file's text as UTF-8. Raises InputError, with the place of the first byte that is none."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise InputError.single("unreadable", str(path), f"this is {kind}", "name a configuration file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        fix = "check the path; `seatrial init` lists examples to start from"
+        raise InputError.single("unreadable", str(path), "there is no such file", fix) from None
+    except (OSError, ValueError) as error:
+        why = f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError.single("unreadable", str(path), why, "check its path and permissions") from None
+    if len(content) > MAX_BYTES:
+        why = f"the file is larger than {MAX_BYTES // 10**6} MB, which no configuration is"
+        raise InputError.single("too-large", str(path), why, "name a configuration file, not data")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8")
+        why = f"byte 0x{content[error.start]:02x} is not UTF-8"
+        places = Places(before, str(path))
+        raise places.error(len(before), "not-utf-8", why, "save the file as UTF-8") from None

@@ -1,0 +1,91 @@
+"""JSON: the standard library decides what is JSON and what it means; a scanner says where everything stands."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from seatrial.errors import InputError
+from seatrial.source.tree import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, Builder, Places
+
+# A string that never ends is one token too: tried again from each of its quotes, it would cost its length squared.
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+
+
+def read_json(text: str, builder: Builder) -> None:
+    """Two looks at one text: `json.loads` says whether it is JSON, the tokens say where everything stands."""
+    places = builder.places
+    tokens = _tokens(text, places)
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _mistake(text, error, places) from None
+    for offset, token in tokens:
+        mark = places.mark(offset)
+        if token in "{[":
+            builder.begin({} if token == "{" else [], mark)
+        elif token in "}]":
+            builder.end()
+        elif token not in ":,":
+            value = json.loads(token)
+            if builder.expects_key:
+                builder.key(value, mark)
+            else:
+                builder.scalar(value, value if isinstance(value, str) else token, mark)
+
+
+def _tokens(text: str, places: Places) -> list[tuple[int, str]]:
+    """The tokens with their offsets, of broken JSON too; what `json.loads` is too patient with ends here."""
+    tokens: list[tuple[int, str]] = []
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        offset, token = match.start(), match.group()
+        depth += (token in "{[") - (token in "}]")
+        if depth > MAX_DEPTH or len(tokens) > 4 * MAX_VALUES:
+            why = f"values are nested more than {MAX_DEPTH} deep" if depth > MAX_DEPTH else "there are too many values"
+            code = "too-deep" if depth > MAX_DEPTH else "too-large"
+            raise places.error(offset, code, why, "name a configuration file, not data")
+        if token in ("NaN", "Infinity", "-Infinity"):
+            raise places.error(offset, "bad-json", f"{token} is not JSON", "write a number, or null")
+        if token[0] != '"' and len(token) > MAX_DIGITS:
+            raise places.error(offset, "bad-json", f"{len(token)} characters are no number or word", "shorten it")
+        tokens.append((offset, token))
+    return tokens
+
+
+def _mistake(text: str, error: json.JSONDecodeError, places: Places) -> InputError:
+    """What was probably meant, at the place where it went wrong."""
+    offset, rest = error.pos, text[error.pos : error.pos + 200]
+    before = text[:offset].rstrip()
+    trailing = re.match(r",\s*[}\]]", rest)
+
+    def at(place: int, why: str, fix: str) -> InputError:
+        return places.error(place, "bad-json", why, fix)
+
+    if text.startswith("\ufeff"):
+        return at(0, "the file begins with a byte order mark, which JSON forbids", "save it as UTF-8 without BOM")
+    if error.msg.startswith("Invalid control character"):
+        name = "tab" if rest.startswith("\t") else "line break" if rest[:1] in "\r\n" else "control character"
+        return at(offset, f"a {name} stands inside a string", 'close the string with ", or write \\t, \\n or \\u00XX')
+    if error.msg.startswith("Unterminated string"):
+        return at(offset, "the string that begins here never ends", 'close it with "')
+    if error.msg.startswith("Invalid \\"):
+        return at(offset, "a \\ inside a string begins an escape, and this is none", "write \\\\ for a backslash")
+    if trailing or (before.endswith(",") and rest[:1] in ("}", "]")):
+        comma = offset if trailing else len(before) - 1
+        return at(comma, "a comma stands before a closing bracket", "remove the comma")
+    if rest.startswith(("//", "/*", "#")):
+        return at(offset, "JSON has no comments", "remove it, or keep it as a key that begins with _")
+    if rest.startswith("'"):
+        return at(offset, "JSON strings stand in double quotes", "write \" instead of '")
+    if not rest:
+        return at(offset, "the text ends too early: a bracket or a value is missing", "complete it")
+    if error.msg.startswith("Extra data"):
+        return at(offset, "the document was complete before this", "remove what follows, or a bracket too many")
+    if error.msg.startswith("Expecting ',' delimiter"):
+        return at(offset, "a comma or a closing bracket is missing before this", "add it")
+    if error.msg.startswith("Expecting ':' delimiter"):
+        return at(offset, "a colon is missing between a key and its value", "add it")
+    if error.msg.startswith("Expecting property name"):
+        return at(offset, "a key in double quotes was expected here", 'write "key": value')
+    return at(offset, "a value was expected here", "write a string in double quotes, a number, true, false or null")

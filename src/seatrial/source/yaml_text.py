@@ -1,0 +1,108 @@
+"""YAML from the events of PyYAML's parser, by YAML 1.2's core schema; composer and constructors never run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from seatrial.errors import InputError, Mark
+from seatrial.source.tree import MAX_DIGITS, Builder, Places, Scalar
+
+_CORE: tuple[tuple[str, re.Pattern[str], Callable[[str], Scalar]], ...] = (
+    ("null", re.compile(r"|~|null|Null|NULL"), lambda text: None),
+    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), lambda text: text.lower() == "true"),
+    ("int", re.compile(r"[-+]?[0-9]+"), int),
+    ("int", re.compile(r"0o[0-7]+"), lambda text: int(text, 8)),
+    ("int", re.compile(r"0x[0-9a-fA-F]+"), lambda text: int(text, 16)),
+    ("float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
+    ("float", re.compile(r"[-+]?\.(inf|Inf|INF)"), lambda text: -math.inf if text[0] == "-" else math.inf),
+    ("float", re.compile(r"\.(nan|NaN|NAN)"), lambda text: math.nan),
+)
+_TAG = "tag:yaml.org,2002:"
+
+
+def read_yaml(text: str, builder: Builder) -> None:
+    """One document of YAML, from the parser's events: its composer and constructors, which recurse, never run."""
+    import yaml  # late: JSON, the common case, does not pay for it
+
+    places = builder.places
+    documents = 0
+    try:
+        event: Any
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            mark = Mark(file=places.file, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise places.error(mark, "bad-yaml", "a second document begins here", "keep one to a file")
+            elif isinstance(event, yaml.CollectionEndEvent):
+                builder.end()
+            elif isinstance(event, yaml.ScalarEvent) and builder.expects_key:
+                if event.value == "<<" and event.implicit[0]:
+                    raise places.error(mark, "bad-yaml", "YAML 1.2 has no merge key (<<)", "write the keys out")
+                builder.key(event.value, mark)
+            elif isinstance(event, yaml.NodeEvent) and builder.expects_key:
+                raise places.error(mark, "bad-yaml", "a key must be a word or a string", "write a plain key")
+            elif isinstance(event, yaml.AliasEvent):
+                builder.alias(str(event.anchor), mark)
+            elif isinstance(event, yaml.ScalarEvent):
+                builder.scalar(_value(event, mark, places), event.value, mark, event.anchor)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                _tag(event, ("map",) if is_mapping else ("seq",), mark, places)
+                builder.begin({} if is_mapping else [], mark, event.anchor)
+    except yaml.YAMLError as error:
+        raise _mistake(text, error, places) from None
+
+
+def core_scalar(text: str, tag: str | None = None) -> Scalar:
+    """The value of a plain scalar by YAML 1.2's core schema; what fits no type is text.
+
+    Raises ValueError for a number of too many digits, and where the text cannot be of the type that `tag` asks for.
+    """
+    for name, pattern, convert in _CORE:
+        if tag in (None, name) and pattern.fullmatch(text):
+            if len(text) > MAX_DIGITS:
+                raise ValueError(f"{len(text)} digits are too many for a number")
+            return convert(text)
+    if tag is not None:
+        raise ValueError(f"this is marked as {tag}, but cannot be read as one")
+    return text
+
+
+def _value(event: Any, mark: Mark, places: Places) -> Scalar:
+    """A scalar's value; quoted, or under !!str, it is text whatever it looks like."""
+    text: str = event.value
+    tag = _tag(event, ("str", *(name for name, _, _ in _CORE)), mark, places)
+    if tag == "str" or (tag is None and not event.implicit[0]):
+        return text
+    try:
+        return core_scalar(text, tag)
+    except ValueError as error:
+        raise places.error(mark, "bad-yaml", str(error), "correct the value") from None
+
+
+def _tag(event: Any, known: tuple[str, ...], mark: Mark, places: Places) -> str | None:
+    """The name of an explicit tag. Raises InputError for one that is not of the core schema, as !!python/object."""
+    if event.tag is None:
+        return None
+    name: str = "str" if event.tag == "!" else event.tag.removeprefix(_TAG)
+    if name not in known:
+        why = f"the tag {event.tag} asks for something other than plain data"
+        raise places.error(mark, "bad-yaml", why, "remove the tag")
+    return name
+
+
+def _mistake(text: str, error: Any, places: Places) -> InputError:
+    """The parser's own words; they are precise, but for tabs and control characters."""
+    if getattr(error, "problem_mark", None) is None:
+        offset = getattr(error, "position", 0)
+        return places.error(offset, "bad-yaml", "a control character stands here", "remove it")
+    mark = Mark(file=places.file, line=error.problem_mark.line + 1, column=error.problem_mark.column + 1)
+    line = (text.splitlines() or [""])[min(mark.line, len(text.splitlines())) - 1]
+    if "\t" in line[: mark.column]:
+        return places.error(mark, "bad-yaml", "a tab stands where YAML allows only spaces", "indent with spaces")
+    why = ": ".join(part for part in (error.context, error.problem) if part)
+    return places.error(mark, "bad-yaml", why, "correct the YAML at this place")
