@@ -71,7 +71,7 @@ def test_the_405b_model_on_256_nodes() -> None:
         "steps": (1000, 50),
         "topology.num_nodes": (256, 2),
         "topology.devices_per_node": (8, 4),
-        "topology.device": ("h100-sxm", "cpu"),
+        "topology.device": ("h100-sxm", None),
         "parallelism.across_nodes.fsdp": (256, 2),
         "parallelism.within_node.fsdp": (8, 4),
         "optimizer.warmup_steps": (100, 5),

@@ -4,7 +4,7 @@ A process stands for a node. On this machine its devices are, in this order of p
 
     rehearsal                                                   virtual CPU devices
     as many accelerators here as the run asks for               those accelerators
-    the run names no device, or "cpu", and asks for a few       virtual CPU devices
+    the run names no kind of device and asks for a few          virtual CPU devices
     else                                                        none: LaunchError, whose fix is a rehearsal
 """
 
@@ -158,8 +158,8 @@ def _place(
     virtual = [native.Placement(cpu_devices=each)] * nodes
     if rehearsing:
         return virtual, []
-    if spec.topology.device in (None, "cpu") and nodes * each <= MAX_VIRTUAL_DEVICES:
-        return virtual, ["there are no accelerators here for this run: virtual CPU devices, whose speed means nothing"]
+    if spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
+        return virtual, ["there is no accelerator here for this run; virtual CPU devices stand in"]
     here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
     raise LaunchError(
         f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}. "

@@ -96,7 +96,7 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
     small = dataclasses.replace(
         spec,
         steps=steps,
-        topology=Topology(num_nodes=math.prod(slow.values()), devices_per_node=math.prod(fast.values()), device="cpu"),
+        topology=Topology(num_nodes=math.prod(slow.values()), devices_per_node=math.prod(fast.values())),
         parallelism=dataclasses.replace(
             spec.parallelism,
             across_nodes=_shape(spec.parallelism.across_nodes, slow),

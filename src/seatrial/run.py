@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seatrial.verdict import Verdict
 
 RUNS = Path("runs")
+SHARED_FILES_SECONDS = 60.0
 _FROM_LAUNCHERS = {
     "nodes": ("NNODES",),
     "rank": ("NODE_RANK",),
@@ -112,8 +113,10 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     if rank == 0:
         _claim(run_dir)
         _write_inputs(resolved, config, plan, run_dir)
-    for relative, text in command.files.items():
-        write_text(run_dir / relative, text)
+        for relative, text in command.files.items():
+            write_text(run_dir / relative, text)
+    else:
+        _await_files([run_dir / relative for relative in command.files])
     for note in plan.notes:
         print(f"note: {note}", flush=True)
     os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
@@ -194,6 +197,15 @@ def _place(spec: RunSpec, environ: Mapping[str, str]) -> tuple[int, str | None]:
     if found["nodes"] != str(nodes) or found["rank"] not in map(str, range(nodes)):
         raise LaunchError(f"the launcher says rank {found['rank']} of {found['nodes']}, the run has {nodes} nodes")
     return int(found["rank"]), f"{found['address']}:{found['port']}"
+
+
+def _await_files(paths: Sequence[Path]) -> None:
+    """Waits for what rank 0 writes. Raises LaunchError where it does not come."""
+    deadline = time.monotonic() + SHARED_FILES_SECONDS
+    while missing := [path for path in paths if not path.exists()]:
+        if time.monotonic() > deadline:
+            raise LaunchError(f"rank 0 has not written {missing[0]}: is that file system shared by all nodes?")
+        time.sleep(0.1)
 
 
 def _new_directory(spec: RunSpec) -> Path:

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 AGENT = Path(__file__).parents[2] / "src" / "seatrial" / "launch" / "agent.py"
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """The first true value of a condition; fails the test if there is none in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    pytest.fail(f"still not so after {seconds} s")
-
-
-def processes_with(mark: str) -> list[int]:
-    """The pids of living processes that carry a mark in their command line."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and any(mark in word for word in process.cmdline()):
-                found.append(process.pid)
-    return found
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    """A word that no other process has; whatever still carries it after the test is ended."""
-    word = f"mark-{uuid.uuid4().hex}"
-    yield word
-    for pid in processes_with(word):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 class Agent:

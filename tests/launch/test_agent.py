@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, blame, describe_exit
-from tests.launch.conftest import AGENT, Agent, processes_with, wait_until
+from tests.launch.conftest import AGENT, Agent
+from tests.processes import processes_with, wait_until
 
 Start = Callable[..., Agent]
 

@@ -213,7 +213,7 @@ def follow(
                 ending = _judge(progress, gone, interrupts.count, deadlines, now)
                 if ending is not None:
                     since = now
-                    for node in nodes:
+                    for node in nodes if ending.reason != "completed" else ():
                         node.stop(now=False)
             on_progress(progress, ending)
             if ending is not None:

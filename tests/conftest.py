@@ -1,0 +1,23 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.processes import processes_with
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A word that no other process has; whatever still carries it after the test is ended."""
+    word = f"mark-{uuid.uuid4().hex}"
+    yield word
+    for pid in processes_with(word):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
