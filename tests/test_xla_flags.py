@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,13 +55,13 @@ def test_every_flag_gets_its_verdict_and_jaxlib_agrees() -> None:
     assert (done.returncode, done.stdout) == (0, "cpu\n")
 
 
-def test_answers_are_kept_and_only_new_flags_are_asked_about(store: Path) -> None:
+def test_answers_are_kept_and_only_new_flags_are_asked_about(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe(FLAGS)
     assert store.is_file()
-    start = time.perf_counter()
-    assert probe(FLAGS) == VERDICTS
-    assert time.perf_counter() - start < 0.1
     assert probe({"xla_gpu_autotune_level": "3"}) == {"xla_gpu_autotune_level": "ok"}
+    monkeypatch.setattr(sys, "executable", "/bin/false")  # nobody answers any more
+    assert probe(FLAGS) == VERDICTS
+    assert probe({"xla_gpu_autotune_level": "2"}) is None
 
 
 @pytest.mark.parametrize("content", ["", "[", "[]", '{"xla_gpu_graph_level=0": "ok!"}', '{"xla_gpu_graph_level=0": 3}'])

@@ -78,9 +78,17 @@ def _inside(key: str, mappings: Collection[str]) -> list[str]:
 
 
 def did_you_mean(key: str, paths: Collection[str]) -> str:
-    """The known keys that look most like one, as advice; compared whole and by their last parts."""
-    by_name = {name: path for path in paths for name in (path, path.rpartition(".")[2])}
-    names = difflib.get_close_matches(key, by_name, n=3, cutoff=0.6)
-    names += difflib.get_close_matches(key.rpartition(".")[2], by_name, n=3, cutoff=0.6)
-    close = list(dict.fromkeys(by_name[name] for name in names))[:3]
-    return f"did you mean {' or '.join(close)}?" if close else "remove it, or correct its name"
+    """The known keys whose names look most like one's own, as advice; of several with a name, the nearest path."""
+    names = difflib.get_close_matches(_name(key), {_name(path) for path in paths}, n=3, cutoff=0.6)
+    nearest = [
+        max(
+            (path for path in paths if _name(path) == name),
+            key=lambda path: difflib.SequenceMatcher(a=key, b=path).ratio(),
+        )
+        for name in names
+    ]
+    return f"did you mean {' or '.join(nearest)}?" if nearest else "remove it, or correct its name"
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
