@@ -135,9 +135,18 @@ def test_warmup_is_left_out_until_the_step_time_settles() -> None:
     assert times.warmup == ((0, 5),)
     assert (times.median, times.mad) == (0.5, 0.0)
     assert times.rule == (
-        "Steps 6–39. Left out: the first 6 as warm-up (at least 3, until the median of 5 is within 3% of the final "
-        "one; never more than half)."
+        "Steps 6–39. Left out: the first 6 as warm-up (at least 3, until the median of 5 is within 3%, or one MAD, "
+        "of the final one; never more than half)."
     )
+
+
+def test_noise_is_no_warmup() -> None:
+    rng = random.Random(17)
+    spec = make_spec(steps=80)
+    for _ in range(50):
+        times = metrics.measure(whole_run(spec, seconds=lambda n: rng.lognormvariate(0, 0.25)), spec).performance
+        assert times.step_times is not None
+        assert times.step_times.first_step <= 15
 
 
 def test_a_step_time_that_never_settles_is_said_to() -> None:

@@ -203,8 +203,9 @@ def _warmup(seconds: Seconds) -> tuple[int, bool]:
     most = len(seconds) // 2
     least = min(WARMUP_STEPS, most)
     final = np.median(seconds[most:])
+    noise = np.median(np.abs(seconds[most:] - final))
     rolling = np.median(sliding_window_view(seconds, min(ROLLING_STEPS, len(seconds) - most)), axis=1)
-    steady = np.flatnonzero(np.abs(rolling[least : most + 1] - final) <= STEADY_WITHIN * final)
+    steady = np.flatnonzero(np.abs(rolling[least : most + 1] - final) <= max(STEADY_WITHIN * final, noise))
     return (least + int(steady[0]), True) if len(steady) else (most, False)
 
 
@@ -212,8 +213,8 @@ def _rule(numbers: Sequence[int], warmup: int, left_out: Ranges, attempt: int, n
     which = f" of attempt {attempt} of {num_attempts}" if num_attempts > 1 else ""
     sentence = (
         f"Steps {numbers[warmup]}–{numbers[-1]}{which}. Left out: the first {warmup} as warm-up (at least "
-        f"{WARMUP_STEPS}, until the median of {ROLLING_STEPS} is within {STEADY_WITHIN:.0%} of the final one; "
-        "never more than half)"
+        f"{WARMUP_STEPS}, until the median of {ROLLING_STEPS} is within {STEADY_WITHIN:.0%}, or one MAD, of the final "
+        "one; never more than half)"
     )
     if left_out:
         sentence += f"; {show_ranges(left_out)}, because of an evaluation or a checkpoint"

@@ -10,16 +10,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from seatrial.errors import Problem
 from seatrial.events import Step
 from seatrial.metrics import Ranges
 from seatrial.report.figures import SYMBOLS, TITLES, WORDS, hardware, progress, speed, summary, where
-from seatrial.report.gather import RunReport
+from seatrial.report.gather import RunReport, Value
+from seatrial.report.problems import ORDER, PLURALS, SINGULARS
 from seatrial.verdict import Outcome, show
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_POINTS = 4000  # a chart is never wider in pixels; a longer run is thinned, extremes kept
 MAX_PROCESSES = 64
-STEADY_FRAME = 0.1  # charts of speed span at least this much around the median, or noise would look like events
+NARROW, WIDE = 0.1, 1.0  # of the median: charts of speed show at least so much, and of the warm-up no more than that
 
 _STYLES = ("uplot-1.6.32.min.css", "report.css")
 _SCRIPTS = ("uplot-1.6.32.iife.min.js", "report.js")
@@ -56,8 +59,10 @@ def render(report: RunReport) -> str:
             faults=metrics.completion.faults if metrics else (),
             processes=_processes(report),
             hidden_processes=max(0, len(report.processes) - MAX_PROCESSES),
-            given=[value for value in report.values if value.kind != "default"],
-            defaults=[value for value in report.values if value.kind == "default"],
+            given=_by_origin(value for value in report.values if value.kind != "default"),
+            defaults=_by_origin(value for value in report.values if value.kind == "default"),
+            num_defaults=sum(value.kind == "default" for value in report.values),
+            findings=_findings(report.problems),
             hardware=hardware(report),
             data=_chart_data(report),
         )
@@ -103,6 +108,21 @@ def _when(seconds: float | None) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%-d %B %Y, %H:%M} UTC" if seconds else ""
 
 
+def _by_origin(values: Iterable[Value]) -> list[list[Value]]:
+    """Neighbours that come from the same place, such as the dimensions of a preset, together."""
+    return [list(group) for _, group in groupby(values, key=lambda v: (v.kind, v.place, v.key, v.written, v.note))]
+
+
+def _findings(problems: Sequence[Problem]) -> list[tuple[str, list[Problem]]]:
+    """The findings by severity, each with how many there are of it."""
+    found = []
+    for severity in ORDER:
+        these = [problem for problem in problems if problem.severity == severity]
+        if these:
+            found.append((f"{len(these)} {(SINGULARS if len(these) == 1 else PLURALS)[severity]}", these))
+    return found
+
+
 def _processes(report: RunReport) -> list[dict[str, Any]]:
     """A row per process of the plan, with what its own record says."""
     recorded = {p.process: p for p in report.metrics.completion.processes} if report.metrics else {}
@@ -132,7 +152,8 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
     steps = _thinned(report.steps)
     warmup: Ranges = times.warmup if times else ()
     seconds = [_number(step.seconds) for step in steps]
-    steady = [s for step, s in zip(steps, seconds, strict=True) if s and not _within(step.step, warmup)]
+    rates = [per_device / s if s else None for s in seconds]
+    steady = [not _within(step.step, warmup) for step in steps]
     rate = "tokens_per_second_per_device"
     estimate = metrics.performance.estimates.get(rate) if metrics else None
     bounds = [c for c in report.verdict.axes["performance"].checks if c.name == rate] if report.verdict else []
@@ -141,15 +162,15 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
         "thinned": len(steps) < len(report.steps),
         "loss": [_number(step.loss) for step in steps],
         "seconds": seconds,
-        "rate": [per_device / s if s else None for s in seconds],
+        "rate": rates,
         "warmup": warmup,
         "disturbed": times.disturbed if times else (),
         "median": times.median if times else None,
         "rate_median": estimate.value if estimate else None,
         "rate_bound": bounds[0].bound if bounds and bounds[0].status != "not_applicable" else None,
         "first_bad_step": metrics.numerics.first_bad_step if metrics else None,
-        "seconds_frame": _frame(steady, times.median if times else None),
-        "rate_frame": _frame([per_device / s for s in steady], estimate.value if estimate else None),
+        "seconds_frame": _frame(seconds, steady, times.median if times else None),
+        "rate_frame": _frame(rates, steady, estimate.value if estimate else None),
     }
 
 
@@ -161,11 +182,16 @@ def _within(step: int, ranges: Ranges) -> bool:
     return any(first <= step <= last for first, last in ranges)
 
 
-def _frame(values: Sequence[float], median: float | None) -> tuple[float, float] | None:
-    """The part of the axis that a chart of speed shows; what the warm-up took is cut off."""
-    if not values or median is None:
+def _frame(values: Sequence[float | None], steady: Sequence[bool], median: float | None) -> tuple[float, float] | None:
+    """The part of its axis that a chart of speed shows: all of the steady steps, and a warm-up that is not far off."""
+    if median is None:
         return None
-    return min([*values, median * (1 - STEADY_FRAME)]), max([*values, median * (1 + STEADY_FRAME)])
+    shown = [
+        value
+        for value, counts in zip(values, steady, strict=True)
+        if value is not None and (counts or abs(value - median) <= WIDE * median)
+    ]
+    return min([*shown, median * (1 - NARROW)]), max([*shown, median * (1 + NARROW)])
 
 
 def _thinned(steps: Sequence[Step]) -> Sequence[Step]:

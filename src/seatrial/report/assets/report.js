@@ -127,7 +127,7 @@
         ],
         series: [{}, { stroke: line, width: 1.5, points: { show: data.steps.length <= 60, size: 4, fill: line, width: 0 } }],
         hooks: {
-          drawClear: [shade],
+          drawClear: series.median === undefined ? [] : [shade],
           draw: [
             (self) => {
               across(self, series.median, "--median", [5, 4]);
