@@ -14,7 +14,7 @@ from seatrial.metrics import show_ranges
 from seatrial.presets import MODELS
 from seatrial.spec import Batch, Precision, Topology
 from tests import streams
-from tests.streams import START, make_spec, rising, whole_run
+from tests.streams import START, falling, make_spec, rising, whole_run
 
 
 def random_run(rng: random.Random) -> tuple[list[events.Step], int]:
@@ -241,7 +241,7 @@ def test_processes_are_held_against_the_first_one() -> None:
     [
         (streams.falling, "falling"),
         (rising, "rising"),
-        (lambda n: 5.0, "constant"),
+        (lambda n: 5.0, "flat"),
         (lambda n: 5.0 + 0.01 * math.sin(7 * n), "flat"),
         (lambda n: 5.0 + 1e-5 * n, "flat"),  # rises at every step, but by nothing that matters
         (lambda n: 900.0 if n == 2 else streams.falling(n), "falling"),
@@ -250,6 +250,18 @@ def test_processes_are_held_against_the_first_one() -> None:
 def test_trend(loss: object, trend: str) -> None:
     spec = make_spec(steps=30)
     assert metrics.measure(streams.steps(spec, loss=loss), spec).numerics.trend == trend
+
+
+def test_a_few_steps_have_a_trend_only_if_they_diverge() -> None:
+    spec = make_spec(steps=9)
+    for loss, trend in ((falling, "too_short"), (rising, "too_short"), (lambda n: 5.0 * 1.2**n, "rising")):
+        assert metrics.measure(streams.steps(spec, loss=loss), spec).numerics.trend == trend
+
+
+@pytest.mark.parametrize(("losses", "repeated"), [([3.0], 1), ([3.0, 2.0, 2.0], 2), ([2.0] * 5, 5), ([2.0, 3.0], 1)])
+def test_repeated_losses(losses: list[float], repeated: int) -> None:
+    spec = make_spec(steps=len(losses))
+    assert metrics.measure(streams.steps(spec, loss=losses.__getitem__), spec).numerics.repeated_at_end == repeated
 
 
 def test_noise_has_no_trend() -> None:

@@ -263,6 +263,9 @@ def test_another_run_than_the_one_asked_for_fails() -> None:
         (lambda n: 5 + 0.01 * math.sin(7 * n), "text", "inconclusive"),
         (lambda n: 5.0, "synthetic", "inconclusive"),
         (lambda n: 5.0, "text", "fail"),
+        (lambda n: 5.545 if n > 8 else falling(n), "text", "fail"),  # a dead model
+        (lambda n: 0.0 if n > 8 else falling(n), "synthetic", "pass"),  # learnt by heart, to the digits printed
+        (lambda n: 5.0 * 1.5**n, "synthetic", "fail"),
     ],
 )
 def test_loss_trend(loss: Callable[[int], float], data: str, status: str) -> None:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from seatrial.metrics.record import Ranges, Record, ranges
 
-MIN_STEPS_FOR_CONSTANT = 10
 MIN_STEPS_FOR_TREND = 15
 TREND_Z = 2.5  # about 1 in 160 by chance
 CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
+DIVERGED = 1.5  # times the loss of the first third: no test is needed, however few the steps
 SPIKE = 10.0  # times the median gradient norm
 
-Trend = Literal["falling", "flat", "rising", "constant", "too_short"]
+Trend = Literal["falling", "flat", "rising", "too_short"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class Numerics:
 
     `early_loss` and `late_loss` are the medians of the first and the last third; `share_lower` is the share of pairs
     (a step of the first third, one of the last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend.
+    `repeated_at_end` counts the last losses that are one and the same number.
     `disagreement` is the largest relative difference between two processes' losses at a step.
     """
 
@@ -43,6 +44,7 @@ class Numerics:
     late_loss: float | None
     trend: Trend
     share_lower: float | None
+    repeated_at_end: int
     num_grad_norms: int
     non_finite_grad_steps: Ranges
     grad_norm_spikes: Ranges
@@ -82,6 +84,7 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         late_loss=float(np.median(finite[-third:])) if third else None,
         trend=trend,
         share_lower=share,
+        repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         num_grad_norms=len(norms),
         non_finite_grad_steps=ranges(step for step, norm in norms if not math.isfinite(norm)),
         grad_norm_spikes=ranges(step for step, norm in norms if math.isfinite(norm) and norm > spike),
@@ -93,20 +96,20 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
 
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None]:
     """First third against last third by the rank-sum test (Mann–Whitney), which no single outlier can sway."""
-    if len(losses) >= MIN_STEPS_FOR_CONSTANT and np.ptp(losses) == 0:
-        return "constant", None
-    if len(losses) < MIN_STEPS_FOR_TREND:
-        return "too_short", None
     third = len(losses) // 3
-    early, late = np.sort(losses[:third]), losses[-third:]
+    early, late = np.sort(losses[:third]), losses[len(losses) - third :]
+    before, after = (float(np.median(part)) if third else 0.0 for part in (early, late))
+    diverged = after > DIVERGED * before > 0
+    if len(losses) < MIN_STEPS_FOR_TREND:
+        return ("rising" if diverged else "too_short"), None
     above = third - np.searchsorted(early, late, side="right")  # early losses above each late one
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
     if z > TREND_Z:
         return "falling", share
-    before, after = float(np.median(early)), float(np.median(late))
-    return ("rising" if z < -TREND_Z and after - before > CLEAR_RISE * abs(before) else "flat"), share
+    rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
+    return ("rising" if rises or diverged else "flat"), share
 
 
 def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, float | None, int | None]:

@@ -10,6 +10,7 @@ from seatrial.verdict.check import Axis, Check, Status, show
 
 AXIS: Axis = "numerics"
 MIN_REPORTED = 0.99
+MIN_REPEATED = 10  # losses in a row that are the same to the last digit
 AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
 
 
@@ -66,20 +67,25 @@ def _loss_reported(numerics: Numerics) -> Check:
 
 def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
     synthetic = spec.data.kind == "synthetic"
-    fell = numerics.share_lower is not None and f"lower in {numerics.share_lower:.0%} of the pairs"
-    by_trend: dict[str, tuple[Status, str]] = {
+    share = numerics.share_lower
+    repeated, losses = numerics.repeated_at_end, numerics.num_losses
+    if repeated >= MIN_REPEATED and repeated >= (losses if synthetic else losses // 2):
+        trend = "stuck"
+    else:
+        trend = numerics.trend
+    answers: dict[str, tuple[Status, str]] = {
         "falling": ("pass", "The loss falls."),
         "rising": ("fail", "The loss rises."),
         "flat": ("not_applicable", "The loss stays flat, as it may on synthetic data.")
         if synthetic
         else ("inconclusive", "The loss neither falls nor rises clearly."),
-        "constant": (
+        "stuck": (
             "inconclusive" if synthetic else "fail",
-            "The loss is the same at every step: nothing was learnt, or it is not the loss that was printed.",
+            f"The last {repeated} losses are all {show(numerics.last_loss)}: nothing is learnt, or it is not the loss.",
         ),
-        "too_short": ("not_applicable", f"{numerics.num_losses} losses are too few for a trend."),
+        "too_short": ("not_applicable", f"{losses} losses are too few for a trend."),
     }
-    status, sentence = by_trend[numerics.trend]
+    status, sentence = answers[trend]
     return Check(
         name="loss trend",
         axis=AXIS,
@@ -89,7 +95,7 @@ def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
         bound=numerics.early_loss,
         unit="median of last, of first third",
         window="first against last third, rank-sum test",
-        evidence=(fell,) if fell else (),
+        evidence=() if share is None else (f"the later of two losses is the lower one in {share:.0%} of the pairs",),
     )
 
 
