@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("seatrial", "typer", "rich", "pydantic", "PyYAML", "jinja2", "numpy", "jax", "jaxlib", "optax")
+PACKAGES = ("seatrial", "typer", "rich", "pydantic", "PyYAML", "jinja2", "numpy", "jax", "jaxlib")
 
 
 def machine() -> dict[str, Any]:

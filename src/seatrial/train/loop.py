@@ -153,7 +153,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     started = _started(spec, place, trainer, compiled.memory_analysis(), phases)
     writer.write(started)
     memory = started.facts["memory"]
-    _say(place, f"number parameters: {started.num_parameters / 1e9:.3f} billion")
+    _say(place, f"number parameters: {started.num_parameters / 1e9:.3f} billion ({started.num_parameters:,})")
     _say(
         place,
         f"compiled in {phases.seconds['compile']:.1f} s; memory per device: "
