@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from seatrial.metrics import Metrics, StepTimes
 from seatrial.report.gather import RunReport
-from seatrial.verdict import Check, Outcome, Status, Verdict, show
+from seatrial.verdict import AxisVerdict, Check, Outcome, Status, show
 
 SYMBOLS: dict[Status, str] = {"pass": "✓", "fail": "✗", "inconclusive": "?", "not_applicable": "–"}
 TITLES: dict[Outcome, str] = {
@@ -140,7 +140,6 @@ def hardware(report: RunReport) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
 
-def summary(verdict: Verdict, axis: str) -> Check:
+def summary(axis: AxisVerdict) -> Check:
     """The check that decides an axis: its first one of the axis's own status."""
-    found = verdict.axes[axis]  # type: ignore[index]
-    return next(check for check in found.checks if check.status == found.status)
+    return next(check for check in axis.checks if check.status == axis.status)

@@ -53,7 +53,7 @@ def render(report: RunReport) -> str:
             tone=_TONES.get(verdict.outcome, "fail") if verdict else "inconclusive",
             when=_when(report.started_at),
             where=where(report),
-            axes=[(name, axis, summary(verdict, name)) for name, axis in verdict.axes.items()] if verdict else [],
+            axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
             figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)] if metrics else [],
             rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
             faults=metrics.completion.faults if metrics else (),
