@@ -128,9 +128,10 @@ def test_secrets_are_in_the_environment_and_nowhere_else() -> None:
     assert getattr(command.environment["HF_TOKEN"], "reveal")() == canary  # noqa: B009
 
 
-def test_an_unknown_engine_is_the_users_error() -> None:
-    with pytest.raises(InputError, match="there is no engine 'maxtxt'"):
-        plan(make_spec(), engine="maxtxt")
+@pytest.mark.parametrize("option", ["engine", "on"])
+def test_an_unknown_engine_or_target_is_the_users_error(option: str) -> None:
+    with pytest.raises(InputError, match="there is no 'maxtxt'"):
+        plan(make_spec(), **{option: "maxtxt"})
 
 
 def test_a_plan_is_data() -> None:

@@ -292,7 +292,8 @@ def test_train_says_what_a_launcher_must_give(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_plan_shows_the_run_and_touches_nothing(tmp_path: Path, as_json: bool) -> None:
-    config = write_config(tmp_path, execution={"environment": {"HF_TOKEN": "canary-77"}})
+    environment = {"environment": {"HF_TOKEN": "canary-77"}}
+    config = write_config(tmp_path, execution=environment, container={"image": "it"} | environment)
     command = [*SEATRIAL, "plan", str(config), "--rehearse", "steps=500", *(["--format", "json"] if as_json else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "canary-77" not in done.stdout

@@ -23,6 +23,7 @@ from seatrial.rehearsal import Rehearsal
 from seatrial.spec import RunSpec, to_dict
 
 ENGINES = ("native",)
+TARGETS = ("local",)
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
@@ -101,6 +102,7 @@ def make_plan(
     *,
     run_dir: Path,
     machine: Machine,
+    on: str = "local",
     engine: str = "native",
     rehearsal: Rehearsal | None = None,
     coordinator: str = "127.0.0.1:0",
@@ -111,13 +113,13 @@ def make_plan(
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
-    jaxlib does not accept. Raises InputError for an unknown engine, LaunchError where the machine has not what the run
-    asks for.
+    jaxlib does not accept. Raises InputError for an unknown target or engine, LaunchError where the machine has not
+    what the run asks for.
     """
-    if engine not in ENGINES:
-        raise InputError.single(
-            "unknown-engine", "--engine", f"there is no engine {engine!r}", f"use one of: {', '.join(ENGINES)}"
-        )
+    for flag, given, known in (("--on", on, TARGETS), ("--engine", engine, ENGINES)):
+        if given not in known:
+            why, fix = f"there is no {given!r}", f"use one of: {', '.join(known)}"
+            raise InputError.single(f"unknown-{flag.strip('-')}", flag, why, fix)
     spec = rehearsal.spec if rehearsal else spec
     placements, notes = _place(spec, machine, nodes_here or spec.topology.num_nodes, rehearsing=rehearsal is not None)
     cluster = Cluster.on_this_machine(spec.topology.num_nodes)
@@ -134,7 +136,7 @@ def make_plan(
         )
     return Plan(
         engine=engine,
-        on="local",
+        on=on,
         spec=spec,
         processes=tuple(
             Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")

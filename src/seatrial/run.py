@@ -10,21 +10,21 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from seatrial import events
 from seatrial import rehearsal as rehearsing
+from seatrial.engines.native import is_secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.files import write_json, write_text
 from seatrial.launch.follow import Deadlines
 from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locally, this_machine
 from seatrial.plan import Plan, make_plan, without_secrets
 from seatrial.report.problems import inert
-from seatrial.spec import Resolved, RunSpec, flatten, from_dict
+from seatrial.spec import Resolved, RunSpec, from_dict
 from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
@@ -59,16 +59,17 @@ def run(
 
     spec = _spec(resolved)
     run_dir = (out or _new_directory(spec)).resolve()
-    plan = _plan(spec, run_dir, engine=engine, rehearse=rehearse, coordinator=f"127.0.0.1:{free_port()}")
+    plan = _plan(spec, run_dir, on=on, engine=engine, rehearse=rehearse, coordinator=f"127.0.0.1:{free_port()}")
     _claim(run_dir)
-    _write_inputs(resolved, config, plan, run_dir)
-    print(f"run directory: {_short(run_dir)}")
-    for note in plan.notes:
-        print(f"note: {note}", flush=True)
-    with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
-        run_locally(
-            plan, run_dir, deadlines=deadlines or Deadlines(), on_progress=view.update, lease_seconds=lease_seconds
-        )
+    try:
+        _write_inputs(resolved, config, plan, run_dir)
+        print(f"run directory: {_short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
+        with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
+            run_locally(
+                plan, run_dir, deadlines=deadlines or Deadlines(), on_progress=view.update, lease_seconds=lease_seconds
+            )
+    except OSError as error:  # a full disk, a closed terminal
+        raise LaunchError(f"the run was given up: {error}") from error
     text, verdict = judge_run(run_dir, as_json=False)
     print(text)
     print(report_run(run_dir, "html"), flush=True)
@@ -78,14 +79,10 @@ def run(
 def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
     """What `run` would do: every value with its origin, what a rehearsal changes, and every process's command."""
     spec = _spec(resolved)
-    plan = _plan(spec, _new_directory(spec).resolve(), engine="native", rehearse=rehearse)
+    plan = _plan(spec, _new_directory(spec).resolve(), rehearse=rehearse)
     if as_json:
         return json.dumps({"v": 1, "asked": _asked(resolved), "plan": plan.as_dict()}, indent=1)
-    values = [
-        (path, _shown(value), _origin(resolved, path))
-        for path, value in flatten(replace(spec, execution=replace(spec.execution, environment={}))).items()
-        if path != "execution.environment"  # it is in the commands, secrets masked
-    ]
+    values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]
     if plan.rehearsal:
         changes = [(c.path, f"{_shown(c.original)} → {_shown(c.rehearsed)}", c.why) for c in plan.rehearsal.changes]
@@ -108,7 +105,7 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     if coordinator and out is None:
         raise LaunchError("a run over several nodes needs a run directory that all of them share: give --out DIR")
     run_dir = (out or _new_directory(spec)).resolve()
-    plan = _plan(spec, run_dir, engine="native", rehearse=False, coordinator=coordinator, nodes_here=1)
+    plan = _plan(spec, run_dir, rehearse=False, coordinator=coordinator, nodes_here=1)
     command = plan.processes[rank].command
     if rank == 0:
         _claim(run_dir)
@@ -162,7 +159,7 @@ def _spec(resolved: Resolved) -> RunSpec:
     return resolved.spec
 
 
-def _plan(spec: RunSpec, run_dir: Path, *, engine: str, rehearse: bool, **place: Any) -> Plan:
+def _plan(spec: RunSpec, run_dir: Path, *, rehearse: bool, **options: Any) -> Plan:
     machine = this_machine()
     if util.find_spec("jax") is None:
         raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
@@ -173,10 +170,9 @@ def _plan(spec: RunSpec, run_dir: Path, *, engine: str, rehearse: bool, **place:
         spec,
         run_dir=run_dir,
         machine=machine,
-        engine=engine,
         rehearsal=rehearsal,
         unknown_flags=[name for name in flags if name not in accepted],
-        **place,
+        **options,
     )
 
 
@@ -241,7 +237,8 @@ def _asked(resolved: Resolved) -> dict[str, Any]:
     origins = {}
     for path, origin in resolved.origins.items():
         mark = vars(origin.mark) if origin.mark else {}
-        origins[path] = {"kind": origin.kind, "key": origin.key, "text": origin.text, "note": origin.note, **mark}
+        text = "***" if ".environment." in path and is_secret(path) else origin.text
+        origins[path] = {"kind": origin.kind, "key": origin.key, "text": text, "note": origin.note, **mark}
     problems = [problem.as_dict() for problem in resolved.problems]
     return {"spec": without_secrets(_spec(resolved)), "origins": origins, "problems": problems}
 
@@ -263,8 +260,18 @@ def _short(path: Path) -> Path:
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> str:
     """Rows of three columns, the first two padded to their longest entry (of a bearable length)."""
-    first, second = (min(40, max(len(row[column]) for row in rows)) for column in (0, 1))
+    first, second = (min(limit, max(len(row[n]) for row in rows)) for n, limit in enumerate((48, 32)))
     return "\n".join(f"{a:{first}} = {b:{second}}  {c}".rstrip() for a, b, c in rows)
+
+
+def _leaves(data: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested mappings as (dotted path, value), in order."""
+    for key, value in data.items():
+        path = f"{parent}.{key}" if parent else key
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, path)
+        else:
+            yield path, value
 
 
 def _shown(value: Any) -> str:
@@ -273,5 +280,10 @@ def _shown(value: Any) -> str:
 
 def _origin(resolved: Resolved, path: str) -> str:
     origin = resolved.origin(path)
-    place = {"file": f"{origin.mark} {origin.key}", "override": f"override {origin.key}"}.get(origin.kind, origin.kind)
+    place: str = origin.kind
+    if origin.kind == "file":
+        mark = origin.mark
+        place = f"{Path(mark.file).name}:{mark.line}:{mark.column} {origin.key}" if mark else origin.key
+    elif origin.kind == "override":
+        place = f"override {origin.key}"
     return inert(f"{place}; {origin.note}" if origin.note else place)

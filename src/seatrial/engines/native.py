@@ -44,8 +44,8 @@ def commands(
 
     XLA ends a process that is given a flag it does not know, so `unknown_flags` are left out.
     """
-    # The environment reaches the process as environment; in the file, it would only show its secrets.
-    content = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, environment={}))
+    # The trainer reads neither container nor environment from the file; there, they would only show their secrets.
+    content = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, environment={}), container=None)
     files = {SPEC_FILE: json.dumps(to_dict(content), indent=1) + "\n"}
     flags = {name: value for name, value in spec.execution.xla_flags.items() if name not in unknown_flags}
     return [
@@ -77,4 +77,9 @@ def environment(spec: RunSpec, placement: Placement, xla_flags: Mapping[str, str
 
 def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
     """The variables with those made secret whose names say that they are."""
-    return {name: Secret(value) if _SECRET.search(name) else value for name, value in variables.items()}
+    return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value is nobody's business."""
+    return _SECRET.search(name) is not None

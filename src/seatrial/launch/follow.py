@@ -71,6 +71,7 @@ class Progress:
     last_step: int | None = None
     step_seen: float = 0.0  # when last_step came, monotonic
     intervals: list[float] = field(default_factory=list)
+    ending: Ending | None = None  # known as soon as the processes are being stopped
 
     def see(self, statuses: dict[str, Status], now: float) -> None:
         """Takes in what the agents report at the monotonic time `now`."""
@@ -196,35 +197,35 @@ def follow(
     *,
     planned_steps: int,
     deadlines: Deadlines,
-    on_progress: Callable[[Progress, Ending | None], None],
+    on_progress: Callable[[Progress], None],
 ) -> Ending:
     """Follows a job to its end, stops what has to be stopped, and says how it ended.
 
-    `on_progress` is called a few times a second; from the moment at which the ending is known, with it. An interrupt
-    ends the run in order, a second one at once. Must be called in the main thread.
+    `on_progress` is called a few times a second. An interrupt ends the run in order, a second one at once. Must be
+    called in the main thread.
     """
-    progress, ending, since, pressed = Progress(planned_steps=planned_steps), None, 0.0, False
+    progress, since, pressed = Progress(planned_steps=planned_steps), 0.0, False
     with Interrupts().caught() as interrupts:
         while True:
             gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
             now = time.monotonic()
             progress.see({node.name: status for node in nodes if (status := node.status())}, now)
-            if ending is None:
-                ending = _judge(progress, gone, interrupts.count, deadlines, now)
-                if ending is not None:
+            if progress.ending is None:
+                progress.ending = _judge(progress, gone, interrupts.count, deadlines, now)
+                if progress.ending is not None:
                     since = now
-                    for node in nodes if ending.reason != "completed" else ():
+                    for node in nodes if progress.ending.reason != "completed" else ():
                         node.stop(now=False)
-            on_progress(progress, ending)
-            if ending is not None:
+            on_progress(progress)
+            if progress.ending is not None:
                 if len(gone) == len(nodes):
-                    return _with_stopped(ending, progress)
+                    return _with_stopped(progress.ending, progress)
                 if not pressed and (interrupts.count > 1 or now - since > STOP_SECONDS):
                     pressed = True
                     for node in nodes:
                         node.stop(now=True)
                 if now - since > 2 * STOP_SECONDS:  # an agent that does not even end its own life
-                    return _with_stopped(ending, progress)
+                    return _with_stopped(progress.ending, progress)
             time.sleep(POLL_SECONDS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 LINES = 10  # without a terminal, about so many over the whole run
 WINDOW = 20  # steps behind the figures shown
+REFRESHES_PER_SECOND = 5
 
 
 class Tail:
@@ -33,26 +35,28 @@ class Tail:
         except FileNotFoundError:
             return []
         self._offset += len(complete) + len(newline)
-        return [events.loads(line) for line in complete.decode("utf-8", "replace").splitlines() if line]
-
-
-def printable(text: str) -> str:
-    """The text with whatever could steer a terminal made visible."""
-    return "".join(c if c.isprintable() else "�" for c in text)
+        found = []
+        for line in complete.decode("utf-8", "replace").split("\n"):
+            with suppress(ValueError):  # a damaged line is the judge's business; the run goes on
+                found.append(events.loads(line))
+        return found
 
 
 class View:
-    """The display of one run; a context manager, fed by `update`."""
+    """The display of one run; a context manager, fed by `update`. Rank 0's events are the run's."""
 
     def __init__(self, run_dir: Path, *, name: str, planned_steps: int, console: Console | None = None) -> None:
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
-        self._tail = Tail(run_dir / "events-0.jsonl")
+        self._run_dir = run_dir
         self._name = printable(name)
         self._planned = planned_steps
+        self._tails: dict[int, Tail] = {}
+        self._last_step: dict[int, int] = {}
         self._started: events.RunStarted | None = None
         self._steps: list[events.Step] = []
+        self._told_ending = False
         self._live: Any = None
 
     def __enter__(self) -> View:
@@ -65,7 +69,7 @@ class View:
                 console=self._console, expand=True,
             )  # fmt: skip
             self._task = self._bar.add_task("starting", total=self._planned)
-            self._live = Live(self._bar, console=self._console, refresh_per_second=5, transient=False)
+            self._live = Live(self._bar, console=self._console, refresh_per_second=REFRESHES_PER_SECOND)
             self._live.start()
         return self
 
@@ -77,23 +81,36 @@ class View:
 
     def update(self, progress: Progress) -> None:
         """Takes in the new events and what the launcher sees, and shows them."""
-        new = self._tail.read()
-        for event in new:
-            if isinstance(event, events.RunStarted):
-                self._started = event
-                if self._live is None:
-                    self._console.print(self._headline(), markup=False, soft_wrap=True)
-            elif isinstance(event, events.Step):
-                self._steps.append(event)
-                if self._live is None and self._worth_a_line(event.step):
-                    self._console.print(f"step {event.step + 1}/{self._planned}  {self._figures()}", soft_wrap=True)
+        for _, process in progress.processes:
+            rank = process["rank"]
+            for event in self._tails.setdefault(rank, Tail(self._run_dir / f"events-{rank}.jsonl")).read():
+                self._take(event, rank)
+        ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
         if self._live is not None:
-            self._bar.update(
-                self._task,
-                completed=self._steps[-1].step + 1 if self._steps else 0,
-                description="training" if self._steps else "compiling" if progress.processes else "starting",
-            )
+            doing = "training" if self._steps else "compiling" if progress.processes else "starting"
+            done = self._steps[-1].step + 1 if self._steps else 0
+            self._bar.update(self._task, completed=done, description="stopping" if ending else doing)
             self._live.update(self._picture(progress))
+        elif ending and not self._told_ending:
+            self._told_ending = True
+            self._say(f"stopping: {ending.reason.replace('_', ' ')}")
+
+    def _take(self, event: events.Event, rank: int) -> None:
+        if isinstance(event, events.Step):
+            self._last_step[rank] = event.step
+        if rank != 0:
+            return
+        if isinstance(event, events.RunStarted):
+            self._started = event
+            if self._live is None:
+                self._say(self._headline())
+        elif isinstance(event, events.Step):
+            self._steps.append(event)
+            if self._live is None and self._worth_a_line(event.step):
+                self._say(f"step {event.step + 1}/{self._planned}  {self._figures()}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
 
     def _worth_a_line(self, step: int) -> bool:
         every = max(1, self._planned // LINES)
@@ -103,16 +120,16 @@ class View:
         started = self._started
         if started is None:
             return self._name
-        plural = "" if started.num_processes == 1 else "es"
         return (
-            f"{self._name}: {(started.num_parameters or 0) / 1e6:,.1f} M parameters on {started.num_devices} × "
-            f"{printable(started.device_kind)} in {started.num_processes} process{plural}"
+            f"{self._name}: {_count(started.num_parameters or 0)} parameters on {started.num_devices} × "
+            f"{printable(started.device_kind)} in {started.num_processes} "
+            f"{'process' if started.num_processes == 1 else 'processes'}"
         )
 
     def _figures(self) -> str:
-        """Loss, and from the last steps (without the first, which is slower): tokens/s, step time, time left."""
-        last, recent = self._steps[-1], [s.seconds for s in self._steps[1:][-WINDOW:] if s.seconds]
-        parts = [f"loss {last.loss:.3f}" if last.loss is not None else "loss unknown"]
+        """The loss, and from the last steps (but for the first, which is slower) tokens/s, step time and time left."""
+        last, recent = self._steps[-1], [step.seconds for step in self._steps[1:][-WINDOW:] if step.seconds]
+        parts = ["loss unknown" if last.loss is None else f"loss {last.loss:.3f}"]
         if recent:
             seconds = statistics.median(recent)
             if last.tokens:
@@ -125,18 +142,30 @@ class View:
         from rich.console import Group
         from rich.text import Text
 
-        rows: list[Any] = [Text(self._headline(), style="bold", overflow="ellipsis", no_wrap=True), self._bar]
+        def line(text: str, style: str = "") -> Text:
+            return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+
+        rows: list[Any] = [line(self._headline(), "bold"), self._bar]
         if self._steps:
-            rows.append(Text(self._figures(), overflow="ellipsis", no_wrap=True))
+            rows.append(line(self._figures()))
         if len(progress.processes) > 1:
-            rows += [
-                Text(
-                    f"rank {process['rank']} on {host}: {process['state']}, {process['log_bytes']:,} bytes of log"
-                    + (", SUSPENDED" if process["suspended"] else ""),
-                    style="dim",
-                    overflow="ellipsis",
-                    no_wrap=True,
-                )
-                for host, process in progress.processes
-            ]
+            rows += [line(self._rank_row(host, process), "dim") for host, process in progress.processes]
         return Group(*rows)
+
+    def _rank_row(self, host: str, process: dict[str, Any]) -> str:
+        step = self._last_step.get(process["rank"])
+        done = "" if step is None else f", step {step + 1}"
+        return f"rank {process['rank']} on {host}: {'suspended' if process['suspended'] else process['state']}{done}"
+
+
+def printable(text: str) -> str:
+    """The text with whatever could steer a terminal made visible."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def _count(number: int) -> str:
+    """A large number as a person would say it: 405.9 B, 1.2 M, 3,152."""
+    for size, letter in ((10**9, "B"), (10**6, "M")):
+        if number >= size:
+            return f"{number / size:,.1f} {letter}"
+    return f"{number:,}"

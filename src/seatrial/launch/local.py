@@ -146,12 +146,12 @@ def run_locally(
     lease = Lease(run_dir / LEASE)
     state = StatusFile(plan, run_dir)
 
-    def progressed(progress: Progress, ending: Ending | None) -> None:
-        state.write(progress, ending)
+    def progressed(progress: Progress) -> None:
+        state.write(progress)
         on_progress(progress)
 
+    nodes: list[LocalNode] = []
     try:
-        nodes = []
         for host, processes in plan.hosts.items():
             jobs = [job(plan, host.name, processes, run_dir, lease_seconds, masked=m) for m in (True, False)]
             write_json(run_dir / "launch" / f"agent-{host.name}.json", jobs[0])
@@ -161,8 +161,15 @@ def run_locally(
         for fault in ending.faults:
             writer.write(fault)
         writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
-        state.write(None, ending)
+        state.close(ending)
         return ending
+    except BaseException:  # whatever went wrong here, nobody would look after the processes
+        for node in nodes:
+            node.stop(now=True)
+        with suppress(OSError):
+            writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
+            state.close(Ending(reason="interrupted"))
+        raise
     finally:
         lease.end()
         writer.close()
@@ -211,26 +218,30 @@ class StatusFile:
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._path = run_dir / "status.json"
-        self._facts = {"v": 1, "run": plan.spec.name, "planned_steps": plan.spec.steps, "launcher_pid": os.getpid()}
-        self._progress: dict[str, Any] = {"last_step": None, "processes": []}
-        self._started = time.time()
+        self._status: dict[str, Any] = {
+            "v": 1,
+            "run": plan.spec.name,
+            "planned_steps": plan.spec.steps,
+            "launcher_pid": os.getpid(),
+            "started": time.time(),
+            "last_step": None,
+            "processes": [],
+        }
         self._written = 0.0
 
-    def write(self, progress: Progress | None, ending: Ending | None) -> None:
-        """Writes once a second; without `progress`, for the last time."""
-        if progress is not None:
-            processes = [{"host": host, **process} for host, process in progress.processes]
-            self._progress = {"last_step": progress.last_step, "processes": processes}
-            if time.monotonic() - self._written < STATUS_SECONDS:
-                return
+    def write(self, progress: Progress) -> None:
+        """Takes in what is known, and writes it once a second."""
+        self._status["last_step"] = progress.last_step
+        self._status["processes"] = [{"host": host, **process} for host, process in progress.processes]
+        if time.monotonic() - self._written >= STATUS_SECONDS:
+            self._put("stopping" if progress.ending else "running", progress.ending)
+
+    def close(self, ending: Ending) -> None:
+        """Writes for the last time."""
+        self._put("ended", ending)
+
+    def _put(self, state: str, ending: Ending | None) -> None:
         self._written = time.monotonic()
-        status = {
-            **self._facts,
-            "state": "ended" if progress is None else "stopping" if ending else "running",
-            "reason": ending.reason if ending else None,
-            "started": self._started,
-            "heartbeat": time.time(),
-            **self._progress,
-        }
+        self._status |= {"state": state, "reason": ending.reason if ending else None, "heartbeat": time.time()}
         with suppress(OSError):  # a full disk must not end a run that can go on
-            write_json(self._path, status)
+            write_json(self._path, self._status)

@@ -1,0 +1,113 @@
+"""What is shown of a run while it goes on, from the events that its processes write."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from seatrial import events
+from seatrial.launch.follow import Ending, Progress
+from seatrial.launch.live import Tail, View
+
+
+def progress(num_processes: int = 1, **fields: Any) -> Progress:
+    seen = Progress(planned_steps=40)
+    processes = [
+        {"rank": rank, "state": "running", "suspended": False, "last_step": None, **fields}
+        for rank in range(num_processes)
+    ]
+    seen.see({f"h{p['rank']}": {"processes": [p]} for p in processes}, 0.0)
+    return seen
+
+
+def show(run_dir: Path, *, terminal: bool, width: int = 80, num_processes: int = 1, name: str = "a-run") -> str:
+    """Everything that a view writes for a run of 40 steps, 30 of which are done."""
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=width, no_color=True, highlight=False)
+    writers = [events.Writer(run_dir / f"events-{rank}.jsonl") for rank in range(num_processes)]
+    with View(run_dir, name=name, planned_steps=40, console=console) as view:
+        view.update(progress(num_processes))
+        for rank, writer in enumerate(writers):
+            writer.write(
+                events.RunStarted(
+                    process=rank,
+                    num_processes=num_processes,
+                    num_devices=8,
+                    device_kind="cpu",
+                    num_parameters=1_234_567,
+                )
+            )
+        for step in range(30):
+            for rank, writer in enumerate(writers):
+                seconds = 90.0 if step == 0 else 2.0
+                writer.write(events.Step(process=rank, step=step, seconds=seconds, tokens=2048, loss=6 - step / 10))
+            view.update(progress(num_processes))
+    for writer in writers:
+        writer.close()
+    return output.getvalue()
+
+
+def test_without_a_terminal_it_is_a_line_now_and_then(tmp_path: Path) -> None:
+    lines = show(tmp_path, terminal=False).splitlines()
+    assert lines[0] == "a-run: 1.2 M parameters on 8 × cpu in 1 process"
+    assert [line.split()[1] for line in lines[1:]] == [f"{n}/40" for n in (1, 4, 8, 12, 16, 20, 24, 28)]
+    assert lines[1] == "step 1/40  loss 6.000"
+    assert lines[-1] == "step 28/40  loss 3.300  1,024 tokens/s  2.000 s/step  0:00:24 left"
+
+
+def test_on_a_terminal_the_display_is_live(tmp_path: Path) -> None:
+    shown = show(tmp_path, terminal=True)
+    assert "30/40" in shown
+    assert "0:00:20 left" in shown
+    assert "rank 0" not in shown
+
+
+def test_more_than_one_process_have_a_row_each(tmp_path: Path) -> None:
+    last = show(tmp_path, terminal=True, num_processes=2).rpartition("in 2 processes")[2]
+    assert "rank 0 on h0: running, step 30" in last
+    assert "rank 1 on h1: running, step 30" in last
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_a_narrow_terminal_is_not_overrun(tmp_path: Path, width: int) -> None:
+    last = show(tmp_path, terminal=True, width=width, num_processes=2).rpartition("a-run")[2]
+    rows = [row for row in last.split("\n")[1:] if "\x1b" not in row]
+    assert rows
+    assert all(len(row.rstrip("\r")) <= width for row in rows)
+
+
+def test_a_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    shown = show(tmp_path, terminal=False, name="evil\x1b]0;owned\x07\x1b[2J[bold]name\nsecond line")
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[bold]name�second line" in shown
+
+
+def test_that_it_is_being_stopped_is_said_once(tmp_path: Path) -> None:
+    output = io.StringIO()
+    stopping = progress()
+    stopping.ending = Ending(reason="no_progress")
+    with View(tmp_path, name="a-run", planned_steps=40, console=Console(file=output)) as view:
+        for _ in range(3):
+            view.update(stopping)
+    assert output.getvalue() == "stopping: no progress\n"
+
+
+def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "events-0.jsonl"
+    tail = Tail(path)
+    assert tail.read() == []
+    lines = [events.dumps(events.Step(step=n, loss=math.inf)) + "\n" for n in range(3)]
+    with path.open("w") as file:
+        file.write(lines[0] + lines[1][:20])
+        file.flush()
+        assert [getattr(event, "step", None) for event in tail.read()] == [0]
+        assert tail.read() == []
+        file.write(lines[1][20:] + lines[2])
+        file.flush()
+    assert [getattr(event, "step", None) for event in tail.read()] == [1, 2]
