@@ -87,8 +87,10 @@ class Browser:
     def requests(self) -> list[str]:
         """Every URL that the page asked for."""
         messages = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
-        sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [url for url in sent if not url.startswith("data:,")]
+        sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        # The page that the browser itself begins with may still be loading.
+        own = [request for request in sent if not request["documentURL"].startswith("chrome://")]
+        return [request["request"]["url"] for request in own if request["request"]["url"] != "data:,"]
 
     def _drain(self) -> None:
         self._driver.get_log("browser")
