@@ -25,6 +25,7 @@ from tests.processes import processes_with, wait_until
 SEATRIAL = [sys.executable, "-c", "from seatrial.cli import main; main()"]
 CVS = Path(__file__).parents[1] / "configs" / "cvs"
 FOREVER = 1_000_000
+CANARY = "canary-6f0e"
 
 TINY = {
     "name": "tiny",
@@ -104,7 +105,8 @@ def reason(run_dir: Path) -> str:
 def passed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of two processes that passed: (its directory, what it printed)."""
     folder = tmp_path_factory.mktemp("passed")
-    code, text = end_of(start(write_config(folder, steps=20, **TWO_PROCESSES), folder / "run"), 200)
+    config = write_config(folder, steps=20, execution={"environment": {"HF_TOKEN": CANARY}}, **TWO_PROCESSES)
+    code, text = end_of(start(config, folder / "run"), 200)
     assert code == 0, text
     return folder / "run", text
 
@@ -128,6 +130,13 @@ def test_a_run_that_passes_leaves_everything_behind(passed: tuple[Path, str]) ->
     assert "step 20/20" in text
     assert "PASS" in text
     assert str(Path("run") / "report.html") in text
+
+
+def test_a_secret_of_the_configuration_is_in_no_file_but_its_copy(passed: tuple[Path, str]) -> None:
+    run_dir, text = passed
+    files = [path for path in run_dir.rglob("*") if path.is_file()]
+    assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == ["config.json"]
+    assert CANARY not in text
 
 
 def test_it_can_be_judged_and_reported_again(passed: tuple[Path, str]) -> None:

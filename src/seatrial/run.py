@@ -129,7 +129,12 @@ def judge_run(run_dir: Path, *, as_json: bool) -> tuple[str, Verdict]:
 
     plan = _read_plan(run_dir)
     spec = from_dict(plan["spec"])
-    measured = metrics.measure(events.read_run(run_dir), spec)
+    try:
+        record = events.read_run(run_dir)
+    except ValueError as error:
+        why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
+        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
+    measured = metrics.measure(record, spec)
     judged = verdict.judge(measured, spec, rehearsal=plan["rehearsal"] is not None)
     write_json(run_dir / "metrics.json", metrics.to_dict(measured))
     write_json(run_dir / "verdict.json", verdict.to_dict(judged))

@@ -174,7 +174,7 @@ def _stuck(progress: Progress, text: str) -> Ending:
 
 
 class Interrupts:
-    """Counts requests to stop: Ctrl-C, termination, a closed terminal."""
+    """Counts requests to stop: Ctrl-C, termination, a closed terminal. Only the main thread can."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -197,36 +197,34 @@ def follow(
     *,
     planned_steps: int,
     deadlines: Deadlines,
+    interrupts: Interrupts,
     on_progress: Callable[[Progress], None],
 ) -> Ending:
     """Follows a job to its end, stops what has to be stopped, and says how it ended.
 
-    `on_progress` is called a few times a second. An interrupt ends the run in order, a second one at once. Must be
-    called in the main thread.
+    `on_progress` is called a few times a second. An interrupt ends the run in order, a second one at once.
     """
     progress, since, pressed = Progress(planned_steps=planned_steps), 0.0, False
-    with Interrupts().caught() as interrupts:
-        while True:
-            gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
-            now = time.monotonic()
-            progress.see({node.name: status for node in nodes if (status := node.status())}, now)
-            if progress.ending is None:
-                progress.ending = _judge(progress, gone, interrupts.count, deadlines, now)
-                if progress.ending is not None:
-                    since = now
-                    for node in nodes if progress.ending.reason != "completed" else ():
-                        node.stop(now=False)
-            on_progress(progress)
+    while True:
+        gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
+        now = time.monotonic()
+        progress.see({node.name: status for node in nodes if (status := node.status())}, now)
+        if progress.ending is None:
+            progress.ending = _judge(progress, gone, interrupts.count, deadlines, now)
             if progress.ending is not None:
-                if len(gone) == len(nodes):
-                    return _with_stopped(progress.ending, progress)
-                if not pressed and (interrupts.count > 1 or now - since > STOP_SECONDS):
-                    pressed = True
-                    for node in nodes:
-                        node.stop(now=True)
-                if now - since > 2 * STOP_SECONDS:  # an agent that does not even end its own life
-                    return _with_stopped(progress.ending, progress)
-            time.sleep(POLL_SECONDS)
+                since = now
+                for node in nodes if progress.ending.reason != "completed" else ():
+                    node.stop(now=False)
+        on_progress(progress)
+        if progress.ending is not None:
+            # Twice the time is for an agent that does not even end its own life.
+            if len(gone) == len(nodes) or now - since > 2 * STOP_SECONDS:
+                return _with_stopped(progress.ending, progress)
+            if not pressed and (interrupts.count > 1 or now - since > STOP_SECONDS):
+                pressed = True
+                for node in nodes:
+                    node.stop(now=True)
+        time.sleep(POLL_SECONDS)
 
 
 def _judge(progress: Progress, gone: list[str], interrupts: int, deadlines: Deadlines, now: float) -> Ending | None:

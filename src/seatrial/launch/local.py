@@ -22,7 +22,7 @@ from seatrial import events
 from seatrial.command import Secret
 from seatrial.launch import agent
 from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Progress, Status, follow
+from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Progress, Status, follow
 from seatrial.plan import Machine, Plan, Process
 
 GRACE_SECONDS = 5.0
@@ -152,11 +152,18 @@ def run_locally(
 
     nodes: list[LocalNode] = []
     try:
-        for host, processes in plan.hosts.items():
-            jobs = [job(plan, host.name, processes, run_dir, lease_seconds, masked=m) for m in (True, False)]
-            write_json(run_dir / "launch" / f"agent-{host.name}.json", jobs[0])
-            nodes.append(LocalNode(host.name, jobs[1], agent_file))
-        ending = follow(nodes, planned_steps=plan.spec.steps, deadlines=deadlines, on_progress=progressed)
+        with Interrupts().caught() as interrupts:
+            for host, processes in plan.hosts.items():
+                jobs = [job(plan, host.name, processes, run_dir, lease_seconds, masked=m) for m in (True, False)]
+                write_json(run_dir / "launch" / f"agent-{host.name}.json", jobs[0])
+                nodes.append(LocalNode(host.name, jobs[1], agent_file))
+            ending = follow(
+                nodes,
+                planned_steps=plan.spec.steps,
+                deadlines=deadlines,
+                interrupts=interrupts,
+                on_progress=progressed,
+            )
         ending = _told_by_the_trainer(ending, run_dir)
         for fault in ending.faults:
             writer.write(fault)
@@ -207,9 +214,10 @@ def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
     """A process that stopped because its loss was not finite did not die: its own events say so."""
     if ending.reason != "died":
         return ending
-    ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
-    if any(event.reason == "non_finite_loss" for event in ended):
-        return Ending(reason="non_finite_loss", exit_code=ending.exit_code)
+    with suppress(ValueError):  # a damaged record: whoever judges it will say so
+        ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
+        if any(event.reason == "non_finite_loss" for event in ended):
+            return Ending(reason="non_finite_loss", exit_code=ending.exit_code)
     return ending
 
 
