@@ -16,12 +16,13 @@ PACKAGES = ("seatrial", "typer", "rich", "pydantic", "PyYAML", "jinja2", "numpy"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, usable cores, memory and system; no names, no paths."""
+    """Processor, usable cores, memory, system, and how busy it was in the last minute; no names, no paths."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.machine()}",
+        "load_average": round(os.getloadavg()[0], 2),
     }
 
 

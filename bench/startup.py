@@ -58,7 +58,9 @@ def main() -> None:
         results.append({"command": shown, "median_seconds": median, "goal_seconds": goal, "seconds": times})
 
     facts = record.machine()
-    print(f"on {facts['cpu']}, {facts['cores']} cores, Python {record.versions()['python']}")
+    print(
+        f"on {facts['cpu']}, {facts['cores']} cores, load {facts['load_average']}, Python {record.versions()['python']}"
+    )
     print(f"written: {record.write('startup', {'results': results}).relative_to(ROOT)}")
 
 
