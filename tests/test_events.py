@@ -66,8 +66,39 @@ def test_an_older_reader_reads_a_newer_file():
     assert events.loads(line) == EVENTS[1]
     with pytest.raises(ValueError, match="not an event"):
         events.loads('{"kind": "unheard_of"}')
-    with pytest.raises(ValueError, match="incomplete step"):
+    with pytest.raises(ValueError, match="broken or incomplete step"):
         events.loads('{"kind": "step"}')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "step", "step": 0, "loss": "abc"}',
+        '{"kind": "step", "step": 0, "loss": [1]}',
+        '{"kind": "step", "step": 0, "seconds": true}',
+        '{"kind": "step", "step": "3"}',
+        '{"kind": "step", "step": null}',
+        '{"kind": "step", "step": -1}',
+        '{"kind": "step", "step": 1.5}',
+        '{"kind": "step", "step": 0, "wall_time": "x"}',
+        '{"kind": "step", "step": 0, "wall_time": "nan"}',
+        '{"kind": "step", "step": 0, "process": "0"}',
+        '{"kind": "step", "step": 0, "reported": [1]}',
+        '{"kind": "step", "step": 0, "reported": {"x": "y"}}',
+        '{"kind": ["step"], "step": 0}',
+        '{"kind": "run_started", "num_devices": 0}',
+        '{"kind": "run_started", "num_devices": "8"}',
+        '{"kind": "run_started", "facts": "x"}',
+        '{"kind": "run_started", "device_kind": 5}',
+        '{"kind": "run_ended"}',
+        "[" * 200_000,
+        "3",
+    ],
+    ids=lambda line: line[:60],
+)
+def test_a_line_that_is_no_sound_event_is_one_error(line):
+    with pytest.raises(ValueError, match=r"event|Expecting|impossible"):
+        events.loads(line)
 
 
 def test_merge_orders_by_wall_time(tmp_path):

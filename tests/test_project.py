@@ -142,3 +142,15 @@ def test_the_wheel_is_whole(tmp_path: Path) -> None:
     assert "seatrial/py.typed" in packed
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
     assert [name for name in packed if name.startswith(("tests", "bench", "docs"))] == []
+
+
+def test_the_readme_shows_what_check_really_prints():
+    """Each line of README's example is in the output of the command above it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command, shown = re.search(r"\$ (seatrial check [^\n]+)\n```\n\n```text\n(.*?)```", readme, re.DOTALL).groups()
+    result = subprocess.run(
+        [sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    printed = result.stdout.splitlines()
+    assert [line for line in shown.splitlines() if line not in (*printed, "…")] == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -190,12 +192,17 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        from seatrial.report.problems import render_text
+        from seatrial.report.problems import render_json, render_text
 
-        typer.echo(render_text(error.problems), err=True)
+        as_json = "--format=json" in sys.argv or ("--format", "json") in pairwise(sys.argv)
+        typer.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
         sys.exit(error.exit_code)
     except SeatrialError as error:
         typer.echo(f"seatrial: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:  # a full disk behind a redirection, a terminal that went away
+        with suppress(OSError):
+            typer.echo(f"seatrial: {error}", err=True)
+        sys.exit(3)

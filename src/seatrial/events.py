@@ -11,7 +11,7 @@ import heapq
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -124,15 +124,48 @@ def encode(value: Any) -> Any:
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def _decode(name: str, value: Any) -> Any:
-    if name == "reported":
-        return {k: _NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in value.items()}
-    if name in _FLOATS and isinstance(value, str):
-        return _NON_FINITE.get(value, value)
+def _number(value: Any) -> float:
+    if isinstance(value, str) and value in _NON_FINITE:
+        return _NON_FINITE[value]
+    if type(value) not in (int, float):  # a bool is an int to isinstance
+        raise TypeError("not a number")
+    return value  # type: ignore[no-any-return]
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("not an integer")
     return value
 
 
-_FLOATS = {f.name for k in KINDS.values() for f in dataclasses.fields(k) if "float" in str(f.type)}
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not text")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not a mapping")
+    return value
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    return {name: _number(number) for name, number in _mapping(value).items()}
+
+
+# Annotation of a field → what reads its JSON value, or raises TypeError.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": _integer, "float": _number, "str": _text, "Mapping[str, Any]": _mapping, "Mapping[str, float]": _numbers,
+}  # fmt: skip
+_LEAST = {"step": 0, "attempt": 1, "num_processes": 1, "num_devices": 1}
+
+
+def _fields(kind: type[Event]) -> dict[str, Callable[[Any], Any]]:
+    return {f.name: _READERS[str(f.type).removesuffix(" | None")] for f in dataclasses.fields(kind)}
+
+
+_FIELDS = {name: _fields(kind) for name, kind in KINDS.items()}
 
 
 def dumps(event: Event) -> str:
@@ -146,15 +179,21 @@ def loads(line: str) -> Event:
 
     Raises ValueError for a line that is not an event.
     """
-    data = json.loads(line)
-    if not isinstance(data, dict) or data.get("kind") not in KINDS:
-        raise ValueError(f"not an event: {line[:80]!r}")
-    kind = KINDS[data["kind"]]
-    known = {f.name for f in dataclasses.fields(kind)}
     try:
-        return kind(**{k: _decode(k, v) for k, v in data.items() if k in known})
+        data = json.loads(line)
+    except RecursionError as error:
+        raise ValueError(f"not an event, but thousands of brackets: {line[:80]!r}") from error
+    if not isinstance(data, dict) or data.get("kind") not in list(KINDS):  # a list: the value may not be hashable
+        raise ValueError(f"not an event: {line[:80]!r}")
+    read = _FIELDS[data["kind"]]
+    try:
+        values = {name: read[name](value) for name, value in data.items() if name in read and value is not None}
+        event = KINDS[data["kind"]](**values)
     except TypeError as error:
-        raise ValueError(f"an incomplete {kind.kind} event: {line[:80]!r}") from error
+        raise ValueError(f"a broken or incomplete {data['kind']} event ({error}): {line[:80]!r}") from error
+    if not math.isfinite(event.wall_time) or any(values.get(field, least) < least for field, least in _LEAST.items()):
+        raise ValueError(f"a {data['kind']} event with an impossible number: {line[:80]!r}")
+    return event
 
 
 class Writer:

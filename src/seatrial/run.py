@@ -127,15 +127,14 @@ def judge_run(run_dir: Path, *, as_json: bool) -> tuple[str, Verdict]:
     from seatrial import metrics, verdict
     from seatrial.report.gather import gather
 
-    plan = _read_plan(run_dir)
-    spec = from_dict(plan["spec"])
+    spec, was_rehearsal = _read_plan(run_dir)
     try:
         record = events.read_run(run_dir)
     except ValueError as error:
         why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     measured = metrics.measure(record, spec)
-    judged = verdict.judge(measured, spec, rehearsal=plan["rehearsal"] is not None)
+    judged = verdict.judge(measured, spec, rehearsal=was_rehearsal)
     write_json(run_dir / "metrics.json", metrics.to_dict(measured))
     write_json(run_dir / "verdict.json", verdict.to_dict(judged))
     return _rendered(gather(run_dir), "json" if as_json else "text"), judged
@@ -248,12 +247,14 @@ def _asked(resolved: Resolved) -> dict[str, Any]:
     return {"spec": without_secrets(_spec(resolved)), "origins": origins, "problems": problems}
 
 
-def _read_plan(run_dir: Path) -> dict[str, Any]:
+def _read_plan(run_dir: Path) -> tuple[RunSpec, bool]:
+    """The spec that was run, and whether it was a rehearsal."""
     try:
         plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
-        return {"spec": plan["spec"], "rehearsal": plan["rehearsal"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why, fix = f"no plan.json of a run can be read there ({error})", "name the directory that a run printed"
+        return from_dict(plan["spec"]), plan["rehearsal"] is not None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
 
 

@@ -67,9 +67,10 @@ class _Paint:
         return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if self._enabled else text
 
 
-def is_colorful(stream: TextIO) -> bool:
-    """Whether colours would be seen there, and are wanted (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def is_colorful(stream: TextIO | None) -> bool:
+    """Whether colours would be seen there (None: the stream is closed), and are wanted (https://no-color.org)."""
+    unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream is not None and stream.isatty() and not unwanted
 
 
 def _head(problem: Problem, paint: _Paint) -> str:
