@@ -215,6 +215,27 @@ def test_missing_steps_are_listed_and_a_sparse_log_has_none() -> None:
     assert metrics.measure(resumed, spec).completion.missing_steps == ()
 
 
+def test_a_record_of_our_own_has_every_step() -> None:
+    spec = make_spec(steps=30)
+    every_second = [step for step in streams.steps(spec) if step.step % 2 == 0]
+    assert metrics.measure(every_second, spec).completion.missing_steps == ()
+    native = metrics.measure([streams.started(spec), *every_second], spec).completion
+    assert native.missing_steps == tuple((n, n) for n in range(1, 28, 2))
+    ends = [step for step in streams.steps(spec) if step.step in (0, 29)]
+    for run in (ends, [streams.started(spec), *ends]):
+        assert metrics.measure(run, spec).completion.missing_steps == ((1, 28),)
+    late = [step for step in streams.steps(spec) if step.step >= 10 and step.step % 5 == 0]  # begins too late for that
+    assert metrics.measure(late, spec).completion.missing_steps[0] == (0, 9)
+    holed = [step for step in streams.steps(spec) if step.step % 5 == 0 and step.step != 15]
+    assert metrics.measure(holed, spec).completion.missing_steps == ((15, 15),)
+
+
+def test_a_step_number_costs_nothing() -> None:
+    spec = make_spec(steps=30)
+    far = [*streams.steps(spec), events.Step(step=10**15)]
+    assert metrics.measure(far, spec).completion.missing_steps == ((30, 10**15 - 1),)
+
+
 def test_steps_may_be_counted_from_one() -> None:
     spec = make_spec(steps=30)
     from_one = metrics.measure(streams.steps(spec, first=1, last=30), spec).completion

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import pairwise
+from statistics import median_low
 
 from seatrial import flops
 from seatrial.events import Checkpoint, Event, Fault, RunEnded, RunStarted
-from seatrial.metrics.record import Ranges, Record, ranges
+from seatrial.metrics.record import Ranges, Record
 from seatrial.spec import RunSpec
 
 _ENDS = ("completed", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss")
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}  # of several processes' ends, the worst counts
 # Which faults can be the cause of the others: by row, then by time. A peer that was stopped never is.
 _CAUSES = (("non_finite_loss", "process_died", "start_failed", "no_progress"), ("step_failed",))
+
+REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def measure_completion(
         counted_from=counted_from,
         num_steps=len(steps),
         last_step=steps[-1] if steps else None,
-        missing_steps=_missing(steps, None if restored else counted_from),
+        missing_steps=_missing(own, counted_from, restored=restored),
         num_processes=max(own.started.num_processes if own.started else 1, sum(1 for r in (own, *others) if r.steps)),
         processes=tuple(sorted((_process(record) for record in (own, *others)), key=lambda p: p.process)),
         attempts=tuple(Attempt(first_step=a[0].step, last_step=a[-1].step, num_steps=len(a)) for a in own.attempts),
@@ -130,14 +132,25 @@ def _process(record: Record) -> ProcessRecord:
     )
 
 
-def _missing(steps: Sequence[int], first: int | None) -> Ranges:
-    """The steps without a record, up to the last one that has; a log may report every n-th step only."""
+def _missing(record: Record, counted_from: int, *, restored: bool) -> Ranges:
+    """The steps without a record, up to the last one that has one; what came before a restored checkpoint is no gap."""
+    steps = [step.step for step in record.steps]
     if not steps:
         return ()
-    stride = max(1, int(np.median(np.diff(steps)))) if len(steps) > 1 else 1
-    begin = first if first is not None and stride == 1 else steps[0]
-    seen = set(steps)
-    return ranges(step for step in range(begin, steps[-1], stride) if step not in seen)
+    stride = 1 if record.started else _stride(steps, restored=restored)
+    begin = counted_from if stride == 1 and not restored else steps[0]
+    return tuple(
+        (before + stride, max(before + stride, after - stride))
+        for before, after in pairwise([begin - stride, *steps])
+        if after - before > stride
+    )
+
+
+def _stride(steps: Sequence[int], *, restored: bool) -> int:
+    """A foreign log may report every n-th step only; it does if it does so from the start, and again and again."""
+    gaps = [after - before for before, after in pairwise(steps)]
+    stride = median_low(gaps) if gaps else 1
+    return stride if gaps.count(stride) >= REGULAR_GAPS and (restored or steps[0] <= stride) else 1
 
 
 def _differences(spec: RunSpec, started: RunStarted | None) -> tuple[str, ...] | None:
