@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from seatrial.launch.agent import PEER_LOST, describe_exit
-from seatrial.launch.follow import Deadlines, Ending, Progress, conclude, overdue
+from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, describe_exit
+from seatrial.launch.follow import Deadlines, Ending, Progress, _judge, conclude, overdue
 
 NOW = 1000.0
 
@@ -98,12 +99,51 @@ def stepping(*, last: int, median: float = 1.0, state: str = "running") -> Progr
         (stepping(last=3), "no step after step 3", 60),
         (stepping(last=3, median=20.0), "no step after step 3", 200),
         (stepping(last=9), "not all processes have ended after the last step", 30),
-        (stepping(last=3, state="exited"), "not all processes have ended after the last step", 30),
+        (stepping(last=3, state="exited"), "not all processes have ended after rank 0 ended", 30),
     ],
 )
 def test_each_phase_has_its_deadline(seen: Progress, after: str, limit: float) -> None:
     assert overdue(seen, LIMITS, NOW + limit - 1) is None
     assert after in str(overdue(seen, LIMITS, NOW + limit + 1))
+
+
+def seen_at(*moments: tuple[float, list[dict[str, Any]]]) -> Progress:
+    """A run of 10 steps on one host, as it looked at some moments."""
+    seen = Progress(planned_steps=10, started=0.0)
+    for now, processes in moments:
+        seen.see({"h0": {"state": "running", "stop_reason": None, "processes": processes}}, now)
+    return seen
+
+
+def test_the_time_to_end_counts_from_the_first_exit_not_from_a_step_long_before_it() -> None:
+    left = done(1, last_step=2)
+    seen = seen_at(
+        (100.0, [process(0, last_step=2), process(1, last_step=2)]), (150.0, [process(0, last_step=2), left])
+    )
+    assert overdue(seen, LIMITS, 179.0) is None
+    seen.see({"h0": {"state": "running", "stop_reason": None, "processes": [process(0, last_step=2), left]}}, 181.0)
+    assert "after rank 1 ended for 31 s" in str(overdue(seen, LIMITS, 181.0))
+
+
+def test_the_time_to_end_counts_from_the_last_step_if_that_came_after_the_first_exit() -> None:
+    seen = seen_at(
+        (100.0, [process(0, last_step=8), done(1, last_step=8)]), (120.0, [process(0, last_step=9), done(1)])
+    )
+    assert overdue(seen, LIMITS, 149.0) is None
+    assert "after rank 1 ended for 31 s" in str(overdue(seen, LIMITS, 151.0))
+
+
+def test_a_peer_that_leaves_in_a_long_step_is_no_lack_of_progress() -> None:
+    now = time.time()
+    left = done(1, PEER_LOST, last_step=2, ended=now)
+    seen = seen_at(
+        (100.0, [process(0, last_step=2), process(1, last_step=2)]), (150.0, [process(0, last_step=2), left])
+    )
+    assert _judge(seen, [], 0, LIMITS, 150.0) is None  # the cause may still show
+    left["ended"] = now - SETTLE_SECONDS - 1
+    ending = _judge(seen, [], 0, LIMITS, 153.0)
+    assert ending is not None
+    assert (ending.reason, ending.exit_code, ending.faults[0].where) == ("died", PEER_LOST, "rank 1 on h0")
 
 
 def test_the_pace_is_taken_from_the_steps_seen() -> None:

@@ -71,6 +71,7 @@ class Progress:
     last_step: int | None = None
     step_seen: float = 0.0  # when last_step came, monotonic
     intervals: list[float] = field(default_factory=list)
+    first_exit: tuple[int, float] | None = None  # (rank, when it was seen, monotonic) of the first that ended
     ending: Ending | None = None  # known as soon as the processes are being stopped
 
     def see(self, statuses: dict[str, Status], now: float) -> None:
@@ -83,6 +84,9 @@ class Progress:
                 self.intervals.append((now - self.step_seen) / (newest - self.last_step))
                 del self.intervals[:-100]
             self.last_step, self.step_seen = newest, now
+        exited = [p["rank"] for _, p in self.processes if p["state"] == "exited"]
+        if exited and self.first_exit is None:
+            self.first_exit = exited[0], now
 
     @property
     def processes(self) -> list[tuple[str, dict[str, Any]]]:
@@ -95,11 +99,14 @@ def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
     """What should have happened by the monotonic time `now`, as a sentence; None while all is in time."""
     if not progress.processes:
         return _late("no agent has reported", now - progress.started, deadlines.start_seconds)
+    if progress.first_exit is not None:
+        rank, seen = progress.first_exit
+        waited = now - max(seen, progress.step_seen)
+        return _late(f"not all processes have ended after rank {rank} ended", waited, deadlines.shutdown_seconds)
     if progress.last_step is None:
         return _late("no first step (compilation included)", now - progress.started, deadlines.first_step_seconds)
     waited = now - progress.step_seen
-    ended = any(process["state"] == "exited" for _, process in progress.processes)
-    if ended or progress.last_step >= progress.planned_steps - 1:
+    if progress.last_step >= progress.planned_steps - 1:
         return _late("not all processes have ended after the last step", waited, deadlines.shutdown_seconds)
     median = statistics.median(progress.intervals) if progress.intervals else 0.0
     limit = max(deadlines.step_seconds, deadlines.step_medians * median)
