@@ -6,13 +6,14 @@ import json
 import math
 import random
 import statistics
+from collections.abc import Sequence
 
 import pytest
 
 from seatrial import events, metrics
 from seatrial.metrics import show_ranges
 from seatrial.presets import MODELS
-from seatrial.spec import Batch, Precision, Topology
+from seatrial.spec import Batch, Precision, RunSpec, Topology
 from tests import streams
 from tests.streams import START, falling, make_spec, rising, whole_run
 
@@ -60,7 +61,7 @@ def test_random_streams_against_a_recount() -> None:
         completion, numerics, times = result.completion, result.numerics, result.performance.step_times
         assert [a.num_steps for a in completion.attempts] == [len(a) for a in attempts]
         assert (completion.num_steps, completion.last_step) == (len(record), record[-1].step)
-        assert completion.missing_steps == ()
+        assert completion.processes[0].missing_steps == ()
 
         losses = [s.loss for s in record if s.loss is not None]
         finite = [x for x in losses if math.isfinite(x)]
@@ -205,35 +206,38 @@ def test_a_line_that_comes_twice_counts_once() -> None:
     assert metrics.measure(twice, spec) == metrics.measure(once, spec)
 
 
+def missing(run: Sequence[events.Event], spec: RunSpec) -> metrics.Ranges:
+    return metrics.measure(run, spec).completion.processes[0].missing_steps
+
+
 def test_missing_steps_are_listed_and_a_sparse_log_has_none() -> None:
     spec = make_spec(steps=30)
     holes = [step for step in streams.steps(spec) if step.step not in (0, 1, 7, 8, 20)]
-    assert metrics.measure(holes, spec).completion.missing_steps == ((0, 1), (7, 8), (20, 20))
+    assert missing(holes, spec) == ((0, 1), (7, 8), (20, 20))
     every_fifth = [step for step in streams.steps(spec, first=1) if step.step % 5 == 0]
-    assert metrics.measure(every_fifth, spec).completion.missing_steps == ()
+    assert missing(every_fifth, spec) == ()
     resumed = [events.Checkpoint(wall_time=START, action="restore", step=11), *streams.steps(spec, first=12)]
-    assert metrics.measure(resumed, spec).completion.missing_steps == ()
+    assert missing(resumed, spec) == ()
 
 
 def test_a_record_of_our_own_has_every_step() -> None:
     spec = make_spec(steps=30)
     every_second = [step for step in streams.steps(spec) if step.step % 2 == 0]
-    assert metrics.measure(every_second, spec).completion.missing_steps == ()
-    native = metrics.measure([streams.started(spec), *every_second], spec).completion
-    assert native.missing_steps == tuple((n, n) for n in range(1, 28, 2))
+    assert missing(every_second, spec) == ()
+    assert missing([streams.started(spec), *every_second], spec) == tuple((n, n) for n in range(1, 28, 2))
     ends = [step for step in streams.steps(spec) if step.step in (0, 29)]
     for run in (ends, [streams.started(spec), *ends]):
-        assert metrics.measure(run, spec).completion.missing_steps == ((1, 28),)
+        assert missing(run, spec) == ((1, 28),)
     late = [step for step in streams.steps(spec) if step.step >= 10 and step.step % 5 == 0]  # begins too late for that
-    assert metrics.measure(late, spec).completion.missing_steps[0] == (0, 9)
+    assert missing(late, spec)[0] == (0, 9)
     holed = [step for step in streams.steps(spec) if step.step % 5 == 0 and step.step != 15]
-    assert metrics.measure(holed, spec).completion.missing_steps == ((15, 15),)
+    assert missing(holed, spec) == ((15, 15),)
 
 
 def test_a_step_number_costs_nothing() -> None:
     spec = make_spec(steps=30)
     far = [*streams.steps(spec), events.Step(step=10**15)]
-    assert metrics.measure(far, spec).completion.missing_steps == ((30, 10**15 - 1),)
+    assert missing(far, spec) == ((30, 10**15 - 1),)
 
 
 def test_steps_may_be_counted_from_one() -> None:

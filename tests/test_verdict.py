@@ -95,7 +95,38 @@ CASES: dict[str, tuple[str, str, str, Callable[[RunSpec], list[events.Event]]]] 
             ended("died", -1, exit_code=75),
         ],
     ),
-    "all steps done, but no end marker": ("pass", "orderly end", "not_applicable", lambda s: [started(s), *steps(s)]),
+    "all steps done, but no end marker": (
+        "inconclusive", "orderly end", "inconclusive", lambda s: [started(s), *steps(s)],
+    ),
+    "nothing but steps": ("inconclusive", "orderly end", "inconclusive", lambda s: [*steps(s)]),
+    "no launcher, but the word of the process": (
+        "pass", "orderly end", "pass", lambda s: [started(s), *steps(s), ended()],
+    ),
+    "no word of the process": (
+        "inconclusive", "orderly end", "inconclusive", lambda s: [started(s), *steps(s), ended(process=-1)],
+    ),
+    "no word on what was run": (
+        "inconclusive", "ran as configured", "inconclusive", lambda s: [*steps(s), ended(), ended(process=-1)],
+    ),
+    "the process contradicts the launcher": (
+        "fail", "orderly end", "fail",
+        lambda s: [started(s), *steps(s), ended("died", exit_code=1), ended(process=-1)],
+    ),
+    "completed with an exit code": (
+        "fail", "orderly end", "fail", lambda s: [started(s), *steps(s), ended(exit_code=1), ended(process=-1)],
+    ),
+    "the launcher contradicts itself": (
+        "fail", "orderly end", "fail",
+        lambda s: [*whole_run(s)[:-1], fault("process_died", "rank 0", "killed"), ended(process=-1, at=1001)],
+    ),
+    "first and last step only": (
+        "inconclusive", "record complete", "inconclusive",
+        lambda s: [e for e in whole_run(s) if getattr(e, "step", 0) in (0, 29)],
+    ),
+    "every second step": (
+        "inconclusive", "record complete", "inconclusive",
+        lambda s: [e for e in whole_run(s) if getattr(e, "step", 1) % 2],
+    ),
     "log cut off before the last step": ("fail", "all steps done", "fail", lambda s: [started(s), *steps(s, last=28)]),
     "log cut off at the front": ("inconclusive", "record complete", "inconclusive", lambda s: [*steps(s, first=4)]),
     "first step only": ("fail", "all steps done", "fail", lambda s: [started(s), *steps(s, last=0)]),
@@ -227,9 +258,45 @@ def test_one_process_that_stops_early_fails_the_run() -> None:
 
 def test_a_process_without_a_record_leaves_it_open() -> None:
     spec = make_spec(processes=2)
-    found = judged([started(spec), *steps(spec), ended()], spec)
+    found = judged([started(spec), *steps(spec), ended(), ended(process=-1)], spec)
     assert found.outcome == "inconclusive"
     assert found.headline == "1 of 2 processes report no step."
+
+
+def test_every_process_is_looked_at() -> None:
+    spec, other = make_spec(processes=2), make_spec(processes=2, steps=29)
+    sound = whole_run(spec)
+    for name, run in (
+        ("record complete", [e for e in sound if (e.process, getattr(e, "step", 0)) != (1, 12)]),
+        ("ran as configured", [e for e in sound if not (e.process == 1 and isinstance(e, events.RunStarted))]),
+        ("ran as configured", [started(other, 1) if e == started(spec, 1) else e for e in sound]),
+        ("orderly end", [e for e in sound if not (e.process == 1 and isinstance(e, events.RunEnded))]),
+        ("processes together", [e for e in sound if e.process != 1]),
+    ):
+        found = judged(run, spec)
+        assert (found.outcome, check(found, name).status) in (("fail", "fail"), ("inconclusive", "inconclusive"))
+    assert judged(sound, spec).outcome == "pass"
+
+
+def test_a_record_that_breaks_off_is_said_to() -> None:
+    spec = make_spec()
+    found = judged([started(spec), *steps(spec, last=11)], spec)
+    assert found.outcome == "fail"
+    assert found.headline == ("The record breaks off after step 11 (12 of 30 done): nothing says how the run ended.")
+
+
+def test_an_interrupt_is_blamed_on_nobody() -> None:
+    spec = make_spec(processes=2)
+    run = events.merge(
+        [
+            [started(spec), *steps(spec, last=7), fault("step_failed", "rank 0", "the peer is gone", process=0, at=20)],
+            [started(spec, 1), *steps(spec, 1, last=7)],
+            [fault("peer_stopped", "rank 1 on local1", "told to stop", at=21), ended("interrupted", -1, at=22)],
+        ]
+    )
+    found = judged(run, spec)
+    assert found.headline == "Interrupted after step 7 (8 of 30 done)."
+    assert check(found, "orderly end").evidence == ()
 
 
 def test_processes_that_disagree_fail() -> None:

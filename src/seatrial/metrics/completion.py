@@ -35,8 +35,10 @@ class ProcessRecord:
 
     process: int
     host: str
+    described: bool
     num_steps: int
     last_step: int | None
+    missing_steps: Ranges
     reason: str | None
     exit_code: int | None
 
@@ -57,15 +59,15 @@ class Completion:
     """How far the run came and how it ended, by the process whose record counts.
 
     `counted_from` is the number of its first step, by its own counting; `reason` and `exit_code` are the launcher's
-    word, or else the worst that a process said; `differences` are between what was asked for and what the run says it
-    did, None where it says nothing.
+    word, or else the worst that a process said; `culprit` is the first fault that can be a cause, unless the run was
+    interrupted; `differences` are between what was asked for and what the processes say they did, None where none says
+    anything.
     """
 
     planned_steps: int
     counted_from: int
     num_steps: int
     last_step: int | None
-    missing_steps: Ranges
     num_processes: int
     processes: tuple[ProcessRecord, ...]
     attempts: tuple[Attempt, ...]
@@ -98,35 +100,45 @@ def measure_completion(
         for e in events
         if isinstance(e, Fault)
     )
-    said = [record.ended for record in (own, *others) if record.ended]
+    trainers = (own, *others)
+    said = [record.ended for record in trainers if record.ended]
+    started = [record.started for record in trainers if record.started]
     end = launcher or max(said, key=lambda end: _RANK.get(end.reason, len(_RANK)), default=None)
     steps = [step.step for step in own.steps]
-    counted_from = 1 if steps and steps[0] == 1 else 0  # Megatron counts from 1, MaxText and Seatrial from 0
+    counted_from = int(not own.started and steps[:1] == [1])  # Megatron counts from 1, MaxText and Seatrial from 0
     restored = any(isinstance(e, Checkpoint) and e.action == "restore" for e in events)
     return Completion(
         planned_steps=spec.steps,
         counted_from=counted_from,
         num_steps=len(steps),
         last_step=steps[-1] if steps else None,
-        missing_steps=_missing(own, counted_from, restored=restored),
-        num_processes=max(own.started.num_processes if own.started else 1, sum(1 for r in (own, *others) if r.steps)),
-        processes=tuple(sorted((_process(record) for record in (own, *others)), key=lambda p: p.process)),
+        num_processes=max([sum(1 for record in trainers if record.steps), 1, *(s.num_processes for s in started)]),
+        processes=tuple(
+            _process(record, _missing(record, counted_from, restored=restored))
+            for record in sorted(trainers, key=lambda record: record.process)
+        ),
         attempts=tuple(Attempt(first_step=a[0].step, last_step=a[-1].step, num_steps=len(a)) for a in own.attempts),
         reason=end.reason if end else None,
         exit_code=end.exit_code if end else None,
         faults=faults,
-        culprit=next((fault for row in _CAUSES for fault in faults if fault.fault in row), None),
-        differences=_differences(spec, own.started),
+        culprit=_culprit(faults) if end is None or end.reason != "interrupted" else None,
+        differences=_differences(spec, started),
         wall_seconds=max(wall_times) - origin,
     )
 
 
-def _process(record: Record) -> ProcessRecord:
+def _culprit(faults: Sequence[FaultRecord]) -> FaultRecord | None:
+    return next((fault for row in _CAUSES for fault in faults if fault.fault in row), None)
+
+
+def _process(record: Record, missing: Ranges) -> ProcessRecord:
     return ProcessRecord(
         process=record.process,
         host=record.started.host if record.started else "",
+        described=record.started is not None,
         num_steps=len(record.steps),
         last_step=record.steps[-1].step if record.steps else None,
+        missing_steps=missing,
         reason=record.ended.reason if record.ended else None,
         exit_code=record.ended.exit_code if record.ended else None,
     )
@@ -153,13 +165,19 @@ def _stride(steps: Sequence[int], *, restored: bool) -> int:
     return stride if gaps.count(stride) >= REGULAR_GAPS and (restored or steps[0] <= stride) else 1
 
 
-def _differences(spec: RunSpec, started: RunStarted | None) -> tuple[str, ...] | None:
-    if started is None:
+def _differences(spec: RunSpec, started: Sequence[RunStarted]) -> tuple[str, ...] | None:
+    if not started:
         return None
-    rows = (
-        ("steps", started.planned_steps, spec.steps),
-        ("devices", started.num_devices, spec.topology.num_devices),
-        ("tokens per step", started.tokens_per_step, spec.tokens_per_step),
-        ("parameters", started.num_parameters, flops.num_parameters(spec.model)),
-    )
-    return tuple(f"{what}: {ran:,} ran, {asked:,} asked for" for what, ran, asked in rows if ran not in (None, asked))
+    asked = (spec.steps, spec.topology.num_devices, spec.tokens_per_step, flops.num_parameters(spec.model))
+    found = [
+        f"{what}: {ran:,} ran, {expected:,} asked for"
+        for own in started
+        for what, ran, expected in zip(
+            ("steps", "devices", "tokens per step", "parameters"),
+            (own.planned_steps, own.num_devices, own.tokens_per_step, own.num_parameters),
+            asked,
+            strict=True,
+        )
+        if ran not in (None, expected)
+    ]
+    return tuple(dict.fromkeys(found))

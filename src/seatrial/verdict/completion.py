@@ -44,13 +44,18 @@ def _steps(completion: Completion) -> Check:
 
 
 def _record(completion: Completion) -> Check:
-    missing = completion.missing_steps
+    several = len(completion.processes) > 1
+    missing = [
+        (f"rank {process.process}: " if several else "") + show_ranges(process.missing_steps)
+        for process in completion.processes
+        if process.missing_steps
+    ]
     return Check(
         name="record complete",
         axis=AXIS,
         status="pass" if completion.num_steps and not missing else "inconclusive",
         sentence=(
-            f"Not in the record: {show_ranges(missing)}."
+            f"Not in the record: {'; '.join(missing)}."
             if missing
             else "Every step is in the record."
             if completion.num_steps
@@ -80,17 +85,29 @@ def _processes(completion: Completion) -> Check:
 
 
 def _ending(completion: Completion) -> Check:
+    """Every process has to say that it completed; one word, of the launcher too, or one fault against it is enough."""
+    reason, code, processes = completion.reason, completion.exit_code, completion.processes
+    against = [p for p in processes if p.reason not in (None, "completed") or p.exit_code]
+    unsaid = [str(p.process) for p in processes if p.reason is None]
     faults = [f"{f.seconds:.1f} s · {f.fault} · {f.text or f.where}" for f in completion.faults]
-    codes = [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in completion.processes if p.reason]
-    reason, code = completion.reason, completion.exit_code
+    if reason == "interrupted":
+        faults = []  # they follow from it
+    codes = [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in processes if p.reason]
     status: Status
-    if reason is None and not completion.faults:
-        status, sentence = "not_applicable", "The record does not say how the run ended."
-    elif reason == "completed" and not code:
-        status, sentence = "pass", "The run ended by itself."
-    else:
-        words = reason.replace("_", " ") if reason else "without a word on it"
+    if reason not in (None, "completed") or code:
+        words = (reason or "").replace("_", " ")
         status, sentence = "fail", f"The run ended: {words}" + (f", exit code {code}." if code else ".")
+    elif against:
+        word = f"{against[0].reason}, exit code {against[0].exit_code}".replace("_", " ")
+        status, sentence = "fail", f"The run is said to be completed, but rank {against[0].process} ended: {word}."
+    elif completion.culprit:
+        status, sentence = "fail", f"The run did not end in order: {completion.culprit.fault.replace('_', ' ')}."
+    elif reason is None:
+        status, sentence = "inconclusive", "The record does not say how the run ended."
+    elif unsaid:
+        status, sentence = "inconclusive", f"Not in the record: how rank {', '.join(unsaid)} ended."
+    else:
+        status, sentence = "pass", "The run ended by itself."
     return Check(
         name="orderly end",
         axis=AXIS,
@@ -103,13 +120,16 @@ def _ending(completion: Completion) -> Check:
 
 
 def _configuration(completion: Completion) -> Check:
-    """What the run says of itself against what was asked for; a foreign log may say nothing."""
+    """What every process says of itself against what was asked for; a log without a word on its run says nothing."""
     different = completion.differences
+    silent = [str(p.process) for p in completion.processes if not p.described]
     status: Status
-    if different is None:
-        status, sentence = "not_applicable", "The record does not describe the run."
-    elif different:
+    if different:
         status, sentence = "fail", f"It was not the run that was asked for: {'; '.join(different)}."
+    elif different is None and completion.reason is None:
+        status, sentence = "not_applicable", "The record does not describe the run."
+    elif silent:
+        status, sentence = "inconclusive", f"Not described in the record: what rank {', '.join(silent)} ran."
     else:
         status, sentence = "pass", "Steps, devices, batch and model size are those that were asked for."
     return Check(name="ran as configured", axis=AXIS, status=status, sentence=sentence)

@@ -51,9 +51,12 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
     if numerics.first_bad_step is not None:
         stopped = "; the run stopped there" if completion.last_step == numerics.first_bad_step else ""
         return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
+    if completion.reason is None and completion.num_steps and not completion.all_steps_done:
+        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended."
     causes = [check for check in checks if check.status == outcome]
-    if completion.all_steps_done and causes and causes[0].name == "orderly end":
-        return f"All {completion.planned_steps:,} steps were done, but the run did not end in order{_cause(completion)}"
+    if outcome == "fail" and completion.all_steps_done and causes and causes[0].name == "orderly end":
+        cause = _cause(completion) if completion.culprit else f". {causes[0].sentence}"
+        return f"All {completion.planned_steps:,} steps were done, but the run did not end in order{cause}"
     if not causes:
         return f"The run failed{_cause(completion)}"
     others = len(causes) - 1
