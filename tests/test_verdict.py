@@ -123,6 +123,16 @@ CASES: dict[str, tuple[str, str, str, Callable[[RunSpec], list[events.Event]]]] 
         "inconclusive", "record complete", "inconclusive",
         lambda s: [e for e in whole_run(s) if getattr(e, "step", 0) in (0, 29)],
     ),
+    "a NaN that is printed once more as a number": (
+        "fail", "loss finite", "fail",
+        lambda s: [started(s), *steps(s, last=12, loss=lambda n: math.nan if n == 12 else falling(n)),
+                   *steps(s, first=12), ended()],
+    ),
+    "a number that is printed once more as NaN": (
+        "fail", "loss finite", "fail",
+        lambda s: [started(s), *steps(s, last=12), *steps(s, first=12, last=12, loss=lambda n: math.nan),
+                   *steps(s, first=13), ended()],
+    ),
     "every second step": (
         "inconclusive", "record complete", "inconclusive",
         lambda s: [e for e in whole_run(s) if getattr(e, "step", 1) % 2],
@@ -263,6 +273,10 @@ def test_a_process_without_a_record_leaves_it_open() -> None:
     assert found.headline == "1 of 2 processes report no step."
 
 
+def is_of_rank_1(event: events.Event, steps_of_it: set[int]) -> bool:
+    return isinstance(event, events.Step) and event.process == 1 and event.step in steps_of_it
+
+
 def test_every_process_is_looked_at() -> None:
     spec, other = make_spec(processes=2), make_spec(processes=2, steps=29)
     sound = whole_run(spec)
@@ -272,6 +286,9 @@ def test_every_process_is_looked_at() -> None:
         ("ran as configured", [started(other, 1) if e == started(spec, 1) else e for e in sound]),
         ("orderly end", [e for e in sound if not (e.process == 1 and isinstance(e, events.RunEnded))]),
         ("processes together", [e for e in sound if e.process != 1]),
+        ("gradient finite", [_with(e, grad_norm=math.nan) if is_of_rank_1(e, {9}) else e for e in sound]),
+        ("processes agree", [_with(e, loss=None) if is_of_rank_1(e, {*range(1, 30)}) else e for e in sound]),
+        ("processes agree", [_with(e, loss=None) if is_of_rank_1(e, {*range(30)}) else e for e in sound]),
     ):
         found = judged(run, spec)
         assert (found.outcome, check(found, name).status) in (("fail", "fail"), ("inconclusive", "inconclusive"))

@@ -28,7 +28,9 @@ class Numerics:
     `early_loss` and `late_loss` are the medians of the first and the last third; `share_lower` is the share of pairs
     (a step of the first third, one of the last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend.
     `repeated_at_end` counts the last losses that are one and the same number.
-    `disagreement` is the largest relative difference between two processes' losses at a step.
+    `disagreement` is the largest relative difference between two processes' losses at a step; `num_comparable` counts
+    the losses that there should be to compare with the record that counts, `num_compared` those that there are. What is
+    not finite counts wherever a process saw it.
     """
 
     num_steps: int
@@ -48,13 +50,14 @@ class Numerics:
     num_grad_norms: int
     non_finite_grad_steps: Ranges
     grad_norm_spikes: Ranges
+    num_comparable: int
     num_compared: int
     disagreement: float | None
     disagreement_step: int | None
 
 
 def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
-    """The facts of numerics; a loss that is not finite counts wherever a process saw it."""
+    """The facts of numerics, by the record that counts; numbers that are not finite are looked for in all of them."""
     losses = [step.loss for step in own.steps if step.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
     bad = {
@@ -64,12 +67,14 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         if step.loss is not None and not math.isfinite(step.loss)
     }
     first_bad = min(bad, default=None)
-    norms = [(step.step, step.grad_norm) for step in own.steps if step.grad_norm is not None]
+    norms = [
+        (step.step, step.grad_norm) for record in (own, *others) for step in record.steps if step.grad_norm is not None
+    ]
     finite_norms = [norm for _, norm in norms if math.isfinite(norm)]
     spike = SPIKE * float(np.median(finite_norms)) if finite_norms else math.inf
     third = len(finite) // 3
     trend, share = _trend(finite)
-    compared, disagreement, where = _disagreement(own, others)
+    comparable, compared, disagreement, where = _disagreement(own, others)
     return Numerics(
         num_steps=len(own.steps),
         num_losses=len(losses),
@@ -86,8 +91,9 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         share_lower=share,
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         num_grad_norms=len(norms),
-        non_finite_grad_steps=ranges(step for step, norm in norms if not math.isfinite(norm)),
-        grad_norm_spikes=ranges(step for step, norm in norms if math.isfinite(norm) and norm > spike),
+        non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)})),
+        grad_norm_spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
+        num_comparable=comparable,
         num_compared=compared,
         disagreement=disagreement,
         disagreement_step=where,
@@ -112,17 +118,24 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None]:
     return ("rising" if rises or diverged else "flat"), share
 
 
-def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, float | None, int | None]:
-    """(steps compared, largest relative difference of a loss to the one that counts, its step)."""
-    losses = {step.step: step.loss for step in own.steps if step.loss is not None}
-    differences: dict[int, float] = {}
+def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, int, float | None, int | None]:
+    """(losses that could be compared to the record that counts, that were, largest relative difference, its step)."""
+    losses = {step.step: step.loss for step in own.steps}
+    comparable = compared = 0
+    worst, where = None, None
     for record in others:
         for step in record.steps:
-            if step.loss is not None and step.step in losses:
-                difference = _relative_difference(losses[step.step], step.loss)
-                differences[step.step] = max(difference, differences.get(step.step, 0.0))
-    worst = max(differences, default=None, key=lambda step: differences[step])
-    return len(differences), None if worst is None else differences[worst], worst
+            if step.step not in losses:
+                continue
+            comparable += 1
+            ours = losses[step.step]
+            if ours is None or step.loss is None:
+                continue
+            compared += 1
+            difference = _relative_difference(ours, step.loss)
+            if worst is None or difference > worst:
+                worst, where = difference, step.step
+    return comparable, compared, worst, where
 
 
 def _relative_difference(a: float, b: float) -> float:

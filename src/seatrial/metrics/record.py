@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seatrial.events import Event, RunEnded, RunStarted, Step
 
@@ -56,6 +57,17 @@ def show_ranges(found: Ranges, most: int = 5) -> str:
     return ("steps " if several else "step ") + ", ".join([*shown, *(["…"] if len(found) > most else [])])
 
 
+def _corrected(earlier: Step, later: Step) -> Step:
+    """The later word on a step; the earlier stays where it says nothing, and a number that is not finite always does."""
+    kept = {
+        name: before
+        for name in ("seconds", "loss", "grad_norm")
+        if (before := getattr(earlier, name)) is not None
+        and (getattr(later, name) is None or not math.isfinite(before))
+    }
+    return replace(later, **kept)
+
+
 def _record(process: int, events: Sequence[Event]) -> Record:
     attempts: list[list[Step]] = [[]]
     started: RunStarted | None = None
@@ -71,8 +83,10 @@ def _record(process: int, events: Sequence[Event]) -> Record:
             ended = None
             if event.step < last:
                 attempts.append([event])
-            elif event.step > last:  # an equal number is the same line, reported twice
+            elif event.step > last:
                 attempts[-1].append(event)
+            else:  # the same line once more, or a correction
+                attempts[-1][-1] = _corrected(attempts[-1][-1], event)
     steps: list[Step] = []
     for attempt in attempts:
         while attempt and steps and steps[-1].step >= attempt[0].step:

@@ -119,22 +119,22 @@ def _gradient_finite(numerics: Numerics) -> Check:
 
 
 def _processes_agree(numerics: Numerics) -> Check:
-    worst = numerics.disagreement
-    if worst is None:
-        return Check(
-            name="processes agree", axis=AXIS, status="not_applicable", sentence="Only one process reports a loss."
-        )
-    agree = worst <= AGREEMENT
-    size = "by one being non-finite" if math.isinf(worst) else f"by {show(worst)} of it"
+    worst, compared, comparable = numerics.disagreement, numerics.num_compared, numerics.num_comparable
+    status: Status
+    if worst is not None and worst > AGREEMENT:
+        size = "by one being non-finite" if math.isinf(worst) else f"by {show(worst)} of it"
+        status, sentence = "fail", f"The processes disagree on the loss: {size} at step {numerics.disagreement_step}."
+    elif not comparable:
+        status, sentence = "not_applicable", "Only one process reports steps."
+    elif compared < MIN_REPORTED * comparable:
+        status, sentence = "inconclusive", f"Only {compared} of {comparable} losses can be compared between processes."
+    else:
+        status, sentence = "pass", f"All processes report the same loss, in {compared} comparisons."
     return Check(
         name="processes agree",
         axis=AXIS,
-        status="pass" if agree else "fail",
-        sentence=(
-            f"All processes report the same loss at {numerics.num_compared} steps."
-            if agree
-            else f"The processes disagree on the loss: {size} at step {numerics.disagreement_step}."
-        ),
+        status=status,
+        sentence=sentence,
         measured=worst,
         bound=AGREEMENT,
         unit="relative difference",
