@@ -192,6 +192,18 @@ def test_a_flood_without_newlines_does_not_grow_the_agent(start_agent: Start) ->
     assert len(agent.ranks()[0]["last_line"]) <= 500
 
 
+CHATTER = "[Gloo] Rank 1 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n  \n"])
+def test_chatter_is_logged_but_is_no_evidence(start_agent: Start, end: str) -> None:
+    output = f"the last words\n\n{CHATTER}{end}"
+    agent = start_agent([f"import os; os.write(1, {output.encode()!r})"])
+    assert agent.wait() == 0
+    assert agent.log() == output.encode()
+    assert agent.ranks()[0]["last_line"] == "the last words"
+
+
 def test_any_bytes_are_kept_as_they_are(start_agent: Start, tmp_path: Path) -> None:
     garbage = random.Random(3).randbytes(300_000) + b"\r\x1b[2J\x00\xff\xfe no newline at the end"
     (tmp_path / "garbage").write_bytes(garbage)

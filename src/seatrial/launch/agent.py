@@ -40,6 +40,7 @@ READ_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20  # no pipe holds more
 LINE_BYTES = 1 << 16  # of a longer line, the rest is logged but not looked at
 EVIDENCE_CHARACTERS = 500
+NO_EVIDENCE = re.compile(rb"\s*$|\[Gloo\] Rank \d+ is connected|WARNING: All log messages before absl::")  # a line
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -182,9 +183,8 @@ class Process:
         return self._look(line)
 
     def _look(self, body: bytes) -> bool:
-        lines = [line for line in body[-LINE_BYTES:].splitlines() if line.strip()]
-        if lines:
-            self.last_line = lines[-1]
+        telling = (line for line in reversed(body[-LINE_BYTES:].splitlines()) if not NO_EVIDENCE.match(line))
+        self.last_line = next(telling, self.last_line)
         steps = [match.group(1) for match in self.step_pattern.finditer(body)] if self.step_pattern else []
         if steps:
             self.last_step, self.last_step_at = int(steps[-1]), time.time()
@@ -203,7 +203,7 @@ class Process:
 
     def status(self) -> dict[str, Any]:
         """What status.json says about it; clock times are seconds since the epoch."""
-        line = (self.partial if self.partial.strip() else self.last_line)[:EVIDENCE_CHARACTERS]
+        line = (self.last_line if NO_EVIDENCE.match(self.partial) else self.partial)[:EVIDENCE_CHARACTERS]
         fields = {name: getattr(self, name) for name in REPORTED}
         fields.update(rank=self.job["rank"], log=self.job["log"], last_line=line.decode("utf-8", "replace"))
         # By SIGSTOP or a debugger: it lives, but does nothing.
