@@ -348,13 +348,37 @@ def test_another_run_than_the_one_asked_for_fails() -> None:
         (lambda n: 5.0, "synthetic", "inconclusive"),
         (lambda n: 5.0, "text", "fail"),
         (lambda n: 5.545 if n > 8 else falling(n), "text", "fail"),  # a dead model
-        (lambda n: 0.0 if n > 8 else falling(n), "synthetic", "pass"),  # learnt by heart, to the digits printed
+        (lambda n: 0.0 if n > 8 else falling(n), "synthetic", "inconclusive"),  # learnt by heart, or lost
+        (lambda n: 0.0 if n > 15 else falling(n), "text", "fail"),
+        (lambda n: 0.0 if n > 25 else falling(n), "text", "fail"),
+        (lambda n: 0.0, "synthetic", "inconclusive"),
+        (lambda n: 3.0 - 0.2 * n, "synthetic", "fail"),  # below 0
+        (lambda n: -1.0 if n == 12 else falling(n), "text", "fail"),
+        (lambda n: 1e30 if n == 29 else falling(n), "text", "fail"),
+        (lambda n: 1e30 if n == 29 else falling(n), "synthetic", "fail"),
+        (lambda n: 1000.0 if n > 26 else falling(n), "text", "fail"),
+        (lambda n: 12.0 if n > 26 else falling(n), "text", "fail"),
+        (lambda n: 1e9 if 10 <= n < 20 else falling(n), "text", "inconclusive"),
+        (lambda n: 1e9 if 10 <= n < 20 else falling(n), "synthetic", "inconclusive"),
+        (lambda n: 8.0 if n == 12 else falling(n), "text", "pass"),  # a bad batch
         (lambda n: 5.0 * 1.5**n, "synthetic", "fail"),
     ],
 )
 def test_loss_trend(loss: Callable[[int], float], data: str, status: str) -> None:
     spec = make_spec(data=data)
     assert check(judged(whole_run(spec, loss=loss), spec), "loss trend").status == status
+
+
+def test_a_jump_of_the_loss_is_named() -> None:
+    spec = make_spec()
+    found = check(judged(whole_run(spec, loss=lambda n: 900.0 if n == 17 else falling(n)), spec), "loss trend")
+    assert found.sentence == "The loss jumps to 900, out of proportion at step 17."
+
+
+def test_a_loss_falls_only_to_less_than_its_first() -> None:
+    spec = make_spec()
+    found = judged(whole_run(spec, loss=lambda n: 6.5 if n == 29 else falling(n)), spec)
+    assert found.headline.startswith("All 30 steps were done, with a finite loss throughout (last 6.500).")
 
 
 def test_a_few_steps_have_no_trend() -> None:

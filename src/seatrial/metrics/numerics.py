@@ -15,7 +15,9 @@ from seatrial.metrics.record import Ranges, Record, ranges
 MIN_STEPS_FOR_TREND = 15
 TREND_Z = 2.5  # about 1 in 160 by chance
 CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
-DIVERGED = 1.5  # times the loss of the first third: no test is needed, however few the steps
+DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however few the steps
+LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
+LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 SPIKE = 10.0  # times the median gradient norm
 
 Trend = Literal["falling", "flat", "rising", "too_short"]
@@ -42,10 +44,12 @@ class Numerics:
     first_loss: float | None
     last_loss: float | None
     min_loss: float | None
+    max_loss: float | None
     early_loss: float | None
     late_loss: float | None
     trend: Trend
     share_lower: float | None
+    loss_spikes: Ranges
     repeated_at_end: int
     num_grad_norms: int
     non_finite_grad_steps: Ranges
@@ -60,6 +64,7 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
     """The facts of numerics, by the record that counts; numbers that are not finite are looked for in all of them."""
     losses = [step.loss for step in own.steps if step.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
+    high = LOSS_SPIKE * _early(finite)
     bad = {
         step.step: step.loss
         for record in (own, *others)
@@ -85,10 +90,12 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         first_loss=losses[0] if losses else None,
         last_loss=losses[-1] if losses else None,
         min_loss=float(finite.min()) if len(finite) else None,
+        max_loss=float(finite.max()) if len(finite) else None,
         early_loss=float(np.median(finite[:third])) if third else None,
         late_loss=float(np.median(finite[-third:])) if third else None,
         trend=trend,
         share_lower=share,
+        loss_spikes=ranges(s.step for s in own.steps if s.loss is not None and math.inf > s.loss > high > 0),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         num_grad_norms=len(norms),
         non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)})),
@@ -100,19 +107,33 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
     )
 
 
+def _early(losses: NDArray[np.float64]) -> float:
+    """What the losses of a run are held against: the median of the first third; 0 without any."""
+    return float(np.median(losses[: max(1, len(losses) // 3)])) if len(losses) else 0.0
+
+
+def _diverged(losses: NDArray[np.float64]) -> bool:
+    """Whether the end lies far above the beginning: by the last third, by the last few losses, or by the very last."""
+    early = _early(losses)
+    if early <= 0:
+        return False
+    ends = (np.median(losses[-n:]) for n in (LAST_LOSSES, max(LAST_LOSSES, len(losses) // 3)))
+    return any(end > DIVERGED * early for end in ends) or bool(losses[-1] > LOSS_SPIKE * early)
+
+
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None]:
     """First third against last third by the rank-sum test (Mann–Whitney), which no single outlier can sway."""
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
     before, after = (float(np.median(part)) if third else 0.0 for part in (early, late))
-    diverged = after > DIVERGED * before > 0
+    diverged = _diverged(losses)
     if len(losses) < MIN_STEPS_FOR_TREND:
         return ("rising" if diverged else "too_short"), None
     above = third - np.searchsorted(early, late, side="right")  # early losses above each late one
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
-    if z > TREND_Z:
+    if z > TREND_Z and not diverged:
         return "falling", share
     rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
     return ("rising" if rises or diverged else "flat"), share

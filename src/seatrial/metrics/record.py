@@ -58,7 +58,7 @@ def show_ranges(found: Ranges, most: int = 5) -> str:
 
 
 def _corrected(earlier: Step, later: Step) -> Step:
-    """The later word on a step; the earlier stays where it says nothing, and a number that is not finite always does."""
+    """The later word on a step; the earlier stays where it says nothing, and if it is not finite."""
     kept = {
         name: before
         for name in ("seconds", "loss", "grad_norm")

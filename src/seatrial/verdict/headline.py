@@ -41,9 +41,10 @@ def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> s
 
 
 def _loss(numerics: Numerics) -> str:
-    if numerics.trend == "falling":
-        return f", and the loss fell from {show(numerics.first_loss)} to {show(numerics.last_loss)}"
-    return f", with a finite loss throughout (last {show(numerics.last_loss)})"
+    first, last = numerics.first_loss, numerics.last_loss
+    if numerics.trend == "falling" and first is not None and last is not None and last < first:
+        return f", and the loss fell from {show(first)} to {show(last)}"
+    return f", with a finite loss throughout (last {show(last)})"
 
 
 def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:

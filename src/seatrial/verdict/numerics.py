@@ -69,23 +69,26 @@ def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
     synthetic = spec.data.kind == "synthetic"
     share = numerics.share_lower
     repeated, losses = numerics.repeated_at_end, numerics.num_losses
-    if repeated >= MIN_REPEATED and repeated >= (losses if synthetic else losses // 2):
-        trend = "stuck"
-    else:
-        trend = numerics.trend
+    last, spikes = show(numerics.last_loss), show_ranges(numerics.loss_spikes)
     answers: dict[str, tuple[Status, str]] = {
+        "negative": ("fail", f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative."),
+        "stuck": (
+            "inconclusive" if synthetic else "fail",
+            f"The last {repeated} losses are all {last}: nothing is learnt, or it is not the loss.",
+        ),
+        "rising": ("fail", f"The loss rises; it ends at {last}."),
+        "zero": (
+            "inconclusive" if synthetic else "fail",
+            "The loss becomes exactly 0, which no cross-entropy is: it is lost, or too small for the digits printed.",
+        ),
+        "spiked": ("inconclusive", f"The loss jumps to {show(numerics.max_loss)}, out of proportion at {spikes}."),
         "falling": ("pass", "The loss falls."),
-        "rising": ("fail", "The loss rises."),
         "flat": ("not_applicable", "The loss stays flat, as it may on synthetic data.")
         if synthetic
         else ("inconclusive", "The loss neither falls nor rises clearly."),
-        "stuck": (
-            "inconclusive" if synthetic else "fail",
-            f"The last {repeated} losses are all {show(numerics.last_loss)}: nothing is learnt, or it is not the loss.",
-        ),
         "too_short": ("not_applicable", f"{losses} losses are too few for a trend."),
     }
-    status, sentence = answers[trend]
+    status, sentence = answers[_course(numerics, synthetic=synthetic)]
     return Check(
         name="loss trend",
         axis=AXIS,
@@ -97,6 +100,21 @@ def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
         window="first against last third, rank-sum test",
         evidence=() if share is None else (f"the later of two losses is the lower one in {share:.0%} of the pairs",),
     )
+
+
+def _course(numerics: Numerics, *, synthetic: bool) -> str:
+    """What became of the loss, the worst first."""
+    repeated, losses = numerics.repeated_at_end, numerics.num_losses
+    lowest, highest = numerics.min_loss or 0.0, numerics.max_loss or 0.0
+    if lowest < 0:
+        return "negative"
+    if repeated >= MIN_REPEATED and repeated >= (losses if synthetic else losses // 2):
+        return "stuck"
+    if numerics.trend == "rising":
+        return "rising"
+    if numerics.min_loss == 0 < highest:
+        return "zero"
+    return "spiked" if numerics.loss_spikes else numerics.trend
 
 
 def _gradient_finite(numerics: Numerics) -> Check:
