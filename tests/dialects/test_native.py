@@ -17,6 +17,7 @@ from seatrial.errors import InputError
 from seatrial.presets import MODELS
 from seatrial.report.problems import render_text
 from seatrial.spec import ModelSpec, Resolved, RunSpec, to_dict
+from seatrial.train.data.text import find_files
 from tests.dialects.seeds import COMPLETE, ROOT, SEEDS
 
 NATIVE = ROOT / "configs" / "native"
@@ -118,7 +119,7 @@ def test_origins_are_the_user_s_keys_and_places() -> None:
     ],
 )
 def test_an_override_reaches_the_spec(override: str, path: str, value: Any) -> None:
-    got: Any = spec_of(load(TINY, override))
+    got: Any = spec_of(load(TINY, override, action="plan"))
     for part in path.split("."):
         got = got[int(part)] if part.isdigit() else getattr(got, part)
     assert got == value
@@ -191,6 +192,45 @@ def test_what_is_wrong_is_said_at_its_place(
     for part in path.split(".")[: -1 if code == "missing-key" else None]:
         value = value[int(part)] if part.isdigit() else value[part]
     assert rest.startswith(json.dumps(key if code == "unknown-key" else value))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_there"),
+    [
+        ("stdlib:this.py", True),
+        ("stdlib:json/*.py", True),
+        ("stdlib:no_such_module.py", False),
+        ("~/corpus.txt", True),
+        ("~nobody-of-this-name/corpus.txt", False),
+        ("HERE/corpus.txt", True),
+        ("HERE/**/*.txt", True),
+        ("HERE/*.md", False),
+        ("HERE", False),  # a folder
+        ("/nonexistent/*", False),
+        ("a\0b", False),
+        ("", False),
+    ],
+)
+def test_files_to_learn_from_must_be_there_as_the_trainer_looks_for_them(
+    pattern: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "corpus.txt").write_text("text")
+    pattern = pattern.replace("HERE", str(tmp_path))
+    file = write(tmp_path, SMALL | {"data": {"kind": "text", "paths": ["stdlib:os.py", pattern]}})
+    findings = load(file).problems
+    assert [(finding.code, finding.path) for finding in findings] == (
+        [] if is_there else [("no-such-file", "data.paths.1")]
+    )
+    for finding in findings:
+        assert finding.mark is not None
+        assert file.read_text()[finding.mark.column - 1 :].startswith(json.dumps(pattern))
+    assert dialects.load(file, (), action="plan").problems == ()
+    if is_there:
+        assert find_files([pattern])
+    else:
+        with pytest.raises((ValueError, RuntimeError)):
+            find_files([pattern])
 
 
 def test_everything_wrong_is_told_in_one_go(tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial import source
-from seatrial.dialects import cvs, native, overrides
+from seatrial.dialects import cvs, data_files, native, overrides
 from seatrial.dialects.entries import Request
 from seatrial.errors import InputError
 from seatrial.source import Node
 from seatrial.spec import Resolved
+
+READS_DATA = ("run", "rehearse", "train")  # the actions that do, and do it on this machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,11 @@ def load(
         raise InputError.single("dialect-not-supported-yet", str(path), why, "give a CVS JAX or a native configuration")
     flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
     user, home = _person()
-    return dialect.read(Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home))
+    request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home)
+    resolved = dialect.read(request)
+    if action not in READS_DATA:
+        return resolved
+    return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved)))
 
 
 def _person() -> tuple[str, Path]:

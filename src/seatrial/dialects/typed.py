@@ -186,6 +186,7 @@ class Reader:
                 given = self.fields(typing.cast(type, kind), child, below)
                 items.append(WRONG if given is WRONG else typing.cast(type, kind)(**given))
                 continue
+            self._keep_origin(child, below)
             try:
                 item = (
                     coerce.texts(child.plain()) if typing.get_origin(kind) is tuple else self._scalar(str, child, below)
