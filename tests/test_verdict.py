@@ -424,16 +424,32 @@ def test_tolerance() -> None:
 
 def test_noise_too_few_steps_or_a_bound_inside_the_interval_decide_nothing() -> None:
     rng = random.Random(3)
-    noisy, short, close = expecting(TOKENS, 500), expecting(TOKENS, 500, steps=12), expecting(TOKENS, 1024, 0.0)
+    noisy, short, close = expecting(TOKENS, 950), expecting(TOKENS, 500, steps=12), expecting(TOKENS, 1024, 0.0)
+    drifting = expecting(TOKENS, 2500)
     for spec, seconds, doubt in (
         (noisy, lambda n: rng.uniform(0.3, 0.7), "vary by"),
         (short, lambda n: 0.5, "only 9 steps count"),
         (close, lambda n: 0.5 + 0.01 * math.sin(5 * n), "within the 95% interval"),
-        (noisy, lambda n: 0.5 * 0.96**n, "never became steady"),
+        (drifting, lambda n: 0.5 * 0.96**n, "never became steady"),
+        (noisy, lambda n: 0.5 if n % 5 < 2 else None, "only 12 of 30 steps have a time"),
     ):
         found = judged(whole_run(spec, seconds=seconds), spec)
         assert found.outcome == "inconclusive"
         assert any(doubt in line for line in check(found, TOKENS).evidence), check(found, TOKENS).evidence
+
+
+def test_neither_an_outlier_nor_noise_far_from_the_bound_leaves_it_open() -> None:
+    rng = random.Random(3)
+    sure, far = expecting(TOKENS, 1024, steps=40), expecting(TOKENS, 10)
+    for spec, seconds in (
+        (sure, lambda n: 9999.0 if n == 20 else 0.5 * rng.uniform(0.99, 1.01)),
+        (far, lambda n: rng.uniform(0.3, 0.7)),
+        (far, lambda n: 0.5 * 0.96**n),
+    ):
+        found = judged(whole_run(spec, seconds=seconds), spec)
+        assert found.outcome == "pass", check(found, TOKENS)
+    slow = expecting(TOKENS, 1e6)
+    assert judged(whole_run(slow, seconds=lambda n: rng.uniform(0.3, 0.7)), slow).outcome == "fail"
 
 
 def test_an_expectation_that_cannot_be_measured_is_not_met() -> None:

@@ -25,6 +25,7 @@ ROLLING_STEPS = 5
 STEADY_WITHIN = 0.03
 ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
 INTERVAL_Z = 1.96  # 95%
+IQR_PER_SIGMA = 1.349  # of a normal distribution
 
 TERA = 1e12
 TRILLION = 1e12
@@ -37,8 +38,10 @@ Seconds = NDArray[np.float64]
 class StepTimes:
     """The times of the steady window in seconds; `rule` says in a sentence which steps these are.
 
-    `mad` is the plain median absolute deviation, `cv` the standard deviation over the mean, `low` and `high` the 95%
-    interval of the median (order statistics: no distribution assumed). `steady`: the warm-up ended by itself.
+    `mad` is the plain median absolute deviation, `cv` the standard deviation over the mean. `spread` is what `cv` would
+    be without outliers, by the interquartile range: two speeds in turn have one, though their MAD may be 0. `low` and
+    `high` are the 95% interval of the median (order statistics: no distribution assumed). `steady`: warm-up ended by
+    itself.
     """
 
     rule: str
@@ -54,6 +57,7 @@ class StepTimes:
     p5: float
     p95: float
     cv: float | None
+    spread: float
     low: float
     high: float
 
@@ -82,8 +86,11 @@ class Performance:
     """Speed in the steady window.
 
     `estimates` has the metrics of `spec.METRICS` by name; `unavailable` says why any other of them is not there.
+    `num_timed` of the `num_steps` of the record have a time.
     """
 
+    num_steps: int
+    num_timed: int
     step_times: StepTimes | None
     estimates: Mapping[str, Estimate]
     unavailable: Mapping[str, str]
@@ -136,6 +143,8 @@ def measure_performance(events: Sequence[Event], spec: RunSpec, own: Record, con
         else None
     )
     return Performance(
+        num_steps=len(own.steps),
+        num_timed=len(_timed(own.steps)),
         step_times=times,
         estimates={name: value for name, value in found.items() if isinstance(value, Estimate)},
         unavailable={name: value for name, value in found.items() if isinstance(value, str)},
@@ -183,6 +192,7 @@ def step_times(attempts: Sequence[Sequence[Step]], disturbed: Set[int]) -> StepT
         p5=float(np.percentile(window, 5)),
         p95=float(np.percentile(window, 95)),
         cv=float(np.std(window, ddof=1) / np.mean(window)) if len(window) > 1 else None,
+        spread=float(np.subtract(*np.percentile(window, [75, 25]))) / IQR_PER_SIGMA / median,
         low=low,
         high=high,
     )

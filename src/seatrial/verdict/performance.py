@@ -8,7 +8,8 @@ from seatrial.verdict.check import Axis, Check, Status, show
 
 AXIS: Axis = "performance"
 MIN_STEPS = 10
-MAX_CV = 0.05
+MIN_TIMED = 0.5  # of the steps
+MAX_SPREAD = 0.05
 
 
 def judge_performance(performance: Performance, spec: RunSpec, *, rehearsal: bool, tolerance: float) -> list[Check]:
@@ -68,10 +69,15 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
     doubts = []
     if times.n < MIN_STEPS:
         doubts.append(f"only {times.n} steps count; {MIN_STEPS} are needed")
-    if times.cv is not None and times.cv > MAX_CV:
-        doubts.append(f"the step times vary by {times.cv:.1%}; up to {MAX_CV:.0%} is steady")
-    if not times.steady:
-        doubts.append("the step time never became steady")
+    if performance.num_timed < MIN_TIMED * performance.num_steps:
+        doubts.append(f"only {performance.num_timed} of {performance.num_steps} steps have a time")
+    # The interval assumes that the steps are alike; where they are not, the bound has to lie well outside of it.
+    margin = estimate.high - estimate.low
+    if estimate.low - margin <= bound <= estimate.high + margin:
+        if times.spread > MAX_SPREAD:
+            doubts.append(f"the step times vary by {times.spread:.1%}; up to {MAX_SPREAD:.0%} is steady")
+        if not times.steady:
+            doubts.append("the step time never became steady")
     if estimate.low < bound < estimate.high:
         doubts.append("the bound lies within the 95% interval of the measurement")
     return tuple(doubts)
