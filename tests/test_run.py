@@ -162,6 +162,17 @@ def test_a_directory_in_use_is_refused(passed: tuple[Path, str]) -> None:
     assert "Traceback" not in text
 
 
+def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    for out, said in ((str(config), "is a file, and a run needs a folder"), ("", "it names no folder")):
+        done = subprocess.run(
+            [*SEATRIAL, "run", str(config), "--out", out], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_is_named_and_its_peer_is_stopped(tmp_path: Path, run_dir: Path, mark: str, rank: int) -> None:
     launcher = start(write_config(tmp_path, **TWO_PROCESSES), run_dir)

@@ -43,7 +43,19 @@ Overrides = Annotated[
 ]
 Model = Annotated[str | None, typer.Option(help="Which model's cell of the file (CVS); also model=… as an override.")]
 Gpu = Annotated[str | None, typer.Option(help="Which GPU's cell of the file (CVS); also gpu=… as an override.")]
-Out = Annotated[Path | None, typer.Option(help="The run directory; by default runs/<name>-<time>.")]
+
+
+def _directory(text: str) -> Path:
+    """The path, except that nothing is not the current folder."""
+    if not text:
+        raise InputError.single("run-directory", "--out", "it names no folder", "name one, or leave --out away")
+    return Path(text)
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The run directory; by default runs/<name>-<time>.", metavar="DIRECTORY", parser=_directory),
+]
 Rehearse = Annotated[bool, typer.Option("--rehearse", help="Shrink model and batch to fit this machine.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for scripts.")]
 

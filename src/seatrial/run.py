@@ -217,6 +217,9 @@ def _new_directory(spec: RunSpec) -> Path:
 
 def _claim(run_dir: Path) -> None:
     """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
+    if run_dir.is_file():
+        why = f"{_short(run_dir)} is a file, and a run needs a folder"
+        raise InputError.single("run-directory", "--out", why, "name a folder that does not exist yet")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         if any(run_dir.iterdir()):
