@@ -7,6 +7,7 @@ what the installed jaxlib says about XLA flags is asked for in `xla_flags`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -122,9 +123,9 @@ def _mesh_is_sound(spec: RunSpec) -> bool:
 def _devices(finder: Finder) -> Iterator[Problem]:
     """Each part of the mesh uses exactly the devices that it spans."""
     topology, parallelism = finder.spec.topology, finder.spec.parallelism
-    for part, shape, there, what in (
-        ("within_node", parallelism.within_node, topology.devices_per_node, "devices of a node"),
-        ("across_nodes", parallelism.across_nodes, topology.num_nodes, "nodes"),
+    for part, shape, there, count, what in (
+        ("within_node", parallelism.within_node, topology.devices_per_node, "devices_per_node", "devices of a node"),
+        ("across_nodes", parallelism.across_nodes, topology.num_nodes, "num_nodes", "nodes"),
     ):
         unset = [axis for axis, size in shape.sizes.items() if size == -1]
         given = {axis: size for axis, size in shape.sizes.items() if size not in (1, -1)}
@@ -141,7 +142,8 @@ def _devices(finder: Finder) -> Iterator[Problem]:
             yield finder.at(
                 path, "error", "mesh-devices",
                 f"{product} {verb} the {there} {what}{finder.note('topology.num_nodes')}",
-                f"make the product of these axes {'a divisor of ' if unset else ''}{there}",
+                f"make the product of these axes {'a divisor of ' if unset else ''}{there}, or "
+                f"{finder.key(f'topology.{count}')} {'a multiple of ' if unset else ''}{shape.product}",
             )  # fmt: skip
 
 
@@ -240,6 +242,16 @@ def _flops_per_token(spec: RunSpec) -> dict[str, float]:
     return {name: flops.flops_per_token(spec.model, spec.batch.sequence_length, name) for name in flops.CONVENTIONS}
 
 
+def _repeated_bars(finder: Finder) -> Iterator[Problem]:
+    """A metric has one bar."""
+    metrics = [bar.metric for bar in finder.spec.expectations]
+    for index, metric in enumerate(metrics):
+        if metric in metrics[:index]:
+            why = f"there is a bar for {metric} already"
+            path = f"expectations.{index}.metric"
+            yield finder.at(path, "error", "repeated-expectation", why, "keep one of the two")
+
+
 def _contradicting_bars(finder: Finder) -> Iterator[Problem]:
     """TFLOP/s and tokens/s are one measurement: their ratio is the model's FLOPs per token."""
     bars = {bar.metric: bar.value for bar in finder.spec.expectations}
@@ -290,6 +302,20 @@ def _environment(finder: Finder) -> Iterator[Problem]:
                     "and that is what the processes are given",
                     f"make it say {setting}, or remove it",
                 )  # fmt: skip
+
+
+def _variable_names(finder: Finder) -> Iterator[Problem]:
+    """What is exported has a name that a shell takes."""
+    container = finder.spec.container
+    parts = {
+        "execution": finder.spec.execution.environment, "container": container.environment if container else {},
+    }  # fmt: skip
+    for part, variables in parts.items():
+        for name in variables:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                why = f"{name!r} is no name of an environment variable"
+                fix = "use letters, digits and _ only, and no digit first"
+                yield finder.at(f"{part}.environment.{name}", "error", "bad-variable-name", why, fix)
 
 
 def _flags(finder: Finder) -> Iterator[Problem]:
@@ -357,8 +383,10 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the warm-up ends before the run does", _schedule),
     ("there is data of the kind asked for", _data),
     ("no bar is above the device's peak", _impossible_bars),
+    ("no metric has two bars", _repeated_bars),
     ("bars that measure the same thing agree", _contradicting_bars),
     ("variables repeat what the settings say", _environment),
+    ("variables have the names of variables", _variable_names),
     ("the installed jaxlib knows the XLA flags", _flags),
     ("the trainer can do what is asked for", _not_supported_yet),
 )

@@ -88,14 +88,34 @@ _RANGES: dict[str, tuple[float, float]] = {
     "beta2": (0, 1),
     "weight_decay": (0, coerce.MAX_NUMBER),
     "final_learning_rate_fraction": (0, 1),
-    "tolerance": (0, 1),
     "coordinator_port": (1, 65535),
 }
+
+
+def _what_fits(owner: type, name: str, hint: Any) -> str:
+    """What a field may hold, as advice; the choices and the special words are named where they are refused."""
+    kind, is_optional = _bare(hint)
+    rest = ", or null" if is_optional else ""
+    if (owner, name) in _WORDS or typing.get_origin(kind) is Literal:
+        return f"give one of the values named here{rest}" if name != "name" else "give a name of such characters"
+    if owner is MeshShape:
+        return "give a whole number from 1 on, or -1"
+    if name == "tolerance":
+        return f"give a fraction such as 0.05 (5 %){rest}"
+    if name in _RANGES:
+        what = "a whole number" if kind is int else "a number"
+        return f"give {what} from {_RANGES[name][0]:g} to {_RANGES[name][1]:g}{rest}"
+    kinds = {int: "a whole number from 1 on", float: "a number above 0", bool: "true or false", str: "text in quotes"}
+    return f"give {kinds.get(kind, 'a mapping of names to texts')}{rest}"
 
 
 def _in_range(owner: type, name: str, value: float) -> float:
     if owner is MeshShape:
         return coerce.axis_size(value)
+    if owner is Expectation and name == "tolerance":
+        if not 0 <= value < 1:
+            raise ValueError(f"{value:g} is not a fraction from 0 to less than 1")
+        return value
     if name in _RANGES:
         low, high = _RANGES[name]
         if not low <= value <= high:
@@ -154,7 +174,7 @@ class Reader:
                 return _in_range(owner, name, value)
             return _WORDS[owner, name](value) if (owner, name) in _WORDS else value
         except ValueError as error:
-            return self._wrong(node, path, str(error), "correct the value")
+            return self._wrong(node, path, str(error), _what_fits(owner, name, hint))
 
     def _scalar(self, kind: Any, node: Node, path: str) -> Any:
         """A value of the field's own type; only what the command line gives is coerced. Raises ValueError."""
@@ -195,7 +215,8 @@ class Reader:
                     raise ValueError(f"{len(item)} texts are not a pair")
                 items.append(item)
             except ValueError as error:
-                items.append(self._wrong(child, below, str(error), "correct the value"))
+                wanted = "text in quotes" if kind is str else "a pair of texts, [ … , … ]"
+                items.append(self._wrong(child, below, str(error), f"give {wanted}"))
         return WRONG if any(item is WRONG for item in items) else tuple(items)
 
     def _model(self, node: Node, path: str) -> Any:
