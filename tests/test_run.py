@@ -257,12 +257,24 @@ run(resolved, config=config, on="local", engine="native", rehearse=False, out=Pa
 
 
 def test_what_the_trainer_refuses_could_not_be_run(tmp_path: Path, run_dir: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("too short")
+    config = write_config(
+        tmp_path, data={"kind": "text", "paths": [str(short)]}, model=TINY["model"] | {"vocab_size": 256}
+    )
+    code, text = end_of(start(config, run_dir))
+    assert code == 3
+    assert "9 bytes are less than one sequence" in " ".join(text.split())
+
+
+def test_files_that_are_not_there_are_wrong_input(tmp_path: Path, run_dir: Path) -> None:
     config = write_config(
         tmp_path, data={"kind": "text", "paths": ["absent/*.txt"]}, model=TINY["model"] | {"vocab_size": 256}
     )
     code, text = end_of(start(config, run_dir))
-    assert code == 3
-    assert "no file matches 'absent/*.txt'" in " ".join(text.split())
+    assert code == 2
+    assert "absent/*.txt" in text
+    assert not run_dir.exists()
 
 
 def test_without_the_devices_the_way_out_is_told(tmp_path: Path) -> None:
