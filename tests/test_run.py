@@ -264,7 +264,7 @@ def test_what_the_trainer_refuses_could_not_be_run(tmp_path: Path, run_dir: Path
     )
     code, text = end_of(start(config, run_dir))
     assert code == 3
-    assert "9 bytes are less than one sequence" in " ".join(text.split())
+    assert "9 bytes of text are less than one sequence" in " ".join(text.split())
 
 
 def test_files_that_are_not_there_are_wrong_input(tmp_path: Path, run_dir: Path) -> None:
