@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, TypeVar
 
 VERSION = 1
+E = TypeVar("E", bound="Event")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +32,19 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """The process knows what it will do; written once, before its first step.
+    """The process knows what it will do; written once an attempt, before its first step. None: not reported.
 
-    `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on.
+    `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on. A reader of
+    foreign logs puts there what it read: `family`, `source` (the file), and `clock`, which is "log" if the wall times
+    stand in the log and "counted" if they only add up the seconds of the steps.
     """
 
     kind: ClassVar[str] = "run_started"
     run: str = ""
     attempt: int = 1
     host: str = ""
-    num_processes: int = 1
-    num_devices: int = 1
+    num_processes: int | None = None
+    num_devices: int | None = None
     device_kind: str = ""  # as the runtime names it
     planned_steps: int | None = None
     tokens_per_step: int | None = None
@@ -54,7 +57,8 @@ class Step(Event):
     """One optimizer step, as one process saw it. None: not reported, which is not the same as 0.
 
     `seconds` is the time from the previous step's end to this one's; `data_seconds` is what of it was spent waiting
-    for data. `reported` keeps a foreign log's own figures by metric name.
+    for data. A log of every n-th step gives the mean of the n. `reported` keeps a foreign log's own figures, by the
+    names of `REPORTED`. `phase` says why the time of a step does not count: "profiler", "batch_rampup"; else "".
     """
 
     kind: ClassVar[str] = "step"
@@ -66,6 +70,28 @@ class Step(Event):
     learning_rate: float | None = None
     data_seconds: float | None = None
     reported: Mapping[str, float] = field(default_factory=dict)
+    phase: str = ""
+
+
+# What a foreign log may say of a step beside what `Step` has a field for: name → unit.
+REPORTED: dict[str, str] = {
+    "tflops_per_second_per_device": "TFLOP/s",
+    "tokens_per_second_per_device": "tokens/s",
+    "samples_per_second_total": "samples/s",
+    "mfu": "fraction",
+    "memory_fraction": "fraction",
+    "memory_bytes": "bytes",
+    "global_batch_size": "sequences",
+    "consumed_samples": "sequences",
+    "consumed_tokens": "tokens",
+    "skipped_steps": "steps",  # since the last line: the optimizer did nothing, because of the loss scale
+    "nan_steps": "steps",  # since the last line
+    "loss_scale": "",
+    "params_norm": "",
+    "perplexity": "",
+    "energy_per_device": "J",
+    "power_per_device": "W",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,22 +115,30 @@ class Checkpoint(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault(Event):
-    """Something broke. `fault` names its class, `where` the node, rank or file, `line` and `text` the evidence."""
+    """Something broke. `fault` names its class, `where` the node, rank or file, `line` and `text` the evidence.
+
+    `facts` holds what the text says of it, as far as it is read: `rank`, `exit_code`, `sequence`, `operation`.
+    """
 
     kind: ClassVar[str] = "fault"
     fault: str
     where: str = ""
     line: int | None = None
     text: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """`reason`: completed, non_finite_loss, died, no_progress, interrupted or could_not_run."""
+    """`reason`: completed, non_finite_loss, died, no_progress, interrupted or could_not_run.
+
+    `evidence` is what a foreign log says so with: its line.
+    """
 
     kind: ClassVar[str] = "run_ended"
     reason: str
     exit_code: int | None = None
+    evidence: str = ""
 
 
 KINDS: dict[str, type[Event]] = {k.kind: k for k in (RunStarted, Step, Eval, Checkpoint, Fault, RunEnded)}
@@ -159,6 +193,16 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "int": _integer, "float": _number, "str": _text, "Mapping[str, Any]": _mapping, "Mapping[str, float]": _numbers,
 }  # fmt: skip
 _LEAST = {"step": 0, "attempt": 1, "num_processes": 1, "num_devices": 1}
+
+
+def trusted(kind: type[E], fields: dict[str, Any]) -> E:
+    """The event of `kind` with exactly these fields, all of them, unchecked: a third of the price of its constructor.
+
+    For readers that make an event of every line of a long log. Keeps `fields`; do not change it afterwards.
+    """
+    event = object.__new__(kind)
+    object.__setattr__(event, "__dict__", fields)
+    return event
 
 
 def _fields(kind: type[Event]) -> dict[str, Callable[[Any], Any]]:

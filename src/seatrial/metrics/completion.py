@@ -112,7 +112,7 @@ def measure_completion(
         counted_from=counted_from,
         num_steps=len(steps),
         last_step=steps[-1] if steps else None,
-        num_processes=max([sum(1 for record in trainers if record.steps), 1, *(s.num_processes for s in started)]),
+        num_processes=max([sum(1 for record in trainers if record.steps), 1, *(s.num_processes or 1 for s in started)]),
         processes=tuple(
             _process(record, _missing(record, counted_from, restored=restored))
             for record in sorted(trainers, key=lambda record: record.process)

@@ -123,7 +123,7 @@ def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
 def measure_performance(events: Sequence[Event], spec: RunSpec, own: Record, convention: str) -> Performance:
     """The speed of a run by the record that counts. Raises KeyError for an unknown FLOPs convention."""
     started = own.started
-    num_devices = started.num_devices if started else spec.topology.num_devices
+    num_devices = (started.num_devices if started else None) or spec.topology.num_devices
     device = (started.device_kind if started else "") or spec.topology.device or ""
     known = hardware.find(device)
     figure = known.peak(spec.precision.compute_dtype, spec.precision.quantization) if known else None
