@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "seatrial"
 # Each module or folder may import only what stands before it.
 ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
-    "presets", "xla_flags", "check", "dialects", "engines", "logs",
+    "presets", "published", "xla_flags", "check", "dialects", "engines", "logs",
     "rehearsal", "plan", "estimate",
     "launch", "metrics", "verdict", "report", "history", "run", "cli", "__main__",
 )  # fmt: skip
