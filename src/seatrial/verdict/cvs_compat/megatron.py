@@ -1,0 +1,146 @@
+"""A Megatron-LM log as CVS's Megatron tests read it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seatrial.spec import METRICS, Expectation, RunSpec
+from seatrial.verdict.check import show
+from seatrial.verdict.cvs_compat.findings import (
+    GPU_WORDS,
+    MISTAKES,
+    CvsAnswer,
+    Finding,
+    Words,
+    allowed,
+    shown,
+    verdict_of,
+)
+
+_WORDS = {
+    "NCCL": (
+        "NCCL ERROR", "NCCL timeout", "ncclRemoteError: A call failed possibly due to a network error", "NCCL error:",
+    ),
+    "GPU hardware": GPU_WORDS,
+    "torch elastic": ("torch.distributed.elastic.multiprocessing.errors",),
+}  # fmt: skip
+_TAIL = 15  # lines that are read
+_POLL_SECONDS, _EXTRA_POLLS = 120, 9
+_DONE = re.compile(r"throughput per GPU:|tokens/GPU/s\s+[0-9]+", re.IGNORECASE)
+_NAN = re.compile(r"(?:throughput per GPU|tokens/GPU/s|mem usages):\s+[NaN|Inf]", re.IGNORECASE)
+_LINE = re.compile(r"iteration\s+\d+/\s*\d+\s*\|")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """How CVS reads one of its keys, and what its unit is in ours."""
+
+    key: str
+    pattern: re.Pattern[str]
+    scale: float = 1.0
+
+
+_KEYS = {
+    "tflops_per_second_per_device": _Read(
+        key="throughput_per_gpu", pattern=re.compile(r"throughput per GPU:\s+([0-9.]+)", re.IGNORECASE)
+    ),
+    "tokens_per_second_per_device": _Read(
+        key="tokens_per_gpu", pattern=re.compile(r"tokens/GPU/s:\s+([0-9]+)", re.IGNORECASE)
+    ),
+    "memory_fraction": _Read(key="mem_usage", pattern=re.compile(r"mem usages:\s+([0-9.]+)", re.IGNORECASE)),
+    "step_seconds": _Read(
+        key="elapsed_time_per_iteration", scale=1000.0,
+        pattern=re.compile(r"elapsed time per iteration \(ms\):\s+([0-9.]+)", re.IGNORECASE),
+    ),
+}  # fmt: skip
+
+
+class MegatronReading:
+    """The last 15 lines, once a summary has been printed."""
+
+    def __init__(self, spec: RunSpec, tolerance: float) -> None:
+        self._spec, self._tolerance = spec, tolerance
+        self._words = Words(_WORDS)
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._done = self.is_meant = False
+        self._nan: tuple[int, str] | None = None
+
+    def feed(self, number: int, line: str) -> None:
+        self._words.feed(number, line)
+        self._tail.append(line)
+        if self._nan is None and ("PU" in line or "mem" in line) and _NAN.search(line):
+            self._nan = number, shown(line)
+        if not self._done and _DONE.search(line):
+            self._done = self.is_meant = True
+        elif not self.is_meant and _LINE.search(line):
+            self.is_meant = True
+
+    def answer(self, num_lines: int) -> CvsAnswer:
+        """Scan for words, wait for the summary, look for NaN, compare: each may be the last."""
+        complaints = self._words.complaints(completed=self._done)
+        if self._nan and self._done and not complaints:
+            line, text = self._nan
+            why = f"so they are; found by luck: {MISTAKES['character class']}"
+            says = "the results are NaN or infinite"
+            complaints.append(
+                Finding(about="character class", says=says, right=True, why=why, line=line, text=text)
+            )  # fmt: skip
+        if complaints or not self._done:
+            return CvsAnswer(flavour="megatron", verdict="fail", complaints=(*complaints, self._empty(complaints)))
+        silences: list[Finding] = []
+        first_line = num_lines - len(self._tail) + 1
+        for expectation in self._spec.expectations:
+            if expectation.metric in _KEYS:
+                read = _KEYS[expectation.metric]
+                values = [
+                    (text, number) for number, line in enumerate(self._tail, first_line)
+                    for text in read.pattern.findall(line)
+                ]  # fmt: skip
+                try:
+                    self._compare(expectation, read, [(float(t), n) for t, n in values], complaints, silences)
+                except ValueError:
+                    says, why = "ValueError", "its pattern takes anything of digits and dots for a number"
+                    complaints.append(Finding(about="", says=says, right=False, why=why, line=values[0][1]))
+                    return CvsAnswer(flavour="megatron", verdict="crash", complaints=tuple(complaints))
+        return CvsAnswer(
+            flavour="megatron", verdict=verdict_of(complaints), complaints=tuple(complaints), silences=tuple(silences)
+        )
+
+    def _empty(self, before: Sequence[Finding]) -> Finding:
+        says = "there are no results"
+        if before:
+            right = any(finding.right for finding in before)
+            return Finding(about="", says=says, right=right, why="a consequence of the above: CVS read no further")
+        minutes = (self._spec.steps + _EXTRA_POLLS) * _POLL_SECONDS / 60
+        why = f"no summary was printed; but {MISTAKES['no cause']}, here {minutes:.0f} minutes"
+        return Finding(about="no cause", says=says, right=True, why=why)
+
+    def _compare(
+        self, expectation: Expectation, read: _Read, values: Sequence[tuple[float, int]],
+        complaints: list[Finding], silences: list[Finding],
+    ) -> None:  # fmt: skip
+        """One key: every value of it that is below what is expected is a complaint."""
+        kind, bar = METRICS[expectation.metric], expectation.value * read.scale
+        margin = allowed(expectation, self._tolerance)
+        if not values:
+            says = f"nothing of {read.key}, of which {show(bar)} is expected"
+            silences.append(Finding(about="not compared", says=says, right=False, why=MISTAKES["not compared"]))
+            return
+        low = [(value, line) for value, line in values if value < bar]
+        if low:
+            value, line = low[0]
+            right = kind.better == "higher" and value < bar * (1 - margin)
+            cut = expectation.metric == "tokens_per_second_per_device" and math.ceil(bar) > value >= math.floor(bar)
+            row = "" if right else "direction" if kind.better == "lower" else "cut off" if cut else "no tolerance"
+            says = f"{read.key} {show(value)} is below the expected {show(bar)}"
+            why = "so it is" if right else MISTAKES[row]
+            complaints.append(Finding(about=row, says=says, right=right, why=why, count=len(low), line=line))
+        high = [(value, line) for value, line in values if value > bar * (1 + margin)]
+        if kind.better == "lower" and high:
+            value, line = high[0]
+            says, why = f"nothing of {read.key} {show(value)}, above the expected {show(bar)}", MISTAKES["direction"]
+            silences.append(Finding(about="direction", says=says, right=False, why=why, count=len(high), line=line))
