@@ -174,21 +174,28 @@ def judge(
 
 class ReportFormat(StrEnum):
     html = "html"
-    json = "json"
     text = "text"
+    markdown = "markdown"
+    junit = "junit"
+    csv = "csv"
+    json = "json"
 
 
 @app.command()
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="A run directory; of several, how they scale.", show_default=False),
+    ],
     output: Annotated[ReportFormat, typer.Option("--format", help="html writes a file, the others print.")] = (
         ReportFormat.html
     ),
 ) -> None:
-    """Write the report of a run again."""
-    from seatrial.run import report_run
+    """Write the report of a run again; of several runs of one workload, the table of how it scales."""
+    from seatrial.run import report_run, report_scaling
 
-    typer.echo(report_run(run_dir, output.value))
+    text = report_run(run_dirs[0], output.value) if len(run_dirs) == 1 else report_scaling(run_dirs, output.value)
+    typer.echo(text)
 
 
 @app.command()

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module, util
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -28,6 +28,7 @@ from seatrial.spec import Resolved, RunSpec, from_dict
 from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
+    from seatrial.report.gather import RunReport
     from seatrial.verdict import Verdict
 
 RUNS = Path("runs")
@@ -142,19 +143,46 @@ def judge_run(run_dir: Path, *, as_json: bool) -> tuple[str, Verdict]:
 
 def report_run(run_dir: Path, format: str) -> str:  # noqa: A002  the word that the command line uses
     """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
-    from seatrial.report.gather import gather
-
-    if not (run_dir / "verdict.json").exists():
-        judge_run(run_dir, as_json=False)
-    text = _rendered(gather(run_dir), format)
+    text = _rendered(_judged(run_dir), format)
     if format != "html":
         return text
     write_text(run_dir / "report.html", text)
     return f"report: {_short(run_dir / 'report.html')}"
 
 
-def _rendered(report: Any, format: str) -> str:  # noqa: A002
-    return str(import_module(f"seatrial.report.{format}").render(report))
+def report_scaling(run_dirs: Sequence[Path], format: str) -> str:  # noqa: A002
+    """How several runs of one workload scale: `html` writes scaling.html here, the other formats return the table.
+
+    Raises InputError for runs that cannot be compared, and for a format that has no such table.
+    """
+    from seatrial.report.scaling import measure_scaling
+    from seatrial.report.scaling_formats import FORMATS
+
+    if format not in FORMATS:
+        why = f"{format} is a format for one run, and {len(run_dirs)} are named"
+        raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
+    if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
+        raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
+    text = FORMATS[format](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
+    if format != "html":
+        return text
+    write_text(Path("scaling.html"), text)
+    return "report: scaling.html"
+
+
+def _judged(run_dir: Path) -> RunReport:
+    """What is known about a run, which is judged first if it was not."""
+    from seatrial.report.gather import gather
+
+    if not (run_dir / "verdict.json").exists():
+        judge_run(run_dir, as_json=False)
+    return gather(run_dir)
+
+
+def _rendered(report: RunReport, format: str) -> str:  # noqa: A002
+    from seatrial.report.formats import FORMATS
+
+    return FORMATS[format](report)
 
 
 def _spec(resolved: Resolved) -> RunSpec:

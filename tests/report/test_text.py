@@ -32,8 +32,9 @@ def test_golden_text(tmp_path: Path, name: str) -> None:
 
 def test_a_rehearsal_says_what_it_changed(tmp_path: Path) -> None:
     lines = text.render(gather(run_directory.write(tmp_path / "run")), color=False).splitlines()
-    assert lines[0].startswith("PASS  mi300x_distributed_llama3_1_70b  llama3.1-70b · rehearsal · 2 processes")
-    assert "Not judged: a rehearsal's speed says nothing about the cluster." in "\n".join(lines)
+    assert lines[0] == "PASS  mi300x_distributed_llama3_1_70b"
+    assert lines[1].startswith("llama3.1-70b · rehearsal · 2 processes")
+    assert "Not judged: a rehearsal's speed says nothing about the cluster." in " ".join(" ".join(lines).split())
     (layers,) = [line for line in lines if line.startswith("  model.num_layers")]
     assert "80 → 2" in layers
     assert not any("1T tokens" in line for line in lines)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from seatrial.metrics import Metrics, StepTimes
+from seatrial.events import Step
+from seatrial.metrics import Metrics, Ranges, StepTimes
 from seatrial.report.gather import RunReport
 from seatrial.verdict import AxisVerdict, Check, Outcome, Status, show
 
@@ -94,6 +96,25 @@ def progress(metrics: Metrics) -> list[Figure]:
             detail=f"lowest {show(numerics.min_loss)}" if numerics.min_loss is not None else "",
         ),
     ]
+
+
+def counts(times: StepTimes | None, attempt: int, step: Step) -> bool:
+    """Whether a step of an attempt (the first is 1) is one of those that the median is taken of."""
+    return (
+        times is not None
+        and attempt == times.attempt
+        and times.first_step <= step.step <= times.last_step
+        and not step.phase
+        and step.seconds is not None
+        and 0 < step.seconds < math.inf
+        and not within(step.step, times.warmup)
+        and not within(step.step, times.disturbed)
+    )
+
+
+def within(step: int, ranges: Ranges) -> bool:
+    """Whether a step lies in one of the ranges."""
+    return any(first <= step <= last for first, last in ranges)
 
 
 def _spread(times: StepTimes) -> str:

@@ -29,6 +29,7 @@ MAX_TAILS = 4
 TAIL_LINES = 40
 TAIL_BYTES = 64 << 10
 LINE_CHARACTERS = 500
+TEXT_CHARACTERS = 4000  # of any other text; the longest flags of a configuration are a few hundred
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 T = TypeVar("T")
@@ -79,8 +80,9 @@ class Tail:
 class RunReport:
     """What is known about a run.
 
-    `spec` is what was run (after a rehearsal), `steps` the record that counts, `tails` the ends of the first few logs
-    of a run that broke, the culprit's first.
+    `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
+    `tails` the ends of the first few logs of a run that broke, the culprit's first. `sources` are the logs that a run
+    of somebody else was read from, `family` how they are spelled, `against` the configuration they were held against.
     """
 
     directory: str
@@ -98,6 +100,10 @@ class RunReport:
     tails: tuple[Tail, ...]
     started: tuple[RunStarted, ...]
     steps: tuple[Step, ...]
+    attempts: tuple[tuple[Step, ...], ...]
+    sources: tuple[str, ...]
+    family: str
+    against: str
     metrics: Metrics | None
     verdict: Verdict | None
     missing: tuple[str, ...]
@@ -126,18 +132,23 @@ def gather(run_dir: Path) -> RunReport:
         return cleaned
 
     nothing: dict[str, Any] = {}
-    asked = piece("spec.json", lambda: document("spec.json"), nothing)
-    plan = piece("plan.json", lambda: document("plan.json"), nothing)
+    was_read = (run_dir / "judged.json").exists()  # from foreign logs: then there is no plan
+    judged = piece("judged.json", lambda: document("judged.json"), nothing) if was_read else nothing
+    no_spec = was_read and not judged.get("against")
+    asked = nothing if no_spec else piece("spec.json", lambda: document("spec.json"), nothing)
+    plan = nothing if was_read else piece("plan.json", lambda: document("plan.json"), nothing)
     verdict = piece("verdict.json", lambda: judging.from_dict(document("verdict.json")), None)
     metrics = piece("metrics.json", lambda: measuring.from_dict(document("metrics.json")), None)
     events: list[Event] = piece("events-*.jsonl", lambda: read_run(run_dir), [])
     if not events:
         missing.append("no process recorded an event")
     records = measuring.records(events)
+    own = measuring.record_that_counts(records)
     processes: tuple[Process, ...] = piece("the processes in plan.json", lambda: _processes(plan), ())
     broken = verdict is None or "fail" in (verdict.axes["completion"].status, verdict.axes["numerics"].status)
     culprit = metrics.completion.culprit if metrics else None
-    spec = piece("the spec in plan.json", lambda: specs.from_dict(plan["spec"]), None) if plan else None
+    name, holder = ("spec.json", asked) if was_read else ("plan.json", plan)
+    spec = piece(f"the spec in {name}", lambda: specs.from_dict(holder["spec"]), None) if holder else None
     return RunReport(
         directory=clean(run_dir.name),
         name=spec.name if spec else clean(run_dir.name),
@@ -153,7 +164,11 @@ def gather(run_dir: Path) -> RunReport:
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
         started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
-        steps=measuring.record_that_counts(records).steps,
+        steps=tuple(_cleaned_step(step) for step in own.steps),
+        attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),
+        sources=piece("the sources in judged.json", lambda: tuple(map(str, judged.get("sources", ()))), ()),
+        family=str(judged.get("family") or ""),
+        against=str(judged.get("against") or ""),
         metrics=metrics,
         verdict=verdict,
         missing=tuple(missing),
@@ -166,19 +181,23 @@ def clean(text: str) -> str:
 
 
 def _cleaned(data: Any) -> Any:
-    """Plain data with every text in it made inert."""
+    """Plain data with every text in it made inert, and of a bearable length."""
     if isinstance(data, str):
-        return clean(data)
+        return _short(data, TEXT_CHARACTERS)
     if isinstance(data, Mapping):
         return {clean(str(key)): _cleaned(value) for key, value in data.items()}
     return [_cleaned(value) for value in data] if isinstance(data, (list, tuple)) else data
 
 
+def _cleaned_step(step: Step) -> Step:
+    return replace(step, phase=clean(step.phase)) if step.phase else step
+
+
 def _cleaned_start(started: RunStarted) -> RunStarted:
     return replace(
         started,
-        host=clean(started.host),
-        device_kind=clean(started.device_kind),
+        host=_cleaned(started.host),
+        device_kind=_cleaned(started.device_kind),
         facts=_cleaned(started.facts),
     )
 
@@ -281,8 +300,12 @@ def _last_lines(run_dir: Path, log: str) -> tuple[str, ...]:
         file.seek(max(0, size - TAIL_BYTES))
         text = file.read().decode("utf-8", "replace")
     lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :] or text.splitlines()
-    return tuple(_clip(clean(line[: 4 * LINE_CHARACTERS])) for line in lines[-TAIL_LINES:])
+    return tuple(_short(line, LINE_CHARACTERS) for line in lines[-TAIL_LINES:])
 
 
-def _clip(line: str) -> str:
-    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}… ({len(line)} characters)"
+def _short(text: str, most: int) -> str:
+    """Foreign text made inert; of a long one the beginning, and how long it is."""
+    cleaned = clean(text[: 4 * most])  # what is cleaned away is seldom more than that
+    if len(text) <= 4 * most and len(cleaned) <= most:
+        return cleaned
+    return f"{cleaned[:most]}… ({len(text):,} characters)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -19,54 +19,58 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import Problem
 from seatrial.events import Step
-from seatrial.metrics import Ranges
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, hardware, progress, speed, summary, where
+from seatrial.metrics import Performance, Ranges
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, hardware, progress, speed, summary, where, within
 from seatrial.report.gather import RunReport, Value
 from seatrial.report.problems import ORDER, PLURALS, SINGULARS
+from seatrial.report.sections import sections
 from seatrial.verdict import Outcome, show
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MAX_POINTS = 4000  # a chart is never wider in pixels; a longer run is thinned, extremes kept
+MAX_POINTS = 8000  # far more than the pixels of a chart; a longer run is thinned, extremes kept
 MAX_PROCESSES = 64
+MAX_ROWS = 50  # of a table that a run can make long
 NARROW, WIDE = 0.1, 1.0  # of the median: charts of speed show at least so much, and of the warm-up no more than that
 
 _STYLES = ("uplot-1.6.32.min.css", "report.css")
-_SCRIPTS = ("uplot-1.6.32.iife.min.js", "report.js")
+_LIBRARY = "uplot-1.6.32.iife.min.js"
+_RATE = "tokens_per_second_per_device"
+_DRAWN: tuple[Callable[[Step], float | None], ...] = (lambda s: s.seconds, lambda s: s.loss, lambda s: s.grad_norm)
 _TONES: dict[Outcome, str] = {"pass": "pass", "inconclusive": "inconclusive", "interrupted": "inconclusive"}
 
 
 def render(report: RunReport) -> str:
     """The whole page. Raises jinja2.UndefinedError rather than leave a hole in it."""
-    style, script = (_assets(names) for names in (_STYLES, _SCRIPTS))
     verdict, metrics = report.verdict, report.metrics
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            report=report,
-            policy=_policy(style, script),
-            style=style,
-            script=script,
-            title=TITLES[verdict.outcome] if verdict else "NOT JUDGED",
-            tone=_TONES.get(verdict.outcome, "fail") if verdict else "inconclusive",
-            when=_when(report.started_at),
-            where=where(report),
-            axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
-            figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)] if metrics else [],
-            rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
-            faults=metrics.completion.faults if metrics else (),
-            processes=_processes(report),
-            hidden_processes=max(0, len(report.processes) - MAX_PROCESSES),
-            given=_by_origin(value for value in report.values if value.kind != "default"),
-            defaults=_by_origin(value for value in report.values if value.kind == "default"),
-            num_defaults=sum(value.kind == "default" for value in report.values),
-            findings=_findings(report.problems),
-            hardware=hardware(report),
-            data=_chart_data(report),
-        )
+    return page(
+        "report.html",
+        "report.js",
+        report=report,
+        title=TITLES[verdict.outcome] if verdict else "NOT JUDGED",
+        tone=_TONES.get(verdict.outcome, "fail") if verdict else "inconclusive",
+        when=_when(report.started_at),
+        where=where(report),
+        axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
+        figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)] if metrics else [],
+        rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
+        sections=sections(report),
+        processes=_processes(report),
+        hidden_processes=max(0, len(report.processes) - MAX_PROCESSES),
+        given=_by_origin(value for value in report.values if value.kind != "default"),
+        defaults=_by_origin(value for value in report.values if value.kind == "default"),
+        num_defaults=sum(value.kind == "default" for value in report.values),
+        findings=_findings(report.problems),
+        hardware=hardware(report),
+        data=_chart_data(report),
     )
+
+
+def page(template: str, script: str, **values: Any) -> str:
+    """A page from one of our templates with the style sheet and the one script that its policy lets run."""
+    style, code = _assets(_STYLES), _assets((_LIBRARY, script))
+    return _environment().get_template(template).render(policy=_policy(style, code), style=style, script=code, **values)
 
 
 @cache
@@ -80,7 +84,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"SYMBOLS": SYMBOLS, "WORDS": WORDS}
+    environment.globals |= {"SYMBOLS": SYMBOLS, "WORDS": WORDS, "MAX_ROWS": MAX_ROWS}
     environment.filters |= {"show": show, "basename": lambda place: place.rpartition("/")[2]}
     return environment
 
@@ -147,39 +151,46 @@ def _processes(report: RunReport) -> list[dict[str, Any]]:
 def _chart_data(report: RunReport) -> dict[str, Any]:
     """What the charts draw, as plain data; a value that is missing or not finite is a gap."""
     metrics = report.metrics
-    times = metrics.performance.step_times if metrics else None
-    per_device = metrics.performance.tokens_per_step / metrics.performance.num_devices if metrics else 0.0
-    steps = _thinned(report.steps)
+    performance = metrics.performance if metrics else None
+    times = performance.step_times if performance else None
+    median = performance.estimates.get("step_seconds") if performance else None
+    rate = performance.estimates.get(_RATE) if performance else None
+    kept = _thinned(report.steps)
+    steps = [report.steps[index] for index in kept]
     warmup: Ranges = times.warmup if times else ()
     seconds = [_number(step.seconds) for step in steps]
-    rates = [per_device / s if s else None for s in seconds]
-    steady = [not _within(step.step, warmup) for step in steps]
-    rate = "tokens_per_second_per_device"
-    estimate = metrics.performance.estimates.get(rate) if metrics else None
-    bounds = [c for c in report.verdict.axes["performance"].checks if c.name == rate] if report.verdict else []
+    rates = [_tokens_per_second_per_device(step, performance) for step in steps]
+    steady = [not within(step.step, warmup) for step in steps]
+    bounds = [c for c in report.verdict.axes["performance"].checks if c.name == _RATE] if report.verdict else []
     return {
         "steps": [step.step for step in steps],
         "thinned": len(steps) < len(report.steps),
         "loss": [_number(step.loss) for step in steps],
+        "grad_norm": [_number(step.grad_norm) for step in steps],
         "seconds": seconds,
         "rate": rates,
         "warmup": warmup,
         "disturbed": times.disturbed if times else (),
-        "median": times.median if times else None,
-        "rate_median": estimate.value if estimate else None,
+        "median": median.value if median else None,
+        "rate_median": rate.value if rate else None,
         "rate_bound": bounds[0].bound if bounds and bounds[0].status != "not_applicable" else None,
         "first_bad_step": metrics.numerics.first_bad_step if metrics else None,
-        "seconds_frame": _frame(seconds, steady, times.median if times else None),
-        "rate_frame": _frame(rates, steady, estimate.value if estimate else None),
+        "seconds_frame": _frame(seconds, steady, median.value if median else None),
+        "rate_frame": _frame(rates, steady, rate.value if rate else None),
     }
 
 
+def _tokens_per_second_per_device(step: Step, performance: Performance | None) -> float | None:
+    seconds = _number(step.seconds)
+    if performance is None or not seconds or not performance.num_devices:
+        return None
+    tokens = step.tokens or performance.tokens_per_step
+    return _number(tokens / seconds / performance.num_devices) if tokens else None
+
+
 def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _within(step: int, ranges: Ranges) -> bool:
-    return any(first <= step <= last for first, last in ranges)
+    """A number to draw: six digits of it, which no screen can tell from all of them."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
 def _frame(values: Sequence[float | None], steady: Sequence[bool], median: float | None) -> tuple[float, float] | None:
@@ -194,15 +205,22 @@ def _frame(values: Sequence[float | None], steady: Sequence[bool], median: float
     return min([*shown, median * (1 - NARROW)]), max([*shown, median * (1 + NARROW)])
 
 
-def _thinned(steps: Sequence[Step]) -> Sequence[Step]:
-    """At most about MAX_POINTS steps: of each bucket, the first, the slowest, and the one with the highest loss."""
-    size = math.ceil(3 * len(steps) / MAX_POINTS)
+def _thinned(steps: Sequence[Step]) -> Sequence[int]:
+    """The places of about MAX_POINTS steps at most: of each bucket the first, and the ends of every series drawn.
+
+    Lowest, highest, and the first that is not finite: so that neither a spike nor a gap is lost.
+    """
     if len(steps) <= MAX_POINTS:
-        return steps
-    kept: set[int] = set()
+        return range(len(steps))
+    most = 1 + 3 * len(_DRAWN)
+    size = math.ceil(most * len(steps) / MAX_POINTS)
+    kept = {len(steps) - 1}
     for start in range(0, len(steps), size):
-        bucket = range(start, min(start + size, len(steps)))
-        kept |= {start}
-        kept |= {max(bucket, key=lambda i: steps[i].seconds or 0.0)}
-        kept |= {max(bucket, key=lambda i: _number(steps[i].loss) or -math.inf)}
-    return [steps[index] for index in sorted(kept | {len(steps) - 1})]
+        kept.add(start)
+        for drawn in _DRAWN:
+            bucket = range(start, min(start + size, len(steps)))
+            values = [(value, index) for index in bucket if (value := drawn(steps[index])) is not None]
+            finite = [pair for pair in values if math.isfinite(pair[0])]
+            kept |= {pair[1] for pair in (min(finite), max(finite))} if finite else set()
+            kept.add(next((index for value, index in values if not math.isfinite(value)), start))
+    return sorted(kept)

@@ -19,8 +19,11 @@ SINGULARS = {"error": "error", "warning": "warning", "info": "note"}
 _COLORS = {"error": "31", "warning": "33", "info": "36", "caret": "32", "label": "2"}
 
 MAX_EXCERPT = 100
-# What could move the cursor, colour the screen, reverse the reading order or break a line.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+# What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def inert(text: str) -> str:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
 
 from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
 from seatrial.report.gather import RunReport
 from seatrial.report.problems import is_colorful
+from seatrial.report.sections import Section, sections
 from seatrial.verdict import Axis, AxisVerdict, Check
 
-WIDTH = 100
+WIDTH = 80
+CELL_WIDTH = 28  # of any column of a table but the last, which wraps
 NAME_WIDTH = 20
 TAIL_LINES = 12
+SECTION_ROWS = 20
 
-_GREEN, _RED, _YELLOW, _DIM, _BOLD = "32", "31", "33", "2", "1"
+_GREEN, _RED, _YELLOW, _DIM, _BOLD, _PLAIN = "32", "31", "33", "2", "1", ""
 _STATUS_COLORS = {"pass": _GREEN, "fail": _RED, "inconclusive": _YELLOW, "not_applicable": _DIM}
 _OUTCOME_COLORS = {"pass": _GREEN, "inconclusive": _YELLOW, "interrupted": _YELLOW}
 
 
 def render(report: RunReport, *, color: bool | None = None) -> str:
-    """The report as lines of about a hundred columns; coloured on a terminal unless `color` decides."""
+    """The report as lines of at most 80 columns; coloured on a terminal unless `color` decides."""
     paint = _Paint(is_colorful(sys.stdout) if color is None else color)
     blocks = [_title(report, paint)]
     if report.verdict:
@@ -31,11 +35,12 @@ def render(report: RunReport, *, color: bool | None = None) -> str:
         times = report.metrics.performance.step_times
         if times:
             blocks.append(_wrapped(times.rule, "  ", paint, _DIM))
+    blocks += [_section(section, paint) for section in sections(report)]
     if report.changes:
         blocks.append(_changes(report, paint))
     blocks += [_tail(tail.log, tail.lines, paint) for tail in report.tails]
     if report.missing:
-        blocks.append("\n".join(f"not shown: {line}" for line in report.missing))
+        blocks.append("\n".join(_wrapped(f"not shown: {line}", "", paint, "") for line in report.missing))
     return "\n\n".join(blocks)
 
 
@@ -44,16 +49,17 @@ class _Paint:
         self._enabled = enabled
 
     def __call__(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._enabled and text else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self._enabled and text and code else text
 
 
 def _title(report: RunReport, paint: _Paint) -> str:
-    head = f"{report.name}  {paint(_DIM, where(report))}"
     verdict = report.verdict
-    if verdict is None:
-        return f"{paint(_BOLD, 'NOT JUDGED')}  {head}"
-    title = paint(f"{_BOLD};{_OUTCOME_COLORS.get(verdict.outcome, _RED)}", TITLES[verdict.outcome])
-    return f"{title}  {head}\n{_wrapped(verdict.headline, '', paint, '')}"
+    color = f"{_BOLD};{_OUTCOME_COLORS.get(verdict.outcome, _RED)}" if verdict else _BOLD
+    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
+    first, *rest = textwrap.wrap(f"{title}  {report.name}", WIDTH)
+    lines = [paint(color, title) + first[len(title) :], *rest, _wrapped(where(report), "", paint, _DIM)]
+    lines.append(_wrapped(verdict.headline, "", paint, _PLAIN) if verdict else "")
+    return "\n".join(line for line in lines if line)
 
 
 def _axis(name: Axis, axis: AxisVerdict, paint: _Paint) -> str:
@@ -74,23 +80,56 @@ def _check(check: Check, paint: _Paint) -> list[str]:
 
 
 def _figures(figures: Sequence[Figure], paint: _Paint) -> str:
-    values = [f"{figure.value} {figure.unit}".strip() for figure in figures]
-    width = max(len(value) for value in values)
-    return "\n".join(
-        f"  {figure.label:{NAME_WIDTH}}  {value:{width}}  {paint(_DIM, figure.detail)}".rstrip()
-        for figure, value in zip(figures, values, strict=True)
-    )
+    rows = [(f.label, f"{f.value} {f.unit}".strip(), f.detail) for f in figures]
+    return "\n".join(_columns(rows, paint, (_PLAIN, _PLAIN, _DIM)))
+
+
+def _section(section: Section, paint: _Paint) -> str:
+    """The title, the columns under their heads, and the notes."""
+    colors = [_PLAIN] * len(section.columns)
+    right = [index for index, column in enumerate(section.columns) if column in section.numbers]
+    rows = section.rows[:SECTION_ROWS]
+    lines = _columns(rows, paint, colors, head=section.columns, right=right) if rows else []
+    if len(section.rows) > SECTION_ROWS:
+        lines.append(paint(_DIM, f"  {len(section.rows) - SECTION_ROWS} more rows"))
+    notes = [_wrapped(note, "  ", paint, _DIM) for note in section.notes]
+    return "\n".join([section.title.lower(), *lines, *notes])
 
 
 def _changes(report: RunReport, paint: _Paint) -> str:
     rows = [(c.path, f"{_short(c.original)} → {_short(c.rehearsed)}", c.why) for c in report.changes]
-    path_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"  {path:{path_width}}  {value:{value_width}}  {paint(_DIM, why)}" for path, value, why in rows]
-    return "\n".join(["the rehearsal changed", *lines])
+    return "\n".join(["the rehearsal changed", *_columns(rows, paint, (_PLAIN, _PLAIN, _DIM))])
+
+
+def _columns(
+    rows: Sequence[Sequence[str]],
+    paint: _Paint,
+    colors: Sequence[str],
+    *,
+    head: Sequence[str] = (),
+    right: Collection[int] = (),
+) -> list[str]:
+    """Rows side by side, the last column wrapped into what is left of the width; long cells of the others too."""
+    shown = [head, *rows] if head else rows
+    last = len(shown[0]) - 1
+    widths = [min(CELL_WIDTH, max(len(row[n]) for row in shown)) for n in range(last)]
+    rest = max(CELL_WIDTH // 2, WIDTH - 2 - sum(widths) - 2 * last)
+    widths.append(min(rest, max(len(row[last]) for row in shown)))
+    lines = []
+    for row in shown:
+        cells = [textwrap.wrap(cell, width or 1) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue="") if any(cells) else ():
+            padded = [
+                part.rjust(width) if n in right else part.ljust(width) if n < last else part
+                for n, (part, width) in enumerate(zip(parts, widths, strict=True))
+            ]
+            painted = [paint(_DIM if row is head else color, part) for part, color in zip(padded, colors, strict=True)]
+            lines.append(("  " + "  ".join(painted)).rstrip())
+    return lines
 
 
 def _tail(log: str, lines: Sequence[str], paint: _Paint) -> str:
-    shown = [paint(_DIM, "  │ ") + line[:WIDTH] for line in lines[-TAIL_LINES:]]
+    shown = [paint(_DIM, "  │ ") + line[: WIDTH - 4] for line in lines[-TAIL_LINES:]]
     return "\n".join([f"the end of {log}", *shown])
 
 
@@ -100,4 +139,4 @@ def _short(value: str) -> str:
 
 def _wrapped(text: str, indent: str, paint: _Paint, code: str) -> str:
     lines = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent))
-    return "\n".join(paint(code, line) if code else line for line in lines)
+    return "\n".join(paint(code, line) for line in lines)

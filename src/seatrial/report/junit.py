@@ -1,0 +1,96 @@
+"""A verdict as JUnit XML, in the shape that Jenkins, GitLab and GitHub's actions read.
+
+A suite per axis, a case per check. What failed is a `failure`; what could not be decided is an `error`, which all of
+them count as not passed and show apart; what does not apply is `skipped`. So the file is green exactly where the exit
+code is 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from xml.etree import ElementTree
+
+from seatrial.report.figures import TITLES, WORDS
+from seatrial.report.gather import RunReport
+from seatrial.verdict import Check, Status, show
+
+_TAGS: dict[Status, str] = {"fail": "failure", "inconclusive": "error", "not_applicable": "skipped"}
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0, even as a reference
+
+
+def render(report: RunReport) -> str:
+    """The verdict as XML; a run that was not judged, or an outcome that no check explains, is an error of its own."""
+    verdict = report.verdict
+    root = ElementTree.Element("testsuites", name=_legal(f"seatrial: {report.name}"))
+    axes = verdict.axes.items() if verdict else ()
+    suites = [_suite(report, name, [_case(report, check) for check in axis.checks]) for name, axis in axes]
+    if verdict is None:
+        suites.append(_suite(report, "verdict", [_unexplained(report, "NOT JUDGED", "This run has no verdict.")]))
+    elif verdict.outcome != "pass" and not any(_count(suites, tag) for tag in ("failures", "errors")):
+        suites.append(_suite(report, "verdict", [_unexplained(report, TITLES[verdict.outcome], verdict.headline)]))
+    root.extend(suites)
+    root.attrib |= {key: str(_count(suites, key)) for key in ("tests", "failures", "errors", "skipped")}
+    root.set("time", suites[0].get("time", "0"))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode")
+
+
+def _suite(report: RunReport, name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Element:
+    seconds = report.metrics.completion.wall_seconds if report.metrics else 0.0
+    suite = ElementTree.Element(
+        "testsuite",
+        name=name,
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors=str(sum(case.find("error") is not None for case in cases)),
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+        time=f"{seconds:.3f}",
+    )
+    if report.started_at is not None:
+        suite.set("timestamp", datetime.fromtimestamp(report.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.extend(cases)
+    return suite
+
+
+def _case(report: RunReport, check: Check) -> ElementTree.Element:
+    """`classname` is run and axis, by which CI servers group and compare; a check takes no time of its own."""
+    case = ElementTree.Element(
+        "testcase", classname=_legal(f"seatrial.{report.name}.{check.axis}"), name=_legal(check.title), time="0"
+    )
+    tag = _TAGS.get(check.status)
+    if tag:
+        result = ElementTree.SubElement(case, tag, message=_legal(check.sentence), type=check.status)
+        result.text = _legal("\n".join(_details(check)))
+    else:
+        ElementTree.SubElement(case, "system-out").text = _legal("\n".join([check.sentence, *_details(check)]))
+    return case
+
+
+def _unexplained(report: RunReport, title: str, sentence: str) -> ElementTree.Element:
+    owner = _legal(f"seatrial.{report.name}.verdict")
+    case = ElementTree.Element("testcase", classname=owner, name="outcome", time="0")
+    ElementTree.SubElement(case, "error", message=_legal(f"{title}: {sentence}"), type=title)
+    return case
+
+
+def _details(check: Check) -> list[str]:
+    unit = "fraction" if check.unit == "fraction" else ""
+    named = {"measured": check.measured, "bound": check.bound}
+    figures = [f"{name}: {show(value, unit)}" for name, value in named.items() if value is not None]
+    return [
+        f"{WORDS[check.status]}; {', '.join(figures)}" + (f" ({check.unit})" if check.unit and not unit else "")
+        if figures
+        else WORDS[check.status],
+        *([f"over: {check.window}"] if check.window else []),
+        *check.evidence,
+    ]
+
+
+def _count(suites: Sequence[ElementTree.Element], attribute: str) -> int:
+    return sum(int(suite.get(attribute, "0")) for suite in suites)
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("\ufffd", text)

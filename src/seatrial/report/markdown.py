@@ -1,0 +1,140 @@
+"""A run's report for a comment on a pull request: GitHub's Markdown, which GitLab reads too.
+
+Text that comes from outside is written in character references, so that no Markdown, HTML or table can stand in it; a
+word joiner (invisible, no width) breaks what these sites would make a link or a notification of: @name, #1, !1, URLs,
+commit hashes. No such text begins a line, where it could be a command (`/close`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
+from seatrial.report.gather import RunReport, Tail
+from seatrial.report.sections import Section, sections
+from seatrial.verdict import AxisVerdict, Check, Status, show
+
+MAX_CHARACTERS = 60_000  # GitHub takes 65,536
+CELL_CHARACTERS = 600
+TAIL_LINES, TAIL_LINE_CHARACTERS = 15, 240
+SECTION_ROWS = 30
+JOINER = "\u2060"
+
+_MARKUP = re.compile(r"""[\\`*_{}\[\]<>|~$&"'#!^@]""")
+_REFERENCES = re.compile(
+    r"""(?P<sign>[@#!$%~&^](?=[\w"{]))"""
+    r"""|(?P<scheme>:(?=//))"""
+    r"""|(?P<host>\bwww(?=\.))"""
+    r"""|(?P<issue>\bGH-(?=\d))"""
+    r"""|(?P<hash>\b[0-9a-f]{4}(?=[0-9a-f]{3,36}\b))""",
+    re.IGNORECASE,
+)
+
+
+def render(report: RunReport) -> str:
+    """Outcome, headline, checks and figures; evidence and the rest folded. What would be too long is left out."""
+    verdict, metrics = report.verdict, report.metrics
+    status: Status = "inconclusive"
+    if verdict:
+        status = "pass" if verdict.outcome == "pass" else "inconclusive" if verdict.exit_code in (6, 130) else "fail"
+    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
+    blocks = [f"## {SYMBOLS[status]} {title}: {inert(report.name)}"]
+    if verdict:
+        blocks.append(f"**Exit code {verdict.exit_code}.** {inert(verdict.headline)}")
+    if described := where(report):
+        blocks.append(f"<sub>Ran: {inert(described)}</sub>")
+    if verdict:
+        blocks.append(_checks(verdict.axes))
+    if metrics:
+        blocks.append(_figures([*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)]))
+    folded = [_evidence(verdict.axes.values())] if verdict else []
+    folded += [_section(section) for section in sections(report)]
+    folded += [_tail(tail) for tail in report.tails]
+    if report.missing:
+        folded.append(_folded("Not in this report", "\n".join(f"- Missing: {inert(line)}" for line in report.missing)))
+    return _fitting(blocks, [block for block in folded if block])
+
+
+def inert(text: str, most: int = CELL_CHARACTERS) -> str:
+    """Text that shows as it is and does nothing, in Markdown, in a table's cell and in HTML."""
+    text = " ".join(text.split())
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    joined = _REFERENCES.sub(lambda match: match[0] + JOINER, text)
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", joined)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
+    """A table of texts that are inert already; the columns in `numbers` are aligned to the right."""
+    rule = ["---:" if index in numbers else "---" for index in range(len(columns))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *rows))
+
+
+def _checks(axes: dict[str, AxisVerdict] | object) -> str:
+    assert isinstance(axes, dict)
+    return table(
+        ("", "Check", "Finding", "Measured", "Bound"),
+        [
+            (SYMBOLS[check.status], f"{axis}: {inert(check.title)}", inert(check.sentence), *_bounds(check))
+            for axis, verdict in axes.items()
+            for check in verdict.checks
+        ],
+        numbers=(3, 4),
+    )
+
+
+def _bounds(check: Check) -> tuple[str, str]:
+    unit = "fraction" if check.unit == "fraction" else ""
+    measured, bound = ("" if value is None else inert(show(value, unit)) for value in (check.measured, check.bound))
+    return measured, bound
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    return table(
+        ("Figure", "Value", ""),
+        [(inert(f.label), inert(f"{f.value} {f.unit}".strip()), inert(f.detail)) for f in figures],
+        numbers=(1,),
+    )
+
+
+def _evidence(axes: Iterable[AxisVerdict]) -> str:
+    lines = [
+        f"- {SYMBOLS[check.status]} **{inert(check.title)}** ({WORDS[check.status]}): {inert(line)}"
+        for axis in axes
+        for check in axis.checks
+        for line in check.evidence
+    ]
+    return _folded("Evidence", "\n".join(lines)) if lines else ""
+
+
+def _section(section: Section) -> str:
+    rows = [[inert(cell) for cell in row] for row in section.rows[:SECTION_ROWS]]
+    notes = [f"Note: {inert(note)}" for note in section.notes]
+    if len(section.rows) > SECTION_ROWS:
+        notes.append(f"Not shown: {len(section.rows) - SECTION_ROWS} more rows.")
+    numbers = [index for index, column in enumerate(section.columns) if column in section.numbers]
+    body = [table([inert(column) for column in section.columns], rows, numbers=numbers)] if rows else []
+    return _folded(section.title, "\n\n".join([*body, *notes]))
+
+
+def _tail(tail: Tail) -> str:
+    """The lines as code; the fence is longer than any in them."""
+    lines = [line[:TAIL_LINE_CHARACTERS] for line in tail.lines[-TAIL_LINES:]]
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return _folded(f"The end of {tail.log}", "\n".join([f"{fence}text", *lines, fence]))
+
+
+def _folded(summary: str, body: str) -> str:
+    return f"<details><summary>{inert(summary)}</summary>\n\n{body}\n\n</details>"
+
+
+def _fitting(blocks: Sequence[str], folded: Sequence[str]) -> str:
+    """As many blocks as a comment holds; the folded ones go first, the last of them before the others."""
+    shown = [*blocks, *folded]
+    note = "Left out: the rest, which is too long for a comment."
+    if sum(len(block) + 2 for block in shown) <= MAX_CHARACTERS:
+        return "\n\n".join(shown)
+    while len(shown) > 2 and sum(len(block) + 2 for block in shown) + len(note) > MAX_CHARACTERS:
+        shown.pop()
+    return "\n\n".join([*shown, note])

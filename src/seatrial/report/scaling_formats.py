@@ -1,0 +1,158 @@
+"""The scaling of several runs in every format: the columns of the published recipes, a row per size."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Callable
+
+from seatrial.events import encode
+from seatrial.report import csv, html, markdown
+from seatrial.report.scaling import Scaling, Size
+
+VERSION = 1
+WIDTH = 80
+
+_TITLES = {
+    "weak": "Weak scaling",
+    "strong": "Strong scaling",
+    "mixed": "Scaling, neither weak nor strong",
+    "one size": "Several runs of one size",
+}
+
+
+def _spread(size: Size) -> str:
+    if len(size.runs) == 1:
+        return ""
+    return f"{size.fastest_seconds:.3f}–{size.slowest_seconds:.3f}"
+
+
+def _interval(size: Size) -> str:
+    if size.efficiency_low is None or size.efficiency_high is None:
+        return ""
+    return f"{size.efficiency_low:.1%}–{size.efficiency_high:.1%}"
+
+
+# Title → what stands under it; a column in which nothing stands is left out.
+_COLUMNS: dict[str, Callable[[Scaling, Size], str]] = {
+    "Devices": lambda _, size: f"{size.num_devices:,}",
+    "Batch": lambda _, size: f"{size.global_batch_size:,}" if size.global_batch_size else "",
+    "Step, s": lambda _, size: f"{size.step_seconds:.3f}",
+    "of runs, s": lambda _, size: _spread(size),
+    "Tokens/s": lambda _, size: f"{size.tokens_per_second_total:,.0f}",
+    "per device": lambda _, size: f"{size.tokens_per_second_per_device:,.1f}",
+    "MFU": lambda _, size: f"{size.mfu:.2%}" if size.mfu else "",
+    "Days to 1T": lambda _, size: f"{size.days_to_1t_tokens:,.2f}",
+    "Speed-up": lambda scaling, size: (
+        f"{size.speed_up:.2f} of {size.speed_up_ideal:g}" if scaling.kind in ("strong", "mixed") else ""
+    ),
+    "Efficiency": lambda scaling, size: "" if scaling.kind == "one size" else f"{size.efficiency:.1%}",
+    "95% interval": lambda _, size: _interval(size),
+}
+# What tells the runs of a size apart from those of another, below the table.
+_DETAILS: dict[str, Callable[[Size], str]] = {
+    "nodes": lambda size: f"{size.num_nodes:,}" if size.num_nodes else "",
+    "mesh": lambda size: size.mesh,
+    "runs": lambda size: ", ".join(size.runs),
+}
+
+
+def columns(scaling: Scaling) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The titles of the columns that hold anything, and the rows under them."""
+    cells = {title: [show(scaling, size) for size in scaling.sizes] for title, show in _COLUMNS.items()}
+    kept = {title: column for title, column in cells.items() if any(column)}
+    return tuple(kept), list(zip(*kept.values(), strict=True))
+
+
+def details(scaling: Scaling) -> list[str]:
+    """A line per size: which runs, nodes and mesh are behind its row."""
+    lines = []
+    for size in scaling.sizes:
+        said = [f"{name} {text}" for name, show in _DETAILS.items() if (text := show(size))]
+        lines.append(f"{size.num_devices:,} devices: {'; '.join(said)}")
+    return lines
+
+
+def notes(scaling: Scaling) -> list[str]:
+    """What the figures mean nothing without."""
+    found = [scaling.reason]
+    if scaling.kind != "one size":
+        found.append(
+            "Efficiency: tokens/s per device over that of the smallest size; its 95% interval adds the relative "
+            "errors of both in squares."
+        )
+    if any(len(size.runs) > 1 for size in scaling.sizes):
+        found.append("Several runs of a size: their median, and the fastest and slowest of their step times.")
+    found.append(f"The same in all runs: {'; '.join(f'{field} {value}' for field, value in scaling.same)}.")
+    if scaling.unknown:
+        found.append(f"Reported by none of them, and so not compared: {', '.join(scaling.unknown)}.")
+    return found
+
+
+def text(scaling: Scaling) -> str:
+    """Lines of at most 80 columns, as far as the table allows."""
+    titles, rows = columns(scaling)
+    widths = [max(len(row[n]) for row in (titles, *rows)) for n in range(len(titles))]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)]
+    said = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in (*details(scaling), "", *notes(scaling))]
+    return "\n".join([_TITLES[scaling.kind], "", *(line.rstrip() for line in table), "", *said])
+
+
+def as_markdown(scaling: Scaling) -> str:
+    """A table for a comment or a page."""
+    titles, rows = columns(scaling)
+    shown = [[markdown.inert(cell) for cell in row] for row in rows]
+    blocks = [f"## {_TITLES[scaling.kind]}", markdown.table(titles, shown, numbers=range(len(titles)))]
+    blocks.append("\n".join(f"- {markdown.inert(line)}" for line in details(scaling)))
+    blocks.append("\n".join(f"- {markdown.inert(line)}" for line in notes(scaling)))
+    return "\n\n".join(blocks)
+
+
+def as_csv(scaling: Scaling) -> str:
+    """A row per size, every field of `Size` with its full precision; runs are separated by spaces."""
+    names = [field.name for field in dataclasses.fields(Size)]
+    rows = [[_flat(getattr(size, name)) for name in names] for size in scaling.sizes]
+    return csv.write(("scaling", *names), [[scaling.kind, *row] for row in rows])
+
+
+def _flat(value: csv.Cell | tuple[str, ...]) -> csv.Cell:
+    return " ".join(value) if isinstance(value, tuple) else value
+
+
+def as_json(scaling: Scaling) -> str:
+    """One object: kind, reason, what is the same, and the sizes."""
+    fields = dataclasses.asdict(scaling)
+    fields["same"] = dict(scaling.same)
+    return json.dumps({"v": VERSION, **encode(fields)}, indent=1, ensure_ascii=False)
+
+
+def as_html(scaling: Scaling) -> str:
+    """A page of its own, as self-contained as a run's."""
+    titles, rows = columns(scaling)
+    data = {
+        "labels": [f"{size.num_devices:,}" for size in scaling.sizes],
+        "rate": [size.tokens_per_second_per_device for size in scaling.sizes],
+        "low": [size.tokens_per_step / size.num_devices / size.high_seconds for size in scaling.sizes],
+        "high": [size.tokens_per_step / size.num_devices / size.low_seconds for size in scaling.sizes],
+    }
+    return html.page(
+        "scaling.html",
+        "scaling.js",
+        title=_TITLES[scaling.kind],
+        same=scaling.same,
+        columns=titles,
+        rows=rows,
+        details=details(scaling),
+        notes=notes(scaling),
+        data=data,
+    )
+
+
+FORMATS: dict[str, Callable[[Scaling], str]] = {
+    "html": as_html,
+    "text": text,
+    "markdown": as_markdown,
+    "csv": as_csv,
+    "json": as_json,
+}
