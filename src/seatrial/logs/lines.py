@@ -1,0 +1,100 @@
+"""Text → clean lines: files in pieces of bounded size, terminal codes taken out, launchers' prefixes read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 1 << 18  # characters
+LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the last half of so many
+
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+# What launchers put before a line, any number of them. A group that is named gives the rank or the host.
+_PREFIX = re.compile(
+    r"""\s*(?:
+      (?P<task>\d+):[ ]                                                     # srun -l
+    | \[default(?P<local>\d+)\]:                                            # torchrun --tee
+    | \[(?:rank|RANK[ ])(?P<rank>\d+)\]:                                    # torch
+    | \[trainer\d+\|(?P<trainer>\d+)\]:                                     # torchrun, by role
+    | [\w-]{1,20}\.[\w.-]{1,60}/(?P<replica>\d+)[ ]                         # NeMo-Run, torchx: i.pretrain/0
+    | \((?P<actor>[\w.:<>-]{1,80})[ ]pid=\d+(?:,[ ]ip=(?P<ip>[\d.]+))?\)(?:[ ]\[repeated[^\]]*\])?   # Ray
+    | \[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d+)/\d+\]\[\w+[ ]*\][ ]*\[-*[\w.]+:\d+\][ ]*:      # Primus
+    | INFO[ ]*\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus_colour>\d+)/\d+\]\[\w+\][ ]*\[-*[\w.]+:\d+\][ ]*:
+    | \[(?:pod|container)/(?P<pod>[\w./-]+)\][ ]                            # kubectl logs --prefix
+    | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)[ ]         # kubectl logs --timestamps
+    )""",
+    re.VERBOSE,
+)
+# The innermost, most global of them says which rank it is.
+_RANKS = ("rank", "primus", "primus_colour", "trainer", "replica", "task")
+_HOSTS = ("ip", "pod")
+_MAY_BEGIN_PREFIX = frozenset("0123456789[( I")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What stood before a line: how many characters of it, and the rank and the host that it names."""
+
+    length: int = 0
+    rank: int | None = None
+    host: str | None = None
+
+
+NO_PREFIX = Prefix()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file without their ends; a carriage return ends one too. Raises OSError.
+
+    Never holds more than a chunk and a line; whatever is not UTF-8 is replaced.
+    """
+    rest = ""
+    with path.open(encoding="utf-8", errors="replace", newline=None) as file:
+        while chunk := file.read(CHUNK):
+            *lines, last = chunk.split("\n")
+            if lines:
+                yield shortened(rest + lines[0])
+                yield from lines[1:]
+                rest = last
+            else:
+                rest = shortened(rest + last)
+    if rest:
+        yield shortened(rest)
+
+
+def shortened(line: str) -> str:
+    """A line of bearable length: the beginning and the end of one that is longer."""
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+
+
+def split_lines(lines: Iterable[str]) -> Iterator[str]:
+    """The same lines without their ends, those with carriage returns (progress bars) as several."""
+    for line in lines:
+        line = line.rstrip("\r\n")
+        if "\r" in line:
+            yield from (shortened(piece) for piece in line.split("\r") if piece)
+        else:
+            yield shortened(line)
+
+
+def without_codes(line: str) -> str:
+    """The line as a terminal would show it, without colours, cursor movements and titles."""
+    return _TERMINAL.sub("", line)
+
+
+def read_prefix(line: str) -> Prefix:
+    """What launchers put before the line, however many of them."""
+    if line[:1] not in _MAY_BEGIN_PREFIX and not line[:1].isalpha():
+        return NO_PREFIX
+    end = 0
+    found: dict[str, str] = {}
+    while match := _PREFIX.match(line, end):
+        end = match.end()
+        found |= {name: value for name, value in match.groupdict().items() if value is not None}
+    if not end:
+        return NO_PREFIX
+    rank = next((int(found[name]) for name in _RANKS if name in found), None)
+    return Prefix(length=end, rank=rank, host=next((found[name] for name in _HOSTS if name in found), None))

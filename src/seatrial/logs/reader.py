@@ -1,0 +1,153 @@
+"""Lines → events: which family a line belongs to, which process printed it, and what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from seatrial.events import Event
+from seatrial.logs.grammar import PHASES, Family, Reading, Span
+from seatrial.logs.lines import Prefix, read_prefix, split_lines, without_codes
+from seatrial.logs.numbers import find_time, quantity, seconds_since_epoch
+from seatrial.logs.shape import SELDOM, Shape, learn
+from seatrial.logs.stream import Stream
+
+MAX_SHAPES = 4  # a program has one or two; ranks with prefixes of their own share the tables
+
+
+class Reader:
+    """Reads one log, line after line; `feed` and `finish` return the events that follow.
+
+    `process` is who prints the lines without a rank, `source` the file's name for people.
+    """
+
+    def __init__(self, families: Sequence[Family], *, process: int, source: str) -> None:
+        self._families = list(families)
+        self._process = process
+        self._source = source
+        self._streams: dict[int | None, Stream] = {}
+        self._known: Family | None = None  # the family of the last step line
+        self._notes = tuple(note for family in families for note in family.notes)
+        self._others = tuple(family for family in families if family.other)
+        self._shapes: list[tuple[Shape, Family, Stream]] = []
+        self._seldom: dict[str, float] = {}
+        self._vary: set[str] = set()
+        self._number = 0
+
+    def feed(self, line: str) -> Sequence[Event]:
+        """What one line, without its end, says."""
+        self._number += 1
+        for shape, family, stream in self._shapes:
+            if found := shape.match(line):
+                groups = found.groups()
+                try:
+                    fields = shape.read(groups)
+                except ValueError:
+                    break
+                time = None if shape.time is None else seconds_since_epoch(groups[shape.time])
+                return stream.step(family, fields, shape.total, time)
+        return self._read(line)
+
+    def finish(self) -> list[Event]:
+        """What follows from the log being over."""
+        return [event for stream in self._streams.values() for event in stream.finish()]
+
+    def _read(self, line: str) -> list[Event]:
+        text = without_codes(line) if "\x1b" in line else line
+        prefix = read_prefix(text)
+        events: list[Event] = []
+        for family in self._families:
+            if all(anchor in text for anchor in family.anchors):
+                for reading in _readings(family, text):
+                    events += self._step(family, reading, line, text, prefix)
+        for family in self._others:
+            assert family.other is not None
+            for found in family.other(text):
+                if isinstance(found, Reading):
+                    events += self._step(family, found, line, text, prefix)
+                else:
+                    events += self._stream(prefix).note(*found, text, None)
+        for note in self._notes:
+            if note.literal in text and (match := note.pattern.search(text)):
+                span = find_time(text, match.end())
+                time = seconds_since_epoch(text[slice(*span)]) if span else None
+                events += self._stream(prefix).note(note, match.groupdict(), text, time)
+        return events
+
+    def _latest(self) -> float:
+        return max((stream.wall_time for stream in self._streams.values()), default=0.0)
+
+    def _step(self, family: Family, reading: Reading, line: str, text: str, prefix: Prefix) -> Sequence[Event]:
+        stream = self._stream(prefix)
+        where = find_time(text, reading.spans[0][0]) if reading.spans else None
+        if family is not self._known:
+            self._known = family
+            self._families.sort(key=lambda other: other is not family)  # the likeliest first
+        fields = stream.blank(reading.phase)
+        fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
+        fields |= {name: value for name, value in reading.values.items() if name in fields}
+        total = fields["reported"].pop("total", None)
+        if fields["tokens"] is not None:
+            fields["tokens"] = int(fields["tokens"]) if math.isfinite(fields["tokens"]) else None
+        if text is line:
+            self._learn(family, reading, line, prefix, stream, where, fields)
+        time = seconds_since_epoch(text[slice(*where)]) if where else None
+        return stream.step(family, fields, total, time)
+
+    def _learn(
+        self,
+        family: Family,
+        reading: Reading,
+        line: str,
+        prefix: Prefix,
+        stream: Stream,
+        time: tuple[int, int] | None,
+        fields: Mapping[str, Any],
+    ) -> None:
+        """The next line is likely to look like this one."""
+        for name in SELDOM & reading.values.keys():
+            if self._seldom.setdefault(name, reading.values[name]) != reading.values[name]:
+                self._vary.add(name)
+        if shape := learn(line, prefix.length, reading, time, fields, self._vary):
+            self._shapes = [(shape, family, stream), *self._shapes[: MAX_SHAPES - 1]]
+
+    def _stream(self, prefix: Prefix) -> Stream:
+        if prefix.rank not in self._streams:
+            process = self._process if prefix.rank is None else prefix.rank
+            self._streams[prefix.rank] = Stream(process, self._source, prefix.host or "")
+        return self._streams[prefix.rank]
+
+
+def _readings(family: Family, text: str) -> Iterator[Reading]:
+    """The step lines in a line: more than one where prints are glued."""
+    heads = list(family.head.finditer(text))
+    for n, head in enumerate(heads):
+        end = heads[n + 1].start() if n + 1 < len(heads) else len(text)
+        groups = head.groupdict()
+        numbers = [name for name in ("step", "total") if groups.get(name)]
+        values: dict[str, float] = {name: int(groups[name].replace(",", "")) for name in numbers}
+        spans: list[Span] = [(*head.span(name), name, None) for name in numbers]
+        for pair in family.pair.finditer(text, head.end(), end):
+            field = family.fields.get(pair[1].strip())
+            if field is None or field.name in values:
+                continue
+            value = quantity(pair[2], field.part)
+            if value is None or value == field.missing:
+                continue
+            values[field.name] = value * field.scale
+            start = pair.start(2) + len(pair[2]) - len(pair[2].lstrip())
+            spans.append((start, pair.start(2) + len(pair[2].rstrip()), field.name, field))
+        yield Reading(
+            values=values,
+            phase=next((phase for phase in PHASES if groups.get(phase)), ""),
+            spans=tuple(spans),
+        )
+
+
+def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
+    """The events of one log, as its lines come."""
+    reader = Reader(families, process=process, source=source)
+    for line in split_lines(lines):
+        yield from reader.feed(line)
+    yield from reader.finish()

@@ -1,0 +1,134 @@
+"""The fast path: a line with its numbers taken out is a pattern for the lines that follow.
+
+The lines of one program look alike. What the tables have found in one line is turned into a regular expression in
+which everything but the numbers is literal; a line that it matches as a whole has the same keys in the same order, and
+nothing else in it. Any other line is read by the tables again, so a shape saves time and never decides anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from seatrial.logs.grammar import Field, Reading
+from seatrial.logs.numbers import quantity
+
+# Values that hardly ever change from line to line are part of the literal text, until they do.
+SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
+
+_TOKENS = re.compile(r"(\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them, and wide blanks
+_VALUE = "([^ ,|]+)"
+_TIME = r"([^ ]+ [^ ,|\]]+)"
+
+Read = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`match` takes a whole line; `read` makes the fields of a step of its groups.
+
+    `read` raises ValueError where a value is odd: the tables have to read that line.
+    """
+
+    match: Callable[[str], re.Match[str] | None]
+    read: Callable[[Sequence[str]], dict[str, Any]]
+    total: int | None
+    time: int | None  # the group of the date and time
+
+
+def learn(
+    line: str, prefix: int, reading: Reading, time: tuple[int, int] | None, template: Mapping[str, Any], vary: Set[str]
+) -> Shape | None:
+    """The shape of a line that was read, whose first `prefix` characters stay as they are; None where that fails.
+
+    `template` are the fields of its step, `vary` the names of `SELDOM` that do change.
+    """
+    constant = {name for _, _, name, _ in reading.spans if name in SELDOM and name not in vary}
+    spans = sorted(span for span in reading.spans if span[2] not in constant)
+    if time and time[0] >= prefix:
+        spans = sorted([*spans, (*time, "time", None)])
+    kept = sorted(span for span in reading.spans if span[2] in constant)
+    pattern, position = [re.escape(line[:prefix])], prefix
+    for start, end, name, _ in sorted([*spans, *kept]):
+        if start < position:
+            return None
+        value = re.escape(line[start:end]) if name in constant else _TIME if name == "time" else _VALUE
+        pattern += [_blind(line[position:start]), value]
+        position = end
+    pattern.append(_blind(line[position:].rstrip()) + r"\s*")
+    read = {name: (n, _reader(line[start:end], name, field)) for n, (start, end, name, field) in enumerate(spans)}
+    when, _ = read.pop("time", (None, None))
+    total = reading.values.get("total") if "total" in constant else None
+    return Shape(
+        match=re.compile("".join(pattern)).fullmatch,
+        read=_maker(template, read),
+        total=None if total is None else int(total),
+        time=when,
+    )
+
+
+def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read]]) -> Callable[[Sequence[str]], Any]:
+    """A function from the groups of a match to the template with the values that they hold.
+
+    It is compiled from a dictionary display, as `dataclasses` makes its methods: a loop takes three times as long. Only
+    names of our own tables get into its text; whatever a log says goes in as a value.
+    """
+    known: dict[str, Any] = {}
+
+    def display(of: Mapping[str, Any]) -> str:
+        parts = []
+        for name, value in of.items():
+            known[f"v_{name}"] = value
+            expression = f"v_{name}"
+            if name in read:
+                place, reader = read[name]
+                known[f"r_{name}"] = reader
+                expression = f"r_{name}(groups[{place}])"
+            elif isinstance(value, dict):
+                expression = display(value)
+            parts.append(f"{name!r}: {expression}")
+        return "{" + ", ".join(parts) + "}"
+
+    source = f"lambda groups: {display(template)}"
+    made: Callable[[Sequence[str]], Any] = eval(source, known)
+    return made
+
+
+def _blind(text: str) -> str:
+    """The text as a pattern: any number where it has one, any number of blanks where it has several."""
+    return "".join(
+        re.escape(piece) if n % 2 == 0 else " +" if piece.isspace() else "[^ |]+"
+        for n, piece in enumerate(_TOKENS.split(text))
+    )
+
+
+def _reader(text: str, name: str, field: Field | None) -> Read:
+    if field is None:
+        return str if name == "time" else int
+    if name == "tokens":
+        return int
+    if field.part or field.missing is not None or not _is_plain(text):
+        return partial(_exact, field)
+    return float if field.scale == 1.0 else partial(_scaled, field.scale)
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _scaled(scale: float, text: str) -> float:
+    return float(text) * scale
+
+
+def _exact(field: Field, text: str) -> float:
+    value = quantity(text, field.part)
+    if value is None or value == field.missing:
+        raise ValueError("not a number")
+    return value * field.scale
