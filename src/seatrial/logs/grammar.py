@@ -17,11 +17,12 @@ from typing import Any, Literal
 class Field:
     """Where a value goes: `name` is a field of `events.Step` or one of `events.REPORTED`.
 
-    Of "a/b/c", the value is the one numbered `part`. `missing` is what the program prints for want of a value.
+    The printed number is divided by `per` (1000 for milliseconds). Of "a/b/c", the value is the one numbered `part`.
+    `missing` is what the program prints for want of a value.
     """
 
     name: str
-    scale: float = 1.0
+    per: float = 1.0
     part: int = 0
     missing: float | None = None
 
@@ -40,14 +41,14 @@ class Note:
     end         the run ended by itself, or with `exit_code`
     eval        groups step, loss, seconds
     checkpoint  groups step, seconds; `action` says which
-    figures     of the next step: groups named as in `Field.name`, times `scale`
+    figures     of the next step: groups named as in `Field.name`, in units of `per`
     """
 
     means: Meaning
     literal: str
     pattern: re.Pattern[str]
     action: str = "save"
-    scale: float = 1.0
+    per: float = 1.0
 
 
 Span = tuple[int, int, str, Field | None]  # start, end, name; the field of a value that goes through a table

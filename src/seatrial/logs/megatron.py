@@ -17,7 +17,7 @@ FAMILY = Family(
     head=re.compile(r"\biteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\|"),
     pair=re.compile(r"([^|:]+):([^|]*)"),
     fields={
-        "elapsed time per iteration (ms)": Field(name="seconds", scale=1e-3),
+        "elapsed time per iteration (ms)": Field(name="seconds", per=1000),
         "throughput per GPU (TFLOP/s/GPU)": Field(name="tflops_per_second_per_device"),
         "consumed samples": Field(name="consumed_samples"),
         "learning rate": Field(name="learning_rate"),

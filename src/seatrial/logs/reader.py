@@ -135,7 +135,7 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
             value = quantity(pair[2], field.part)
             if value is None or value == field.missing:
                 continue
-            values[field.name] = value * field.scale
+            values[field.name] = value / field.per
             start = pair.start(2) + len(pair[2]) - len(pair[2].lstrip())
             spans.append((start, pair.start(2) + len(pair[2].rstrip()), field.name, field))
         yield Reading(

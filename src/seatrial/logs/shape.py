@@ -112,7 +112,7 @@ def _reader(text: str, name: str, field: Field | None) -> Read:
         return int
     if field.part or field.missing is not None or not _is_plain(text):
         return partial(_exact, field)
-    return float if field.scale == 1.0 else partial(_scaled, field.scale)
+    return float if field.per == 1.0 else partial(_divided, field.per)
 
 
 def _is_plain(text: str) -> bool:
@@ -123,12 +123,12 @@ def _is_plain(text: str) -> bool:
     return True
 
 
-def _scaled(scale: float, text: str) -> float:
-    return float(text) * scale
+def _divided(per: float, text: str) -> float:
+    return float(text) / per
 
 
 def _exact(field: Field, text: str) -> float:
     value = quantity(text, field.part)
     if value is None or value == field.missing:
         raise ValueError("not a number")
-    return value * field.scale
+    return value / field.per

@@ -95,7 +95,7 @@ class Stream:
                     self._begins, self._facts = True, {}
                 self._facts |= {name: _fact(name, text) for name, text in groups.items() if text is not None}
             case "figures":
-                self._figures |= {name: value * note.scale for name, value in numbers.items() if value is not None}
+                self._figures |= {name: value / note.per for name, value in numbers.items() if value is not None}
             case "end":
                 code = numbers.get("exit_code")
                 exit_code = None if code is None else int(code)
