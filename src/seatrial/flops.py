@@ -12,6 +12,7 @@ figure that Seatrial prints names it. Recomputation is never counted (that would
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from seatrial.spec import ModelSpec
 
@@ -72,3 +73,41 @@ def model_flops_utilization(
 ) -> float:
     """MFU as a fraction: the model's FLOP/s per device over the device's peak."""
     return flops_per_step / step_seconds / num_devices / peak_flops_per_second
+
+
+RECOGNISED_WITHIN = 0.01
+PADDED_TO = (128, 256, 512, 1024, 2048, 4096)  # Megatron-LM pads the vocabulary to a multiple of 128 × tensor parallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recognised:
+    """The convention that a log's own figures follow, and by what fraction they are off from it.
+
+    `vocab_size` is the padded one where the log counts with that.
+    """
+
+    convention: str
+    flops_per_token: float
+    deviation: float
+    vocab_size: int
+
+
+def nearest(flops_per_token: float, model: ModelSpec, sequence_length: int) -> Recognised:
+    """The convention, and the padding of the vocabulary, that comes nearest to these FLOPs per token."""
+    sizes = {model.vocab_size, *(-(-model.vocab_size // multiple) * multiple for multiple in PADDED_TO)}
+    found = [
+        Recognised(
+            convention=name, flops_per_token=counted, deviation=flops_per_token / counted - 1, vocab_size=vocab_size
+        )
+        for vocab_size in sizes
+        for name, count in CONVENTIONS.items()
+        if (counted := count(replace(model, vocab_size=vocab_size), sequence_length))
+    ]
+    # Padding is believed only where it explains more than the rounding of the log.
+    return min(found, key=lambda r: (round(abs(r.deviation), 3), r.vocab_size, abs(r.deviation)))
+
+
+def recognise(flops_per_token: float, model: ModelSpec, sequence_length: int) -> Recognised | None:
+    """The convention that gives these FLOPs per token, within 1%; None where none of them does."""
+    found = nearest(flops_per_token, model, sequence_length)
+    return found if abs(found.deviation) <= RECOGNISED_WITHIN else None

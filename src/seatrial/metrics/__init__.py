@@ -2,9 +2,10 @@
 
 A run is read in this order. *Attempts*: a process that starts again, or whose step counter goes back, begins a new one.
 *Record*: each step as the last attempt that ran it left it; the lowest process that reports steps is the one whose
-record counts, the others are held against it. *Steady window*: those steps of the last attempt with enough of them
-that neither the warm-up nor a checkpoint has stretched. Speed is the median of that window. What a record does not
-give stays None ("not reported"), never 0.
+record counts, the others are held against it. *Window*: the steps of the last complete attempt that a policy takes;
+ours takes those that neither the warm-up nor a checkpoint has stretched, and their median. *Identities*: what has to
+hold between the figures of a log and the configuration. What a record does not give stays None ("not reported"),
+never 0.
 """
 
 from __future__ import annotations
@@ -14,27 +15,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial import flops
 from seatrial.events import Event, encode
 from seatrial.metrics.completion import Completion, FaultRecord, ProcessRecord, measure_completion
+from seatrial.metrics.drift import Drift, Levels, Spikes
+from seatrial.metrics.identities import Identity
+from seatrial.metrics.interval import Estimate
 from seatrial.metrics.numerics import Numerics, measure_numerics
 from seatrial.metrics.performance import (
-    Estimate,
     Peak,
     Performance,
-    StepTimes,
     days_to_train,
     measure_performance,
     sequences_per_second,
+    time_to_train,
     tokens_per_second,
 )
 from seatrial.metrics.record import LAUNCHER, Ranges, Record, record_that_counts, records, show_ranges
+from seatrial.metrics.stragglers import Straggler
+from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
 
 __all__ = [
+    "DEFAULT_POLICY",
+    "POLICIES",
     "Completion",
+    "Drift",
     "Estimate",
     "FaultRecord",
+    "Identity",
+    "Levels",
     "Metrics",
     "Numerics",
     "Peak",
@@ -42,7 +51,9 @@ __all__ = [
     "ProcessRecord",
     "Ranges",
     "Record",
+    "Spikes",
     "StepTimes",
+    "Straggler",
     "days_to_train",
     "from_dict",
     "measure",
@@ -50,6 +61,7 @@ __all__ = [
     "records",
     "sequences_per_second",
     "show_ranges",
+    "time_to_train",
     "to_dict",
     "tokens_per_second",
 ]
@@ -66,10 +78,14 @@ class Metrics:
     performance: Performance
 
 
-def measure(events: Iterable[Event], spec: RunSpec, *, convention: str = flops.DEFAULT_CONVENTION) -> Metrics:
+def measure(
+    events: Iterable[Event], spec: RunSpec | None, *, convention: str | None = None, policy: str = DEFAULT_POLICY
+) -> Metrics:
     """What the events of a run amount to; they come in the order of time, from any number of processes.
 
-    `spec` is what was run: in a rehearsal, the rehearsed one. Raises KeyError for an unknown FLOPs convention.
+    `spec` is what was run: in a rehearsal, the rehearsed one; None: no configuration is known. `convention` is how
+    FLOPs are counted, None: as the log does, as far as that is recognised. `policy` is a name of POLICIES. Raises
+    KeyError for an unknown convention or policy.
     """
     events = list(events)
     found = records(events)
@@ -79,7 +95,7 @@ def measure(events: Iterable[Event], spec: RunSpec, *, convention: str = flops.D
     return Metrics(
         completion=measure_completion(events, spec, own, others, launcher.ended if launcher else None),
         numerics=measure_numerics(own, others),
-        performance=measure_performance(events, spec, own, convention),
+        performance=measure_performance(events, spec, own, others, convention=convention, policy=policy),
     )
 
 

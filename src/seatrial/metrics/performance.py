@@ -1,74 +1,31 @@
-"""How fast a run was: the steady window, and what follows from its median.
-
-Speed is never taken from a single step or from a mean: the first steps compile and fill caches, and a mean belongs to
-whatever interrupted the run. Which steps count is a rule that the report prints.
-"""
+"""How fast a run was: the window that its policy takes, what follows from it, and what the log itself says of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from seatrial import flops, hardware
-from seatrial.events import Checkpoint, Eval, Event, Step
-from seatrial.metrics.record import Ranges, Record, ranges, show_ranges
+from seatrial.events import Event, Step
+from seatrial.metrics.drift import Drift, Levels, Spikes, find_drift, find_levels, find_spikes
+from seatrial.metrics.identities import Facts, Identity, check_identities, reported
+from seatrial.metrics.interval import Estimate, estimate, relative_rounding
+from seatrial.metrics.memory import memory_fraction
+from seatrial.metrics.record import Record
+from seatrial.metrics.stragglers import Straggler, find_stragglers
+from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window
 from seatrial.spec import RunSpec
-
-WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, the third still fills caches
-ROLLING_STEPS = 5
-STEADY_WITHIN = 0.03
-ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
-INTERVAL_Z = 1.96  # 95%
-IQR_PER_SIGMA = 1.349  # of a normal distribution
 
 TERA = 1e12
 TRILLION = 1e12
 SECONDS_PER_DAY = 86_400
-
-Seconds = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTimes:
-    """The times of the steady window in seconds; `rule` says in a sentence which steps these are.
-
-    `mad` is the plain median absolute deviation, `cv` the standard deviation over the mean. `spread` is what `cv` would
-    be without outliers, by the interquartile range: two speeds in turn have one, though their MAD may be 0. `low` and
-    `high` are the 95% interval of the median (order statistics: no distribution assumed). `steady`: warm-up ended by
-    itself.
-    """
-
-    rule: str
-    attempt: int
-    first_step: int
-    last_step: int
-    warmup: Ranges
-    disturbed: Ranges
-    steady: bool
-    n: int
-    median: float
-    mad: float
-    p5: float
-    p95: float
-    cv: float | None
-    spread: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A measured value and the interval that it is known to."""
-
-    value: float
-    low: float
-    high: float
+TOKENS, TFLOPS = "tokens_per_second_per_device", "tflops_per_second_per_device"
+SPEEDS = ("step_seconds", TOKENS, TFLOPS, "mfu")
+MOST_ROUNDING_TO_RECOGNISE = 0.005  # of FLOPs per token; conventions are as close as 1%
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,26 +40,39 @@ class Peak:
 
 @dataclass(frozen=True, kw_only=True)
 class Performance:
-    """Speed in the steady window.
+    """Speed in the chosen window; None, or left out, is what the record and the configuration do not give.
 
-    `estimates` has the metrics of `spec.METRICS` by name; `unavailable` says why any other of them is not there.
-    `num_timed` of the `num_steps` of the record have a time.
+    `estimates` has the metrics of `spec.METRICS` by name, computed from the times of the steps or with an `origin` that
+    says otherwise; `unavailable` says why any other of them is not there; `reported` has the log's own figures over the
+    same steps, by the names of METRICS. `num_timed` of the `num_steps` of the record have a time, `num_counted` are in
+    the window. `convention` is the one that the FLOPs are counted by, "" without a configuration; `recognised` the one
+    that the log's own figures follow. `tokens_per_step` is batch × sequence, `padding` the share of it that the log
+    says are no tokens. `identities` are what holds between the figures, and what does not.
     """
 
     num_steps: int
     num_timed: int
+    num_counted: int
     step_times: StepTimes | None
     estimates: Mapping[str, Estimate]
     unavailable: Mapping[str, str]
-    tokens_per_step: int
-    num_devices: int
+    reported: Mapping[str, Estimate]
+    tokens_per_step: int | None
+    padding: float | None
+    num_devices: int | None
     device: str
     convention: str
-    flops_per_token: float
+    recognised: flops.Recognised | None
+    flops_per_token: float | None
     peak: Peak | None
     tokens_per_second_total: float | None
     sequences_per_second_total: float | None
     days_to_1t_tokens: float | None
+    identities: tuple[Identity, ...]
+    drift: Drift | None
+    spikes: Spikes | None
+    levels: Levels | None
+    stragglers: tuple[Straggler, ...]
 
 
 def tokens_per_second(*, tokens_per_step: float, step_seconds: float) -> float:
@@ -120,157 +90,216 @@ def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
     return tokens / tokens_per_second / SECONDS_PER_DAY
 
 
-def measure_performance(events: Sequence[Event], spec: RunSpec, own: Record, convention: str) -> Performance:
-    """The speed of a run by the record that counts. Raises KeyError for an unknown FLOPs convention."""
-    started = own.started
-    num_devices = (started.num_devices if started else None) or spec.topology.num_devices
-    device = (started.device_kind if started else "") or spec.topology.device or ""
-    known = hardware.find(device)
-    figure = known.peak(spec.precision.compute_dtype, spec.precision.quantization) if known else None
-    peak = (
-        Peak(device=known.name, format=figure[1], flops_per_second=figure[0], source=known.source)
-        if known and figure
-        else None
+def time_to_train(performance: Performance, tokens: float) -> Estimate | None:
+    """Days that so many tokens take at this run's throughput, with their interval; None without a throughput."""
+    rate = performance.estimates.get("tokens_per_second_per_device")
+    if rate is None or not performance.num_devices:
+        return None
+    value, high, low = (
+        days_to_train(tokens=tokens, tokens_per_second=speed * performance.num_devices)
+        for speed in (rate.value, rate.low, rate.high)
     )
-    per_token = flops.flops_per_token(spec.model, spec.batch.sequence_length, convention)
-    times = step_times(own.attempts, _disturbed(events))
-    found = _speed(times, spec.tokens_per_step / num_devices, per_token, peak, device)
-    found["memory_fraction"] = _memory_fraction(started.facts if started else {}, known)
-    step = found["step_seconds"]
-    total = (
-        tokens_per_second(tokens_per_step=spec.tokens_per_step, step_seconds=step.value)
-        if isinstance(step, Estimate)
-        else None
+    return Estimate(value=value, low=low, high=high, origin=rate.origin)
+
+
+class _Clock(NamedTuple):
+    """What a step's time is taken from: proportional to seconds, or in seconds."""
+
+    time_of: Callable[[Step], float | None]
+    in_seconds: bool
+    origin: str
+
+
+def measure_performance(
+    events: Sequence[Event],
+    spec: RunSpec | None,
+    own: Record,
+    others: Sequence[Record] = (),
+    *,
+    convention: str | None = None,
+    policy: str = DEFAULT_POLICY,
+) -> Performance:
+    """The speed of a run by the record that counts. Raises KeyError for an unknown FLOPs convention or policy."""
+    started = own.started
+    tokens_per_step = spec.tokens_per_step if spec else started.tokens_per_step if started else None
+    num_devices = (started.num_devices if started else None) or (spec.topology.num_devices if spec else None)
+    device = (started.device_kind if started else "") or (spec.topology.device if spec else None) or ""
+    known = hardware.find(device)
+    peak = _peak(known, spec)
+    per_device = tokens_per_step / num_devices if tokens_per_step and num_devices else None
+    clock = _clock(own, per_device, spec)
+    least = _fewest_flops(spec) * (per_device or 0.0) / (peak.flops_per_second if peak else math.inf)
+    window = measure_window(
+        events, own, planned_steps=spec.steps if spec else None, policy=policy, time_of=clock.time_of,
+        is_impossible=_beyond(least if clock.in_seconds else 0.0, peak),
+    )  # fmt: skip
+    steps = window.steps if window else ()
+    counted = _counted_flops(window, per_device, clock)
+    recognised = flops.recognise(counted, spec.model, spec.batch.sequence_length) if counted and spec else None
+    convention = convention or (recognised.convention if recognised else flops.DEFAULT_CONVENTION)
+    per_token = flops.flops_per_token(spec.model, spec.batch.sequence_length, convention) if spec else None
+    own_figures = _own_figures(window)
+    found = _speed(window, clock, own_figures, per_device, per_token, peak, device)
+    found["memory_fraction"] = memory_fraction((own, *others), started.facts if started else {}, known)
+    estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
+    rate = estimates.get("tokens_per_second_per_device")
+    total = rate.value * num_devices if rate and num_devices else None
+    memory = estimates.get("memory_fraction")
+    times = window.times if window else np.array([])
+    scaled = window.summary if window and clock.in_seconds else None
+    facts = Facts(
+        steps=steps,
+        all_steps=own.steps,
+        seconds=times if window and not clock.origin else None,
+        started=started,
+        spec=spec,
+        tokens_per_step=tokens_per_step,
+        num_devices=num_devices,
+        device=known,
+        peak_flops_per_second=peak.flops_per_second if peak else None,
+        memory_fraction=memory.value if memory else None,
+        flops_per_token=counted,
     )
     return Performance(
         num_steps=len(own.steps),
-        num_timed=len(_timed(own.steps)),
-        step_times=times,
-        estimates={name: value for name, value in found.items() if isinstance(value, Estimate)},
+        num_timed=sum(clock.time_of(step) is not None for step in own.steps),
+        num_counted=len(steps),
+        step_times=scaled,
+        estimates=estimates,
         unavailable={name: value for name, value in found.items() if isinstance(value, str)},
-        tokens_per_step=spec.tokens_per_step,
+        reported=own_figures,
+        tokens_per_step=tokens_per_step,
+        padding=_padding(steps, tokens_per_step),
         num_devices=num_devices,
         device=device,
-        convention=convention,
+        convention=convention if spec else "",
+        recognised=recognised,
         flops_per_token=per_token,
         peak=peak,
         tokens_per_second_total=total,
-        sequences_per_second_total=total / spec.batch.sequence_length if total else None,
+        sequences_per_second_total=total / spec.batch.sequence_length if total and spec else None,
         days_to_1t_tokens=days_to_train(tokens=TRILLION, tokens_per_second=total) if total else None,
+        identities=check_identities(facts),
+        drift=find_drift(times),
+        spikes=find_spikes([step.step for step in steps], times) if window else None,
+        levels=find_levels(times),
+        stragglers=find_stragglers((own, *others), steps[0].step, steps[-1].step) if steps else (),
     )
 
 
-def step_times(attempts: Sequence[Sequence[Step]], disturbed: Set[int]) -> StepTimes | None:
-    """The steady window of the last attempt that has enough steps, else of the last one that has any; None without.
-
-    `disturbed` steps, which an evaluation or a checkpoint falls into, are left out as long as half of the steps stay.
-    """
-    timed = [(number, _timed(attempt)) for number, attempt in enumerate(attempts, 1)]
-    timed = [(number, steps) for number, steps in timed if steps]
-    if not timed:
+def _peak(known: hardware.Device | None, spec: RunSpec | None) -> Peak | None:
+    figure = known.peak(spec.precision.compute_dtype, spec.precision.quantization) if known and spec else None
+    if not known or not figure:
         return None
-    number, steps = next(((n, steps) for n, steps in reversed(timed) if len(steps) >= ENOUGH_STEPS), timed[-1])
-    clear = [(step, seconds) for step, seconds in steps if step not in disturbed]
-    kept = clear if 2 * len(clear) >= len(steps) else steps
-    seconds = np.array([seconds for _, seconds in kept])
-    warmup, steady = _warmup(seconds)
-    window = seconds[warmup:]
-    numbers = [step for step, _ in kept]
-    left_out = sorted({step for step, _ in steps} - set(numbers))
-    median, low, high = _median_interval(window)
-    return StepTimes(
-        rule=_rule(numbers, warmup, ranges(left_out), number, len(attempts), steady),
-        attempt=number,
-        first_step=numbers[warmup],
-        last_step=numbers[-1],
-        warmup=ranges(numbers[:warmup]),
-        disturbed=ranges(left_out),
-        steady=steady,
-        n=len(window),
-        median=median,
-        mad=float(np.median(np.abs(window - median))),
-        p5=float(np.percentile(window, 5)),
-        p95=float(np.percentile(window, 95)),
-        cv=float(np.std(window, ddof=1) / np.mean(window)) if len(window) > 1 else None,
-        spread=float(np.subtract(*np.percentile(window, [75, 25]))) / IQR_PER_SIGMA / median,
-        low=low,
-        high=high,
-    )
+    return Peak(device=known.name, format=figure[1], flops_per_second=figure[0], source=known.source)
 
 
-def _timed(attempt: Sequence[Step]) -> list[tuple[int, float]]:
-    return [(s.step, s.seconds) for s in attempt if s.seconds is not None and 0 < s.seconds < math.inf]
+def _fewest_flops(spec: RunSpec | None) -> float:
+    """FLOPs per token by the convention that counts the fewest; 0 without a configuration."""
+    if spec is None:
+        return 0.0
+    return min(flops.flops_per_token(spec.model, spec.batch.sequence_length, name) for name in flops.CONVENTIONS)
 
 
-def _disturbed(events: Sequence[Event]) -> set[int]:
-    """Steps whose time includes an evaluation or a checkpoint: a log may book it on the step itself or on the next."""
-    steps = {event.step for event in events if isinstance(event, (Eval, Checkpoint))}
-    return steps | {step + 1 for step in steps}
+def positive(value: float | None) -> float | None:
+    """The value if it is a number above 0."""
+    return value if value is not None and 0 < value < math.inf else None
 
 
-def _warmup(seconds: Seconds) -> tuple[int, bool]:
-    """(steps to leave out at the start, whether the rest is steady)."""
-    most = len(seconds) // 2
-    least = min(WARMUP_STEPS, most)
-    final = np.median(seconds[most:])
-    noise = np.median(np.abs(seconds[most:] - final))
-    rolling = np.median(sliding_window_view(seconds, min(ROLLING_STEPS, len(seconds) - most)), axis=1)
-    steady = np.flatnonzero(np.abs(rolling[least : most + 1] - final) <= max(STEADY_WITHIN * final, noise))
-    return (least + int(steady[0]), True) if len(steady) else (most, False)
+def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
+    """The time of a step by a throughput that the log reports of it, in seconds if `scale` is known."""
+
+    def time_of(step: Step) -> float | None:
+        rate = positive(step.reported.get(name))
+        return (scale or 1.0) / rate if rate else None
+
+    return time_of
 
 
-def _rule(numbers: Sequence[int], warmup: int, left_out: Ranges, attempt: int, num_attempts: int, steady: bool) -> str:
-    which = f" of attempt {attempt} of {num_attempts}" if num_attempts > 1 else ""
-    sentence = (
-        f"Steps {numbers[warmup]}–{numbers[-1]}{which}. Left out: the first {warmup} as warm-up (at least "
-        f"{WARMUP_STEPS}, until the median of {ROLLING_STEPS} is within {STEADY_WITHIN:.0%}, or one MAD, of the final "
-        "one; never more than half)"
-    )
-    if left_out:
-        sentence += f"; {show_ranges(left_out)}, because of an evaluation or a checkpoint"
-    return sentence + ("." if steady else ". The step time never became steady.")
+def _clock(own: Record, tokens_per_device: float | None, spec: RunSpec | None) -> _Clock:
+    """Seconds where the log gives any; else what it gives of a throughput."""
+    batch = float(spec.batch.global_batch_size) if spec else None
+    choices = [_Clock(lambda step: positive(step.seconds), in_seconds=True, origin="")]
+    choices += [
+        _Clock(_inverse(name, amount), in_seconds=amount is not None, origin=f"from the reported {words}")
+        for name, amount, words in (
+            ("tokens_per_second_per_device", tokens_per_device, "tokens/s"),
+            ("samples_per_second_total", batch, "samples/s"),
+            ("tflops_per_second_per_device", None, "TFLOP/s"),
+        )
+    ]
+    return next((c for c in choices if any(c.time_of(step) is not None for step in own.steps)), choices[0])
 
 
-def _median_interval(values: Seconds) -> tuple[float, float, float]:
-    """The median and its 95% interval: the order statistics between which it lies, whatever the distribution."""
-    ordered, n = np.sort(values), len(values)
-    spread = INTERVAL_Z * math.sqrt(n) / 2
-    low = max(1, math.floor(n / 2 - spread))
-    high = min(n, math.ceil(n / 2 + 1 + spread))
-    return float(np.median(ordered)), float(ordered[low - 1]), float(ordered[high - 1])
+def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Step, float], bool]:
+    """Whether a step would have needed more than the device's peak: by its time, or by the log's own TFLOP/s."""
+    highest = peak.flops_per_second / TERA if peak else math.inf
+    return lambda step, time: time < least_seconds or step.reported.get(TFLOPS, 0.0) > highest
 
 
-def _rate(amount: float, times: StepTimes) -> Estimate:
+def _counted_flops(window: Window | None, tokens_per_device: float | None, clock: _Clock) -> float | None:
+    """FLOPs per token by the log's own TFLOP/s, over its tokens/s or else the configuration's tokens in its seconds."""
+    if window is None:
+        return None
+    rates, pace = (reported(window.steps, name) for name in (TFLOPS, TOKENS))
+    if np.isnan(pace).all() and tokens_per_device and clock.in_seconds:
+        pace = tokens_per_device / window.times
+    found = rates * TERA / pace
+    found = found[np.isfinite(found)]
+    coarse = relative_rounding(rates) + relative_rounding(pace) > MOST_ROUNDING_TO_RECOGNISE
+    return None if coarse or not len(found) else float(np.median(found))
+
+
+def _own_figures(window: Window | None) -> dict[str, Estimate]:
+    """The log's own figures over the window, by the names of METRICS."""
+    if window is None:
+        return {}
+    columns = {"step_seconds": np.array([positive(step.seconds) or math.nan for step in window.steps])}
+    columns |= {name: reported(window.steps, name) for name in SPEEDS[1:]}
+    statistic = POLICIES[window.summary.policy].statistic
+    present = {name: values[np.isfinite(values)] for name, values in columns.items()}
+    return {name: estimate(values, statistic, "as reported") for name, values in present.items() if len(values)}
+
+
+def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:
     """What is done per second if each step does `amount`; the slowest step time gives the lowest rate."""
-    return Estimate(value=amount / times.median, low=amount / times.high, high=amount / times.low)
+    return Estimate(value=amount / times.value, low=amount / times.high, high=amount / times.low, origin=origin)
 
 
 def _speed(
-    times: StepTimes | None, tokens_per_device: float, flops_per_token: float, peak: Peak | None, device: str
-) -> dict[str, Estimate | str]:
-    """Each metric of speed, or the reason why there is none."""
-    names = ("step_seconds", "tokens_per_second_per_device", "tflops_per_second_per_device", "mfu")
-    if times is None:
-        return dict.fromkeys(names, "no step has a time")
-    flops_per_device = tokens_per_device * flops_per_token
-    unknown = f"no peak is known for {device!r}" if device else "the record does not name the device"
-    mfu = _rate(flops_per_device / peak.flops_per_second, times) if peak else unknown
+    window: Window | None, clock: _Clock, own: Mapping[str, Estimate], tokens_per_device: float | None,
+    flops_per_token: float | None, peak: Peak | None, device: str,
+) -> dict[str, Estimate | str]:  # fmt: skip
+    """Each metric of speed, or the reason why there is none: by the times, else as the log reports it."""
+    if window is None:
+        return dict.fromkeys(SPEEDS, "no step has a time")
+    times, beyond = window.summary, "of the device's peak, so times, figures or configuration are wrong"
+    if not window.believable:
+        many = f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {beyond}"
+        return dict.fromkeys(SPEEDS, many)
+    found: dict[str, Estimate | str] = {
+        **dict.fromkeys(SPEEDS, "the log does not give it, and there is no configuration to compute it from"),
+        "mfu": f"no peak is known for {device!r}" if device else "the record does not name the device",
+        **own,
+    }
+    if clock.in_seconds:
+        found["step_seconds"] = Estimate(value=times.value, low=times.low, high=times.high, origin=clock.origin)
+        if tokens_per_device:
+            found[TOKENS] = _rate(tokens_per_device, times, clock.origin)
+        if tokens_per_device and flops_per_token:
+            amount = tokens_per_device * flops_per_token
+            found[TFLOPS] = _rate(amount / TERA, times, clock.origin)
+            if peak:
+                found["mfu"] = _rate(amount / peak.flops_per_second, times, clock.origin)
+    mfu = found["mfu"]
     if isinstance(mfu, Estimate) and mfu.value > 1:
-        impossible = f"by these times {mfu.value:.0%} of the device's peak, so times or configuration are wrong"
-        return dict.fromkeys(names, impossible)
-    step = Estimate(value=times.median, low=times.low, high=times.high)
-    return dict(
-        zip(names, (step, _rate(tokens_per_device, times), _rate(flops_per_device / TERA, times), mfu), strict=True)
-    )
+        return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {beyond}")
+    return found
 
 
-def _memory_fraction(facts: Mapping[str, Any], device: hardware.Device | None) -> Estimate | str:
-    """What the compiled step needs of the device's memory, by the compiler's own account."""
-    memory: Mapping[str, int] = facts.get("memory") or {}
-    if device is None:
-        return "the device's memory is not known"
-    if not {"argument_bytes", "output_bytes", "temp_bytes", "code_bytes"} <= set(memory):
-        return "the record does not give it"
-    needed = sum(memory[f"{part}_bytes"] for part in ("argument", "output", "temp", "code"))
-    fraction = (needed - memory.get("alias_bytes", 0)) / device.memory_bytes
-    return Estimate(value=fraction, low=fraction, high=fraction)
+def _padding(steps: Sequence[Step], tokens_per_step: int | None) -> float | None:
+    """The share of batch × sequence that are no tokens, by the log's count of those that are."""
+    counted = [step.tokens for step in steps if step.tokens is not None]
+    if not counted or not tokens_per_step:
+        return None
+    return max(0.0, 1 - sum(counted) / len(counted) / tokens_per_step)

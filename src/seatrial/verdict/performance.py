@@ -90,7 +90,7 @@ def _circumstances(performance: Performance, metric: str, estimate: Estimate | N
     unit, lines = METRICS[metric].unit, []
     if estimate.low != estimate.high:
         lines.append(f"95% interval {show(estimate.low, unit)} to {show(estimate.high, unit)}")
-    if metric in ("tflops_per_second_per_device", "mfu"):
+    if metric in ("tflops_per_second_per_device", "mfu") and performance.flops_per_token:
         lines.append(f"FLOPs counted {performance.convention}: {performance.flops_per_token / 1e9:.2f} GFLOP per token")
     if metric == "mfu" and performance.peak:
         peak = performance.peak

@@ -1,0 +1,111 @@
+"""What a median does not show: a speed that drifts, jumps between two levels, or is interrupted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seatrial.metrics.interval import Values
+from seatrial.metrics.record import Ranges, ranges
+
+FEWEST = 9  # steps, for a drift or two levels
+DRIFTS_BY = 0.03  # of the first third's median
+DRIFT_P = 0.01
+MOST_COMPARED = 2000  # values; the medians of as many stretches stand for more
+SPIKE_MADS = 10.0
+SPIKE = 1.2  # times the median
+LEVELS_APART = 0.03
+LEVEL_SHARE = 0.2  # of the steps, at the least, on either level
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """The median step times of the first and the last third in seconds, and the trend between (Mann–Kendall).
+
+    `change` is the last against the first as a fraction: above 0 the run became slower. `p` is the probability of such
+    a trend by chance, two-sided. `drifts` if both are beyond their limits.
+    """
+
+    first_seconds: float
+    last_seconds: float
+    change: float
+    p: float
+
+    @property
+    def drifts(self) -> bool:
+        return abs(self.change) > DRIFTS_BY and self.p < DRIFT_P
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spikes:
+    """Steps that took far longer than the median, and the share of the window's time that they cost beyond it."""
+
+    steps: Ranges
+    count: int
+    longest_seconds: float
+    share_lost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """Two speeds in turn, in seconds, with nothing between; `share_slow` of the steps are on the slow one."""
+
+    fast_seconds: float
+    slow_seconds: float
+    share_slow: float
+
+
+def find_drift(seconds: Values) -> Drift | None:
+    """First third against last third; None below nine steps."""
+    third = len(seconds) // 3
+    if len(seconds) < FEWEST:
+        return None
+    first, last = float(np.median(seconds[:third])), float(np.median(seconds[-third:]))
+    return Drift(first_seconds=first, last_seconds=last, change=last / first - 1, p=mann_kendall(seconds))
+
+
+def mann_kendall(values: Values) -> float:
+    """The two-sided p value of the Mann–Kendall test for a trend, with the correction for ties (Kendall 1975)."""
+    if len(values) > MOST_COMPARED:
+        values = np.array([np.median(part) for part in np.array_split(values, MOST_COMPARED)])
+    n = len(values)
+    s = sum(int(np.sign(values[i + 1 :] - values[i]).sum()) for i in range(n - 1))
+    _, tied = np.unique(values, return_counts=True)
+    ties = float(np.sum(tied * (tied - 1.0) * (2 * tied + 5)))
+    variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
+    if variance <= 0 or s == 0:
+        return 1.0
+    return math.erfc((abs(s) - 1) / math.sqrt(variance) / math.sqrt(2))
+
+
+def find_spikes(steps: Sequence[int], seconds: Values) -> Spikes | None:
+    """Steps above the median by ten median absolute deviations and by a fifth; None without any."""
+    median = float(np.median(seconds))
+    mad = float(np.median(np.abs(seconds - median)))
+    high = seconds > max(median + SPIKE_MADS * mad, SPIKE * median)
+    if not high.any():
+        return None
+    return Spikes(
+        steps=ranges(step for step, is_high in zip(steps, high, strict=True) if is_high),
+        count=int(high.sum()),
+        longest_seconds=float(seconds.max()),
+        share_lost=float((seconds[high] - median).sum() / seconds.sum()),
+    )
+
+
+def find_levels(seconds: Values) -> Levels | None:
+    """Two levels: the widest gap in the middle of the sorted times is at least half of what lies between the two."""
+    n = len(seconds)
+    if n < FEWEST:
+        return None
+    ordered = np.sort(seconds)
+    least = max(1, math.ceil(LEVEL_SHARE * n))
+    gaps = np.diff(ordered)[least - 1 : n - least]
+    split = least + int(np.argmax(gaps))
+    fast, slow = float(np.median(ordered[:split])), float(np.median(ordered[split:]))
+    if gaps.max() < (slow - fast) / 2 or slow / fast - 1 < LEVELS_APART:
+        return None
+    return Levels(fast_seconds=fast, slow_seconds=slow, share_slow=(n - split) / n)

@@ -1,0 +1,271 @@
+"""Do a log's own figures agree with each other and with the configuration?
+
+Each rule is an equation that has to hold whatever ran. One that does not hold means that the log is of another model,
+batch or device than the configuration's, or that a figure in it cannot be believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from seatrial import flops, hardware
+from seatrial.events import REPORTED, RunStarted, Step
+from seatrial.metrics.interval import Values, relative_rounding
+from seatrial.metrics.record import ranges, show_ranges
+from seatrial.spec import RunSpec
+
+TOLERANCE = 0.02
+OFTEN = 0.1  # of the steps that an equation may miss, if their median meets it
+MOST_ROUNDING = 0.1  # of a figure: one printed more coarsely proves nothing
+OTHER_MODEL = 2.0  # times the FLOPs of the model: no way of counting explains that
+FEWEST_CLOCKED = 5
+WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
+TERA = 1e12
+
+Agreement = Literal["agree", "doubt", "contradiction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """An equation between figures, by name, and how it stands: `found` against `expected`.
+
+    A `contradiction` means that something else ran than the configuration says, or that a figure is wrong; a `doubt`
+    that one of them may be.
+    """
+
+    name: str
+    agreement: Agreement
+    sentence: str
+    found: float | None = None
+    expected: float | None = None
+
+
+class Facts(NamedTuple):
+    """What the equations are between; None where it is not known."""
+
+    steps: Sequence[Step]  # of the window
+    all_steps: Sequence[Step]
+    seconds: Values | None  # of the window's steps, as reported
+    started: RunStarted | None
+    spec: RunSpec | None
+    tokens_per_step: int | None
+    num_devices: int | None
+    device: hardware.Device | None
+    peak_flops_per_second: float | None
+    memory_fraction: float | None
+    flops_per_token: float | None  # by the log's own figures
+
+
+def check_identities(facts: Facts) -> tuple[Identity, ...]:
+    """Every equation that the record allows to check, in a fixed order."""
+    rules: tuple[Callable[[Facts], Identity | None], ...] = (
+        _numbers, _batch, _tokens, _tokens_that_count, _flops_per_token, _peak, _mfu, _memory, _clock,
+    )  # fmt: skip
+    return tuple(found for rule in rules if (found := rule(facts)) is not None)
+
+
+def reported(steps: Sequence[Step], name: str) -> Values:
+    """A log's own figure at these steps: NaN where it gives none."""
+    return np.array([step.reported.get(name, math.nan) for step in steps])
+
+
+def _numbers(facts: Facts) -> Identity | None:
+    """No figure is NaN or infinite."""
+    bad: dict[str, list[int]] = {}
+    for step in facts.all_steps:
+        for name, value in (
+            ("seconds", step.seconds),
+            ("learning_rate", step.learning_rate),
+            *((name, step.reported.get(name)) for name in REPORTED if name in step.reported and name != "perplexity"),
+        ):
+            if value is not None and not math.isfinite(value):
+                bad.setdefault(name, []).append(step.step)
+    if not bad:
+        return None
+    each = "; ".join(f"{name.replace('_', ' ')} at {show_ranges(ranges(steps))}" for name, steps in bad.items())
+    return Identity(name="numbers", agreement="contradiction", sentence=f"Not a finite number: {each}.")
+
+
+def _batch(facts: Facts) -> Identity | None:
+    """The global batch that the log reports is the configuration's."""
+    sizes = _present(reported(facts.steps, "global_batch_size"))
+    if facts.spec is None or not len(sizes):
+        return None
+    found, expected = float(np.median(sizes)), float(facts.spec.batch.global_batch_size)
+    same = bool(np.all(sizes == expected))
+    return Identity(
+        name="global batch",
+        agreement="agree" if same else "contradiction",
+        sentence=f"The log's global batch is {found:,.0f} sequences; the configuration's is {expected:,.0f}.",
+        found=found,
+        expected=expected,
+    )
+
+
+def _tokens(facts: Facts) -> Identity | None:
+    """Tokens/s × seconds × devices = tokens of a step."""
+    rates = reported(facts.steps, "tokens_per_second_per_device")
+    if facts.seconds is None or not facts.tokens_per_step or not facts.num_devices:
+        return None
+    found = rates * facts.seconds * facts.num_devices
+    slack = relative_rounding(rates) + relative_rounding(facts.seconds)
+    agreement = _agreement(_present(found), facts.tokens_per_step, slack)
+    if agreement is None:
+        return None
+    value = float(np.median(_present(found)))
+    return Identity(
+        name="tokens per step",
+        agreement=agreement,
+        sentence=(
+            f"Tokens/s × seconds × {facts.num_devices:,} devices is {value:,.0f} tokens in a step; "
+            f"batch × sequence is {facts.tokens_per_step:,}." + _at_times(agreement, value, facts.tokens_per_step)
+        ),
+        found=value,
+        expected=float(facts.tokens_per_step),
+    )
+
+
+def _tokens_that_count(facts: Facts) -> Identity | None:
+    """The tokens that the log counts of a step are at most batch × sequence, and all of them if they never change."""
+    counted = np.array([step.tokens for step in facts.steps if step.tokens is not None], dtype=float)
+    if not facts.tokens_per_step or not len(counted):
+        return None
+    value, expected = float(np.median(counted)), facts.tokens_per_step
+    too_many = bool(counted.max() > expected * (1 + TOLERANCE))
+    constant = len(counted) > 2 and counted.min() == counted.max() and value < expected * (1 - TOLERANCE)
+    return Identity(
+        name="tokens that count",
+        agreement="contradiction" if too_many or constant else "agree",
+        sentence=f"The log counts {value:,.0f} tokens in a step; batch × sequence is {expected:,}."
+        + (" Padding would not be the same at every step." if constant else ""),
+        found=value,
+        expected=float(expected),
+    )
+
+
+def _flops_per_token(facts: Facts) -> Identity | None:
+    """TFLOP/s ÷ tokens/s is the FLOPs per token of a published convention."""
+    spec, per_token = facts.spec, facts.flops_per_token
+    if spec is None or per_token is None:
+        return None
+    found = flops.nearest(per_token, spec.model, spec.batch.sequence_length)
+    ratio = 1 + found.deviation
+    gflops, ours = f"{per_token / 1e9:,.2f} GFLOP per token", f"{found.flops_per_token / 1e9:,.2f}"
+    if abs(found.deviation) <= flops.RECOGNISED_WITHIN:
+        agreement: Agreement = "agree"
+        padded = found.vocab_size != spec.model.vocab_size
+        name = found.convention.replace("_", "-") + (f", vocabulary padded to {found.vocab_size:,}" if padded else "")
+        sentence = f"The log counts {gflops}: {name} ({ours})."
+    else:
+        agreement = "contradiction" if not 1 / OTHER_MODEL < ratio < OTHER_MODEL else "doubt"
+        sentence = (
+            f"The log counts {gflops}, which is no known convention for this model and batch; the nearest, "
+            f"{found.convention.replace('_', '-')}, is {ours}."
+        )
+    rates = reported(facts.steps, "tflops_per_second_per_device")
+    pace = reported(facts.steps, "tokens_per_second_per_device")
+    slack = relative_rounding(rates) + relative_rounding(pace)
+    if not len(_present(pace)) and facts.seconds is not None:
+        pace, slack = 1 / facts.seconds, relative_rounding(rates) + relative_rounding(facts.seconds)
+    off = np.abs(_present(rates / pace) / np.median(_present(rates / pace)) - 1)
+    if len(off) and np.mean(off > TOLERANCE + slack) > OFTEN:
+        agreement = "contradiction"
+        sentence = f"TFLOP/s and the pace of the steps do not go together: off by up to {off.max():.0%} of each other."
+    return Identity(
+        name="FLOPs per token", agreement=agreement, sentence=sentence, found=per_token, expected=found.flops_per_token
+    )
+
+
+def _peak(facts: Facts) -> Identity | None:
+    """No utilisation is above 1."""
+    mfu = _present(reported(facts.steps, "mfu"))
+    if not len(mfu):
+        return None
+    value = float(np.median(mfu))
+    if value <= 1:
+        return None
+    sentence = f"The log's own MFU is {value:.1%}, which no device reaches."
+    return Identity(name="peak", agreement="contradiction", sentence=sentence, found=value, expected=1.0)
+
+
+def _mfu(facts: Facts) -> Identity | None:
+    """MFU = TFLOP/s ÷ the peak, of whichever format."""
+    rates = reported(facts.steps, "tflops_per_second_per_device")
+    mfu = reported(facts.steps, "mfu")
+    implied = _present(rates * TERA / np.where(mfu > 0, mfu, math.nan))
+    slack = relative_rounding(rates) + relative_rounding(mfu)
+    if facts.device is None or facts.peak_flops_per_second is None or not len(implied) or slack > MOST_ROUNDING:
+        return None
+    value, peaks = float(np.median(implied)), facts.device.peak_flops
+    name = min(peaks, key=lambda kind: abs(value / peaks[kind] - 1))
+    agrees = abs(value / peaks[name] - 1) <= TOLERANCE + slack
+    return Identity(
+        name="MFU",
+        agreement="agree" if agrees else "doubt",
+        sentence=f"The log's TFLOP/s ÷ MFU is a peak of {value / TERA:,.0f} TFLOP/s; "
+        f"that of {facts.device.name} is {peaks[name] / TERA:,.0f} ({name}).",
+        found=value,
+        expected=peaks[name],
+    )
+
+
+def _memory(facts: Facts) -> Identity | None:
+    """No device uses more memory than it has."""
+    fraction = facts.memory_fraction
+    if fraction is None or fraction <= 1 + TOLERANCE:
+        return None
+    sentence = f"The log reports {fraction:.0%} of the device's memory in use."
+    return Identity(name="memory", agreement="contradiction", sentence=sentence, found=fraction, expected=1.0)
+
+
+def _clock(facts: Facts) -> Identity | None:
+    """The time between two lines of the log is that of the steps between, if the log has a clock fine enough."""
+    started, seconds, steps = facts.started, facts.seconds, facts.steps
+    if started is None or started.facts.get("clock") != "log" or seconds is None or len(steps) <= FEWEST_CLOCKED:
+        return None
+    at = np.array([step.wall_time for step in steps])
+    resolution = WHOLE_SECONDS if np.array_equal(at, np.floor(at)) else MILLISECONDS
+    between = np.diff(np.array([step.step for step in steps]))
+    told = seconds[1:] * between
+    neighbours = between == np.median(between)  # across a gap, something else took time
+    elapsed, told = np.diff(at)[neighbours], told[neighbours]
+    if len(told) < FEWEST_CLOCKED or not np.all(np.isfinite(told)):
+        return None
+    if resolution > TOLERANCE * np.median(told):  # too coarse for single steps: all of them together
+        elapsed, told = elapsed.sum(keepdims=True), told.sum(keepdims=True)
+    slack = resolution / float(np.median(told))
+    if slack > TOLERANCE:
+        return None
+    found, expected = float(np.median(elapsed)), float(np.median(told))
+    agrees = abs(found / expected - 1) <= TOLERANCE + slack
+    return Identity(
+        name="clock",
+        agreement="agree" if agrees else "doubt",
+        sentence=f"By the clock of the log, what it says took {expected:,.3f} s took {found:,.3f} s.",
+        found=found,
+        expected=expected,
+    )
+
+
+def _present(values: Values) -> Values:
+    return values[np.isfinite(values)]
+
+
+def _agreement(values: Values, expected: float, slack: float) -> Agreement | None:
+    """Whether the values are what is expected: the median, and most of them; None if too coarse to tell."""
+    if not len(values) or slack > MOST_ROUNDING:
+        return None
+    off = np.abs(values / expected - 1)
+    tolerance = TOLERANCE + slack
+    many = float(np.mean(off > tolerance)) > OFTEN
+    return "contradiction" if abs(float(np.median(values)) / expected - 1) > tolerance or many else "agree"
+
+
+def _at_times(agreement: Agreement, value: float, expected: float) -> str:
+    meets = abs(value / expected - 1) <= TOLERANCE
+    return " Not so at many of the steps." if agreement == "contradiction" and meets else ""

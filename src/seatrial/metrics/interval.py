@@ -1,0 +1,98 @@
+"""A measured value and the interval that it is known to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+Statistic = Literal["median", "mean"]
+
+INTERVAL_Z = 1.96  # 95%
+BLOCK = 5  # neighbouring steps resemble each other, so they are drawn together
+RESAMPLES = 2000
+FEWEST_TO_RESAMPLE = 10
+MOST_TO_RESAMPLE = 1024  # of a longer series so many are drawn, and the interval is scaled down
+SEED = 20240229
+FINEST, USUAL = 6, 3  # decimals
+TELLING = 4  # different values, to tell how many decimals are printed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A measured value with its 95% interval; `origin` says what it comes from if not from the times of the steps."""
+
+    value: float
+    low: float
+    high: float
+    origin: str = ""
+
+
+def order_interval(values: Values) -> tuple[float, float]:
+    """The 95% interval of the median: the order statistics between which it lies, whatever the distribution."""
+    ordered, n = np.sort(values), len(values)
+    spread = INTERVAL_Z * math.sqrt(n) / 2
+    low = max(1, math.floor(n / 2 - spread))
+    high = min(n, math.ceil(n / 2 + 1 + spread))
+    return float(ordered[low - 1]), float(ordered[high - 1])
+
+
+def bootstrap_interval(values: Values, statistic: Statistic = "median") -> tuple[float, float]:
+    """The 95% interval of the median or mean of a series, by resampling moving blocks of it (Künsch 1989).
+
+    Deterministic: the generator is seeded.
+    """
+    n = len(values)
+    drawn = min(n, MOST_TO_RESAMPLE)
+    rng = np.random.Generator(np.random.PCG64(SEED))
+    starts = rng.integers(0, n - BLOCK + 1, size=(RESAMPLES, -(-drawn // BLOCK)))
+    found = np.empty(RESAMPLES)
+    batch = max(1, 2_000_000 // drawn)  # of resamples, to bound the memory
+    for first in range(0, RESAMPLES, batch):
+        places = starts[first : first + batch, :, None] + np.arange(BLOCK)
+        resampled = values[places.reshape(len(places), -1)[:, :drawn]]
+        found[first : first + batch] = (
+            np.median(resampled, axis=1) if statistic == "median" else np.mean(resampled, axis=1)
+        )
+    low, high = np.percentile(found, [2.5, 97.5])
+    if drawn == n:
+        return float(low), float(high)
+    centre, scale = np.median(found), math.sqrt(drawn / n)
+    return float(centre + (low - centre) * scale), float(centre + (high - centre) * scale)
+
+
+def estimate(values: Values, statistic: Statistic = "median", origin: str = "") -> Estimate:
+    """The median or mean of a series with its 95% interval.
+
+    Of the median it is the wider one of two: that of the order statistics, which is exact for independent values
+    however few or tied, and the block bootstrap's, which sees that neighbours depend on each other. Below ten values
+    only the first; a mean of so few is known to no better than their range.
+    """
+    value = float(np.median(values) if statistic == "median" else np.mean(values))
+    low, high = order_interval(values) if statistic == "median" else (float(values.min()), float(values.max()))
+    if len(values) >= FEWEST_TO_RESAMPLE:
+        resampled = bootstrap_interval(values, statistic)
+        if statistic == "mean":
+            low, high = resampled
+        low, high = min(low, resampled[0]), max(high, resampled[1])
+    return Estimate(value=value, low=min(low, value), high=max(high, value), origin=origin)
+
+
+def relative_rounding(values: Values) -> float:
+    """Half of the last decimal that the values are printed with, as a fraction of their median; NaN counts for nothing.
+
+    That is what rounding can have moved each of them by: 0 if they are not rounded, infinity if they all come out as 0.
+    """
+    present = np.abs(values[np.isfinite(values)])
+    if not len(present):
+        return 0.0
+    fewest = 0 if len(np.unique(present)) >= TELLING else USUAL  # a few round numbers may be so by chance
+    decimals = next((d for d in range(fewest, FINEST) if np.array_equal(np.round(present, d), present)), None)
+    if decimals is None:
+        return 0.0
+    median = float(np.median(present))
+    return 0.5 / 10**decimals / median if median else math.inf

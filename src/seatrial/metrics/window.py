@@ -1,0 +1,350 @@
+"""Which steps a run's speed is taken from: one rule per policy, and what it leaves out by name.
+
+Speed is never taken from a single step or from a mean by default: the first steps compile and fill caches, and a mean
+belongs to whatever interrupted the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from seatrial.events import Checkpoint, Eval, Event, RunStarted, Step
+from seatrial.metrics.interval import Statistic, Values, estimate
+from seatrial.metrics.record import Ranges, Record, ranges, show_ranges
+
+WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, the third still fills caches
+ROLLING_STEPS = 5
+STEADY_WITHIN = 0.03
+ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
+IQR_PER_SIGMA = 1.349  # of a normal distribution
+EARLY_STEPS = 10  # among which a step may have been dispatched without having been done
+DISPATCHED = 5.0  # times faster than the median
+FEW_IMPOSSIBLE = 3
+FEW_IMPOSSIBLE_SHARE = 0.05
+
+Places = NDArray[np.intp]
+
+
+class Policy(NamedTuple):
+    """A way to choose the steps: its rule in words, its choice (None: ours), and the figure it takes from them."""
+
+    rule: str
+    choose: Callable[[Values], Places] | None
+    statistic: Statistic
+
+
+def _between(first: int, last: int) -> Callable[[Values], Places]:
+    return lambda steps: np.flatnonzero((steps >= first) & (steps <= last))
+
+
+POLICIES: dict[str, Policy] = {
+    "steady": Policy("the median of the steady steps", None, "median"),
+    "cvs-jax": Policy(
+        "the median of all steps after step 5 (CVS for JAX holds each of them to the bar)",
+        lambda steps: np.flatnonzero(steps > 5), "median",
+    ),
+    "cvs-megatron": Policy(
+        "the mean of all lines but the first two and the last (train_llama2.sh and train_llama3.sh)",
+        lambda steps: np.arange(len(steps))[2:-1], "mean",
+    ),
+    "dgxc": Policy("the mean of iterations 35–44 (NVIDIA DGXC Benchmarking)", _between(35, 44), "mean"),
+    "last-10": Policy(
+        "the mean of the last ten lines (CloudAI, Megatron-Bridge)", lambda steps: np.arange(len(steps))[-10:], "mean"
+    ),
+    "last": Policy(
+        "the last line (NVIDIA's MaxText recipe)", lambda steps: np.arange(len(steps))[-1:], "median"
+    ),
+}  # fmt: skip
+DEFAULT_POLICY = "steady"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """The times of the chosen steps in seconds; `rule` says in a sentence which steps these are.
+
+    `value` is the figure of the policy, a median but for those that take a mean, `low` and `high` its 95% interval.
+    `mean` gives the harmonic mean of a throughput. `mad` is the plain median absolute deviation, `cv` the standard
+    deviation over the mean. `spread` is what `cv` would be without outliers, by the interquartile range: two speeds in
+    turn have one, though their MAD may be 0. `steady`: warm-up ended by itself. Left out are the steps of `warmup`,
+    those `disturbed` by an evaluation or a checkpoint, those `not_counted` (profiled, or with a batch that still
+    grows), and the `impossible` ones, which were dispatched, not done. `n` counts lines, each of which is the mean of
+    `steps_per_line` steps.
+    """
+
+    policy: str
+    rule: str
+    attempt: int
+    first_step: int
+    last_step: int
+    steps_per_line: int
+    warmup: Ranges
+    disturbed: Ranges
+    not_counted: Ranges
+    impossible: Ranges
+    steady: bool
+    n: int
+    value: float
+    low: float
+    high: float
+    median: float
+    mean: float
+    mad: float
+    p5: float
+    p95: float
+    cv: float | None
+    spread: float
+
+
+class Timed(NamedTuple):
+    """A step and its time. What it is in is of no matter here, as long as it is proportional to seconds."""
+
+    step: Step
+    time: float
+
+
+class Window(NamedTuple):
+    """The chosen steps with their times, how they were chosen, and how many of all are beyond what is possible."""
+
+    chosen: tuple[Timed, ...]
+    summary: StepTimes
+    num_impossible: int
+    num_of_attempt: int
+    believable: bool
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(timed.step for timed in self.chosen)
+
+    @property
+    def times(self) -> Values:
+        return np.array([timed.time for timed in self.chosen])
+
+
+def measure_window(
+    events: Sequence[Event],
+    own: Record,
+    *,
+    planned_steps: int | None,
+    time_of: Callable[[Step], float | None],
+    is_impossible: Callable[[Step, float], bool],
+    policy: str,
+) -> Window | None:
+    """The steps that the policy takes of the attempt that stands for the run; None where none has a time.
+
+    Raises KeyError for an unknown policy.
+    """
+    chosen_policy = POLICIES[policy]
+    attempts = [[Timed(s, time) for s in attempt if (time := time_of(s)) is not None] for attempt in own.attempts]
+    number = _attempt(own, attempts, _planned(events, own, planned_steps))
+    if number is None:
+        return None
+    lines = attempts[number]
+    stride = lines_apart([timed.step.step for timed in lines])
+    counted, not_counted = _split(lines, [not timed.step.phase and not _grows(timed, lines) for timed in lines])
+    if not counted:
+        counted, not_counted = lines, []
+    flags = _impossible(counted, is_impossible)
+    doing, impossible = _split(counted, [not flag for flag in flags])
+    late = sum(flags[EARLY_STEPS:])
+    few = max(FEW_IMPOSSIBLE, FEW_IMPOSSIBLE_SHARE * len(counted))
+    believable = late <= few and 2 * len(impossible) <= len(counted)
+    if not believable:
+        doing = counted
+    if chosen_policy.choose is not None:
+        return _window(lines, chosen_policy, policy, number, len(attempts), stride, len(impossible), believable)
+    clear, disturbed = _split(doing, _undisturbed(events, [timed.step.step for timed in doing], stride))
+    if 2 * len(clear) < len(doing):
+        clear, disturbed = doing, []
+    warmup, steady = _warmup(np.array([timed.time for timed in clear]))
+    left_out = {
+        ", because of an evaluation or a checkpoint": _ranges(disturbed),
+        ", where a profiler ran or the batch still grew": _ranges(not_counted),
+        ", dispatched, but not done in that time": _ranges(impossible) if believable else (),
+    }
+    kept = clear[warmup:]
+    return Window(
+        chosen=tuple(kept),
+        summary=_summary(
+            kept, "median", stride,
+            policy=policy,
+            rule=_rule(clear, warmup, left_out, number, len(attempts), stride, steady=steady),
+            attempt=number + 1,
+            warmup=_ranges(clear[:warmup]),
+            disturbed=_ranges(disturbed),
+            not_counted=_ranges(not_counted),
+            impossible=_ranges(impossible) if believable else (),
+            steady=steady,
+        ),
+        num_impossible=len(impossible),
+        num_of_attempt=len(counted),
+        believable=believable,
+    )  # fmt: skip
+
+
+def _window(
+    lines: list[Timed], policy: Policy, name: str, number: int, num_attempts: int, stride: int, impossible: int,
+    believable: bool,
+) -> Window | None:  # fmt: skip
+    """What a policy of another tool takes: all that its rule says, whatever happened in these steps."""
+    kept = [lines[place] for place in policy.choose(np.array([t.step.step for t in lines]))] if policy.choose else []
+    if not kept:
+        return None
+    rule = f"{policy.rule[0].upper()}{policy.rule[1:]}: {show_ranges(_ranges(kept))}{_of(number, num_attempts)}."
+    return Window(
+        chosen=tuple(kept),
+        summary=_summary(
+            kept, policy.statistic, stride, policy=name, rule=rule + _means(stride), attempt=number + 1,
+            warmup=_ranges([timed for timed in lines if timed.step.step < kept[0].step.step]),
+        ),
+        num_impossible=impossible,
+        num_of_attempt=len(lines),
+        believable=believable,
+    )  # fmt: skip
+
+
+def _summary(
+    kept: Sequence[Timed], statistic: Statistic, stride: int, *, policy: str, rule: str, attempt: int, warmup: Ranges,
+    disturbed: Ranges = (), not_counted: Ranges = (), impossible: Ranges = (), steady: bool = True,
+) -> StepTimes:  # fmt: skip
+    times = np.array([timed.time for timed in kept])
+    found = estimate(times, statistic)
+    median = float(np.median(times))
+    return StepTimes(
+        policy=policy,
+        rule=rule,
+        attempt=attempt,
+        first_step=kept[0].step.step,
+        last_step=kept[-1].step.step,
+        steps_per_line=stride,
+        warmup=warmup,
+        disturbed=disturbed,
+        not_counted=not_counted,
+        impossible=impossible,
+        steady=steady,
+        n=len(times),
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        median=median,
+        mean=float(np.mean(times)),
+        mad=float(np.median(np.abs(times - median))),
+        p5=float(np.percentile(times, 5)),
+        p95=float(np.percentile(times, 95)),
+        cv=float(np.std(times, ddof=1) / np.mean(times)) if len(times) > 1 else None,
+        spread=float(np.subtract(*np.percentile(times, [75, 25]))) / IQR_PER_SIGMA / median,
+    )
+
+
+def lines_apart(steps: Sequence[int]) -> int:
+    """How many steps a line of the log stands for: the usual gap between two of them."""
+    gaps = [after - before for before, after in pairwise(steps) if after > before]
+    return median_low(gaps) if gaps else 1
+
+
+def _planned(events: Sequence[Event], own: Record, planned_steps: int | None) -> list[int | None]:
+    """The steps that each attempt of the record was to do, by its own word or else the configuration's."""
+    found: list[int | None] = []
+    planned, last, fresh = planned_steps, -1, True
+    for event in events:
+        if event.process != own.process:
+            continue
+        if isinstance(event, RunStarted):
+            planned, fresh = event.planned_steps or planned_steps, True
+        elif isinstance(event, Step):
+            if fresh or event.step < last:
+                found.append(planned)
+            last, fresh = event.step, False
+    return found
+
+
+def _attempt(own: Record, attempts: Sequence[Sequence[Timed]], planned: Sequence[int | None]) -> int | None:
+    """The last complete attempt with enough steps, else the last with enough, the last complete one, the last."""
+
+    def is_complete(number: int) -> bool:
+        goal = planned[number] if number < len(planned) else None
+        steps = [step.step for step in own.attempts[number]]
+        return goal is not None and steps[-1] >= goal - lines_apart(steps)
+
+    timed = [number for number, attempt in enumerate(attempts) if attempt]
+    enough = [number for number in timed if len(attempts[number]) >= ENOUGH_STEPS]
+    complete = [number for number in timed if is_complete(number)]
+    choices = ([number for number in enough if number in complete], enough, complete, timed)
+    return next((choice[-1] for choice in choices if choice), None)
+
+
+def _split(lines: Sequence[Timed], keep: Sequence[bool]) -> tuple[list[Timed], list[Timed]]:
+    kept = [timed for timed, flag in zip(lines, keep, strict=True) if flag]
+    return kept, [timed for timed, flag in zip(lines, keep, strict=True) if not flag]
+
+
+def _ranges(lines: Sequence[Timed]) -> Ranges:
+    return ranges(timed.step.step for timed in lines)
+
+
+def _grows(timed: Timed, lines: Sequence[Timed]) -> bool:
+    """Whether the batch of a step is smaller than that of the last one, by the log's own word."""
+    size, final = (line.step.reported.get("global_batch_size") for line in (timed, lines[-1]))
+    return size is not None and final is not None and size < final
+
+
+def _impossible(lines: Sequence[Timed], is_impossible: Callable[[Step, float], bool]) -> list[bool]:
+    """Which steps were dispatched, but cannot have been done in their time."""
+    if not lines:
+        return []
+    least = float(np.median([timed.time for timed in lines])) / DISPATCHED
+    return [
+        is_impossible(timed.step, timed.time) or (place < EARLY_STEPS and timed.time < least)
+        for place, timed in enumerate(lines)
+    ]
+
+
+def _undisturbed(events: Sequence[Event], steps: Sequence[int], stride: int) -> list[bool]:
+    """Which lines have no evaluation or checkpoint in their time: it may be booked on its own step or on the next."""
+    at = {event.step for event in events if isinstance(event, (Eval, Checkpoint))}
+    clear = [True] * len(steps)
+    places = np.searchsorted(np.array(steps), sorted(at | {step + 1 for step in at}))
+    for place, step in zip(places, sorted(at | {step + 1 for step in at}), strict=True):
+        if place < len(steps) and steps[place] - step < stride:
+            clear[place] = False
+    return clear
+
+
+def _warmup(times: Values) -> tuple[int, bool]:
+    """(steps to leave out at the start, whether the rest is steady)."""
+    most = len(times) // 2
+    least = min(WARMUP_STEPS, most)
+    final = np.median(times[most:])
+    noise = np.median(np.abs(times[most:] - final))
+    rolling = np.median(sliding_window_view(times, min(ROLLING_STEPS, len(times) - most)), axis=1)
+    steady = np.flatnonzero(np.abs(rolling[least : most + 1] - final) <= max(STEADY_WITHIN * final, noise))
+    return (least + int(steady[0]), True) if len(steady) else (most, False)
+
+
+def _rule(
+    lines: Sequence[Timed], warmup: int, left_out: dict[str, Ranges], number: int, num_attempts: int, stride: int, *,
+    steady: bool,
+) -> str:  # fmt: skip
+    first, last = lines[warmup].step.step, lines[-1].step.step
+    sentence = (
+        f"Steps {first}–{last}{_of(number, num_attempts)}. Left out: the first {warmup} as warm-up (at least "
+        f"{WARMUP_STEPS}, until the median of {ROLLING_STEPS} is within {STEADY_WITHIN:.0%}, or one MAD, of the final "
+        "one; never more than half)"
+    )
+    sentence += "".join(f"; {show_ranges(steps)}{why}" for why, steps in left_out.items() if steps)
+    return sentence + ("." if steady else ". The step time never became steady.") + _means(stride)
+
+
+def _of(number: int, num_attempts: int) -> str:
+    return f" of attempt {number + 1} of {num_attempts}" if num_attempts > 1 else ""
+
+
+def _means(stride: int) -> str:
+    return f" Each line of the log is the mean of {stride} steps." if stride > 1 else ""
