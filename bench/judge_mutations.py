@@ -1,0 +1,120 @@
+"""Does the verdict hold when a log is cut, torn, mixed up, or the run in it went wrong?
+
+    python bench/judge_mutations.py [SEED] [--show]
+
+Good runs of eight families of logs are made (`made_logs`), and each of 200 mutations changes one: by construction it is
+known whether the run is still good. Three figures come out, and the first has to be 0:
+
+  false PASS    a bad run that is passed
+  named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence
+  false alarm   a good run, or one whose log is only decorated, that is not passed
+
+Each log goes through a file and `logs.read`, as it does for `seatrial judge`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import made_logs as made
+import record
+from made_logs import Family
+from mutations import MUTATORS, Mutant, Mutation, unchanged
+
+from seatrial import logs
+from seatrial.metrics import measure
+from seatrial.spec import RunSpec
+from seatrial.verdict import Verdict, judge
+
+MUTATIONS = 200
+
+
+def _write(mutant: Mutant, path: Path) -> None:
+    content = "".join(line.text + mutant.glue for line in mutant.lines).encode("latin-1", errors="replace")
+    path.write_bytes(content + (mutant.tail or b""))
+
+
+def _judge(path: Path, spec: RunSpec) -> Verdict:
+    return judge(measure(logs.read([path]), spec), spec, rehearsal=False)
+
+
+def _said(verdict: Verdict) -> str:
+    """What an answer says of what is not in order."""
+    checks = [
+        check for axis in verdict.axes.values() for check in axis.checks if check.status in ("fail", "inconclusive")
+    ]
+    return "\n".join([verdict.headline, *(text for check in checks for text in (check.sentence, *check.evidence))])
+
+
+@dataclass
+class Tally:
+    false_passes: int = 0
+    bad: int = 0
+    named: int = 0
+    good: int = 0
+    false_alarms: int = 0
+    crashes: int = 0
+
+
+def _count(tally: Tally, mutant: Mutant, verdict: Verdict) -> str:
+    """Counts one answer; what is wrong with it, or ""."""
+    passed = verdict.outcome == "pass"
+    if mutant.truth == "bad":
+        tally.bad += 1
+        named = re.search(mutant.named, _said(verdict)) is not None
+        tally.named += named
+        tally.false_passes += passed
+        return "FALSE PASS" if passed else "" if named else "not named"
+    if mutant.truth == "good":
+        tally.good += 1
+        tally.false_alarms += not passed
+        return "" if passed else "false alarm"
+    return ""
+
+
+def main(seed: int, *, show: bool) -> None:
+    rng = random.Random(seed)
+    tally, results = Tally(), []
+    families = list(made.FAMILIES.values())
+    offset = rng.randrange(len(families))
+    plan: list[tuple[Mutation, Family]] = [(unchanged, family) for family in families]
+    for index in range(MUTATIONS):
+        family = families[(index + index // len(MUTATORS) + offset) % len(families)]
+        plan.append((MUTATORS[index % len(MUTATORS)], family))
+    with tempfile.TemporaryDirectory() as folder:
+        for index, (mutation, family) in enumerate(plan):
+            course = made.good_course(family.steps, random.Random(rng.randrange(1 << 30)))
+            mutant, name = mutation(family, course, rng), mutation.__name__
+            path = Path(folder) / f"{index:03d}.log"
+            _write(mutant, path)
+            try:
+                verdict = _judge(path, made.spec(family.steps))
+            except Exception as error:
+                tally.crashes += 1
+                wrong, outcome, headline = "crash", "crash", repr(error)
+            else:
+                wrong, outcome, headline = _count(tally, mutant, verdict), verdict.outcome, verdict.headline
+            results.append(
+                {"mutation": name, "family": family.name, "truth": mutant.truth, "outcome": outcome, "wrong": wrong}
+            )
+            if wrong or show:
+                print(f"{wrong or 'right':11} {index:3d} {family.name:14} {name:22} {outcome}: {headline}")
+                kept = Path("/tmp/judge_mutations") / f"{index:03d}-{family.name}-{name.replace(' ', '-')}.log"
+                kept.parent.mkdir(exist_ok=True)
+                kept.write_bytes(path.read_bytes())
+    share = tally.named / max(1, tally.bad)
+    print(f"false PASS   {tally.false_passes} of {tally.bad} bad runs (must be 0)")
+    print(f"named        {tally.named} of {tally.bad}: {share:.1%} (at least 95%)")
+    print(f"false alarms {tally.false_alarms} of {tally.good} good runs")
+    print(f"crashes      {tally.crashes}")
+    print(f"written: {record.write('judge_mutations', {'seed': seed, **vars(tally), 'results': results}).name}")
+
+
+if __name__ == "__main__":
+    seeds = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    main(seeds[0] if seeds else 1, show="--show" in sys.argv)
