@@ -1,0 +1,201 @@
+"""What can break: one row a kind, with what it means for the verdict and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["fatal", "warning"]
+Role = Literal["cause", "symptom", "victim"]
+Retry = Literal["never", "elsewhere", "again"]
+Cuts = Literal["died", "could_not_run", "no_progress", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultKind:
+    """A kind of fault.
+
+    `severity`: a warning never fails a run by itself. `role`: a symptom has its cause elsewhere, a victim went down
+    because of another. `cuts` is what becomes of a run that it ends; "could_not_run" holds before the first step only.
+    `retry`: "never" before something is changed, "elsewhere" without the blamed node, "again" as it is.
+    """
+
+    name: str
+    title: str
+    severity: Severity
+    role: Role
+    cuts: Cuts
+    retry: Retry
+    hint: str
+
+
+_Row = tuple[str, str, Severity, Role, Cuts, Retry, str]
+
+_ROWS: tuple[_Row, ...] = (
+    # --- what the launcher and the trainer of this project say ---
+    ("non_finite_loss", "loss not finite", "fatal", "cause", "died", "never",
+     "Look at the learning rate, the warm-up and the data of that step; gradient clipping and a lower rate help most."),
+    ("process_died", "process died", "fatal", "cause", "died", "again",
+     "The last lines of that rank's log say why."),
+    ("start_failed", "start failed", "fatal", "cause", "could_not_run", "never",
+     "The message names what is missing or wrong."),
+    ("no_progress", "no progress", "fatal", "cause", "no_progress", "again",
+     "Look at what each rank waits for (py-spy dump), and for a device or a link that stands still."),
+    ("step_failed", "step failed", "fatal", "symptom", "died", "again",
+     "Most often a peer was lost: look for the rank that ended first."),
+    ("peer_stopped", "stopped with a peer", "warning", "victim", "died", "again",
+     "It was stopped because another process had ended; look there."),
+    # --- numbers ---
+    ("non_finite_gradient", "gradient not finite", "fatal", "cause", "died", "elsewhere",
+     "If only one rank or node gives it, suspect its hardware (silent data corruption); else lower the learning rate."),
+    ("bad_gradient_norm", "odd gradient norm", "warning", "symptom", "died", "never",
+     "Watch the loss; lower the learning rate or clip harder if it comes again."),
+    # --- memory ---
+    ("device_oom", "GPU out of memory", "fatal", "cause", "died", "never",
+     "It comes again on every try: lower the micro batch or the sequence length, recompute activations, shard more."),
+    ("host_oom", "host out of memory", "fatal", "cause", "died", "never",
+     "Ask for more host memory, or use fewer data workers and less pinned or staged memory."),
+    ("dataloader_died", "data worker died", "fatal", "cause", "died", "never",
+     "Most often /dev/shm or host memory is too small: raise --shm-size, or lower the number of workers."),
+    ("bus_error", "bus error", "fatal", "cause", "died", "never",
+     "/dev/shm is full or too small (raise --shm-size), or a mapped file was cut."),
+    # --- GPU ---
+    ("gpu_ecc", "uncorrectable GPU memory error", "fatal", "cause", "died", "elsewhere",
+     "The GPU is broken or needs a reset: take the node out and look at nvidia-smi -q or amd-smi for ECC counters."),
+    ("gpu_lost", "GPU fell off the bus", "fatal", "cause", "died", "elsewhere",
+     "Take the node out; check power, riser and PCIe link, then reboot it."),
+    ("gpu_hang", "GPU hang", "fatal", "cause", "died", "elsewhere",
+     "The GPU was reset or stands still: take the node out and look at dmesg."),
+    ("gpu_memory_fault", "illegal GPU memory access", "fatal", "cause", "died", "elsewhere",
+     "A kernel wrote where it must not. If it follows the node, it is hardware; if not, a kernel or library version."),
+    ("gpu_link", "GPU link error", "fatal", "cause", "died", "elsewhere",
+     "NVLink, NVSwitch or XGMI failed: take the node out and look at the fabric manager."),
+    ("gpu_xid", "GPU driver error", "fatal", "cause", "died", "elsewhere",
+     "The Xid number says what it is; if the same node gives it again, take it out."),
+    ("gpu_xid_after", "GPU driver cleaned up", "warning", "symptom", "died", "again",
+     "Xid 43 and 45 follow a process that died; look for what came before."),
+    ("gpu_error", "GPU error", "fatal", "cause", "died", "elsewhere",
+     "Run once with CUDA_LAUNCH_BLOCKING=1 or AMD_SERIALIZE_KERNEL=3 to see which kernel it is."),
+    ("device_assert", "assertion on the GPU", "fatal", "cause", "died", "never",
+     "Most often a token id outside of the vocabulary: check tokenizer, vocabulary size and data."),
+    ("no_device", "no GPU visible", "fatal", "cause", "could_not_run", "elsewhere",
+     "Check the driver (nvidia-smi, rocm-smi), the container's device options and *_VISIBLE_DEVICES."),
+    ("rocm_not_found", "ROCm library not found", "warning", "cause", "could_not_run", "never",
+     "The image has no ROCm user-space library where it is looked for."),
+    ("gpu_throttled", "GPU throttled", "warning", "symptom", "died", "elsewhere",
+     "Heat or power slows this GPU; check cooling and the power cap."),
+    ("driver_warning", "GPU driver warning", "warning", "symptom", "died", "again",
+     "Too many queues or processes share the GPU; look for others on the node."),
+    # --- node and kernel ---
+    ("hardware_error", "hardware error", "fatal", "cause", "died", "elsewhere",
+     "The machine reports broken memory, CPU or PCIe: take the node out."),
+    ("hardware_corrected", "hardware error, corrected", "warning", "cause", "died", "elsewhere",
+     "Watch the counter of this node; it may break soon."),
+    ("kernel_panic", "kernel fault", "fatal", "cause", "died", "elsewhere",
+     "The node's kernel or GPU driver failed: take the node out and keep its dmesg."),
+    ("kernel_warning", "kernel warning", "warning", "symptom", "died", "elsewhere",
+     "Read the node's dmesg around it."),
+    ("self_test_failed", "self-test failed", "warning", "cause", "died", "elsewhere",
+     "A test of the device or driver failed: take the node out if it does so again."),
+    ("node_lost", "node lost", "fatal", "cause", "died", "elsewhere",
+     "Take the node out and start again from the last checkpoint."),
+    ("heartbeat_lost", "no heartbeat", "fatal", "symptom", "no_progress", "elsewhere",
+     "A process or node no longer answers: look at the one named, and at the host of the rendezvous."),
+    # --- network and collectives ---
+    ("collective_timeout", "collective timed out", "fatal", "symptom", "no_progress", "again",
+     "Somebody did not come: look at the ranks that are not in the list, and at what they did last."),
+    ("collective_desync", "ranks in different collectives", "fatal", "cause", "no_progress", "never",
+     "The ranks run different programs (a branch, data or step count differs by rank): it is no network fault."),
+    ("collective_error", "collective failed", "fatal", "symptom", "died", "again",
+     "Set NCCL_DEBUG=INFO, and look for a rank that ended first and for network errors."),
+    ("peer_lost", "connection to a peer lost", "fatal", "symptom", "died", "again",
+     "The peer at the other end ended or became unreachable: find the one that ended first."),
+    ("nic_fault", "network adapter fault", "fatal", "cause", "died", "elsewhere",
+     "Take the node out; look at the adapter's state and counters (ibstat, rdma statistic)."),
+    ("rdma_error", "RDMA transfer failed", "fatal", "symptom", "died", "elsewhere",
+     "The other end is gone or the path is bad: check link state, GID index, MTU and flow control."),
+    ("link_down", "network link down", "fatal", "cause", "died", "elsewhere",
+     "Check cable, transceiver and switch port of that interface."),
+    ("connect_failed", "connection failed", "fatal", "symptom", "could_not_run", "again",
+     "Check the coordinator's address and port, and that its process runs."),
+    ("port_taken", "port in use", "fatal", "cause", "could_not_run", "again",
+     "Another process holds the port: choose another one, or end what was left over from the last run."),
+    ("name_unresolved", "host name unknown", "fatal", "cause", "could_not_run", "never",
+     "The coordinator's name must resolve on every node; an address avoids the question."),
+    # --- start-up ---
+    ("start_barrier", "not all processes came", "fatal", "symptom", "could_not_run", "again",
+     "Look at the logs of the processes that are missing, and check that the coordinator's address is not 127.0.0.1."),
+    ("process_missing", "process did not come", "fatal", "symptom", "could_not_run", "again",
+     "Look at this process's log and node; it did not start, or could not connect."),
+    ("coordination_lost", "coordination service failed", "fatal", "symptom", "died", "again",
+     "A process was lost or started anew: find the one that ended first."),
+    # --- container, scheduler ---
+    ("container_failed", "container could not start", "fatal", "cause", "could_not_run", "never",
+     "Check image name, registry login, mounts, runtime folders and the GPU container toolkit on that node."),
+    ("launch_failed", "scheduler could not launch", "fatal", "cause", "could_not_run", "again",
+     "Check the node's Slurm daemon, clock and credentials (munge)."),
+    ("cancelled", "cancelled", "fatal", "cause", "interrupted", "again",
+     "Somebody or a dependency cancelled the job."),
+    ("preempted", "preempted", "fatal", "cause", "interrupted", "again",
+     "Start again from the last checkpoint."),
+    ("time_limit", "time limit", "fatal", "cause", "died", "again",
+     "Ask for more time, or save checkpoints and resume."),
+    ("job_failed", "job failed", "fatal", "symptom", "died", "again",
+     "The scheduler reports it; the log of the first rank that failed says why."),
+    ("bad_exit", "ended with an exit code", "fatal", "symptom", "died", "again",
+     "The lines before it say why."),
+    # --- processes ---
+    ("worker_failed", "worker failed", "fatal", "symptom", "died", "again",
+     "Look at the log of the rank that failed first."),
+    ("worker_stopped", "worker stopped", "fatal", "victim", "died", "again",
+     "It was stopped because another worker had failed."),
+    ("killed", "killed", "fatal", "victim", "died", "again",
+     "SIGKILL from outside: the out-of-memory killer (look at dmesg), the scheduler, or a person."),
+    ("terminated", "told to stop", "fatal", "victim", "interrupted", "again",
+     "SIGTERM from the scheduler, a person, or a launcher after another process had failed."),
+    ("segfault", "segmentation fault", "fatal", "cause", "died", "never",
+     "A library crashed: check that driver, CUDA or ROCm, NCCL and framework versions fit together."),
+    ("aborted", "aborted", "fatal", "symptom", "died", "again",
+     "The process ended itself; the message before it says why."),
+    ("interpreter_died", "Python died", "fatal", "cause", "died", "never",
+     "The stack that follows shows which library it was in."),
+    ("exception", "exception", "fatal", "cause", "died", "never",
+     "The traceback above the line shows where it was raised."),
+    ("suspicious_line", "looks like an error", "warning", "symptom", "died", "never",
+     "An error is named, but nothing says that it ended anything."),
+    ("interrupted", "interrupted", "fatal", "cause", "interrupted", "again",
+     "Somebody pressed Ctrl-C or sent SIGINT."),
+    # --- software and configuration ---
+    ("module_missing", "Python module missing", "fatal", "cause", "could_not_run", "never",
+     "Install it in the image or environment that runs."),
+    ("version_mismatch", "versions do not fit", "fatal", "cause", "could_not_run", "never",
+     "Install jaxlib, plugins, driver and libraries of versions that belong together."),
+    ("unknown_xla_flag", "unknown XLA flag", "fatal", "cause", "could_not_run", "never",
+     "Remove the flags named from XLA_FLAGS, or use the version that knows them."),
+    ("config_error", "configuration refused", "fatal", "cause", "could_not_run", "never",
+     "Correct the setting that the message names."),
+    ("mesh_mismatch", "parallelism does not fit the devices", "fatal", "cause", "could_not_run", "never",
+     "The product of the parallel sizes must be the number of devices, and divide the batch."),
+    ("dataset_error", "data set unusable", "fatal", "cause", "could_not_run", "never",
+     "Check the data path, its index or cache folder, and that every node sees it."),
+    ("checkpoint_error", "checkpoint unusable", "fatal", "cause", "could_not_run", "never",
+     "Check its path, that it is whole, and that model and mesh fit it."),
+    ("access_denied", "not authorised", "fatal", "cause", "could_not_run", "never",
+     "Give a token that may read the model or data."),
+    ("compile_failed", "compilation failed", "fatal", "cause", "could_not_run", "never",
+     "The compiler's message names the operation; try without the newest flags or kernels."),
+    # --- storage ---
+    ("disk_full", "disk full", "fatal", "cause", "died", "never",
+     "Free space or quota on the file system named, or write checkpoints elsewhere."),
+    ("read_only_files", "read-only file system", "fatal", "cause", "died", "elsewhere",
+     "The file system was mounted read-only, or became so after an error: check the mount on that node."),
+    ("storage_error", "storage error", "fatal", "cause", "died", "elsewhere",
+     "The file system does not answer or lost a file handle: check the mount on that node."),
+    ("permission", "permission denied", "warning", "cause", "could_not_run", "never",
+     "Check owner and mode of the path, and the user inside the container."),
+)  # fmt: skip
+
+KINDS: dict[str, FaultKind] = {
+    name: FaultKind(name=name, title=title, severity=severity, role=role, cuts=cuts, retry=retry, hint=hint)
+    for name, title, severity, role, cuts, retry, hint in _ROWS
+}

@@ -1,0 +1,299 @@
+"""How faults are spelled: a table of what logs, launchers, schedulers and kernels print.
+
+A row is tried only on lines that hold one of its words, written in lower case and without digits; the first row that
+matches decides, so what is special stands before what is general. Named groups become facts of the fault.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`kind` ← a line with one of `words` that `regex` matches."""
+
+    kind: str
+    words: tuple[str, ...]
+    regex: re.Pattern[str]
+
+
+# Lines that say scary words and mean nothing; matched in lower case and without digits.
+BENIGN = re.compile(
+    r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
+    r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
+    r"|retrying\b|skipping\b|adjusting timeout|\bdebug\b|: warning: "
+)
+# A line of an option parser's or a program's banner that only echoes a setting.
+ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$")
+
+_RANK = r"(?:\[(?:PG (?:ID )?\d+[^\]]*? )?Rank (?P<rank>\d+)\].*)?"
+_TASK = r"/job:[\w-]+/replica:\d+/task:(?P<rank>\d+)"
+_SRUN = r"(?:srun|slurmstepd|salloc|sbatch|mpirun|prterun): (?:error: )?"
+_SRUN_TASK = _SRUN + r"(?P<host>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: "
+
+# Kind, words separated by |, and the regular expressions, any of which will do.
+_ROWS: tuple[tuple[str, ...], ...] = (
+    # --- GPU hardware: before the collectives, whose watchdog often is the messenger ---
+    ("gpu_ecc", "uncorrectable|ecc error|ras error|ras uncorrectable",
+     r"(?i:uncorrectable (?:ecc error|error|hardware error|nvlink))", r"(?i:hipErrorECCNotCorrectable)",
+     r"(?i:double[- ]bit ecc)", r"(?i:ras error)", r"(?i:\bUMC\b.*uncorrectable)",
+     r"(?i:(?<!0 )uncorrectable hardware errors? detected)"),
+    ("gpu_lost", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>79)\b"),
+    ("gpu_ecc", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>48|64|92|94|95|140)\b"),
+    ("gpu_link", "xid", r"NVRM: (?:Xid|SXid) ?\((?:PCI:)?(?P<device>[^)]*)\): (?P<code>74|\d{5})\b"),
+    ("gpu_memory_fault", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>31)\b"),
+    ("gpu_xid_after", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>43|45|63)\b"),
+    ("gpu_xid", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>\d+)\b"),
+    ("gpu_lost", "off the bus|gpu is lost", r"(?i:fallen off the bus)", r"(?i:GPU is lost)"),
+    ("gpu_link", "nvlink|nvswitch|xgmi",
+     r"(?i:(?:nvlink|nvswitch|xgmi)\b.*(?:fatal|uncorrectable|link (?:is )?down|failed|error detected))"),
+    ("gpu_hang", "hw exception|gpu hang|gpu reset|fence wait loop|unrecoverable state|ring gfx|ring sdma",
+     r"HW Exception by GPU(?: node-(?P<device>\d+))?",
+     r"(?i:GPU Hang\b|GPU Reset(?: begin|\b)(?! *(?:succeeded|\(\d+\) succeeded)))",
+     r"fence wait loop timeout expired", r"cp might be in an unrecoverable state", r"ring \S+ timeout"),
+    ("gpu_memory_fault",
+     "memory access fault|illegal memory access|illegal address|page fault|register access"
+     "|protection_fault|aperture_violation|erroraddress",
+     r"Memory access fault by GPU(?: node-(?P<device>\d+))?", r"illegal memory access", r"hipErrorIllegalAddress",
+     r"an illegal address", r"no-retry page fault", r"\] retry page fault", r"Illegal register access",
+     r"PROTECTION_FAULT_STATUS", r"MEMORY_APERTURE_VIOLATION", r"CUDA_ERROR_ILLEGAL_ADDRESS"),
+    ("device_assert", "device-side assert", r"device-side assert triggered", r"hipErrorAssert", r"cudaErrorAssert"),
+    # --- memory ---
+    ("device_oom", "out of memory|resource_exhausted|outofmemory|out_of_memory|alloc_failed",
+     r"OutOfMemoryError", r"(?:CUDA|HIP|hip|cuda|XPU)(?: error:)? out of memory", r"(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY",
+     r"hipErrorOutOfMemory",
+     r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|Error allocating|.*\bHBM\b|.*allocat)",
+     r"failed: RESOURCE_EXHAUSTED", r"(?i:out of memory while trying to allocate)", r"CUBLAS_STATUS_ALLOC_FAILED",
+     r"HIPBLAS_STATUS_ALLOC_FAILED", r"Ran out of memory in memory space hbm"),
+    ("host_oom", "oom|out of memory|bad_alloc|cannot allocate memory|memoryerror|out_of_me",
+     r"Detected \d+ oom[_-]kill", r"oom-kill:", r"oom_reaper", _SRUN_TASK + "Out Of Memory",
+     r"Out of memory: Killed process", r"invoked oom-killer", r"OOMKilled", r"std::bad_alloc",
+     r"Cannot allocate memory", r"DefaultCPUAllocator: can't allocate",
+     r"\bOUT_OF_ME(?:MORY)?\+?\s*\|?\s*(?P<exit_code>\d+):\d+", r"MemoryError\b"),
+    ("dataloader_died", "dataloader worker",
+     r"DataLoader worker \(pid[^)]*\) (?:is killed by signal|exited unexpectedly)"),
+    ("bus_error", "bus error|sigbus", r"Bus error", r"\bSIGBUS\b"),
+    # --- numbers ---
+    ("non_finite_gradient", "unexpected result|found nan|found inf|nan in",
+     r"Unexpected result (?:nan|-?inf)\b(?: on rank (?P<rank>\d+))?(?: at iteration #(?P<step>\d+))?",
+     r"[Ff]ound (?:NaN|Inf|nan|inf)\b.* in (?:local |global )?(?:forward|loss|grad)"),
+    ("non_finite_gradient", "unexpected result is reproducible|different gpu",
+     r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device (?P<device>\d+), iteration #(?P<step>\d+): "
+     r".*(?:unexpected result|rerun)"),
+    ("non_finite_loss", "aborting training|non-finite loss|nan loss|loss is nan|loss is inf|lossnan|nan detected",
+     r"Aborting training due to (?:NaN|Inf) loss", r"(?i:loss is (?:nan|inf)\b.*(?:stopping|exiting|abort|terminat))",
+     r"(?:[Nn]on-finite|NaN) loss.*(?:abort|stop|exit)", r"NaNLossError", r"NanLossDuringTrainingError"),
+    ("bad_gradient_norm", "bad grad_norm|bad grad norm", r"(?i:bad grad[_ ]norm)"),
+    # --- network hardware ---
+    ("nic_fault", "queue catastrophic|cq error|cqe|ib_uverb|port_err|ibv_event",
+     r"(?:local work )?queue catastrophic", r"\bCQ error", r"\bCQE\b.*(?:error|failed|syndrome)", r"error.*\bCQE\b",
+     r"ib_uverbs?.*(?:error|fail|fatal)", r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL)",
+     r"[Gg]ot async (?:fatal )?event.*(?:port error|fatal)"),
+    ("link_down", "link is down|link down",
+     r"(?i:NIC Link is Down)", r"(?i:(?<!if )link is down)", r"(?i:: link down\b)"),
+    ("rdma_error", "completion|ibv_|retry exceeded|vendor err",
+     r"[Gg]ot completion (?:from peer )?.*(?:status=(?!0\b)\d+|with error)", r"IBV_WC_\w*ERR\w*",
+     r"ibv_(?:poll_cq|post_send|reg_mr\w*|modify_qp)\b.*(?:failed|error)", r"transport retry (?:counter )?exceeded"),
+    # --- collectives ---
+    ("collective_timeout", "watchdog caught", _RANK + r"Watchdog caught collective operation timeout: "
+     r"WorkNCCL\(SeqNum=(?P<sequence>\d+), OpType=(?P<operation>\w+)"),
+    ("collective_timeout", "ran for",
+     _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
+    ("collective_timeout",
+     "nccl timeout|rccl timeout|collective timeout|timed out waiting|is stuck|stuck for|timeout at"
+     "|monitoredbarrier|allreduce timed|all-reduce timed",
+     r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
+     r"(?i:collective (?:operation )?timed? ?out)", r"Timed out waiting \d+ms for (?:recv|send)",
+     r"(?:participant|rank) .*(?:may be stuck|is stuck)", r"This thread has been waiting for .* and may be stuck"),
+    ("collective_desync", "mismatch between collectives|desync|mismatched collective|collective fingerprint",
+     r"Detected mismatch between collectives on ranks", r"[Dd]esync", r"[Mm]ismatched collective"),
+    ("heartbeat_lost", "keep-alive heartbeat",
+     r"[Nn]ode '(?P<host>[^'\s]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat"),
+    ("heartbeat_lost", "heartbeat", r"(?:" + _TASK + r"[^/]*)?(?:heartbeat timeout|stopped sending heartbeats"
+     r"|did not (?:send|respond to).*heartbeat|missed heartbeats?|heartbeat (?:monitor )?timed out"
+     r"|failed to send heartbeat)(?:.*" + _TASK.replace("rank", "task") + r")?"),
+    ("peer_lost",
+     "connection reset|connection closed by|remoteerror|socket closed|peer closed|broken pipe"
+     "|connection was closed|remote process exited|sendbytes failed|recvbytes failed|call to recv"
+     "|call to write|call to send",
+     r"[Cc]onnection reset by peer", r"[Cc]onnection closed by (?:remote )?peer", r"Socket closed",
+     r"ncclRemoteError", r"[Rr]emote process exited", r"peer closed the connection",
+     r"NCCL WARN .*Call to (?:recv|write|send|sendmsg|recvmsg) .*failed", r"(?:send|recv)Bytes failed"),
+    ("collective_error", "nccl|rccl|gloo",
+     r"[NR]CCL [Ee][Rr][Rr][Oo][Rr]", r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
+     r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation \S+ failed",
+     r"unhandled (?:cuda|system|hip) error.*[NR]CCL", r"[Gg]loo .*(?:failed|error|timeout|timed out)",
+     r"NCCL (?:communicator|watchdog).*(?:abort|error)", r"WARN .*(?:Cuda|CUDA|HIP) failure"),
+    # --- start-up and coordination ---
+    ("start_barrier", "diststoreerror|clients joined",
+     r"Timed out after \d+ seconds waiting for clients\.\s*(?P<came>\d+)/(?P<expected>\d+) clients joined"),
+    ("start_barrier", "barrier timed out|barriererror",
+     r"Barrier timed out\.?(?: (?:Barrier_)?[Ii]d: (?P<barrier>[^.\s]+))?", r"BarrierError"),
+    ("start_barrier", "rendezvoustimeout|rendezvous",
+     r"RendezvousTimeoutError", r"[Rr]endezvous (?:timed out|timeout|closed|failed)"),
+    ("heartbeat_lost", "rendezvousconnectionerror", r"RendezvousConnectionError"),
+    ("coordination_lost", "coordination|incarnation|deadline_exceeded|coordinator",
+     r"CoordinationServiceError", r"different incarnation",
+     r"[Cc]oordination (?:service|agent).*(?:error|fail|unavailable|shut)", r"DEADLINE_EXCEEDED",
+     r"UNAVAILABLE: .*coordinat"),
+    ("port_taken", "already in use|eaddrinuse",
+     r"[Aa]ddress already in use", r"EADDRINUSE", r"port is already allocated"),
+    ("name_unresolved", "name resolution|name or service|gaierror|getaddrinfo",
+     r"[Tt]emporary failure in name resolution", r"Name or service not known", r"gaierror", r"getaddrinfo .*failed",
+     r"cannot be resolved"),
+    ("connect_failed",
+     "connection refused|socket has timed out|distnetworkerror|failed to connect|no route to host"
+     "|connection timed out|network is unreachable",
+     r"[Cc]onnection refused", r"client socket has timed out", r"DistNetworkError",
+     r"failed to connect to (?:all addresses|remote)", r"No route to host", r"Network is unreachable",
+     r"[Cc]onnection timed out"),
+    # --- scheduler ---
+    ("time_limit", "time limit",
+     r"(?:CANCELLED|TERMINATED|CANCEL).*DUE TO TIME LIMIT", r"job reached the time limit", r"Exceeded job time limit"),
+    ("preempted", "preempt",
+     r"DUE TO PREEMPTION", r"(?i:preemption (?:notice|signal|event)|(?:was|being|has been) preempted)",
+     r"\bPREEMPTED\+?\s*\|?\s*\d+:\d+"),
+    ("node_lost", "node failure|node_fail|node fail|not responding|notready|node_lost",
+     r"DUE TO NODE FAILURE", r"Node failure on (?P<host>[\w.,\[\]-]+)", r"\bNODE_FAIL\b",
+     r"[Nn]odes? (?P<host2>[\w.-]+) (?:is )?not responding", r"NodeNotReady"),
+    ("launch_failed",
+     "task launch|unable to create step|credential|slurmd|prolog|boot_fail|launch failed"
+     "|authentication error",
+     r"Task launch for \S+ failed on node (?P<host>[\w.-]+)", r"[Uu]nable to create step",
+     r"Job credential (?:expired|revoked)", r"Prolog (?:error|failed)", r"[Pp]rolog.*exit", r"\bBOOT_FAIL\b",
+     r"Zero Bytes were transmitted", r"[Ll]aunch failed requeued"),
+    ("cancelled", "cancelled|canceled",
+     r"\*\*\* (?:JOB|STEP) (?P<job>\S+) ON (?P<host>[\w.-]+) CANCELLED AT",
+     r"\bCANCELLED(?: by \d+)?\+?\s*\|?\s*(?:\d+:\d+)", r"Job (?:\S+ )?(?:was |has been )?cancel+ed"),
+    ("time_limit", "timeout", r"\bTIMEOUT\+?\s*\|?\s*\d+:\d+"),
+    # --- containers ---
+    ("container_failed", "pyxis", r"error: pyxis: (?!\s*printing|.*\bcontents\b)(?P<reason>.*)"),
+    ("container_failed", "enroot",
+     r"enroot[\w-]*: .*(?:[Ff]ailed|[Nn]o such|[Ee]rror|denied|[Nn]ot found)", r"\[ERROR\].*enroot",
+     r"/run/enroot.*denied"),
+    ("container_failed", "spank", r"error: spank: required plugin", r"spank_task_init_privileged failed"),
+    ("container_failed", "container|docker|podman|oci runtime|manifest|crun|runc",
+     r"nvidia-container-cli: ", r"docker: (?:Error|permission denied|Cannot|invalid)", r"Error response from daemon",
+     r"Cannot connect to the Docker daemon", r"permission denied while trying to connect to the Docker",
+     r"podman: .*(?i:error)",
+     r"^(?:\S+: )?Error: (?:initializing source|unable to copy|creating container|runc|crun|OCI|short-name|statfs"
+     r"|container)",
+     r"OCI runtime\b.*(?:error|failed|attempted|not found)", r"manifest (?:unknown|for \S+ not found)",
+     r"(?:ImagePullBackOff|ErrImagePull|CreateContainerError|RunContainerError)", r"could not select device driver"),
+    # --- GPU software ---
+    ("no_device",
+     "no visible|nodevice|no cuda|no nvidia|no hip|no rocm|cuda_error_no_device|no accelerator"
+     "|unable to initialize backend",
+     r"No visible GPU devices", r"failed call to hipInit: HIP_ERROR_NoDevice", r"hipErrorNoDevice",
+     r"no CUDA-capable device", r"CUDA_ERROR_NO_DEVICE", r"Found no NVIDIA driver",
+     r"No (?:HIP|CUDA|ROCm) (?:GPUs|devices?) (?:are|is|was|were)? ?(?:available|found|detected)",
+     r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'"),
+    ("rocm_not_found", "librocm", r"librocm reported version is: NOT_FOUND"),
+    ("version_mismatch",
+     "ffi|pjrt|undefined symbol|glibc|driver version|compiled against|incompatible|plugin version",
+     r"No FFI handler registered", r"Unexpected \w+ size: expected \d+, got \d+", r"PJRT_Api.*(?:version|mismatch)",
+     r"undefined symbol: ", r"version `GLIBC\w*_[\d.]+' not found", r"driver version is insufficient",
+     r"version of jaxlib .* (?:incompatible|required)",
+     r"jaxlib (?:version )?.*(?:incompatible|is newer than|too old)", r"was compiled against .* (?:but|while)"),
+    ("driver_warning", "queue preemption|evict process|oversubscribed|sdma queue|reduced rocm|amdgpu: process pid",
+     r"Queue preemption failed for queue", r"Failed to evict process queues", r"Runlist is getting oversubscribed",
+     r"No more SDMA queue to allocate", r"Expect reduced ROCm performance", r"amdgpu: process pid"),
+    ("gpu_throttled", "slowdown|throttl|above threshold",
+     r"(?i:HW (?:Power Brake )?Slowdown.*: Active)", r"(?i:(?:thermal|power) throttl\w+ (?:active|detected))",
+     r"(?i:temperature above threshold)"),
+    ("gpu_error", "cuda|cudnn|cublas|hip|hsa",
+     r"\b(?:CUDA|HIP) error: (?P<reason>[\w -]+)", r"CUDNN_STATUS_(?!SUCCESS|NOT_SUPPORTED)\w+",
+     r"(?:CU|HIP)BLAS_STATUS_(?!SUCCESS)\w+", r"hipError(?!Success|NotReady)[A-Z]\w+", r"cudaError(?!_t)[A-Z]\w+",
+     r"HSA_STATUS_ERROR\w*", r"CUDA_ERROR_(?!NO_DEVICE)\w+", r"HSA exception"),
+    # --- kernel (dmesg) ---
+    ("hardware_corrected", "correctable err|corrected",
+     r"(?i:(?<!un)correctable err)", r"(?i:\[Hardware Error\].*(?<!un)corrected)"),
+    ("hardware_error", "hardware error|hardware fail|machine check|mce:",
+     r"(?i:\[Hardware Error\])", r"(?i:hardware (?:error|fail))", r"(?i:Machine check)",
+     r"(?i:mce: .*(?:fatal|uncorrected))"),
+    ("kernel_panic", "kernel panic|bug:|fatal error|soft lockup|general protection",
+     r"Kernel panic", r"\bBUG: (?:unable|soft|kernel|KASAN|workqueue)", r"kernel BUG at", r"amdgpu: Fatal error",
+     r"soft lockup", r"general protection fault"),
+    ("kernel_warning", "call trace|rip:|cut here|end trace|show_stack|dump_stack|hung_task|blocked for more",
+     r"^.{0,40}\[\s*\d+\.\d+\].*(?:Call Trace:|\bRIP:|cut here|end trace|show_stack|dump_stack)",
+     r"blocked for more than \d+ seconds"),
+    ("self_test_failed", "test failure", r"\bTest failure\b"),
+    # --- processes ---
+    ("unknown_xla_flag", "xla_flags|unknown flag|xla flag",
+     r"Unknown (?:command line )?flags? in (?:XLA_FLAGS|\w+_INIT_ARGS): ?(?P<flags>.*)", r"Unknown flags? .*xla"),
+    ("interpreter_died", "fatal python error", r"Fatal Python error: (?!Aborted|Segmentation|Bus error)"),
+    ("aborted", "fatal python error: aborted", r"Fatal Python error: Aborted"),
+    ("segfault", "segmentation fault|sigsegv|segfault|signal ",
+     r"Segmentation fault", r"\bSIGSEGV\b", r"segfault at", r"(?i:caught )?signal:? 11\b", r"[Ss]ignal 11 \("),
+    ("killed", "sigkill",
+     r"(?:Signal 9 )?\(?\bSIGKILL\b\)?(?: received by PID| \(9\)|.*(?:killed|exit))", r"died .*SIGKILL",
+     r"got SIGKILL"),
+    ("killed", " killed", r"(?:line \d+|\[\d+\][+-]?):?\s+\d*\s*Killed\b", _SRUN_TASK + "Killed"),
+    ("terminated", "sigterm|terminated|signal ", r"Sending process \d+ closing signal SIGTERM",
+     r"[Rr]eceived (?:death signal|signal|a)? ?(?:\d+ )?\(?SIGTERM", r"[Gg]ot SIGTERM",
+     r"[Rr]eceived (?:termination )?signal:? 15\b", r"[Cc]aught signal:? (?:SIGTERM|15)",
+     r"SignalException: .*signal: 15", _SRUN_TASK + "Terminated", r"SIGTERM.*(?:received|handler called)"),
+    ("interrupted", "keyboardinterrupt|sigint",
+     r"KeyboardInterrupt\b(?!,|\))", r"(?:[Rr]eceived|[Gg]ot|[Cc]aught) (?:signal )?\(?SIGINT"),
+    ("aborted", "aborted|sigabrt|terminate called|core dumped",
+     r"\bAborted\b(?: \(core dumped\)|\s+\(SIGABRT\))?\s*$", r"Aborted\s+\(core dumped\)", r"\bSIGABRT\b",
+     r"terminate called (?:after|without)", r"core dumped"),
+    ("worker_failed", "childfailederror|error_file",
+     r"ChildFailedError", r"failed \(exitcode: (?P<exit_code>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: \d+\)"),
+    ("bad_exit", "exited with exit code", _SRUN_TASK + r"Exited with exit code (?P<exit_code>[1-9]\d*)"),
+    ("job_failed", "failed", r"\bFAILED\+?\s*\|?\s*(?P<exit_code>\d+):\d+"),
+    ("bad_exit", "exit code|exit_code|exitcode|exit status|exited with",
+     r"(?i:\bexit[_ ]?(?:code|status)\s*[:=]?\s*(?P<exit_code>-?[1-9]\d*)\b)",
+     r"(?i:exited with (?:code|status|error) (?P<exit_code2>[1-9]\d*))", r"(?i:non-zero exit)"),
+    # --- configuration and software ---
+    ("mesh_mismatch", "parallelism|divisible|world size|world_size|mesh|parallel dims|unspecified value",
+     r"Number of (?:devices(?: per slice)?|slices) \d+ does not match the product",
+     r"DCN parallelism requested but only one slice", r"Unspecified value unable to be determined",
+     r"world[_ ]size .*(?:not divisible|is not|must be|!=)", r"not (?:evenly )?divisible by",
+     r"[Ii]nvalid parallel dim", r"parallel (?:size|dim).*(?:exceed|greater than|does not match)"),
+    ("config_error",
+     "config|argument|emb_dim|remat policy|attention kernel|overridden by|override|unrecognized"
+     "|invalid choice|unknown key|validation error",
+     r"MAXTEXT CONFIG ERROR: (?P<reason>.*)", r"overridden by both", r"validation errors? for \w+",
+     r"error: unrecognized arguments", r"error: (?:argument|the following arguments)", r"error: invalid",
+     r"not in 'emb_dim'", r"Remat policy needs to be on list", r"Unexpected attention kernel",
+     r"ConfigAttributeError", r"ConfigKeyError", r"Could not override", r"ConfigCompositionException",
+     r"MissingMandatoryValue", r"[Uu]nknown (?:config(?:uration)? )?key", r"invalid choice:",
+     r"Unrecognized (?:options|arguments)", r"Key '?\w+'? (?:is )?not in (?:struct|config)"),
+    ("module_missing", "no module named|cannot import|cannot open shared object",
+     r"ModuleNotFoundError: No module named", r"ImportError: (?P<reason>.*)",
+     r"cannot open shared object file"),
+    ("access_denied", "gated|unauthorized|invalid token|client error|not authorized|permissiondenied",
+     r"GatedRepoError", r"40[13] Client Error", r"[Ii]nvalid (?:user )?token", r"[Uu]nauthorized", r"HTTP 40[13]"),
+    ("dataset_error", "path_to_cache|dataset|filenotfounderror|tokenizer",
+     r"Unable to save MockGPTDataset indexes because path_to_cache is None", r"Could not build (?:the )?dataset",
+     r"[Dd]ataset .*(?:not found|does not exist|doesn't exist|corrupt)",
+     r"FileNotFoundError: .*\.(?:idx|bin|jsonl|arrow|parquet|model)", r"[Tt]okenizer .*not found"),
+    ("checkpoint_error", "checkpoint|state_dict",
+     r"Error\(s\) in loading state_dict", r"could not find .*checkpoint",
+     r"[Cc]heckpoint .*(?:is corrupt|corrupted|does not exist|not found and|incomplete|mismatch)",
+     r"[Nn]o (?:valid )?checkpoint found.*(?:exit|abort)", r"exit-on-missing-checkpoint.*exiting",
+     r"CheckpointException"),
+    ("compile_failed", "ptxas|compil",
+     r"ptxas (?:fatal|error)", r"[Cc]ompilation (?:failure|failed|error)", r"failed to compile", r"CompilationError"),
+    # --- storage ---
+    ("disk_full", "no space left|quota exceeded|enospc",
+     r"No space left on device", r"[Dd]isk quota exceeded", r"ENOSPC"),
+    ("read_only_files", "read-only file system|erofs", r"Read-only file system", r"EROFS"),
+    ("storage_error", "stale file|input/output error|endpoint is not connected|stale nfs",
+     r"Stale (?:NFS )?file handle", r"Input/output error", r"Transport endpoint is not connected"),
+    ("permission", "permission denied|permissionerror|operation not permitted",
+     r"[Pp]ermission denied", r"PermissionError", r"Operation not permitted"),
+    ("suspicious_line", "error: |exception: ",
+     r"(?:^|[\s\]])(?:[\w.]+\.)?(?:Assertion|Value|Type|Runtime|Key|Index|Attribute|OS|IO|NotImplemented"
+     r"|XlaRuntime|JaxRuntime|ZeroDivision|FileNotFound)Error: "),
+)  # fmt: skip
+
+
+@cache
+def patterns() -> tuple[Pattern, ...]:
+    """The table, compiled when it is first needed."""
+    return tuple(Pattern(kind, tuple(words.split("|")), re.compile("|".join(rest))) for kind, words, *rest in _ROWS)

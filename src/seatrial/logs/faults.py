@@ -1,0 +1,358 @@
+"""Lines → faults: what broke, where, and which line says so.
+
+Logs are almost all innocent, so a line pays for the table of patterns only if its shape (the line in lower case without
+its digits) holds one of the table's words; which words a shape holds is looked up once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.events import Fault
+from seatrial.logs.fault_kinds import KINDS, FaultKind
+from seatrial.logs.fault_patterns import BENIGN, ECHO, Pattern, patterns
+from seatrial.logs.lines import read_prefix
+
+__all__ = ["KINDS", "FaultKind", "FaultScanner", "classify"]
+
+MAX_TEXT = 500  # characters kept of a line
+WINDOW, OVERLAP = 4000, 400  # of a longer line, pieces of so many characters are looked at, with so many in common
+MAX_SHAPES, MAX_WORDS, MAX_GROUPS, MAX_BLOCKS = 20_000, 50_000, 4096, 1024
+MAX_BLOCK_LINES = 400
+MAX_MISSING = 256  # processes named by one barrier
+SHOWN_AT_FIRST = 3  # of a fault that comes again and again; then the 4th, 8th, 16th and so on
+
+_LOWER = bytes(ord(chr(code).lower()) if code < 128 else code for code in range(256))
+_DIGITS = b"0123456789"
+_LETTERS = re.compile(rb"[a-z]{3,}")
+_BLOCK_WORDS = {
+    "traceback (most recent call last)": "traceback",
+    "exception ignored in": "ignored",
+    "childfailederror": "elastic",
+}
+_EXCEPTION = re.compile(
+    r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Warning|Timeout|Found)"
+    r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::|\s*$)"
+)
+_TASK = re.compile(r"/task:(\d+)\b")
+_ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*:\s*(\S+)")
+_SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
+_OF_EXIT = ("bad_exit", "job_failed")
+_KINDS_OF_NAME = {"KeyboardInterrupt": "interrupted", "SystemExit": ""}
+
+Key = tuple[int, str, int | None]  # process, source, rank
+
+
+@dataclass(slots=True)
+class _Block:
+    """Several lines that belong together, as far as they have come."""
+
+    kind: str
+    first: dict[str, Any]  # where it began, as fields of a fault
+    last: dict[str, Any] | None = None
+    lines: int = 0
+    root: bool = False
+    entry: dict[str, str] = field(default_factory=dict)
+    found: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """A fault that comes again and again."""
+
+    count: int = 0
+    held: Fault | None = None  # the last one, if it was not given out
+
+
+class FaultScanner:
+    """Reads the lines of any number of logs; give it every line in the order of its log.
+
+    Call `progressed` after each training step (a fault that comes again after it is told anew), and `finish` at the
+    end: it returns what was held back. Of a fault that repeats itself, the first three come out, then the 4th, 8th,
+    16th and so on, with `facts["count"]`. Memory is bounded whatever the lines hold.
+    """
+
+    def __init__(self) -> None:
+        self._patterns = patterns()
+        self._shapes: dict[bytes, tuple[Pattern | str, ...]] = {}
+        self._known: set[bytes] = set()
+        words = {word for pattern in self._patterns for word in pattern.words} | set(_BLOCK_WORDS)
+        self._pieces = _shortest({max(_LETTERS.findall(word.encode()), key=len) for word in words})
+        self._blocks: dict[Key, _Block] = {}
+        self._groups: dict[tuple[Any, ...], _Group] = {}
+
+    def scan(
+        self,
+        line: str,
+        line_number: int,
+        *,
+        process: int,
+        source: str,
+        wall_time: float,
+        rank: int | None,
+        host: str | None,
+    ) -> list[Fault]:
+        """The faults that this line shows, in almost every case none."""
+        shape = line.encode("utf-8", "replace").translate(_LOWER, _DIGITS)
+        candidates = self._shapes.get(shape)
+        if candidates is None:
+            candidates = self._candidates(shape)
+        if not candidates and not self._blocks:
+            return []
+        key = (process, source, rank)
+        if not candidates and key not in self._blocks:
+            return []
+        about = {
+            "process": process, "source": source, "wall_time": wall_time, "rank": rank, "host": host,
+            "line": line_number, "text": line,
+        }  # fmt: skip
+        return [fault for found in self._read(line, key, candidates, about) if (fault := self._folded(found))]
+
+    def progressed(self) -> None:
+        """A step was done: whatever was said before it did not stop the run."""
+        if self._groups:
+            self._groups.clear()
+
+    def finish(self) -> list[Fault]:
+        """The logs are over: what was waiting for its end, and the last of each fault that repeats itself."""
+        found = [fault for block in self._blocks.values() for fault in _cut_off(block)]
+        self._blocks.clear()
+        held = [group.held for group in self._groups.values() if group.held]
+        self._groups.clear()
+        return found + held
+
+    def _candidates(self, shape: bytes) -> tuple[Pattern | str, ...]:
+        """Which rows of the table have a word in this shape."""
+        found: tuple[Pattern | str, ...] = ()
+        if self._may_hold_a_word(shape):
+            text = shape.decode("latin-1")
+            if not BENIGN.search(text):
+                found = (
+                    *(block for word, block in _BLOCK_WORDS.items() if word in text),
+                    *(pattern for pattern in self._patterns if any(word in text for word in pattern.words)),
+                )
+            elif "exception ignored in" in text:
+                found = ("ignored",)
+        if len(shape) <= WINDOW:
+            if len(self._shapes) > MAX_SHAPES:
+                self._shapes.clear()
+            self._shapes[shape] = found
+        return found
+
+    def _may_hold_a_word(self, shape: bytes) -> bool:
+        """Whether a piece of a word of the table stands in it; the words of a program that hold none are remembered."""
+        fresh = set(_LETTERS.findall(shape)) - self._known
+        if not fresh:
+            return False
+        new = b" ".join(word for word in fresh if word.strip(b"abcdef"))  # what is left of a hexadecimal number
+        if any(piece in new for piece in self._pieces):
+            return True
+        if len(self._known) > MAX_WORDS:
+            self._known.clear()
+        self._known.update(word for word in fresh if len(word) < 50)
+        return False
+
+    def _read(
+        self, line: str, key: Key, candidates: tuple[Pattern | str, ...], about: dict[str, Any]
+    ) -> Iterator[Fault]:
+        block = self._blocks.get(key)
+        if block is not None and (found := self._continue(block, _bare(line), key, about)) is not None:
+            yield from found
+            return
+        rows = []
+        for candidate in candidates:
+            if isinstance(candidate, Pattern):
+                rows.append(candidate)
+            elif not (candidate == "traceback" and key in self._blocks and self._blocks[key].kind == "ignored"):
+                self._open(key, candidate, about)
+        if rows:
+            yield from self._match(line, rows, key, about)
+
+    def _match(self, line: str, rows: list[Pattern], key: Key, about: dict[str, Any]) -> Iterator[Fault]:
+        for text in _windows(line):
+            echo = ECHO.match(text)
+            for pattern in rows:
+                found = pattern.regex.search(text)
+                if not found or (echo and pattern.kind not in _OF_EXIT):
+                    continue
+                if pattern.kind == "worker_failed" and found["exit_code"] is None:
+                    break  # the head of a block whose entries say more
+                fault = _fault(pattern.kind, about, found.groupdict(), text)
+                yield fault
+                if pattern.kind == "start_barrier" and "ask" in text:
+                    block = self._open(key, "barrier", about)
+                    yield from _missing(block, text, about)
+                break
+
+    def _open(self, key: Key, kind: str, about: dict[str, Any]) -> _Block:
+        if len(self._blocks) >= MAX_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        block = self._blocks[key] = _Block(kind, about)
+        return block
+
+    def _continue(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
+        """What the next line of an open block shows, None if it is no part of it; closes the block where it ends."""
+        block.lines += 1
+        if block.lines > MAX_BLOCK_LINES:
+            del self._blocks[key]
+            return None
+        if block.kind == "barrier":
+            found = list(_missing(block, text, about))
+            if not found and text.strip():
+                del self._blocks[key]
+            return found or None
+        if block.kind == "elastic":
+            return self._elastic(block, text, key, about)
+        if text[:1].isspace():
+            return []  # source code, or where it stands
+        last = _EXCEPTION.match(text)
+        if not last:
+            return None
+        del self._blocks[key]
+        name = last["name"].rpartition(".")[2]
+        if name == "ChildFailedError":
+            return None
+        kind = _KINDS_OF_NAME.get(name, classify(text, fatal=True) or "exception")
+        return [_fault(kind, about, _facts_of(kind, text), text)] if kind and block.kind == "traceback" else []
+
+    def _elastic(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
+        """torchelastic's summary: an entry per failed worker, the first observed failure in a part of its own."""
+        match = _ELASTIC.match(text)
+        if not match:
+            block.root = block.root or text.startswith("Root Cause")
+            if text.startswith("=====") and block.root and block.found:
+                del self._blocks[key]
+            return None
+        name, value = match.groups()
+        if name == "time":
+            block.entry = {}
+        block.entry[name] = value
+        block.last = about
+        if name != "exitcode":
+            return []
+        block.found += 1
+        worker = _worker(block, about)
+        block.entry = {}
+        return [worker]
+
+    def _folded(self, fault: Fault) -> Fault | None:
+        """The fault, with its count if it came before; None if it came too often to be told each time."""
+        facts = fault.facts
+        key: tuple[Any, ...] = (
+            fault.fault, fault.process, facts.get("rank"), facts.get("host"), facts.get("sequence"),
+            facts.get("operation"), facts.get("code"),
+        )  # fmt: skip
+        if len(self._groups) >= MAX_GROUPS and key not in self._groups:
+            key = (fault.fault,)
+        group = self._groups.setdefault(key, _Group())
+        group.count += 1
+        if group.count > 1:
+            fault = _counted(fault, group.count)
+        if group.count <= SHOWN_AT_FIRST or group.count & (group.count - 1) == 0:
+            group.held = None
+            return fault
+        group.held = fault
+        return None
+
+
+def classify(text: str, *, fatal: bool = False) -> str | None:
+    """The kind of fault that a text names, None if it names none; with `fatal`, none that is only a warning."""
+    lower = text.lower()
+    for pattern in patterns():
+        if fatal and KINDS[pattern.kind].severity != "fatal":
+            continue
+        if any(word in lower for word in pattern.words) and pattern.regex.search(text):
+            return pattern.kind
+    return None
+
+
+def _shortest(words: set[bytes]) -> tuple[bytes, ...]:
+    """The words that hold no other of them."""
+    return tuple(word for word in sorted(words) if not any(other in word for other in words if other != word))
+
+
+def _bare(line: str) -> str:
+    """The line without its prefix, and without the one blank that stands behind that."""
+    length = read_prefix(line).length
+    return line[length + (length > 0 and line[length - 1] != " " and line[length : length + 1] == " ") :]
+
+
+def _windows(line: str) -> Iterator[str]:
+    if len(line) <= WINDOW:
+        yield line
+    else:
+        yield from (line[at : at + WINDOW] for at in range(0, len(line), WINDOW - OVERLAP))
+
+
+def _facts_of(kind: str, text: str) -> dict[str, Any]:
+    """What the pattern of this kind reads from the text."""
+    found = (pattern.regex.search(text) for pattern in patterns() if pattern.kind == kind)
+    return next((match.groupdict() for match in found if match), {})
+
+
+_NUMBERS = ("rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device")
+
+
+def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Fault:
+    """The fault of `kind` on the line that `about` tells of; what the line itself names goes before its prefix."""
+    facts: dict[str, Any] = {name: about[name] for name in ("source", "rank", "host") if about[name] not in (None, "")}
+    for name, value in groups.items():
+        if value is not None and value != "":
+            name = name.removesuffix("2")
+            facts[name] = int(value) if name in _NUMBERS and re.fullmatch(r"-?\d{1,18}", value) else value[:MAX_TEXT]
+    rank, host = facts.get("rank"), facts.get("host")
+    where = "" if rank is None else f"rank {rank}"
+    if host is not None:
+        where = f"{where} on {host}" if where else str(host)
+    text = text.strip()
+    return Fault(
+        process=about["process"],
+        wall_time=about["wall_time"],
+        monotonic_time=about["wall_time"],
+        fault=kind,
+        where=where,
+        line=about["line"],
+        text=text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…",
+        facts=facts,
+    )
+
+
+def _counted(fault: Fault, count: int) -> Fault:
+    return Fault(**{**vars(fault), "facts": {**fault.facts, "count": count}})
+
+
+def _missing(block: _Block, text: str, about: dict[str, Any]) -> Iterator[Fault]:
+    """One fault for each process that a barrier waited for in vain."""
+    for task in _TASK.findall(text):
+        block.found += 1
+        if block.found <= MAX_MISSING:
+            yield _fault("process_missing", about, {"rank": task}, text)
+
+
+def _worker(block: _Block, about: dict[str, Any]) -> Fault:
+    """The fault of one entry of torchelastic's summary."""
+    entry = block.entry
+    code = int(entry["exitcode"]) if re.fullmatch(r"-?\d{1,9}", entry.get("exitcode", "")) else None
+    signal = -code if code is not None and code < 0 else (code or 0) - 128
+    if block.root:
+        kind = _SIGNALS.get(signal, "worker_failed")
+    else:
+        kind = "worker_stopped" if signal in (9, 15) else "worker_failed"
+    told = f"rank {entry.get('rank', '?')} ended" + ("" if code is None else f" with exit code {code}")
+    told += f" at {entry['time']}" if "time" in entry else ""
+    groups = {"rank": entry.get("rank"), "host": entry.get("host"), "exit_code": None if code is None else str(code)}
+    fault = _fault(kind, about, {**groups, "time": entry.get("time")}, told)
+    return Fault(**{**vars(fault), "facts": {**fault.facts, "root": True}}) if block.root else fault
+
+
+def _cut_off(block: _Block) -> Iterator[Fault]:
+    """What is known of a block whose end the log does not have."""
+    if block.kind == "traceback":
+        yield _fault("exception", block.first, {}, block.first["text"])
+    elif block.kind == "elastic" and block.entry.get("rank"):
+        yield _worker(block, block.last or block.first)
+    elif block.kind == "elastic" and not block.found:
+        yield _fault("worker_failed", block.first, {}, block.first["text"])
