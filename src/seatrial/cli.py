@@ -199,6 +199,57 @@ def report(
 
 
 @app.command()
+def history(
+    root: Annotated[Path, typer.Option(help="The folder that holds the run directories.", metavar="DIRECTORY")] = (
+        Path("runs")
+    ),
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Read every run directory again.")] = False,
+    model: Annotated[str | None, typer.Option(help="Only models whose name contains this.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only devices whose name contains this.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only runs that ended so: pass, fail, died, running …")] = None,
+    limit: Annotated[int, typer.Option(help="How many of the newest to show; 0 for all.")] = 30,
+    output: FormatOption = Format.text,
+) -> None:
+    """List the runs below a folder, the newest first."""
+    from seatrial.history import list_runs
+
+    as_json = output is Format.json
+    typer.echo(
+        list_runs(root, as_json=as_json, rebuild=rebuild, model=model, device=device, outcome=outcome, limit=limit)
+    )
+
+
+class CompareFormat(StrEnum):
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
+@app.command()
+def compare(
+    a: Annotated[
+        str, typer.Argument(help="The run to compare with: a run directory, or its name or id in the history.")
+    ],
+    b: Annotated[str, typer.Argument(help="The run to look at.")],
+    fail_if_slower: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3% or 0.03.")
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare what can be compared of runs that do different work.")
+    ] = False,
+    output: Annotated[CompareFormat, typer.Option("--format", help="markdown is for comments on pull requests.")] = (
+        CompareFormat.text
+    ),
+) -> None:
+    """Compare two runs: speed with its interval, losses, and what differs. Exits with 0, or with the gate's answer."""
+    from seatrial.history import compare_runs
+
+    text, exit_code = compare_runs(a, b, fail_if_slower=fail_if_slower, anyway=anyway, output=output.value)
+    typer.echo(text)
+    raise typer.Exit(exit_code)
+
+
+@app.command()
 def version() -> None:
     """Print Seatrial's version."""
     from seatrial import __version__

@@ -1,0 +1,38 @@
+"""Runs beside each other: an index over run directories, and the comparison of two of them.
+
+The run directories are the truth. The index only remembers what was read there, and can be made anew at any time.
+"""
+
+from __future__ import annotations
+
+from seatrial.history.compare import Comparison, compare
+from seatrial.history.gate import Gate, judge_slowdown, parse_limit
+from seatrial.history.listing import list_runs, locate
+from seatrial.history.loaded import LoadedRun, load
+from seatrial.history.rendering import render
+
+__all__ = [
+    "Comparison",
+    "Gate",
+    "LoadedRun",
+    "compare",
+    "compare_runs",
+    "judge_slowdown",
+    "list_runs",
+    "load",
+    "locate",
+]
+
+
+def compare_runs(
+    a: str, b: str, *, fail_if_slower: str | None = None, anyway: bool = False, output: str = "text"
+) -> tuple[str, int]:
+    """The comparison of two runs as "text", "json" or "markdown", and the exit code: the gate's, or 0 without a gate.
+
+    `a` and `b` are run directories, or names or ids of the history. Raises InputError where a run cannot be found or
+    read, where the limit is none, and where the two do different work, unless `anyway`.
+    """
+    limit = None if fail_if_slower is None else parse_limit(fail_if_slower)
+    comparison = compare(load(locate(a)), load(locate(b)), anyway=anyway)
+    gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
+    return render(comparison, gate, output), gate.exit_code if gate else 0

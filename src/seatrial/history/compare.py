@@ -1,0 +1,267 @@
+"""Two runs → what is faster, by how much and how surely; whether they learnt the same; what else differs.
+
+Speeds are compared only between runs that do the same work: the same model, sequence length, precision and FLOPs
+convention. Which way is better comes from `spec.METRICS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from seatrial.errors import InputError
+from seatrial.history.differences import Setting, differences
+from seatrial.history.loaded import LoadedRun
+from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
+from seatrial.metrics import Estimate
+from seatrial.presets import architecture
+from seatrial.spec import METRICS
+
+Judgement = Literal["better", "worse", "no_clear_difference", "not_compared"]
+
+# What the times of the steps decide, and how: a rate falls as the times rise.
+_OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_second_per_device", "mfu")
+# The speed that two runs are compared by: the first that can be.
+SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
+PARTED = (1e-3, 5e-2)  # of the larger loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Something that must be the same for speeds to mean the same, and the metrics that it takes the meaning from."""
+
+    name: str
+    read: Callable[[LoadedRun], Any]
+    spoils: Set[str]
+
+
+def _model(run: LoadedRun) -> Any:
+    return architecture(run.spec.model) if run.spec else None
+
+
+def _precision(run: LoadedRun) -> Any:
+    return (run.spec.precision.compute_dtype, run.spec.precision.quantization) if run.spec else None
+
+
+IDENTITIES = (
+    Identity(name="model", read=_model, spoils={"step_seconds", "tokens_per_second_per_device"}),
+    Identity(
+        name="sequence length",
+        read=lambda run: run.spec.batch.sequence_length if run.spec else None,
+        spoils={"step_seconds", "tokens_per_second_per_device"},
+    ),
+    Identity(name="precision", read=_precision, spoils={"mfu"}),
+    Identity(
+        name="FLOPs convention",
+        read=lambda run: run.metrics.performance.convention or None,
+        spoils={"tflops_per_second_per_device", "mfu"},
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One metric in both runs. `change` is b ÷ a − 1 with its 95% interval; None where it cannot be compared: `why`."""
+
+    metric: str
+    a: Estimate | None
+    b: Estimate | None
+    change: float | None
+    low: float | None
+    high: float | None
+    judgement: Judgement
+    why: str = ""
+
+    @property
+    def speed(self) -> Ratio | None:
+        """b's speed as a multiple of a's, whichever way the metric counts."""
+        if self.change is None or self.low is None or self.high is None:
+            return None
+        ratio = Ratio(value=1 + self.change, low=1 + self.low, high=1 + self.high)
+        return ratio if METRICS[self.metric].better == "higher" else ratio.inverse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """The losses at the steps that both runs report.
+
+    Differences are relative to the larger of the two. `parted` gives for each bound of PARTED the first step at which
+    they differ by more, None where they never do; a loss that is not finite in only one of them differs by everything.
+    """
+
+    num_steps: int
+    only_a: int
+    only_b: int
+    parted: Mapping[float, int | None]
+    largest: float | None
+    largest_step: int | None
+    last_step: int | None
+    last_a: float | None
+    last_b: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The answer. `obstacles` say what makes the two different work, `unknown` what could not be made sure of."""
+
+    a: LoadedRun
+    b: LoadedRun
+    sentence: str
+    speed: Change | None
+    changes: tuple[Change, ...]
+    losses: Losses
+    obstacles: tuple[str, ...]
+    unknown: tuple[str, ...]
+    settings: tuple[Setting, ...]
+
+
+def compare(a: LoadedRun, b: LoadedRun, *, anyway: bool = False) -> Comparison:
+    """b compared with a. Raises InputError where they are different work, unless `anyway`."""
+    obstacles, unknown, spoilt = _obstacles(a, b)
+    if obstacles and not anyway:
+        raise InputError.single(
+            "not-comparable",
+            f"{a.directory}, {b.directory}",
+            f"their speeds do not mean the same: {'; '.join(obstacles)}",
+            "compare runs of the same work, or add --anyway to compare what still can be",
+        )
+    changes = tuple(_change(metric, a, b, spoilt.get(metric, "")) for metric in METRICS)
+    by_name = {change.metric: change for change in changes}
+    speed = next((by_name[metric] for metric in SPEEDS if by_name[metric].change is not None), None)
+    return Comparison(
+        a=a,
+        b=b,
+        sentence=_sentence(speed, changes),
+        speed=speed,
+        changes=changes,
+        losses=compare_losses(a.losses, b.losses),
+        obstacles=obstacles,
+        unknown=unknown,
+        settings=differences(a, b),
+    )
+
+
+def _obstacles(a: LoadedRun, b: LoadedRun) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
+    """(what differs, what is not known, metric → why it means nothing)."""
+    obstacles, unknown, spoilt = [], [], dict[str, str]()
+    for identity in IDENTITIES:
+        one, other = identity.read(a), identity.read(b)
+        if one is None or other is None:
+            unknown.append(f"whether the {identity.name} is the same")
+        elif one != other:
+            obstacles.append(f"another {identity.name}{_both(one, other)}")
+            spoilt |= dict.fromkeys(identity.spoils, f"another {identity.name}")
+    work = [(run.metrics.performance.tokens_per_step, run.metrics.performance.num_devices) for run in (a, b)]
+    if work[0] != work[1]:
+        spoilt.setdefault("step_seconds", "another batch, or another number of devices")
+    return tuple(obstacles), tuple(unknown), spoilt
+
+
+def _both(one: Any, other: Any) -> str:
+    if isinstance(one, dict):
+        return f" ({', '.join(key for key in one if one[key] != other[key])})"
+    if isinstance(one, tuple):
+        one, other = (" ".join(str(part) for part in value if part) for value in (one, other))
+    return f" ({one}, {other})"
+
+
+def _change(metric: str, a: LoadedRun, b: LoadedRun, spoilt: str) -> Change:
+    one, other = (run.metrics.performance.estimates.get(metric) for run in (a, b))
+    reasons = [spoilt] if spoilt else []
+    for name, run, estimate in (("A", a, one), ("B", b, other)):
+        if estimate is None:
+            reasons.append(f"{name}: {run.metrics.performance.unavailable.get(metric, 'not reported')}")
+        elif not 0 < estimate.low <= estimate.value <= estimate.high < math.inf:
+            reasons.append(f"{name}: no interval that can be compared")
+    if reasons or one is None or other is None:
+        nothing = {"change": None, "low": None, "high": None}
+        return Change(metric=metric, a=one, b=other, judgement="not_compared", why="; ".join(reasons), **nothing)
+    ratio = _ratio(metric, a, b, one, other)
+    return Change(
+        metric=metric,
+        a=one,
+        b=other,
+        change=ratio.value - 1,
+        low=ratio.low - 1,
+        high=ratio.high - 1,
+        judgement=_judgement(metric, ratio),
+    )
+
+
+def _ratio(metric: str, a: LoadedRun, b: LoadedRun, one: Estimate, other: Estimate) -> Ratio:
+    """From the step times where both runs have them and the metric follows from them; else from the two intervals."""
+    from_times = all(len(run.steady_seconds) for run in (a, b)) and all(_of_times(metric, run) for run in (a, b))
+    if metric not in _OF_STEP_TIMES or not from_times:
+        return ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
+    times = ratio_of_medians(a.steady_seconds, b.steady_seconds)
+    if METRICS[metric].better == "lower":
+        return times
+    rate = times.inverse
+    return rate.scaled(other.value / one.value / rate.value)
+
+
+def _of_times(metric: str, run: LoadedRun) -> bool:
+    """Whether the metric is the median of the steady step times in other units, and not a log's own figure."""
+    performance = run.metrics.performance
+    step, times = performance.estimates.get("step_seconds"), performance.step_times
+    own = performance.estimates[metric]
+    return (
+        step is not None
+        and times is not None
+        and not getattr(own, "origin", "")
+        and not getattr(step, "origin", "")
+        and math.isclose(step.value, times.median, rel_tol=1e-9)
+    )
+
+
+def _judgement(metric: str, ratio: Ratio) -> Judgement:
+    if ratio.low <= 1 <= ratio.high:
+        return "no_clear_difference"
+    return "better" if (ratio.low > 1) == (METRICS[metric].better == "higher") else "worse"
+
+
+def _sentence(speed: Change | None, changes: Sequence[Change]) -> str:
+    ratio = speed.speed if speed else None
+    if speed is None or ratio is None:
+        reasons = dict.fromkeys(change.why for change in changes if change.metric in SPEEDS)
+        return f"The speeds cannot be compared: {'; '.join(reasons)}"
+    title = METRICS[speed.metric].title
+    if speed.judgement == "no_clear_difference":
+        span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
+        return f"No clear difference: B's speed is A's {signed(ratio.value - 1)} {span} ({title})."
+    if ratio.value > 1:
+        return f"B is faster than A by {ratio.value - 1:.1%} [{ratio.low - 1:.1%}, {ratio.high - 1:.1%}] ({title})."
+    return f"B is slower than A by {1 - ratio.value:.1%} [{1 - ratio.high:.1%}, {1 - ratio.low:.1%}] ({title})."
+
+
+def signed(fraction: float) -> str:
+    """A change as a percentage with its sign."""
+    return f"{fraction:+.1%}"
+
+
+def compare_losses(a: Mapping[int, float], b: Mapping[int, float]) -> Losses:
+    """The losses of two runs by step."""
+    shared = sorted(a.keys() & b.keys())
+    apart = {step: _apart(a[step], b[step]) for step in shared}
+    largest_step = max(shared, key=lambda step: apart[step], default=None)
+    last = shared[-1] if shared else None
+    return Losses(
+        num_steps=len(shared),
+        only_a=len(a) - len(shared),
+        only_b=len(b) - len(shared),
+        parted={bound: next((step for step in shared if apart[step] > bound), None) for bound in PARTED},
+        largest=None if largest_step is None else apart[largest_step],
+        largest_step=largest_step,
+        last_step=last,
+        last_a=None if last is None else a[last],
+        last_b=None if last is None else b[last],
+    )
+
+
+def _apart(one: float, other: float) -> float:
+    """The difference as a fraction of the larger; infinite where only one is a number."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return 0.0 if one == other or (math.isnan(one) and math.isnan(other)) else math.inf
+    return abs(one - other) / max(abs(one), abs(other), 1e-300)

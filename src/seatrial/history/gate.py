@@ -1,0 +1,106 @@
+"""A bar for continuous integration: B must not be slower than A by more than so much.
+
+It passes only where both runs passed their own verdicts, are known to be the same work, and the whole interval of the
+difference lies within the limit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from seatrial.errors import InputError
+from seatrial.history.compare import Comparison
+from seatrial.history.loaded import LoadedRun
+from seatrial.metrics import Estimate
+
+Status = Literal["pass", "fail", "inconclusive"]
+EXIT_CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 6}
+FEWEST_STEPS = 10
+_LIMIT = re.compile(r"\s*\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)\s*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """The gate's answer: `slowdown` is 1 − B's speed ÷ A's, with its 95% interval."""
+
+    status: Status
+    limit: float
+    slowdown: float | None
+    low: float | None
+    high: float | None
+    reasons: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status]
+
+
+def parse_limit(text: str) -> float:
+    """The fraction that "3%" or "0.03" stands for. Raises InputError for anything that is no limit."""
+    match = _LIMIT.fullmatch(text)
+    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0 <= value < 1:
+        why = f"{text!r} is no share of the speed" if match else f"{text!r} is not a number"
+        raise InputError.single("limit", "--fail-if-slower", why, "write 3% or 0.03")
+    return value
+
+
+def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False) -> Gate:
+    """Whether B is slower than A by more than `limit`, a fraction of A's speed.
+
+    `anyway` takes it on trust that the two are the same work where their records do not say so.
+    """
+    speed = comparison.speed
+    ratio = speed.speed if speed else None
+    against = [f"A is no baseline: {_outcome(comparison.a)}"] if _outcome(comparison.a) else []
+    failed = [f"B did not pass its own verdict: {_outcome(comparison.b)}"] if _outcome(comparison.b) else []
+    if speed is None or ratio is None:
+        return Gate(
+            status="fail" if failed and not _open(comparison.b) else "inconclusive",
+            limit=limit, slowdown=None, low=None, high=None,
+            reasons=(*failed, *against, comparison.sentence),
+        )  # fmt: skip
+    slowdown, low, high = 1 - ratio.value, 1 - ratio.high, 1 - ratio.low
+    for name, run, estimate in (("A", comparison.a, speed.a), ("B", comparison.b, speed.b)):
+        against += _doubts(name, run, estimate)
+    if not anyway:
+        against += [f"not known: {what}" for what in comparison.unknown]
+    measured = f"slower by {slowdown:.1%} [{low:.1%}, {high:.1%}], the limit is {limit:.1%}"
+    status: Status
+    if failed and not _open(comparison.b):
+        status, reasons = "fail", (*failed, *against, measured)
+    elif failed or against:
+        status, reasons = "inconclusive", (*failed, *against, measured)
+    elif low > limit:
+        status, reasons = "fail", (measured,)
+    elif high <= limit:
+        status, reasons = "pass", (measured,)
+    else:
+        status, reasons = "inconclusive", (f"{measured}, which lies within the interval; more steps would tell",)
+    return Gate(status=status, limit=limit, slowdown=slowdown, low=low, high=high, reasons=tuple(reasons))
+
+
+def _outcome(run: LoadedRun) -> str:
+    """How a run's own verdict ended, unless it passed."""
+    return "" if run.verdict.outcome == "pass" else f"{run.verdict.outcome.replace('_', ' ')} ({run.verdict.headline})"
+
+
+def _open(run: LoadedRun) -> bool:
+    return run.verdict.outcome == "inconclusive"
+
+
+def _doubts(name: str, run: LoadedRun, estimate: Estimate | None) -> list[str]:
+    """Why a run's speed is not good enough for a gate."""
+    times = run.metrics.performance.step_times
+    if times is None:
+        return [f"{name}: no step has a time"]
+    doubts = []
+    if times.n < FEWEST_STEPS:
+        doubts.append(f"{name}: {times.n} steady steps, and {FEWEST_STEPS} are needed")
+    if not times.steady:
+        doubts.append(f"{name}: the step time never became steady")
+    if estimate is not None and estimate.low == estimate.high and len(run.steady_seconds) == 0:
+        doubts.append(f"{name}: its speed has no interval")
+    return doubts

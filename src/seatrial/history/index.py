@@ -1,0 +1,176 @@
+"""The index: one SQLite table over run directories, which can be thrown away and made again.
+
+It lies in the user's data directory and not beside the runs: these are often on a shared file system, where SQLite's
+locks cannot be trusted, or belong to somebody else. Any number of processes may use it at once; what is read from a
+directory is read outside of any lock, and written in one transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import InputError
+from seatrial.history.summary import COLUMNS, Row, Value, is_run, stamp, summarise
+
+APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
+VERSION = 1  # of the table; another one is made anew
+BUSY_SECONDS = 30.0
+MOST_LEVELS = 6  # below a root, so that a root of "/" ends
+
+_MAKE = f"CREATE TABLE runs (directory BLOB PRIMARY KEY, {', '.join(COLUMNS[1:])})"  # no types: a value stays as it is
+_PUT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What has happened to the run directories below a root since the last look."""
+
+    new: tuple[str, ...]
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def default_path() -> Path:
+    """Where the index lies."""
+    from platformdirs import user_data_path  # late: only who looks at the history pays for it
+
+    return user_data_path("seatrial", appauthor=False) / "history.sqlite"
+
+
+class Index:
+    """The index in one file, opened for a while: `with Index(path) as index`.
+
+    Raises InputError where the file is not an index or cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._told():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._unusable(str(error)) from error
+            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._database.row_factory = sqlite3.Row
+            try:
+                self._prepare()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def refresh(self, root: Path, *, rebuild: bool = False) -> Changes:
+        """Brings the rows below a root up to date with its directories; `rebuild` reads every one of them again."""
+        root = root.resolve()
+        known = {} if rebuild else {str(row["directory"]): row for row in self.rows(root)}
+        before = {str(row["directory"]) for row in self.rows(root)}
+        found = [str(path) for path in _run_directories(root)]
+        fresh = [
+            summarise(Path(path))
+            for path in found
+            if path not in known or known[path]["outcome"] == "running" or known[path]["stamp"] != stamp(Path(path))
+        ]
+        gone = sorted(path for path in before - set(found) if not is_run(Path(path)))
+        with self._told(), self._transaction():
+            self._database.executemany(_PUT, [_values(row) for row in fresh])
+            self._database.executemany("DELETE FROM runs WHERE directory = ?", [(os.fsencode(path),) for path in gone])
+        paths = [str(row["directory"]) for row in fresh]
+        return Changes(
+            new=tuple(path for path in paths if path not in before),
+            changed=tuple(path for path in paths if path in before),
+            gone=tuple(gone),
+        )
+
+    def rows(self, root: Path | None = None) -> list[Row]:
+        """Every row, or those below a root; the newest first."""
+        where, values = "", list[Any]()
+        if root is not None:
+            itself = os.fsencode(root.resolve())
+            below = itself.rstrip(b"/") + b"/"
+            where, values = "WHERE directory = ? OR substr(directory, 1, ?) = ?", [itself, len(below), below]
+        with self._told():
+            order = "ORDER BY started_at IS NULL, started_at DESC, directory"
+            found = self._database.execute(f"SELECT * FROM runs {where} {order}", values).fetchall()
+        return [_row(row) for row in found]
+
+    def _prepare(self) -> None:
+        """Makes the table where the file is new or of another version; refuses a file that is not ours."""
+        with self._transaction():
+            tables = {str(row[0]) for row in self._database.execute("SELECT name FROM sqlite_master")}
+            owner = self._value("PRAGMA application_id")
+            if tables and owner != APPLICATION_ID:
+                raise self._unusable("it is another program's database")
+            if self._value("PRAGMA user_version") != VERSION or "runs" not in tables:
+                self._database.execute("DROP TABLE IF EXISTS runs")
+                self._database.execute(_MAKE)
+                self._database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._database.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _value(self, query: str) -> Value:
+        value: Value = self._database.execute(query).fetchone()[0]
+        return value
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong with the file, as one message."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._unusable(str(error)) from error
+
+    def _unusable(self, why: str) -> InputError:
+        return InputError.single(
+            "history-index",
+            str(self._path),
+            f"the index of runs cannot be used: {why}",
+            "move the file away and run `seatrial history` again: it is made anew from the run directories",
+        )
+
+
+def _values(row: Row) -> list[Any]:
+    """The row for the database; a directory as its bytes, because its name need not be text."""
+    return [os.fsencode(str(row[column])) if column == "directory" else row[column] for column in COLUMNS]
+
+
+def _row(row: sqlite3.Row) -> Row:
+    return {column: os.fsdecode(row[column]) if column == "directory" else row[column] for column in COLUMNS}
+
+
+def _run_directories(root: Path) -> Iterator[Path]:
+    """The run directories at and below a root, without looking into them or into hidden folders and links."""
+    folders: list[tuple[Path, int]] = [(root, 0)]
+    while folders:
+        folder, level = folders.pop()
+        if is_run(folder):
+            yield folder
+        elif level < MOST_LEVELS:
+            folders += [(path, level + 1) for path in _folders(folder)]
+
+
+def _folders(folder: Path) -> Sequence[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(e.path) for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # not ours to look into, or gone meanwhile

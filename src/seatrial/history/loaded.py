@@ -1,0 +1,119 @@
+"""A run directory, read for a comparison: metrics, verdict, what was run, the steady step times, the losses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seatrial import events
+from seatrial import metrics as measuring
+from seatrial import spec as specs
+from seatrial import verdict as judging
+from seatrial.errors import InputError
+from seatrial.metrics import Metrics
+from seatrial.spec import RunSpec
+from seatrial.verdict import Verdict
+
+Seconds = NDArray[np.float64]
+SAME_MEDIAN = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRun:
+    """One side of a comparison.
+
+    `spec` is what was run, or what a log was judged against; None without a configuration. `steady_seconds` are the
+    times of the steady window, empty where the events do not give the ones that the metrics are about. `plan` and
+    `started` (the facts of the first process) are plain data.
+    """
+
+    directory: str
+    spec: RunSpec | None
+    plan: Mapping[str, Any]
+    started: events.RunStarted | None
+    hosts: tuple[str, ...]
+    metrics: Metrics
+    verdict: Verdict
+    steady_seconds: Seconds
+    losses: Mapping[int, float]
+
+
+def load(run_dir: Path) -> LoadedRun:
+    """Reads a judged run directory. Raises InputError where a part is missing or cannot be read."""
+    again = f"judge it {'again' if (run_dir / 'verdict.json').exists() else 'first'}: seatrial judge {run_dir}"
+    try:
+        metrics = measuring.from_dict(_document(run_dir / "metrics.json"))
+        verdict = judging.from_dict(_document(run_dir / "verdict.json"))
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise InputError.single(
+            "not-judged", str(run_dir), f"it has no {name}: it was not judged yet", again
+        ) from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        why = f"its metrics or its verdict cannot be read: {_first_line(error)}"
+        raise InputError.single("damaged-run", str(run_dir), why, again) from error
+    try:
+        record = events.read_run(run_dir)
+        plan = _document(run_dir / "plan.json", missing_is_empty=True)
+        asked = _document(run_dir / "spec.json", missing_is_empty=True)
+        given = plan.get("spec") or asked.get("spec") or asked
+        spec = specs.from_dict(given) if given else None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        why = f"its events or its configuration cannot be read: {_first_line(error)}"
+        fix = "look into its events-*.jsonl, spec.json and plan.json"
+        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
+    found = measuring.records(record)
+    own = measuring.record_that_counts(found)
+    started = [one.started for one in found.values() if one.started]
+    return LoadedRun(
+        directory=str(run_dir),
+        spec=spec,
+        plan=plan,
+        started=own.started or next(iter(started), None),
+        hosts=tuple(dict.fromkeys(start.host for start in started if start.host)),
+        metrics=metrics,
+        verdict=verdict,
+        steady_seconds=_steady(own.attempts, metrics),
+        losses={step.step: step.loss for step in own.steps if step.loss is not None},
+    )
+
+
+def _document(path: Path, *, missing_is_empty: bool = False) -> dict[str, Any]:
+    if missing_is_empty and not path.exists():
+        return {}
+    data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return data
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _steady(attempts: Sequence[Sequence[events.Step]], metrics: Metrics) -> Seconds:
+    """The times that the metrics' median is of; none where the events would give another number or median."""
+    times = metrics.performance.step_times
+    nothing = np.array([], dtype=np.float64)
+    if times is None or not 1 <= times.attempt <= len(attempts):
+        return nothing
+    left_out = {step for first, last in times.disturbed for step in range(first, last + 1)}
+    seconds = np.array(
+        [
+            step.seconds
+            for step in attempts[times.attempt - 1]
+            if times.first_step <= step.step <= times.last_step
+            and step.step not in left_out
+            and step.seconds is not None
+            and 0 < step.seconds < math.inf
+        ]
+    )
+    same = len(seconds) == times.n and math.isclose(float(np.median(seconds)), times.median, rel_tol=SAME_MEDIAN)
+    return seconds if same else nothing

@@ -1,0 +1,166 @@
+"""A comparison as text, as JSON and as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import groupby
+
+from seatrial.events import encode
+from seatrial.history.compare import Change, Comparison, Losses, signed
+from seatrial.history.gate import Gate
+from seatrial.history.loaded import LoadedRun
+from seatrial.metrics import Estimate
+from seatrial.report.markdown import inert as inert_in_markdown
+from seatrial.report.markdown import table as markdown_table
+from seatrial.report.problems import inert
+from seatrial.spec import METRICS
+from seatrial.verdict import show
+
+WORDS = {"better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "not_compared": ""}
+MOST_SETTINGS = 200
+VALUE_CHARACTERS = 100
+
+
+def render(comparison: Comparison, gate: Gate | None, format: str) -> str:  # noqa: A002  the command line's word
+    """The comparison, and the gate's answer where there is one, as "text", "json" or "markdown"."""
+    return FORMATS[format](comparison, gate)
+
+
+def _text(comparison: Comparison, gate: Gate | None) -> str:
+    rows = [[inert(cell) for cell in _row(change)] for change in comparison.changes]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    blocks = [
+        [f"A  {_run(comparison.a)}", f"B  {_run(comparison.b)}"],
+        [comparison.sentence, *_notes(comparison)],
+        ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows],
+        [_losses(comparison.losses)],
+        _settings_as_text(comparison),
+        *([[_gate(gate)]] if gate else []),
+    ]
+    return "\n\n".join("\n".join(inert(line) for line in block) for block in blocks)
+
+
+def _markdown(comparison: Comparison, gate: Gate | None) -> str:
+    def escape(text: str) -> str:
+        return inert_in_markdown(inert(text))
+
+    changes = [[escape(cell) for cell in _row(change)] for change in comparison.changes]
+    blocks = [
+        f"## {escape(comparison.sentence)}",
+        *([f"**{escape(_gate(gate))}**"] if gate else []),
+        f"- A: {escape(_run(comparison.a))}\n- B: {escape(_run(comparison.b))}",
+        *(f"Note: {escape(note)}" for note in _notes(comparison)),
+        markdown_table(("Metric", "A", "B", "Change [95%]", ""), changes, numbers=(1, 2)),
+        escape(_losses(comparison.losses)),
+    ]
+    settings = [
+        [escape(s.section), escape(s.path), escape(_value(s.a)), escape(_value(s.b))]
+        for s in comparison.settings[:MOST_SETTINGS]
+    ]
+    if settings:
+        blocks.append(markdown_table(("What differs", "", "A", "B"), settings))
+        blocks += [escape(line) for line in _left_out(comparison)]
+    else:
+        blocks.append("Nothing else is known to differ.")
+    return "\n\n".join(blocks)
+
+
+def _json(comparison: Comparison, gate: Gate | None) -> str:
+    return json.dumps(
+        {
+            "v": 1,
+            "a": _side(comparison.a),
+            "b": _side(comparison.b),
+            "sentence": comparison.sentence,
+            "speed": comparison.speed.metric if comparison.speed else None,
+            "changes": [encode(asdict(change)) for change in comparison.changes],
+            "losses": encode(asdict(comparison.losses)),
+            "obstacles": list(comparison.obstacles),
+            "unknown": list(comparison.unknown),
+            "differences": [asdict(setting) for setting in comparison.settings],
+            "gate": {**encode(asdict(gate)), "exit_code": gate.exit_code} if gate else None,
+        },
+        indent=1,
+    )
+
+
+FORMATS: dict[str, Callable[[Comparison, Gate | None], str]] = {"text": _text, "json": _json, "markdown": _markdown}
+
+
+def _side(run: LoadedRun) -> dict[str, object]:
+    times = run.metrics.performance.step_times
+    return {
+        "directory": run.directory,
+        "name": run.spec.name if run.spec else None,
+        "outcome": run.verdict.outcome,
+        "steady_steps": times.n if times else 0,
+    }
+
+
+def _run(run: LoadedRun) -> str:
+    times = run.metrics.performance.step_times
+    model = f", {run.spec.model.name}" if run.spec else ""
+    return f"{run.directory}: {run.verdict.outcome.replace('_', ' ')}{model}, {times.n if times else 0} steady steps"
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    notes = [f"compared anyway: {'; '.join(comparison.obstacles)}"] if comparison.obstacles else []
+    return [*notes, *([f"not known: {'; '.join(comparison.unknown)}"] if comparison.unknown else [])]
+
+
+def _row(change: Change) -> Sequence[str]:
+    kind = METRICS[change.metric]
+    unit = "fraction" if kind.unit == "fraction" else ""
+    moved = ""
+    if change.change is not None and change.low is not None and change.high is not None:
+        moved = f"{signed(change.change)} [{signed(change.low)}, {signed(change.high)}]"
+    title = kind.title if unit else f"{kind.title} ({kind.unit})" if kind.unit not in kind.title.lower() else kind.title
+    return title, _estimate(change.a, unit), _estimate(change.b, unit), moved, WORDS[change.judgement] or change.why
+
+
+def _estimate(estimate: Estimate | None, unit: str) -> str:
+    return show(estimate.value, unit) if estimate else "-"
+
+
+def _losses(losses: Losses) -> str:
+    if losses.last_step is None or losses.largest is None:
+        return "Loss: no step has one in both runs."
+    parts = [
+        f"apart by more than {bound:.1%} from step {step}" for bound, step in losses.parted.items() if step is not None
+    ]
+    within = next((f"within {bound:.1%} throughout" for bound, step in losses.parted.items() if step is None), "")
+    parts += [within] if within else []
+    alone = [f"{count} only in {name}" for name, count in (("A", losses.only_a), ("B", losses.only_b)) if count]
+    others = f" ({', '.join(alone)})" if alone else ""
+    return (
+        f"Loss: {losses.num_steps} steps in both{others}; {', '.join(parts)}; "
+        f"largest difference {losses.largest:.2%} at step {losses.largest_step}; "
+        f"at step {losses.last_step} {show(losses.last_a)} and {show(losses.last_b)}."
+    )
+
+
+def _settings_as_text(comparison: Comparison) -> list[str]:
+    if not comparison.settings:
+        return ["Nothing else is known to differ."]
+    lines = ["What differs:"]
+    for section, settings in groupby(comparison.settings[:MOST_SETTINGS], key=lambda setting: setting.section):
+        lines.append(f"  {section}")
+        lines += [f"    {setting.path}: {_value(setting.a)} → {_value(setting.b)}" for setting in settings]
+    return [*lines, *_left_out(comparison)]
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    more = len(comparison.settings) - MOST_SETTINGS
+    return [f"… and {more} more: --format json has them all"] if more > 0 else []
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "not there"
+    return text if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]}… ({len(text)} characters)"
+
+
+def _gate(gate: Gate) -> str:
+    return f"Gate: {gate.status.upper()}: {'; '.join(gate.reasons)}"

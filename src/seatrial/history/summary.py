@@ -1,0 +1,194 @@
+"""A run directory → one row of the index: a few figures and names, and no value that may be a secret.
+
+The files are read as plain JSON: a row needs no more, and thousands of directories have to be read in seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+Value = str | int | float | None
+Row = dict[str, Value]
+
+MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
+FILES = (*MARKS, "status.json", "metrics.json")
+HEARTBEAT_SECONDS = 60.0  # older than that, and nobody is running it any more
+LATEST = 1e11  # seconds since the epoch; a clock that says more is none
+MOST_BYTES = 64 << 20
+MOST_EVENT_FILES, MOST_EVENT_LINES = 8, 50  # where the start of a run is looked for
+
+# What has no influence on how a run goes; the rest of its spec is its fingerprint.
+_NOT_IN_THE_FINGERPRINT = {"name", "dialect", "log_dir", "hf_token_file", "expectations"}
+
+# Column → (document, path in it). "spec" is what was run, or else what it was judged against.
+_NUMBERS: dict[str, tuple[str, str]] = {
+    "num_nodes": ("spec", "topology.num_nodes"),
+    "num_devices": ("metrics", "performance.num_devices"),
+    "sequence_length": ("spec", "batch.sequence_length"),
+    "global_batch_size": ("spec", "batch.global_batch_size"),
+    "num_steps": ("metrics", "completion.num_steps"),
+    "planned_steps": ("metrics", "completion.planned_steps"),
+    "step_seconds": ("metrics", "performance.estimates.step_seconds.value"),
+    "step_seconds_low": ("metrics", "performance.estimates.step_seconds.low"),
+    "step_seconds_high": ("metrics", "performance.estimates.step_seconds.high"),
+    "tokens_per_second_per_device": ("metrics", "performance.estimates.tokens_per_second_per_device.value"),
+    "tflops_per_second_per_device": ("metrics", "performance.estimates.tflops_per_second_per_device.value"),
+    "mfu": ("metrics", "performance.estimates.mfu.value"),
+    "last_loss": ("metrics", "numerics.last_loss"),
+}
+_TEXTS: dict[str, tuple[str, str]] = {
+    "model": ("spec", "model.name"),
+    "device": ("metrics", "performance.device"),
+    "convention": ("metrics", "performance.convention"),
+}
+COLUMNS = (
+    "directory", "stamp", "name", "started_at", "outcome", "note", "rehearsal", "precision", "family", "versions",
+    "fingerprint", *_TEXTS, *_NUMBERS,
+)  # fmt: skip
+STATES = (
+    "pass", "fail", "inconclusive", "died", "no_progress", "could_not_run", "interrupted",
+    "running", "not_finished", "not_judged", "unreadable",
+)  # fmt: skip
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory."""
+    return any((folder / name).is_file() for name in MARKS)
+
+
+def stamp(run_dir: Path) -> str:
+    """What changes whenever one of the files does that a row is made of."""
+    parts = []
+    for path in (*(run_dir / name for name in FILES), *sorted(run_dir.glob("events-*.jsonl"))):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        parts.append(f"{path.name}:{found.st_size}:{found.st_mtime_ns}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def summarise(run_dir: Path, *, now: float | None = None) -> Row:
+    """The row of a run directory; what cannot be read makes it "unreadable", with the reason in `note`."""
+    row: Row = dict.fromkeys(COLUMNS)
+    row |= {"directory": str(run_dir), "stamp": stamp(run_dir), "name": _text(run_dir.name)}
+    try:
+        documents = {name.removesuffix(".json"): _document(run_dir / name) for name in FILES}
+    except ValueError as error:
+        return row | {"outcome": "unreadable", "note": _text(str(error))}
+    plan, asked, status = documents["plan"], documents["spec"], documents["status"]
+    documents["spec"] = _mapping(plan.get("spec")) or _mapping(asked.get("spec")) or asked
+    started = _started(run_dir)
+    facts = _mapping(started.get("facts"))
+    row |= {column: _number(_at(documents[name], path)) for column, (name, path) in _NUMBERS.items()}
+    row |= {column: _text(_at(documents[name], path)) for column, (name, path) in _TEXTS.items()}
+    row["name"] = _text(documents["spec"].get("name")) or row["name"]
+    row["device"] = (
+        row["device"] or _text(started.get("device_kind")) or _text(_at(documents["spec"], "topology.device"))
+    )
+    row["num_devices"] = row["num_devices"] or _number(started.get("num_devices"))
+    row["precision"] = _text(_at(documents["spec"], "precision.quantization")) or _text(
+        _at(documents["spec"], "precision.compute_dtype")
+    )
+    row["rehearsal"] = int(bool(plan.get("rehearsal")))
+    row["family"] = _text(facts.get("family")) or _text(documents["judged"].get("family")) or _text(plan.get("engine"))
+    versions = {str(name): str(version) for name, version in _mapping(facts.get("versions")).items()}
+    row["versions"] = json.dumps(versions, sort_keys=True) if versions else None
+    row["fingerprint"] = _fingerprint(documents["spec"])
+    row["started_at"] = _start(run_dir, started, status)
+    row["outcome"], row["note"] = _outcome(documents, status, time.time() if now is None else now)
+    return row
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no file. Raises ValueError for anything that is not one."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError("it is larger than any that Seatrial writes")
+        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        reason = "its brackets go too deep" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{path.name} cannot be read: {reason}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name} cannot be read: it is not a JSON object")
+    return data
+
+
+def _started(run_dir: Path) -> dict[str, Any]:
+    """The first `run_started` near the top of the events' files, as plain data."""
+    for path in islice(sorted(run_dir.glob("events-*.jsonl")), MOST_EVENT_FILES):
+        for event in _first_events(path):
+            if event.get("kind") == "run_started":
+                return event
+    return {}
+
+
+def _first_events(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in islice(lines, MOST_EVENT_LINES):
+                yield _mapping(json.loads(line))
+    except (OSError, ValueError, RecursionError):
+        return  # judging says what is wrong with it
+
+
+def _start(run_dir: Path, started: Mapping[str, Any], status: Mapping[str, Any]) -> Value:
+    """Seconds since the epoch: of the run's own start, or else of the first file that was written about it."""
+    counted = _mapping(started.get("facts")).get("clock") == "counted"  # then its times only add up the steps
+    for value in (None if counted else started.get("wall_time"), status.get("started")):
+        if isinstance(value, (int, float)) and 0 < value < LATEST:
+            return float(value)
+    times = [path.stat().st_mtime for name in FILES if (path := run_dir / name).is_file()]
+    return min(times, default=None)
+
+
+def _outcome(documents: Mapping[str, Any], status: Mapping[str, Any], now: float) -> tuple[Value, Value]:
+    """(one of STATES, a sentence on it)."""
+    verdict = documents["verdict"]
+    if verdict:
+        outcome = _text(verdict.get("outcome"))
+        known = outcome in STATES
+        return (outcome, _text(verdict.get("headline"))) if known else ("unreadable", "verdict.json has no outcome")
+    if status and status.get("state") != "ended":
+        heartbeat = _number(status.get("heartbeat"))
+        alive = isinstance(heartbeat, (int, float)) and now - heartbeat < HEARTBEAT_SECONDS
+        return ("running", f"step {status.get('last_step')}") if alive else ("not_finished", "its launcher is gone")
+    return "not_judged", None
+
+
+def _fingerprint(spec: Mapping[str, Any]) -> Value:
+    decisive = {key: value for key, value in spec.items() if key not in _NOT_IN_THE_FINGERPRINT}
+    if not decisive:
+        return None
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _at(data: Any, path: str) -> Any:
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> Value:
+    """A number as it stands in JSON: what is not finite is text, because SQLite has no NaN."""
+    if value in ("nan", "inf", "-inf"):
+        return str(value)
+    return value if type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**63 else None
+
+
+def _text(value: Any) -> str | None:
+    """Text that can be stored: JSON may hold half of a character."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and value else None

@@ -1,0 +1,73 @@
+"""The interval of a ratio of medians, against what is known of the series that it is computed from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
+
+
+def series(rng: np.random.Generator, n: int, *, neighbours: float = 0.0, noise: float = 0.02) -> np.ndarray:
+    """Step times around 1 s whose logarithms resemble their neighbours' by that correlation."""
+    values = np.empty(n + 50)
+    values[0] = rng.normal()
+    for k in range(1, n + 50):
+        values[k] = neighbours * values[k - 1] + math.sqrt(1 - neighbours**2) * rng.normal()
+    return np.exp(noise * values[50:])
+
+
+@pytest.mark.parametrize(("n", "neighbours"), [(10, 0.0), (10, 0.5), (20, 0.5), (40, 0.0), (100, 0.5)])
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(n: int, neighbours: float) -> None:
+    rng = np.random.default_rng(n + int(10 * neighbours))
+    held = 0
+    for _ in range(150):
+        ratio = ratio_of_medians(series(rng, n, neighbours=neighbours), 1.03 * series(rng, n, neighbours=neighbours))
+        held += ratio.low <= 1.03 <= ratio.high
+    assert held / 150 >= 0.89  # of 95 %, and what neighbours cost
+
+
+def test_more_steps_make_it_narrower() -> None:
+    rng = np.random.default_rng(0)
+    widths = []
+    for n in (10, 40, 400):
+        ratio = ratio_of_medians(series(rng, n), series(rng, n))
+        widths.append(ratio.high - ratio.low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_the_same_series_twice_is_a_ratio_of_one() -> None:
+    values = series(np.random.default_rng(1), 30)
+    ratio = ratio_of_medians(values, values)
+    assert ratio.value == 1
+    assert ratio.low < 1 < ratio.high
+    assert ratio_of_medians(values, values) == ratio
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_few_steps_give_an_interval_of_all_that_was_seen(n: int) -> None:
+    a, b = series(np.random.default_rng(2), n), 2 * series(np.random.default_rng(3), n)
+    ratio = ratio_of_medians(a, b)
+    assert ratio.low <= ratio.value <= ratio.high
+    assert math.isclose(ratio.value, float(np.median(b) / np.median(a)))
+    assert b.min() / a.max() * 0.999 <= ratio.low
+    assert ratio.high <= b.max() / a.min() * 1.001
+
+
+def test_intervals_add_in_squares() -> None:
+    """Of logarithms that are normal, the interval of the difference is known in closed form."""
+    a = (1.0, math.exp(-0.03), math.exp(0.03))
+    b = (2.0, 2 * math.exp(-0.04), 2 * math.exp(0.04))
+    ratio = ratio_of_intervals(a, b)
+    assert math.isclose(ratio.value, 2)
+    assert math.isclose(ratio.low, 2 * math.exp(-0.05))
+    assert math.isclose(ratio.high, 2 * math.exp(0.05))
+    exact = ratio_of_intervals((4.0, 4.0, 4.0), (2.0, 2.0, 2.0))
+    assert exact == Ratio(value=0.5, low=0.5, high=0.5)
+
+
+def test_the_inverse_turns_the_interval_around() -> None:
+    ratio = Ratio(value=2.0, low=1.6, high=2.5).inverse
+    assert (ratio.value, ratio.low, ratio.high) == (0.5, 0.4, 0.625)
