@@ -351,7 +351,7 @@ def test_another_run_than_the_one_asked_for_fails() -> None:
         (lambda n: 0.0 if n > 8 else falling(n), "synthetic", "inconclusive"),  # learnt by heart, or lost
         (lambda n: 0.0 if n > 15 else falling(n), "text", "fail"),
         (lambda n: 0.0 if n > 25 else falling(n), "text", "fail"),
-        (lambda n: 0.0, "synthetic", "inconclusive"),
+        (lambda n: 0.0, "synthetic", "fail"),
         (lambda n: 3.0 - 0.2 * n, "synthetic", "fail"),  # below 0
         (lambda n: -1.0 if n == 12 else falling(n), "text", "fail"),
         (lambda n: 1e30 if n == 29 else falling(n), "text", "fail"),

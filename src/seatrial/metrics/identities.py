@@ -136,6 +136,8 @@ def _tokens_that_count(facts: Facts) -> Identity | None:
     if not facts.tokens_per_step or not len(counted):
         return None
     value, expected = float(np.median(counted)), facts.tokens_per_step
+    if np.all(counted == expected):
+        return None
     too_many = bool(counted.max() > expected * (1 + TOLERANCE))
     constant = len(counted) > 2 and counted.min() == counted.max() and value < expected * (1 - TOLERANCE)
     return Identity(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.metrics.record import Ranges, Record, ranges
+from seatrial.metrics.window import lines_apart
 
 MIN_STEPS_FOR_TREND = 15
 TREND_Z = 2.5  # about 1 in 160 by chance
@@ -19,6 +20,9 @@ DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however f
 LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 SPIKE = 10.0  # times the median gradient norm
+LEAST_LOSS_SCALE = 1.0
+MOST_EXPONENT = 80.0  # of a loss: exp of more is infinite in float32
+ROUNDED_BY = 0.0005  # a log prints three decimals
 
 Trend = Literal["falling", "flat", "rising", "too_short"]
 
@@ -27,16 +31,27 @@ Trend = Literal["falling", "flat", "rising", "too_short"]
 class Numerics:
     """The losses and gradient norms of the whole record, and how far the processes agree on the loss.
 
-    `early_loss` and `late_loss` are the medians of the first and the last third; `share_lower` is the share of pairs
-    (a step of the first third, one of the last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend.
-    `repeated_at_end` counts the last losses that are one and the same number.
+    The losses are those of process `loss_process`, the lowest that reports any; `num_expected` steps of it should have
+    one: all but those that the search for a loss scale skipped at the start. `early_loss` and `late_loss` are the
+    medians of the first and the last third; `share_lower` is the share of pairs (a step of the first third, one of the
+    last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend; `trend_p` is the probability of such a
+    share by chance, two-sided. `repeated_at_end` counts the last losses that are one and the same number;
+    `least_before_zero` is the smallest positive loss before one that is exactly 0, None without one.
+
+    `initial_skips` and `later_skips` count the steps that the loss scale made the optimizer skip, at the start and
+    after the first that was not skipped, of `steps_covered`; `nan_steps` those that the framework itself counted as
+    NaN; None where the log does not report them. `loss_scale_collapsed`: it fell to 1 or less, and steps were skipped.
+    `perplexity_off` is the largest relative difference between a reported perplexity and exp(loss) beyond rounding.
+
     `disagreement` is the largest relative difference between two processes' losses at a step; `num_comparable` counts
-    the losses that there should be to compare with the record that counts, `num_compared` those that there are. What is
-    not finite counts wherever a process saw it.
+    the losses that there should be to compare, `num_compared` those that there are; a process of another framework that
+    reports no loss at all is not compared. What is not finite counts wherever a process saw it.
     """
 
     num_steps: int
     num_losses: int
+    num_expected: int
+    loss_process: int
     non_finite_steps: Ranges
     num_non_finite: int
     first_bad_step: int | None
@@ -49,9 +64,21 @@ class Numerics:
     late_loss: float | None
     trend: Trend
     share_lower: float | None
+    trend_p: float | None
     loss_spikes: Ranges
     repeated_at_end: int
+    least_before_zero: float | None
+    initial_skips: int | None
+    later_skips: int | None
+    steps_covered: int
+    nan_steps: int | None
+    loss_scale_collapsed: bool
+    perplexity_off: float | None
+    perplexity_off_step: int | None
     num_grad_norms: int
+    max_grad_norm: float | None
+    early_grad_norm: float | None
+    late_grad_norm: float | None
     non_finite_grad_steps: Ranges
     grad_norm_spikes: Ranges
     num_comparable: int
@@ -61,8 +88,9 @@ class Numerics:
 
 
 def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
-    """The facts of numerics, by the record that counts; numbers that are not finite are looked for in all of them."""
-    losses = [step.loss for step in own.steps if step.loss is not None]
+    """The facts of numerics; numbers that are not finite are looked for in every record."""
+    telling = record_with_losses(own, others)
+    losses = [step.loss for step in telling.steps if step.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
     high = LOSS_SPIKE * _early(finite)
     bad = {
@@ -76,13 +104,19 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         (step.step, step.grad_norm) for record in (own, *others) for step in record.steps if step.grad_norm is not None
     ]
     finite_norms = [norm for _, norm in norms if math.isfinite(norm)]
+    own_norms = [s.grad_norm for s in own.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
     spike = SPIKE * float(np.median(finite_norms)) if finite_norms else math.inf
-    third = len(finite) // 3
-    trend, share = _trend(finite)
-    comparable, compared, disagreement, where = _disagreement(own, others)
+    early, late = _thirds(finite)
+    early_norm, late_norm = _thirds(np.array(own_norms))
+    trend, share, p = _trend(finite)
+    skips = _skips(telling)
+    off, off_at = _perplexity_off(telling)
+    comparable, compared, disagreement, where = _disagreement(telling, [r for r in (own, *others) if r is not telling])
     return Numerics(
         num_steps=len(own.steps),
         num_losses=len(losses),
+        num_expected=len(telling.steps) - skips.lines_without_loss,
+        loss_process=telling.process,
         non_finite_steps=ranges(sorted(bad)),
         num_non_finite=len(bad),
         first_bad_step=first_bad,
@@ -91,13 +125,25 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         last_loss=losses[-1] if losses else None,
         min_loss=float(finite.min()) if len(finite) else None,
         max_loss=float(finite.max()) if len(finite) else None,
-        early_loss=float(np.median(finite[:third])) if third else None,
-        late_loss=float(np.median(finite[-third:])) if third else None,
+        early_loss=early,
+        late_loss=late,
         trend=trend,
         share_lower=share,
-        loss_spikes=ranges(s.step for s in own.steps if s.loss is not None and math.inf > s.loss > high > 0),
+        trend_p=p,
+        loss_spikes=ranges(s.step for s in telling.steps if s.loss is not None and math.inf > s.loss > high > 0),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
+        least_before_zero=_least_before_zero(losses),
+        initial_skips=skips.initial,
+        later_skips=skips.later,
+        steps_covered=skips.steps_covered,
+        nan_steps=_total(telling, "nan_steps"),
+        loss_scale_collapsed=_collapsed(telling, skips),
+        perplexity_off=off,
+        perplexity_off_step=off_at,
         num_grad_norms=len(norms),
+        max_grad_norm=max(finite_norms, default=None),
+        early_grad_norm=early_norm,
+        late_grad_norm=late_norm,
         non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)})),
         grad_norm_spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
         num_comparable=comparable,
@@ -105,6 +151,71 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         disagreement=disagreement,
         disagreement_step=where,
     )
+
+
+def record_with_losses(own: Record, others: Sequence[Record]) -> Record:
+    """The record of the lowest process that reports a loss: in a pipeline, the first stage has none."""
+    everyone = sorted((own, *others), key=lambda record: record.process)
+    return next((r for r in everyone if any(step.loss is not None for step in r.steps)), own)
+
+
+class _Skips(NamedTuple):
+    """Steps that the loss scale made the optimizer skip; None where the log does not say."""
+
+    initial: int | None
+    later: int | None
+    steps_covered: int
+    lines_without_loss: int
+
+
+def _skips(record: Record) -> _Skips:
+    """A loss scale that is searched for from above skips the first steps: that is how it works."""
+    covered = len(record.steps) * lines_apart([step.step for step in record.steps])
+    if not any("skipped_steps" in step.reported for step in record.steps):
+        return _Skips(None, None, covered, 0)
+    skipped = [_count(step.reported.get("skipped_steps")) for step in record.steps]
+    start = next((place for place, count in enumerate(skipped) if not count), len(skipped))
+    silent = sum(1 for step in record.steps[:start] if step.loss is None)
+    return _Skips(sum(skipped[:start]), sum(skipped[start:]), covered, silent)
+
+
+def _count(value: float | None) -> int:
+    return int(value) if value is not None and math.isfinite(value) and value > 0 else 0
+
+
+def _total(record: Record, name: str) -> int | None:
+    found = [step.reported[name] for step in record.steps if name in step.reported]
+    return sum(map(_count, found)) if found else None
+
+
+def _collapsed(record: Record, skips: _Skips) -> bool:
+    scales = [step.reported["loss_scale"] for step in record.steps if "loss_scale" in step.reported]
+    return bool(scales) and min(scales) <= LEAST_LOSS_SCALE < max(scales) and bool(skips.initial or skips.later)
+
+
+def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
+    """(the largest relative difference between a perplexity and exp(loss), its step), less what rounding explains."""
+    worst, where = None, None
+    for step in record.steps:
+        told = step.reported.get("perplexity")
+        if told is None or step.loss is None or not (math.isfinite(told) and 0 <= step.loss < MOST_EXPONENT):
+            continue
+        meant = math.exp(step.loss)
+        off = max(0.0, abs(told / meant - 1) - ROUNDED_BY - ROUNDED_BY / meant)
+        if worst is None or off > worst:
+            worst, where = off, step.step
+    return worst, where
+
+
+def _least_before_zero(losses: Sequence[float]) -> float | None:
+    zero = next((place for place, loss in enumerate(losses) if loss == 0), None)
+    return None if zero is None else min((loss for loss in losses[:zero] if loss > 0), default=None)
+
+
+def _thirds(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    """The medians of the first and the last third."""
+    third = len(values) // 3
+    return (float(np.median(values[:third])), float(np.median(values[-third:]))) if third else (None, None)
 
 
 def _early(losses: NDArray[np.float64]) -> float:
@@ -121,30 +232,33 @@ def _diverged(losses: NDArray[np.float64]) -> bool:
     return any(end > DIVERGED * early for end in ends) or bool(losses[-1] > LOSS_SPIKE * early)
 
 
-def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None]:
+def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
     """First third against last third by the rank-sum test (Mann–Whitney), which no single outlier can sway."""
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
     before, after = (float(np.median(part)) if third else 0.0 for part in (early, late))
     diverged = _diverged(losses)
     if len(losses) < MIN_STEPS_FOR_TREND:
-        return ("rising" if diverged else "too_short"), None
+        return ("rising" if diverged else "too_short"), None, None
     above = third - np.searchsorted(early, late, side="right")  # early losses above each late one
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
+    p = math.erfc(abs(z) / math.sqrt(2))
     if z > TREND_Z and not diverged:
-        return "falling", share
+        return "falling", share, p
     rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
-    return ("rising" if rises or diverged else "flat"), share
+    return ("rising" if rises or diverged else "flat"), share, p
 
 
 def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, int, float | None, int | None]:
-    """(losses that could be compared to the record that counts, that were, largest relative difference, its step)."""
+    """(losses that could be compared to this record's, that were, largest relative difference, its step)."""
     losses = {step.step: step.loss for step in own.steps}
     comparable = compared = 0
     worst, where = None, None
     for record in others:
+        if _has_no_loss_to_report(record):
+            continue
         for step in record.steps:
             if step.step not in losses:
                 continue
@@ -157,6 +271,12 @@ def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, int, floa
             if worst is None or difference > worst:
                 worst, where = difference, step.step
     return comparable, compared, worst, where
+
+
+def _has_no_loss_to_report(record: Record) -> bool:
+    """In a pipeline of another framework, only the last stage knows the loss; every process of our trainer does."""
+    foreign = record.started is None or "family" in record.started.facts
+    return foreign and all(step.loss is None for step in record.steps)
 
 
 def _relative_difference(a: float, b: float) -> float:

@@ -12,14 +12,23 @@ AXIS: Axis = "numerics"
 MIN_REPORTED = 0.99
 MIN_REPEATED = 10  # losses in a row that are the same to the last digit
 AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
+MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down step by step
+SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
+PERPLEXITY_WITHIN = 0.02
+EXPLODING, EXPLODED = 10.0, 100.0  # times the early gradient norm, in the last third
 
 
-def judge_numerics(numerics: Numerics, spec: RunSpec) -> list[Check]:
-    """The checks of numerics; without a single step, each of them is inconclusive."""
+def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
+    """The checks of numerics; without a single step, each of them is inconclusive.
+
+    `spec` says what was learnt: a synthetic batch may be learnt by heart, text may not. Without one, neither is so.
+    """
     checks = [
         _loss_finite(numerics),
         _loss_reported(numerics),
-        _loss_trend(numerics, spec),
+        _loss_trend(numerics, spec.data.kind if spec else "unknown"),
+        *_steps_skipped(numerics),
+        *_perplexity(numerics),
         _gradient_finite(numerics),
         _processes_agree(numerics),
     ]
@@ -53,52 +62,73 @@ def _loss_finite(numerics: Numerics) -> Check:
 
 def _loss_reported(numerics: Numerics) -> Check:
     """Megatron leaves the loss out of its line when it is NaN, so silence is no comfort."""
-    share = numerics.num_losses / max(1, numerics.num_steps)
+    losses, expected = numerics.num_losses, numerics.num_expected
+    share = losses / max(1, expected)
+    skipped = numerics.num_steps - expected
+    sentence = f"{losses} of {expected} steps report a loss."
+    if skipped > 0:
+        sentence += f" Before them, {skipped} were skipped in search of a loss scale."
+    if not losses:
+        sentence = "No process reports a loss."
     return Check(
         name="loss reported",
         axis=AXIS,
-        status="pass" if share >= MIN_REPORTED else "fail",
-        sentence=f"{numerics.num_losses} of {numerics.num_steps} steps report a loss.",
+        status="pass" if losses and share >= MIN_REPORTED else "fail",
+        sentence=sentence,
         measured=share,
         bound=MIN_REPORTED,
         unit="fraction",
     )
 
 
-def _loss_trend(numerics: Numerics, spec: RunSpec) -> Check:
-    synthetic = spec.data.kind == "synthetic"
-    share = numerics.share_lower
+# What became of the loss → the answer on text, on synthetic data (the same batch in every step), and on unknown data.
+_TREND: dict[str, tuple[Status, Status, Status]] = {
+    "negative": ("fail", "fail", "fail"),
+    "lost": ("fail", "fail", "fail"),
+    "nothing": ("inconclusive", "not_applicable", "inconclusive"),
+    "memorised": ("fail", "not_applicable", "inconclusive"),
+    "stuck": ("fail", "inconclusive", "inconclusive"),
+    "rising": ("fail", "fail", "fail"),
+    "zero": ("fail", "inconclusive", "inconclusive"),
+    "spiked": ("inconclusive", "inconclusive", "inconclusive"),
+    "falling": ("pass", "pass", "pass"),
+    "flat": ("inconclusive", "not_applicable", "inconclusive"),
+    "too_short": ("not_applicable", "not_applicable", "not_applicable"),
+}
+_KINDS = ("text", "synthetic", "unknown")
+
+
+def _loss_trend(numerics: Numerics, kind: str) -> Check:
+    share, p = numerics.share_lower, numerics.trend_p
     repeated, losses = numerics.repeated_at_end, numerics.num_losses
     last, spikes = show(numerics.last_loss), show_ranges(numerics.loss_spikes)
-    answers: dict[str, tuple[Status, str]] = {
-        "negative": ("fail", f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative."),
-        "stuck": (
-            "inconclusive" if synthetic else "fail",
-            f"The last {repeated} losses are all {last}: nothing is learnt, or it is not the loss.",
-        ),
-        "rising": ("fail", f"The loss rises; it ends at {last}."),
-        "zero": (
-            "inconclusive" if synthetic else "fail",
-            "The loss becomes exactly 0, which no cross-entropy is: it is lost, or too small for the digits printed.",
-        ),
-        "spiked": ("inconclusive", f"The loss jumps to {show(numerics.max_loss)}, out of proportion at {spikes}."),
-        "falling": ("pass", "The loss falls."),
-        "flat": ("not_applicable", "The loss stays flat, as it may on synthetic data.")
-        if synthetic
-        else ("inconclusive", "The loss neither falls nor rises clearly."),
-        "too_short": ("not_applicable", f"{losses} losses are too few for a trend."),
+    course = _course(numerics, synthetic=kind == "synthetic")
+    sentences = {
+        "negative": f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative.",
+        "lost": f"All {losses} losses are exactly 0; no cross-entropy starts there.",
+        "nothing": "The loss is 0: learnt by heart, as it may be on synthetic data, or not reported.",
+        "memorised": "The loss falls to 0, too small for the digits printed: the batch is learnt by heart.",
+        "stuck": f"The last {repeated} losses are all {last}: nothing is learnt, or it is not the loss.",
+        "rising": f"The loss rises; it ends at {last}.",
+        "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
+        "spiked": f"The loss jumps to {show(numerics.max_loss)}, out of proportion at {spikes}.",
+        "falling": "The loss falls.",
+        "flat": "The loss stays flat, as it may on synthetic data."
+        if kind == "synthetic"
+        else "The loss neither falls nor rises clearly.",
+        "too_short": f"{losses} losses are too few for a trend.",
     }
-    status, sentence = answers[_course(numerics, synthetic=synthetic)]
+    told = f"the later of two losses is the lower one in {share:.0%} of the pairs" if share is not None else ""
     return Check(
         name="loss trend",
         axis=AXIS,
-        status=status,
-        sentence=sentence,
+        status=_TREND[course][_KINDS.index(kind)],
+        sentence=sentences[course],
         measured=numerics.late_loss,
         bound=numerics.early_loss,
         unit="median of last, of first third",
         window="first against last third, rank-sum test",
-        evidence=() if share is None else (f"the later of two losses is the lower one in {share:.0%} of the pairs",),
+        evidence=(told + (f"; p = {p:.1g} by chance" if p is not None else ""),) if told else (),
     )
 
 
@@ -108,6 +138,10 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
     lowest, highest = numerics.min_loss or 0.0, numerics.max_loss or 0.0
     if lowest < 0:
         return "negative"
+    if numerics.max_loss == 0:
+        return "lost" if losses >= MIN_REPEATED else "nothing"
+    if _is_memorised(numerics):
+        return "memorised"
     if repeated >= MIN_REPEATED and repeated >= (losses if synthetic else losses // 2):
         return "stuck"
     if numerics.trend == "rising":
@@ -117,12 +151,79 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
     return "spiked" if numerics.loss_spikes else numerics.trend
 
 
+def _is_memorised(numerics: Numerics) -> bool:
+    """Whether the loss came down to 0 step by step, rather than at once."""
+    least, early = numerics.least_before_zero, numerics.early_loss or numerics.first_loss
+    if least is None or early is None or numerics.trend == "rising" or numerics.loss_spikes:
+        return False
+    return least <= MEMORISED * max(early, numerics.first_loss or 0.0)
+
+
+def _steps_skipped(numerics: Numerics) -> list[Check]:
+    """Steps without an update: normal while a loss scale is searched for, not afterwards. Nothing if none is told."""
+    initial, later, nan = numerics.initial_skips, numerics.later_skips, numerics.nan_steps
+    if initial is None and later is None and nan is None and not numerics.loss_scale_collapsed:
+        return []
+    initial, later = initial or 0, later or 0
+    share = later / max(1, numerics.steps_covered)
+    status: Status
+    if nan:
+        status, sentence = "fail", f"The framework counts {nan} steps as NaN."
+    elif numerics.loss_scale_collapsed:
+        status, sentence = "fail", "The loss scale fell to 1 or less, and steps were still skipped."
+    elif 2 * initial > numerics.steps_covered:
+        status = "fail"
+        sentence = f"{initial} of {numerics.steps_covered} steps were skipped before the first update."
+    elif share > SKIPPED_FAILS:
+        status, sentence = "fail", f"{share:.1%} of the steps were skipped after the loss scale was found."
+    elif share > SKIPPED_DOUBTS:
+        status, sentence = "inconclusive", f"{share:.1%} of the steps were skipped after the loss scale was found."
+    else:
+        status = "pass"
+        sentence = f"{later} steps were skipped" + (f", and {initial} in search of a loss scale." if initial else ".")
+    return [
+        Check(
+            name="steps skipped", axis=AXIS, status=status, sentence=sentence, measured=share, bound=SKIPPED_FAILS,
+            unit="fraction",
+        )
+    ]  # fmt: skip
+
+
+def _perplexity(numerics: Numerics) -> list[Check]:
+    """A reported perplexity is exp(loss); nothing if none is reported."""
+    off, step = numerics.perplexity_off, numerics.perplexity_off_step
+    if off is None:
+        return []
+    agrees = off <= PERPLEXITY_WITHIN
+    return [
+        Check(
+            name="perplexity",
+            axis=AXIS,
+            status="pass" if agrees else "inconclusive",
+            sentence="The perplexity is exp(loss) at every step."
+            if agrees
+            else f"The perplexity is not exp(loss), but off by {off:.1%} at step {step}: one of them is another.",
+            measured=off,
+            bound=PERPLEXITY_WITHIN,
+            unit="fraction",
+        )
+    ]
+
+
 def _gradient_finite(numerics: Numerics) -> Check:
     bad = numerics.non_finite_grad_steps
     spikes = numerics.grad_norm_spikes
+    early, late = numerics.early_grad_norm, numerics.late_grad_norm
+    grown = late / early if early and late else 1.0
     status: Status
     if bad:
         status, sentence = "fail", f"The gradient norm is not finite at {show_ranges(bad)}."
+    elif numerics.max_grad_norm == 0 and numerics.num_grad_norms >= MIN_REPEATED:
+        status, sentence = "fail", "The gradient norm is 0 at every step: nothing is learnt."
+    elif grown > EXPLODED:
+        status, sentence = "fail", f"The gradient norm explodes: from {show(early)} to {show(late)}."
+    elif grown > EXPLODING:
+        status, sentence = "inconclusive", f"The gradient norm grows from {show(early)} to {show(late)}."
     elif numerics.num_grad_norms:
         status, sentence = "pass", "The gradient norm is finite at every step."
     else:
@@ -143,7 +244,7 @@ def _processes_agree(numerics: Numerics) -> Check:
         size = "by one being non-finite" if math.isinf(worst) else f"by {show(worst)} of it"
         status, sentence = "fail", f"The processes disagree on the loss: {size} at step {numerics.disagreement_step}."
     elif not comparable:
-        status, sentence = "not_applicable", "Only one process reports steps."
+        status, sentence = "not_applicable", "Only one process reports a loss."
     elif compared < MIN_REPORTED * comparable:
         status, sentence = "inconclusive", f"Only {compared} of {comparable} losses can be compared between processes."
     else:

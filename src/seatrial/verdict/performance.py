@@ -1,8 +1,8 @@
-"""Was it as fast as the configuration expects?"""
+"""Was it as fast as the configuration expects, and do its figures hold together?"""
 
 from __future__ import annotations
 
-from seatrial.metrics import Estimate, Performance
+from seatrial.metrics import Estimate, Performance, show_ranges
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show
 
@@ -10,24 +10,59 @@ AXIS: Axis = "performance"
 MIN_STEPS = 10
 MIN_TIMED = 0.5  # of the steps
 MAX_SPREAD = 0.05
+CONTRADICTS = 0.02  # of a step time: two bars that ask for times further apart contradict each other
+TERA = 1e12
 
 
-def judge_performance(performance: Performance, spec: RunSpec, *, rehearsal: bool, tolerance: float) -> list[Check]:
-    """A check per expectation; one that says so where nothing is expected, or where speed means nothing."""
+def judge_performance(
+    performance: Performance, spec: RunSpec | None, *, rehearsal: bool, tolerance: float
+) -> list[Check]:
+    """Whether the figures agree, and a check per expectation; one that says so where no speed is judged."""
     if rehearsal:
         sentence = "Not judged: a rehearsal's speed says nothing about the cluster."
         expected = tuple(
             f"expected of the cluster: {METRICS[e.metric].title} {show(e.value, METRICS[e.metric].unit)}"
-            for e in spec.expectations
+            for e in (spec.expectations if spec else ())
         )
         return [Check(name="speed", axis=AXIS, status="not_applicable", sentence=sentence, evidence=expected)]
-    if not spec.expectations:
-        sentence = "Recorded, not judged: the configuration expects no speed."
-        return [Check(name="speed", axis=AXIS, status="not_applicable", sentence=sentence)]
-    return [_expectation(performance, expectation, tolerance) for expectation in spec.expectations]
+    return [*_figures_agree(performance), *_speeds(performance, spec, tolerance)]
 
 
-def _expectation(performance: Performance, expectation: Expectation, tolerance: float) -> Check:
+def _speeds(performance: Performance, spec: RunSpec | None, tolerance: float) -> list[Check]:
+    if spec is not None and spec.expectations:
+        return [_expectation(performance, expectation, spec, tolerance) for expectation in spec.expectations]
+    why = "the configuration expects no speed" if spec else "there is no configuration to hold it against"
+    return [
+        Check(
+            name="speed", axis=AXIS, status="not_applicable", sentence=f"Recorded, not judged: {why}.",
+            evidence=_course(performance),
+        )
+    ]  # fmt: skip
+
+
+def _figures_agree(performance: Performance) -> list[Check]:
+    """What the log says against itself and the configuration; nothing where it says nothing that could contradict."""
+    found = performance.identities
+    wrong = [identity for identity in found if identity.agreement == "contradiction"]
+    doubts = [identity for identity in found if identity.agreement == "doubt"]
+    if not found:
+        return []
+    status: Status = "fail" if wrong else "inconclusive" if doubts else "pass"
+    first = next(iter([*wrong, *doubts]), None)
+    return [
+        Check(
+            name="figures agree",
+            axis="numerics",
+            status=status,
+            sentence=first.sentence if first else "The log's figures agree with each other and the configuration.",
+            measured=first.found if first else None,
+            bound=first.expected if first else None,
+            evidence=tuple(f"{identity.name}: {identity.sentence}" for identity in found if identity is not first),
+        )
+    ]  # fmt: skip
+
+
+def _expectation(performance: Performance, expectation: Expectation, spec: RunSpec, tolerance: float) -> Check:
     kind = METRICS[expectation.metric]
     allowed = tolerance if expectation.tolerance is None else expectation.tolerance
     higher = kind.better == "higher"
@@ -57,30 +92,45 @@ def _expectation(performance: Performance, expectation: Expectation, tolerance: 
         bound=bound,
         unit=kind.unit,
         window=times.rule if times else "",
-        evidence=doubts + _circumstances(performance, expectation.metric, estimate),
+        evidence=doubts
+        + _circumstances(performance, expectation.metric, estimate)
+        + _contradicting_bars(performance, expectation, spec),
     )
 
 
 def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: float) -> tuple[str, ...]:
     """Why the measurement decides nothing; empty if it does."""
     times = performance.step_times
-    if times is None or metric == "memory_fraction":  # not a matter of time
+    if metric == "memory_fraction":  # not a matter of time
         return ()
     doubts = []
-    if times.n < MIN_STEPS:
-        doubts.append(f"only {times.n} steps count; {MIN_STEPS} are needed")
+    if performance.num_counted < MIN_STEPS:
+        doubts.append(f"only {performance.num_counted} steps count; {MIN_STEPS} are needed")
     if performance.num_timed < MIN_TIMED * performance.num_steps:
         doubts.append(f"only {performance.num_timed} of {performance.num_steps} steps have a time")
-    # The interval assumes that the steps are alike; where they are not, the bound has to lie well outside of it.
-    margin = estimate.high - estimate.low
-    if estimate.low - margin <= bound <= estimate.high + margin:
-        if times.spread > MAX_SPREAD:
-            doubts.append(f"the step times vary by {times.spread:.1%}; up to {MAX_SPREAD:.0%} is steady")
-        if not times.steady:
-            doubts.append("the step time never became steady")
+    if times is not None:
+        # The interval assumes that the steps are alike; where they are not, the bound has to lie well outside of it.
+        margin = estimate.high - estimate.low
+        if estimate.low - margin <= bound <= estimate.high + margin:
+            if times.spread > MAX_SPREAD:
+                doubts.append(f"the step times vary by {times.spread:.1%}; up to {MAX_SPREAD:.0%} is steady")
+            if not times.steady:
+                doubts.append("the step time never became steady")
     if estimate.low < bound < estimate.high:
         doubts.append("the bound lies within the 95% interval of the measurement")
+    if _drifts_across(performance, metric, estimate, bound):
+        doubts.append("the speed drifts across the bound")
     return tuple(doubts)
+
+
+def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bound: float) -> bool:
+    """Whether a run that drifts was on the one side of the bound at first, and on the other at last."""
+    drift, times = performance.drift, performance.step_times
+    if drift is None or not drift.drifts or times is None:
+        return False
+    ends = [seconds / times.value for seconds in (drift.first_seconds, drift.last_seconds)]
+    values = [estimate.value * end if METRICS[metric].unit == "s" else estimate.value / end for end in ends]
+    return min(values) < bound < max(values)
 
 
 def _circumstances(performance: Performance, metric: str, estimate: Estimate | None) -> tuple[str, ...]:
@@ -88,11 +138,78 @@ def _circumstances(performance: Performance, metric: str, estimate: Estimate | N
     if estimate is None:
         return ()
     unit, lines = METRICS[metric].unit, []
+    own = performance.reported.get(metric)
     if estimate.low != estimate.high:
         lines.append(f"95% interval {show(estimate.low, unit)} to {show(estimate.high, unit)}")
+    if estimate.origin:
+        lines.append(estimate.origin)
+    if own is not None and own.value != estimate.value:
+        lines.append(f"the log itself reports {show(own.value, unit)}")
     if metric in ("tflops_per_second_per_device", "mfu") and performance.flops_per_token:
-        lines.append(f"FLOPs counted {performance.convention}: {performance.flops_per_token / 1e9:.2f} GFLOP per token")
+        counted = f"FLOPs counted {performance.convention}: {performance.flops_per_token / 1e9:.2f} GFLOP per token"
+        follows = performance.recognised is not None and performance.recognised.convention == performance.convention
+        lines.append(counted + (", as the log does" if follows else ""))
     if metric == "mfu" and performance.peak:
         peak = performance.peak
-        lines.append(f"peak {peak.flops_per_second / 1e12:.0f} TFLOP/s {peak.format} of {peak.device}: {peak.source}")
+        lines.append(f"peak {peak.flops_per_second / TERA:.0f} TFLOP/s {peak.format} of {peak.device}: {peak.source}")
+    return (*lines, *(() if metric == "memory_fraction" else _course(performance)))
+
+
+def _course(performance: Performance) -> tuple[str, ...]:
+    """What a median does not show."""
+    lines = []
+    drift, spikes, levels = performance.drift, performance.spikes, performance.levels
+    if drift is not None and drift.drifts:
+        how = "slower" if drift.change > 0 else "faster"
+        lines.append(
+            f"the run became {how}: {show(drift.first_seconds, 's')} in the first third, "
+            f"{show(drift.last_seconds, 's')} in the last ({drift.change:+.1%}; Mann–Kendall p = {drift.p:.1g})"
+        )
+    if levels is not None:
+        lines.append(
+            f"two speeds in turn: {show(levels.fast_seconds, 's')} and {show(levels.slow_seconds, 's')} "
+            f"({levels.share_slow:.0%} of the steps)"
+        )
+    if spikes is not None:
+        lines.append(
+            f"slow steps, up to {show(spikes.longest_seconds, 's')}: {show_ranges(spikes.steps)}; "
+            f"they cost {spikes.share_lost:.1%} of the time"
+        )
+    lines += [
+        f"rank {straggler.process}{f' on {straggler.host}' if straggler.host else ''} is {straggler.slower_by:.1%} "
+        f"slower than the others: {show(straggler.step_seconds, 's')}"
+        for straggler in performance.stragglers
+    ]
     return tuple(lines)
+
+
+def _contradicting_bars(performance: Performance, expectation: Expectation, spec: RunSpec) -> tuple[str, ...]:
+    """Other bars of the configuration that ask for another step time than this one."""
+    own = _step_seconds(performance, expectation)
+    lines = []
+    for other in spec.expectations:
+        implied = _step_seconds(performance, other)
+        if other is not expectation and own and implied and abs(implied / own - 1) > CONTRADICTS:
+            kind = METRICS[other.metric]
+            lines.append(
+                f"the bars differ: {show(expectation.value, METRICS[expectation.metric].unit)} is a step of "
+                f"{show(own, 's')}, {show(other.value, kind.unit)} one of {show(implied, 's')}"
+            )
+    return tuple(lines)
+
+
+def _step_seconds(performance: Performance, expectation: Expectation) -> float | None:
+    """The step time that a bar amounts to; None where it is none of speed, or takes what is not known."""
+    if expectation.metric == "step_seconds":
+        return expectation.value
+    if not performance.tokens_per_step or not performance.num_devices or expectation.value <= 0:
+        return None
+    tokens = performance.tokens_per_step / performance.num_devices
+    per_token, peak = performance.flops_per_token, performance.peak
+    amounts = {
+        "tokens_per_second_per_device": tokens,
+        "tflops_per_second_per_device": tokens * per_token / TERA if per_token else None,
+        "mfu": tokens * per_token / peak.flops_per_second if per_token and peak else None,
+    }
+    amount = amounts.get(expectation.metric)
+    return amount / expectation.value if amount else None
