@@ -76,11 +76,10 @@ class FaultScanner:
     """
 
     def __init__(self) -> None:
-        self._patterns = patterns()
+        self._table: tuple[Pattern | str, ...] = (*_BLOCK_WORDS.values(), *patterns())
+        self._rows = _rows_by_piece()
         self._shapes: dict[bytes, tuple[Pattern | str, ...]] = {}
         self._known: set[bytes] = set()
-        words = {word for pattern in self._patterns for word in pattern.words} | set(_BLOCK_WORDS)
-        self._pieces = _shortest({max(_LETTERS.findall(word.encode()), key=len) for word in words})
         self._blocks: dict[Key, _Block] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
 
@@ -127,33 +126,35 @@ class FaultScanner:
     def _candidates(self, shape: bytes) -> tuple[Pattern | str, ...]:
         """Which rows of the table have a word in this shape."""
         found: tuple[Pattern | str, ...] = ()
-        if self._may_hold_a_word(shape):
+        if pieces := self._pieces_in(shape):
             text = shape.decode("latin-1")
-            if not BENIGN.search(text):
-                found = (
-                    *(block for word, block in _BLOCK_WORDS.items() if word in text),
-                    *(pattern for pattern in self._patterns if any(word in text for word in pattern.words)),
-                )
-            elif "exception ignored in" in text:
+            if "exception ignored in" in text:
                 found = ("ignored",)
+            elif not BENIGN.search(text):
+                rows = {row for piece in pieces for row, word in self._rows[piece] if word in text}
+                found = tuple(self._table[row] for row in sorted(rows))
         if len(shape) <= WINDOW:
             if len(self._shapes) > MAX_SHAPES:
                 self._shapes.clear()
             self._shapes[shape] = found
         return found
 
-    def _may_hold_a_word(self, shape: bytes) -> bool:
-        """Whether a piece of a word of the table stands in it; the words of a program that hold none are remembered."""
-        fresh = set(_LETTERS.findall(shape)) - self._known
+    def _pieces_in(self, shape: bytes) -> list[str]:
+        """Which pieces of the table's words stand in it; a program's words that hold none are remembered."""
+        fresh = {
+            word.decode()
+            for word in set(_LETTERS.findall(shape)) - self._known
+            if word.strip(b"abcdef")  # what is left of a hexadecimal number is none
+        }
         if not fresh:
-            return False
-        new = b" ".join(word for word in fresh if word.strip(b"abcdef"))  # what is left of a hexadecimal number
-        if any(piece in new for piece in self._pieces):
-            return True
+            return []
+        new = " ".join(fresh)
+        found = [piece for piece in self._rows if piece in new]
         if len(self._known) > MAX_WORDS:
             self._known.clear()
-        self._known.update(word for word in fresh if len(word) < 50)
-        return False
+        innocent = (word for word in fresh if len(word) < 50 and not any(piece in word for piece in found))
+        self._known.update(word.encode() for word in innocent)
+        return found
 
     def _read(
         self, line: str, key: Key, candidates: tuple[Pattern | str, ...], about: dict[str, Any]
@@ -269,9 +270,14 @@ def classify(text: str, *, fatal: bool = False) -> str | None:
     return None
 
 
-def _shortest(words: set[bytes]) -> tuple[bytes, ...]:
-    """The words that hold no other of them."""
-    return tuple(word for word in sorted(words) if not any(other in word for other in words if other != word))
+def _rows_by_piece() -> dict[str, list[tuple[int, str]]]:
+    """A few letters that each word of the table has somewhere → the rows and words that have them."""
+    words = [(word,) for word in _BLOCK_WORDS] + [pattern.words for pattern in patterns()]
+    longest = {word: max(_LETTERS.findall(word.encode()), key=len).decode() for row in words for word in row}
+    pieces = [piece for piece in longest.values() if not any(o in piece for o in longest.values() if o != piece)]
+    return {
+        piece: [(n, word) for n, row in enumerate(words) for word in row if piece in longest[word]] for piece in pieces
+    }
 
 
 def _bare(line: str) -> str:
