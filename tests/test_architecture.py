@@ -18,7 +18,7 @@ ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
     "presets", "published", "xla_flags", "check", "dialects", "engines", "logs",
     "rehearsal", "plan", "estimate",
-    "launch", "metrics", "verdict", "report", "history", "run", "cli", "__main__",
+    "launch", "run_directory", "metrics", "verdict", "report", "history", "judging", "run", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "errors", "train"}
 

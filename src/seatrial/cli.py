@@ -159,15 +159,77 @@ def train(config: Config, overrides: Overrides = None, model: Model = None, gpu:
     train_here(resolved, config=config, out=out)
 
 
+Logs = Annotated[
+    list[Path],
+    typer.Argument(metavar="LOG...", help="Log files, folders of them, or - for standard input.", show_default=False),
+]
+Family = Annotated[str, typer.Option(help="Whose logs these are; auto takes every line for what it is.")]
+
+
+@app.command()
+def parse(paths: Logs, family: Family = "auto") -> None:
+    """Turn foreign logs into events, one JSON object per line."""
+    from seatrial.events import dumps
+    from seatrial.judging import read_logs
+
+    for event in read_logs(paths, family):
+        typer.echo(dumps(event))
+
+
 @app.command()
 def judge(
-    run_dir: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...|RUN_DIR [KEY=VALUE]...",
+            help="The logs of one run (files, folders of them, or -), or a run directory; then overrides of --against.",
+            show_default=False,
+        ),
+    ],
+    against: Annotated[
+        Path | None, typer.Option(help="The configuration that was run; it is held to its expectations.")
+    ] = None,
+    family: Family = "auto",
+    policy: Annotated[
+        str | None, typer.Option(help="Which steps count for the speed: steady (default), cvs-jax, last-10, …")
+    ] = None,
+    convention: Annotated[
+        str | None, typer.Option(help="How FLOPs are counted: causal, non_causal, palm; by default as the log does.")
+    ] = None,
+    published: Annotated[
+        str | None, typer.Option(help="Hold it to the nearest published result, within so much: 10%.")
+    ] = None,
+    cvs_compat: Annotated[bool, typer.Option("--cvs-compat", help="Also show what ROCm CVS would have said.")] = False,
+    model: Model = None,
+    gpu: Gpu = None,
+    out: Out = None,
     output: FormatOption = Format.text,
 ) -> None:
-    """Judge again what is already there; needs no cluster and no jax. Exits with the verdict."""
-    from seatrial.run import judge_run
+    """Judge what is there: foreign logs, or a run once more; needs no cluster and no jax. Exits with the verdict."""
+    from seatrial.judging import Options, judge_logs, judge_run, options_of, run_directory_in, sort_arguments
+    from seatrial.report.problems import warn
 
-    text, verdict = judge_run(run_dir, as_json=output is Format.json)
+    paths, overrides = sort_arguments(what)
+    options: Options = options_of(policy=policy, convention=convention, published=published)
+    as_json = output is Format.json
+    if run_dir := run_directory_in(paths):
+        text, verdict = judge_run(run_dir, options, as_json=as_json)
+    else:
+        resolved = _load(against, overrides, action="judge", model=model, gpu=gpu) if against else None
+        if resolved:
+            if resolved.spec is None:
+                raise InputError(resolved.problems)
+            warn(resolved.problems)
+        text, verdict = judge_logs(
+            paths,
+            options,
+            resolved=resolved,
+            config=against,
+            family=family,
+            cvs_compat=cvs_compat,
+            out=out,
+            as_json=as_json,
+        )
     typer.echo(text)
     raise typer.Exit(verdict.exit_code)
 
@@ -192,7 +254,7 @@ def report(
     ),
 ) -> None:
     """Write the report of a run again; of several runs of one workload, the table of how it scales."""
-    from seatrial.run import report_run, report_scaling
+    from seatrial.judging import report_run, report_scaling
 
     text = report_run(run_dirs[0], output.value) if len(run_dirs) == 1 else report_scaling(run_dirs, output.value)
     typer.echo(text)

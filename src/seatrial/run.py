@@ -1,37 +1,34 @@
 """From a resolved configuration to a verdict: plan → launch → follow → measure → judge → report.
 
-This module owns the run directory. Every stage reads files there and writes its own, so that each can be redone from
-what is there; the decisions themselves are made elsewhere, by functions that touch nothing.
+Every stage reads files of the run directory and writes its own, so that each can be redone from what is there; the
+decisions themselves are made elsewhere, by functions that touch nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from seatrial import events
 from seatrial import rehearsal as rehearsing
-from seatrial.engines.native import is_secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.files import write_json, write_text
+from seatrial.judging import judge_run, report_run
+from seatrial.launch.files import write_text
 from seatrial.launch.follow import Deadlines
 from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locally, this_machine
 from seatrial.plan import Plan, make_plan, without_secrets
 from seatrial.report.problems import inert
-from seatrial.spec import Resolved, RunSpec, from_dict
+from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
+from seatrial.spec import Resolved, RunSpec
 from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
-    from seatrial.report.gather import RunReport
     from seatrial.verdict import Verdict
 
-RUNS = Path("runs")
 SHARED_FILES_SECONDS = 60.0
 _FROM_LAUNCHERS = {
     "nodes": ("NNODES",),
@@ -59,12 +56,12 @@ def run(
     from seatrial.launch.live import View
 
     spec = _spec(resolved)
-    run_dir = (out or _new_directory(spec)).resolve()
+    run_dir = (out or new_directory(spec)).resolve()
     plan = _plan(spec, run_dir, on=on, engine=engine, rehearse=rehearse, coordinator=f"127.0.0.1:{free_port()}")
-    _claim(run_dir)
+    claim(run_dir)
     try:
-        _write_inputs(resolved, config, plan, run_dir)
-        print(f"run directory: {_short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
+        write_inputs(resolved, config, plan, run_dir)
+        print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
         with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
             run_locally(
                 plan, run_dir, deadlines=deadlines or Deadlines(), on_progress=view.update, lease_seconds=lease_seconds
@@ -80,9 +77,9 @@ def run(
 def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
     """What `run` would do: every value with its origin, what a rehearsal changes, and every process's command."""
     spec = _spec(resolved)
-    plan = _plan(spec, _new_directory(spec).resolve(), rehearse=rehearse)
+    plan = _plan(spec, new_directory(spec).resolve(), rehearse=rehearse)
     if as_json:
-        return json.dumps({"v": 1, "asked": _asked(resolved), "plan": plan.as_dict()}, indent=1)
+        return json.dumps({"v": 1, "asked": asked(resolved), "plan": plan.as_dict()}, indent=1)
     values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]
     if plan.rehearsal:
@@ -105,12 +102,12 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     rank, coordinator = _place(spec, os.environ)
     if coordinator and out is None:
         raise LaunchError("a run over several nodes needs a run directory that all of them share: give --out DIR")
-    run_dir = (out or _new_directory(spec)).resolve()
+    run_dir = (out or new_directory(spec)).resolve()
     plan = _plan(spec, run_dir, rehearse=False, coordinator=coordinator, nodes_here=1)
     command = plan.processes[rank].command
     if rank == 0:
-        _claim(run_dir)
-        _write_inputs(resolved, config, plan, run_dir)
+        claim(run_dir)
+        write_inputs(resolved, config, plan, run_dir)
         for relative, text in command.files.items():
             write_text(run_dir / relative, text)
     else:
@@ -118,71 +115,6 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     for note in plan.notes:
         print(f"note: {note}", flush=True)
     os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
-
-
-def judge_run(run_dir: Path, *, as_json: bool) -> tuple[str, Verdict]:
-    """Measures and judges a run from its files, writes metrics.json and verdict.json; the verdict as text, and itself.
-
-    Raises InputError where `run_dir` holds no run.
-    """
-    from seatrial import metrics, verdict
-    from seatrial.report.gather import gather
-
-    spec, was_rehearsal = _read_plan(run_dir)
-    try:
-        record = events.read_run(run_dir)
-    except ValueError as error:
-        why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
-        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
-    measured = metrics.measure(record, spec)
-    judged = verdict.judge(measured, spec, rehearsal=was_rehearsal)
-    write_json(run_dir / "metrics.json", metrics.to_dict(measured))
-    write_json(run_dir / "verdict.json", verdict.to_dict(judged))
-    return _rendered(gather(run_dir), "json" if as_json else "text"), judged
-
-
-def report_run(run_dir: Path, format: str) -> str:  # noqa: A002  the word that the command line uses
-    """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
-    text = _rendered(_judged(run_dir), format)
-    if format != "html":
-        return text
-    write_text(run_dir / "report.html", text)
-    return f"report: {_short(run_dir / 'report.html')}"
-
-
-def report_scaling(run_dirs: Sequence[Path], format: str) -> str:  # noqa: A002
-    """How several runs of one workload scale: `html` writes scaling.html here, the other formats return the table.
-
-    Raises InputError for runs that cannot be compared, and for a format that has no such table.
-    """
-    from seatrial.report.scaling import measure_scaling
-    from seatrial.report.scaling_formats import FORMATS
-
-    if format not in FORMATS:
-        why = f"{format} is a format for one run, and {len(run_dirs)} are named"
-        raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
-    if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
-        raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
-    text = FORMATS[format](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
-    if format != "html":
-        return text
-    write_text(Path("scaling.html"), text)
-    return "report: scaling.html"
-
-
-def _judged(run_dir: Path) -> RunReport:
-    """What is known about a run, which is judged first if it was not."""
-    from seatrial.report.gather import gather
-
-    if not (run_dir / "verdict.json").exists():
-        judge_run(run_dir, as_json=False)
-    return gather(run_dir)
-
-
-def _rendered(report: RunReport, format: str) -> str:  # noqa: A002
-    from seatrial.report.formats import FORMATS
-
-    return FORMATS[format](report)
 
 
 def _spec(resolved: Resolved) -> RunSpec:
@@ -234,65 +166,6 @@ def _await_files(paths: Sequence[Path]) -> None:
         if time.monotonic() > deadline:
             raise LaunchError(f"rank 0 has not written {missing[0]}: is that file system shared by all nodes?")
         time.sleep(0.1)
-
-
-def _new_directory(spec: RunSpec) -> Path:
-    """runs/<name>-<time>, of which there is none yet; only harmless characters of the name."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.")[:80] or "run"
-    path = RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return next(p for p in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))) if not p.exists())
-
-
-def _claim(run_dir: Path) -> None:
-    """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
-    if run_dir.is_file():
-        why = f"{_short(run_dir)} is a file, and a run needs a folder"
-        raise InputError.single("run-directory", "--out", why, "name a folder that does not exist yet")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        if any(run_dir.iterdir()):
-            raise FileExistsError
-        (run_dir / "launch").mkdir()  # of two that start here at once, one gets no further
-    except FileExistsError:
-        why, fix = f"{_short(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
-        raise InputError.single("run-directory-in-use", "--out", why, fix) from None
-    except OSError as error:
-        why = f"{_short(run_dir)} cannot be made: {error.strerror}"
-        raise InputError.single("run-directory", "--out", why, "name a folder that can be written to") from error
-
-
-def _write_inputs(resolved: Resolved, config: Path, plan: Plan, run_dir: Path) -> None:
-    (run_dir / f"config{config.suffix}").write_bytes(config.read_bytes())
-    write_json(run_dir / "spec.json", {"v": 1, **_asked(resolved)})
-    write_json(run_dir / "plan.json", plan.as_dict())
-
-
-def _asked(resolved: Resolved) -> dict[str, Any]:
-    """What was asked for, as plain data: the spec, the origin of each value, and the findings."""
-    origins = {}
-    for path, origin in resolved.origins.items():
-        mark = vars(origin.mark) if origin.mark else {}
-        text = "***" if ".environment." in path and is_secret(path) else origin.text
-        origins[path] = {"kind": origin.kind, "key": origin.key, "text": text, "note": origin.note, **mark}
-    problems = [problem.as_dict() for problem in resolved.problems]
-    return {"spec": without_secrets(_spec(resolved)), "origins": origins, "problems": problems}
-
-
-def _read_plan(run_dir: Path) -> tuple[RunSpec, bool]:
-    """The spec that was run, and whether it was a rehearsal."""
-    try:
-        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
-        return from_dict(plan["spec"]), plan["rehearsal"] is not None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
-        raise InputError.single("no-run", str(run_dir), why, fix) from error
-
-
-def _short(path: Path) -> Path:
-    """A path as a person would give it: relative to the current folder where it lies below."""
-    path = path.resolve()
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> str:

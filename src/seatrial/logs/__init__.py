@@ -7,13 +7,15 @@ reported: never 0, never guessed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from seatrial.events import Event
 from seatrial.logs import maxtext, megatron
+from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.reader import read_events
 
-__all__ = ["AUTO", "FAMILIES", "parse"]
+__all__ = ["AUTO", "FAMILIES", "parse", "read"]
 
 AUTO = "auto"
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in (maxtext, megatron)}
@@ -30,3 +32,14 @@ def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source:
 
 def _families(name: str) -> Sequence[Family]:
     return tuple(FAMILIES.values()) if name == AUTO else (FAMILIES[name],)
+
+
+def read(paths: Sequence[Path], family: str = AUTO) -> list[Event]:
+    """The events of the log files of one run, by time: one file per node or rank, or several attempts.
+
+    A folder stands for the log files in it, "-" for the standard input. Raises OSError, and KeyError for an unknown
+    family.
+    """
+    return read_files(
+        [file for path in paths for file in (files_in(path) if path.is_dir() else [path])], _families(family)
+    )

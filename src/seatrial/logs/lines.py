@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO, cast
 
 CHUNK = 1 << 18  # characters
 LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the last half of so many
@@ -47,12 +52,12 @@ NO_PREFIX = Prefix()
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a file without their ends; a carriage return ends one too. Raises OSError.
+    """The lines of a file ("-": the standard input) without their ends; a carriage return is one. Raises OSError.
 
     Never holds more than a chunk and a line; whatever is not UTF-8 is replaced.
     """
     rest = ""
-    with path.open(encoding="utf-8", errors="replace", newline=None) as file:
+    with _open(path) as file:
         while chunk := file.read(CHUNK):
             *lines, last = chunk.split("\n")
             if lines:
@@ -63,6 +68,14 @@ def read_lines(path: Path) -> Iterator[str]:
                 rest = shortened(rest + last)
     if rest:
         yield shortened(rest)
+
+
+def _open(path: Path) -> AbstractContextManager[TextIO]:
+    if str(path) == "-":
+        return nullcontext(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline=None))
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", errors="replace", newline=None))
+    return path.open(encoding="utf-8", errors="replace", newline=None)
 
 
 def shortened(line: str) -> str:

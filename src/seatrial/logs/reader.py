@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.events import Event
+from seatrial.logs.faults import FaultScanner
 from seatrial.logs.grammar import PHASES, Family, Reading, Span
 from seatrial.logs.lines import Prefix, read_prefix, split_lines, without_codes
 from seatrial.logs.numbers import find_time, quantity, seconds_since_epoch
@@ -33,6 +34,8 @@ class Reader:
         self._shapes: list[tuple[Shape, Family, Stream]] = []
         self._seldom: dict[str, float] = {}
         self._vary: set[str] = set()
+        self._faults = FaultScanner()
+        self._told = False  # whether there was a fault since the last step
         self._number = 0
 
     def feed(self, line: str) -> Sequence[Event]:
@@ -46,12 +49,19 @@ class Reader:
                 except ValueError:
                     break
                 time = None if shape.time is None else seconds_since_epoch(groups[shape.time])
+                if self._told:
+                    self._progressed()
                 return stream.step(family, fields, shape.total, time)
         return self._read(line)
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        return [event for stream in self._streams.values() for event in stream.finish()]
+        return [*self._faults.finish(), *(event for stream in self._streams.values() for event in stream.finish())]
+
+    def _progressed(self) -> None:
+        """A step was done after a fault: if that comes again, it is another one."""
+        self._told = False
+        self._faults.progressed()
 
     def _read(self, line: str) -> list[Event]:
         text = without_codes(line) if "\x1b" in line else line
@@ -73,6 +83,19 @@ class Reader:
                 span = find_time(text, match.end())
                 time = seconds_since_epoch(text[slice(*span)]) if span else None
                 events += self._stream(prefix).note(note, match.groupdict(), text, time)
+        stream = self._streams.get(prefix.rank)
+        faults = self._faults.scan(
+            text,
+            self._number,
+            process=stream.process if stream else self._process,
+            source=self._source,
+            wall_time=stream.wall_time if stream else self._latest(),
+            rank=prefix.rank,
+            host=prefix.host,
+        )
+        if faults:
+            self._told = True
+            events += faults
         return events
 
     def _latest(self) -> float:
@@ -81,6 +104,8 @@ class Reader:
     def _step(self, family: Family, reading: Reading, line: str, text: str, prefix: Prefix) -> Sequence[Event]:
         stream = self._stream(prefix)
         where = find_time(text, reading.spans[0][0]) if reading.spans else None
+        if self._told:
+            self._progressed()
         if family is not self._known:
             self._known = family
             self._families.sort(key=lambda other: other is not family)  # the likeliest first

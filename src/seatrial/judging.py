@@ -1,0 +1,254 @@
+"""From what is already there to a verdict: a run directory, or the logs of a run that somebody else has launched."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from seatrial import events, flops, published
+from seatrial.errors import InputError
+from seatrial.events import Event, Fault, RunStarted, Step
+from seatrial.launch.files import write_json, write_text
+from seatrial.run_directory import asked, claim, copy_config, read_asked, short
+from seatrial.spec import Resolved, RunSpec
+
+if TYPE_CHECKING:
+    from seatrial.metrics import Metrics
+    from seatrial.report.gather import RunReport
+    from seatrial.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to judge; None is the default.
+
+    `policy` is a name of `metrics.POLICIES`, `convention` one of `flops.CONVENTIONS`; with `published`, the nearest
+    published result is a bar that may be missed by this fraction of it.
+    """
+
+    policy: str | None = None
+    convention: str | None = None
+    published: float | None = None
+
+
+def options_of(*, policy: str | None, convention: str | None, published: str | None) -> Options:
+    """The options as a person gives them. Raises InputError for any that there is not."""
+    from seatrial.metrics import POLICIES
+
+    for option, value, known in (("--policy", policy, POLICIES), ("--convention", convention, flops.CONVENTIONS)):
+        if value is not None and value not in known:
+            raise InputError.single("unknown-option", option, f"there is no {value!r}", f"one of: {', '.join(known)}")
+    return Options(policy=policy, convention=convention, published=_fraction(published))
+
+
+def _fraction(text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
+    value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= value < 1:
+        why = f"{text!r} is no part of a published result"
+        raise InputError.single("not-a-fraction", "--published", why, "give a percentage, 10%, or a fraction, 0.1")
+    return value
+
+
+def sort_arguments(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """(logs or run directory, overrides): key=value is an override, unless a file is called so."""
+    overrides = [text for text in arguments if "=" in text and not Path(text).exists()]
+    return [Path(text) for text in arguments if text not in overrides], overrides
+
+
+def run_directory_in(paths: Sequence[Path]) -> Path | None:
+    """The run directory, where the paths are one."""
+    is_run = len(paths) == 1 and any((paths[0] / name).exists() for name in ("plan.json", "judged.json"))
+    return paths[0] if is_run else None
+
+
+def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -> tuple[str, Verdict]:
+    """Measures and judges a run from its files, writes metrics.json and verdict.json; the verdict as text, and itself.
+
+    Raises InputError where `run_dir` holds no run.
+    """
+    spec, was_rehearsal = read_asked(run_dir)
+    try:
+        record = events.read_run(run_dir)
+    except ValueError as error:
+        why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
+        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
+    return _judge(run_dir, record, spec, options or Options(), rehearsal=was_rehearsal, as_json=as_json)
+
+
+def judge_logs(
+    paths: Sequence[Path],
+    options: Options,
+    *,
+    resolved: Resolved | None,
+    config: Path | None,
+    family: str,
+    cvs_compat: bool,
+    out: Path | None,
+    as_json: bool,
+) -> tuple[str, Verdict]:
+    """Judges foreign logs, against a configuration where there is one; the verdict as text, and itself.
+
+    With `out`, that becomes a run directory, for reports and comparisons. Raises InputError for logs that cannot be
+    read, and where no line of them is one of training.
+    """
+    record = read_logs(paths, family)
+    with _directory(out) as run_dir:
+        spec = resolved.spec if resolved else None
+        judged = {
+            "v": 1,
+            "sources": [str(short(path)) for path in paths],
+            "family": ", ".join(_families(record)) or family,
+            "against": str(short(config)) if config else None,
+            **dataclasses.asdict(options),
+        }
+        write_json(run_dir / "judged.json", judged)
+        if resolved and config:
+            copy_config(config, run_dir)
+            write_json(run_dir / "spec.json", {"v": 1, **asked(resolved)})
+        if cvs_compat:
+            write_json(run_dir / "cvs.json", _cvs_answer(paths, spec))
+        _write_events(record, run_dir)
+        text, verdict = _judge(run_dir, record, spec, options, rehearsal=False, as_json=as_json)
+        if out:
+            report_run(run_dir, "html")
+        return text, verdict
+
+
+def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
+    """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
+    from seatrial import logs
+
+    if family not in (logs.AUTO, *logs.FAMILIES):
+        why = f"no family of logs is called {family!r}"
+        raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
+    try:
+        record = logs.read(paths, family)
+    except OSError as error:
+        place, why = str(error.filename or paths[0]), error.strerror or str(error)
+        raise InputError.single("unreadable-log", place, f"it cannot be read: {why}", "name a log file") from error
+    if not any(isinstance(event, (Step, Fault, RunStarted)) for event in record):
+        why = "no line in it is a step, a failure or the start of a training run"
+        known = ", ".join(logs.FAMILIES)
+        fix = f"name the log that has the training's own lines; known are the logs of {known}"
+        raise InputError.single("no-training-log", ", ".join(map(str, paths)), why, fix)
+    return record
+
+
+def report_run(run_dir: Path, format: str) -> str:  # noqa: A002  the word that the command line uses
+    """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
+    text = _rendered(_judged(run_dir), format)
+    if format != "html":
+        return text
+    write_text(run_dir / "report.html", text)
+    return f"report: {short(run_dir / 'report.html')}"
+
+
+def report_scaling(run_dirs: Sequence[Path], format: str) -> str:  # noqa: A002
+    """How several runs of one workload scale: `html` writes scaling.html here, the other formats return the table.
+
+    Raises InputError for runs that cannot be compared, and for a format that has no such table.
+    """
+    from seatrial.report.scaling import measure_scaling
+    from seatrial.report.scaling_formats import FORMATS
+
+    if format not in FORMATS:
+        why = f"{format} is a format for one run, and {len(run_dirs)} are named"
+        raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
+    if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
+        raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
+    text = FORMATS[format](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
+    if format != "html":
+        return text
+    write_text(Path("scaling.html"), text)
+    return "report: scaling.html"
+
+
+def _judged(run_dir: Path) -> RunReport:
+    """What is known about a run, which is judged first if it was not."""
+    from seatrial.report.gather import gather
+
+    if not (run_dir / "verdict.json").exists():
+        judge_run(run_dir, as_json=False)
+    return gather(run_dir)
+
+
+def _rendered(report: RunReport, format: str) -> str:  # noqa: A002
+    from seatrial.report.formats import FORMATS
+
+    return FORMATS[format](report)
+
+
+def _judge(
+    run_dir: Path, record: Sequence[Event], spec: RunSpec | None, options: Options, *, rehearsal: bool, as_json: bool
+) -> tuple[str, Verdict]:
+    from seatrial import metrics, verdict
+    from seatrial.report.gather import gather
+
+    policy = options.policy or metrics.DEFAULT_POLICY
+    measured = metrics.measure(record, spec, convention=options.convention, policy=policy)
+    if options.published is not None:
+        spec = _held_to_published(spec, measured, options.published)
+    judged = verdict.judge(measured, spec, rehearsal=rehearsal)
+    write_json(run_dir / "metrics.json", metrics.to_dict(measured))
+    write_json(run_dir / "verdict.json", verdict.to_dict(judged))
+    return _rendered(gather(run_dir), "json" if as_json else "text"), judged
+
+
+def _held_to_published(spec: RunSpec | None, measured: Metrics, allowed: float) -> RunSpec:
+    """The spec with the nearest published result as a bar. Raises InputError where there is none to compare with."""
+    if spec is None:
+        why, fix = "nothing says what was run", "name its configuration: --against FILE"
+        raise InputError.single("nothing-to-compare", "--published", why, fix)
+    speed = measured.performance
+    found = published.nearest(spec, num_devices=speed.num_devices or 1, device=speed.device, limit=1)
+    if not found:
+        why = f"no result is published here for {spec.model.name} on {speed.device or 'this device'}"
+        raise InputError.single("nothing-to-compare", "--published", why, "leave it away")
+    bar = published.expectation_from(found[0], tolerance=allowed)
+    others = (expectation for expectation in spec.expectations if expectation.metric != bar.metric)
+    return dataclasses.replace(spec, expectations=(*others, bar))
+
+
+def _cvs_answer(paths: Sequence[Path], spec: RunSpec | None) -> dict[str, Any]:
+    """What CVS would say of the last node's log, which is the last one named."""
+    from seatrial.logs.lines import read_lines
+    from seatrial.verdict import cvs_compat
+
+    if spec is None:
+        why, fix = "CVS compares with a configuration", "name it: --against FILE"
+        raise InputError.single("nothing-to-compare", "--cvs-compat", why, fix)
+    return cvs_compat.to_dict(cvs_compat.judge_like_cvs(read_lines(paths[-1]), spec))
+
+
+@contextmanager
+def _directory(out: Path | None) -> Iterator[Path]:
+    """The run directory that is asked for, or one that nobody will miss."""
+    if out:
+        claim(out)
+        yield out.resolve()
+    else:
+        with TemporaryDirectory(prefix="seatrial-") as folder:
+            yield Path(folder)
+
+
+def _families(record: Sequence[Event]) -> list[str]:
+    return sorted({str(e.facts["family"]) for e in record if isinstance(e, RunStarted) and "family" in e.facts})
+
+
+def _write_events(record: Sequence[Event], run_dir: Path) -> None:
+    by_process: dict[int, list[Event]] = {}
+    for event in record:
+        by_process.setdefault(event.process, []).append(event)
+    for process, own in by_process.items():
+        lines = (events.dumps(event) + "\n" for event in own)
+        with (run_dir / f"events-{process}.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(lines)

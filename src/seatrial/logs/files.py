@@ -1,0 +1,121 @@
+"""The log files of one run, one per node or rank or attempt, as one record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from seatrial.events import Event, RunStarted, Step, merge
+from seatrial.logs.grammar import Family
+from seatrial.logs.lines import read_lines
+from seatrial.logs.reader import read_events
+
+# Which process wrote a file, by its name or its folder's; the first that fits.
+_RANK_NAMES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"global_?rank[-_.]?(\d+)",
+        r"(?<![a-z])(?:rank|proc(?:ess)?|worker|task|trainer)[-_.]?(\d+)",
+        r"(?:^|/)(\d+)/std(?:out|err)[^/]*$",  # torchrun's folders
+        r"(?<![a-z])(?:node|host)[-_.]?(?:rank[-_.]?)?(\d+)",
+    )
+)
+_SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Log:
+    """What one file holds: the events, and between which steps and times they lie."""
+
+    path: Path
+    events: tuple[Event, ...]
+    steps: tuple[int, int] | None
+    times: tuple[float, float] | None  # None: the log tells no times
+
+
+def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]:
+    """The events of all files, by time. Raises OSError.
+
+    Lines that name a rank are that rank's; the others belong to the process that the file's name says, or else to the
+    file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
+    """
+    numbers = _processes(paths)
+    logs = [
+        _log(path, read_events(read_lines(path), families, process=number, source=str(path)))
+        for path, number in zip(paths, numbers, strict=True)
+    ]
+    following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
+    if not following:
+        return merge(log.events for log in logs)
+    others = [log for log in logs if not any(log is other for other in following)]
+    return merge([_as_one(following), *(log.events for log in others)])
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder and its subfolders that may be logs."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _SUFFIXES)
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def _named(paths: Sequence[Path]) -> list[int] | None:
+    """The process of each file by its name; None unless every name says so, and each something else."""
+    found = [_rank(path) for path in paths]
+    numbers = [number for number in found if number is not None]
+    return numbers if len(set(numbers)) == len(paths) else None
+
+
+def _rank(path: Path) -> int | None:
+    text = "/".join(path.parts[-3:])
+    return next((int(match[1]) for pattern in _RANK_NAMES if (match := pattern.search(text))), None)
+
+
+def _processes(paths: Sequence[Path]) -> list[int]:
+    return (_named(paths) if len(paths) > 1 else None) or list(range(len(paths)))
+
+
+def _log(path: Path, events: Iterable[Event]) -> _Log:
+    kept = tuple(events)
+    steps = [event for event in kept if isinstance(event, Step)]
+    timed = any(isinstance(event, RunStarted) and event.facts.get("clock") == "log" for event in kept)
+    return _Log(
+        path=path,
+        events=kept,
+        steps=(min(step.step for step in steps), max(step.step for step in steps)) if steps else None,
+        times=(steps[0].wall_time, steps[-1].wall_time) if steps and timed else None,
+    )
+
+
+def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
+    """The logs in the order of their attempts, if that is what they are; else none."""
+    if len(logs) < 2:
+        return []
+    stretches = [log.times for log in logs]
+    if not all(stretches):  # by the steps: of two ranks that print, both print the same ones
+        stretches = [log.steps for log in logs]
+    ordered = sorted(zip(stretches, logs, strict=True), key=lambda pair: pair[0] or (0, 0))
+    apart = all(
+        b[0] > a[1] if log.times else b[0] > a[0] and b[1] > a[1] for (a, log), (b, _) in pairwise(ordered) if a and b
+    )
+    return [log for _, log in ordered] if apart else []
+
+
+def _as_one(logs: Sequence[_Log]) -> Iterator[Event]:
+    """The logs one after the other, all of the first one's process, on one clock."""
+    own = {event.process for event in logs[0].events}
+    offset = latest = 0.0
+    attempt = 0
+    for log in logs:
+        if log.times is None:
+            offset = latest
+        for event in log.events:
+            process = event.process if event.process in own and len(own) > 1 else min(own)
+            wall = event.wall_time + offset
+            latest = max(latest, wall)
+            moved = replace(event, process=process, wall_time=wall, monotonic_time=wall)
+            if isinstance(moved, RunStarted):
+                attempt += 1
+                moved = replace(moved, attempt=attempt)
+            yield moved

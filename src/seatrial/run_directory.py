@@ -1,0 +1,91 @@
+"""The directory of a run: its name, its making, and what stands in it about what was asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from seatrial.engines.native import is_secret
+from seatrial.errors import InputError
+from seatrial.launch.files import write_json
+from seatrial.plan import Plan, without_secrets
+from seatrial.spec import Resolved, RunSpec, from_dict
+
+RUNS = Path("runs")
+
+
+def new_directory(spec: RunSpec) -> Path:
+    """runs/<name>-<time>, of which there is none yet; only harmless characters of the name."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.")[:80] or "run"
+    path = RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return next(p for p in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))) if not p.exists())
+
+
+def claim(run_dir: Path) -> None:
+    """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
+    if run_dir.is_file():
+        why = f"{short(run_dir)} is a file, and a run needs a folder"
+        raise InputError.single("run-directory", "--out", why, "name a folder that does not exist yet")
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if any(run_dir.iterdir()):
+            raise FileExistsError
+        (run_dir / "launch").mkdir()  # of two that start here at once, one gets no further
+    except FileExistsError:
+        why, fix = f"{short(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
+        raise InputError.single("run-directory-in-use", "--out", why, fix) from None
+    except OSError as error:
+        why = f"{short(run_dir)} cannot be made: {error.strerror}"
+        raise InputError.single("run-directory", "--out", why, "name a folder that can be written to") from error
+
+
+def write_inputs(resolved: Resolved, config: Path, plan: Plan, run_dir: Path) -> None:
+    """What a run is made from: the configuration as it is, what was made of it, and the plan."""
+    copy_config(config, run_dir)
+    write_json(run_dir / "spec.json", {"v": 1, **asked(resolved)})
+    write_json(run_dir / "plan.json", plan.as_dict())
+
+
+def copy_config(config: Path, run_dir: Path) -> None:
+    """The user's bytes, unchanged."""
+    (run_dir / f"config{config.suffix}").write_bytes(config.read_bytes())
+
+
+def asked(resolved: Resolved) -> dict[str, Any]:
+    """What was asked for, as plain data: the spec, which there must be, the origin of each value, and the findings."""
+    assert resolved.spec is not None
+    origins = {}
+    for path, origin in resolved.origins.items():
+        mark = vars(origin.mark) if origin.mark else {}
+        text = "***" if ".environment." in path and is_secret(path) else origin.text
+        origins[path] = {"kind": origin.kind, "key": origin.key, "text": text, "note": origin.note, **mark}
+    problems = [problem.as_dict() for problem in resolved.problems]
+    return {"spec": without_secrets(resolved.spec), "origins": origins, "problems": problems}
+
+
+def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
+    """(the spec that was run, whether it was a rehearsal); no spec for logs that were judged without a configuration.
+
+    Raises InputError where no run can be read.
+    """
+    try:
+        if (run_dir / "judged.json").exists():
+            against = json.loads((run_dir / "judged.json").read_text(encoding="utf-8"))["against"]
+            if against is None:
+                return None, False
+            return from_dict(json.loads((run_dir / "spec.json").read_text(encoding="utf-8"))["spec"]), False
+        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+        return from_dict(plan["spec"]), plan["rehearsal"] is not None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
+        raise InputError.single("no-run", str(run_dir), why, fix) from error
+
+
+def short(path: Path) -> Path:
+    """A path as a person would give it: relative to the current folder where it lies below."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
