@@ -151,8 +151,9 @@ model: llama3.1-8b
 steps: 9999999
 batch: {sequence_length: 8192, global_batch_size: 256, micro_batch_size: 2}
 topology: {num_nodes: 2, devices_per_node: 8, device: h100}
-data: {kind: text}
-expectations: {step_seconds: 12.0}
+parallelism: {across_nodes: {data: 2}, within_node: {fsdp: 8}}
+data: {kind: text, paths: ["stdlib:*.py"]}
+expectations: [{metric: step_seconds, value: 12.0}]
 """
 
 
