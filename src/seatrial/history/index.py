@@ -23,6 +23,19 @@ VERSION = 1  # of the table; another one is made anew
 BUSY_SECONDS = 30.0
 MOST_LEVELS = 6  # below a root, so that a root of "/" ends
 
+_MOVE_AWAY = "move the file away and run `seatrial history` again: it is made anew from the run directories"
+_SOMEWHERE_ELSE = "make it writable, or let XDG_DATA_HOME name a folder that is"
+# What SQLite or the system says → what helps.
+_FIXES = (
+    ("locked", "another process has been writing to it for long: try again when that has ended"),
+    ("unable to open", _SOMEWHERE_ELSE),
+    ("readonly", _SOMEWHERE_ELSE),
+    ("Permission", _SOMEWHERE_ELSE),
+    ("exists", _SOMEWHERE_ELSE),
+    ("Not a directory", _SOMEWHERE_ELSE),
+    ("full", "make room on that disk"),
+)
+
 _MAKE = f"CREATE TABLE runs (directory BLOB PRIMARY KEY, {', '.join(COLUMNS[1:])})"  # no types: a value stays as it is
 _PUT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
@@ -140,12 +153,10 @@ class Index:
             raise self._unusable(str(error)) from error
 
     def _unusable(self, why: str) -> InputError:
+        fix = next((fix for words, fix in _FIXES if words in why), _MOVE_AWAY)
         return InputError.single(
-            "history-index",
-            str(self._path),
-            f"the index of runs cannot be used: {why}",
-            "move the file away and run `seatrial history` again: it is made anew from the run directories",
-        )
+            "history-index", str(self._path), f"the index of runs cannot be used: {why}", fix
+        )  # fmt: skip
 
 
 def _values(row: Row) -> list[Any]:

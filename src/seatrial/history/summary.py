@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,7 +63,7 @@ STATES = (
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory."""
-    return any((folder / name).is_file() for name in MARKS)
+    return any(os.path.isfile(folder / name) for name in MARKS)  # noqa: PTH113  Path.is_file() raises where it may not look
 
 
 def stamp(run_dir: Path) -> str:
@@ -110,8 +113,9 @@ def summarise(run_dir: Path, *, now: float | None = None) -> Row:
 def _document(path: Path) -> dict[str, Any]:
     """A JSON object, empty where there is no file. Raises ValueError for anything that is not one."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError("it is larger than any that Seatrial writes")
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            raise ValueError("it is no file that Seatrial writes")
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return {}
@@ -125,7 +129,8 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _started(run_dir: Path) -> dict[str, Any]:
     """The first `run_started` near the top of the events' files, as plain data."""
-    for path in islice(sorted(run_dir.glob("events-*.jsonl")), MOST_EVENT_FILES):
+    files = (path for path in sorted(run_dir.glob("events-*.jsonl")) if path.is_file())
+    for path in islice(files, MOST_EVENT_FILES):
         for event in _first_events(path):
             if event.get("kind") == "run_started":
                 return event
@@ -147,7 +152,10 @@ def _start(run_dir: Path, started: Mapping[str, Any], status: Mapping[str, Any])
     for value in (None if counted else started.get("wall_time"), status.get("started")):
         if isinstance(value, (int, float)) and 0 < value < LATEST:
             return float(value)
-    times = [path.stat().st_mtime for name in FILES if (path := run_dir / name).is_file()]
+    times = []
+    for name in FILES:
+        with suppress(OSError):
+            times.append((run_dir / name).stat().st_mtime)
     return min(times, default=None)
 
 
@@ -186,7 +194,8 @@ def _number(value: Any) -> Value:
     """A number as it stands in JSON: what is not finite is text, because SQLite has no NaN."""
     if value in ("nan", "inf", "-inf"):
         return str(value)
-    return value if type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**63 else None
+    fits = (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value))
+    return value if fits else None
 
 
 def _text(value: Any) -> str | None:
