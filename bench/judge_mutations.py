@@ -1,6 +1,6 @@
 """Does the verdict hold when a log is cut, torn, mixed up, or the run in it went wrong?
 
-    python bench/judge_mutations.py [SEED] [--show]
+    python bench/judge_mutations.py [SEED] [--all] [--show]
 
 Good runs of eight families of logs are made (`made_logs`), and each of 200 mutations changes one: by construction it is
 known whether the run is still good. Three figures come out, and the first has to be 0:
@@ -9,7 +9,8 @@ known whether the run is still good. Three figures come out, and the first has t
   named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence
   false alarm   a good run, or one whose log is only decorated, that is not passed
 
-Each log goes through a file and `logs.read`, as it does for `seatrial judge`.
+`--all` makes every mutation of every family instead of 200, `--show` prints the right answers too. The log of a wrong one
+is kept. Each goes through a file and `logs.read`, as it does for `seatrial judge`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict, judge
 
 MUTATIONS = 200
+KEPT = Path(tempfile.gettempdir()) / "judge_mutations"
 
 
 def _write(mutant: Mutant, path: Path) -> None:
@@ -77,15 +79,13 @@ def _count(tally: Tally, mutant: Mutant, verdict: Verdict) -> str:
     return ""
 
 
-def main(seed: int, *, show: bool) -> None:
+def main(seed: int, *, everything: bool, show: bool) -> None:
     rng = random.Random(seed)
     tally, results = Tally(), []
     families = list(made.FAMILIES.values())
-    offset = rng.randrange(len(families))
-    plan: list[tuple[Mutation, Family]] = [(unchanged, family) for family in families]
-    for index in range(MUTATIONS):
-        family = families[(index + index // len(MUTATORS) + offset) % len(families)]
-        plan.append((MUTATORS[index % len(MUTATORS)], family))
+    every = [(mutation, family) for mutation in MUTATORS for family in families]
+    chosen = every if everything else rng.sample(every, MUTATIONS)
+    plan: list[tuple[Mutation, Family]] = [*((unchanged, family) for family in families), *chosen]
     with tempfile.TemporaryDirectory() as folder:
         for index, (mutation, family) in enumerate(plan):
             course = made.good_course(family.steps, random.Random(rng.randrange(1 << 30)))
@@ -104,9 +104,11 @@ def main(seed: int, *, show: bool) -> None:
             )
             if wrong or show:
                 print(f"{wrong or 'right':11} {index:3d} {family.name:14} {name:22} {outcome}: {headline}")
-                kept = Path("/tmp/judge_mutations") / f"{index:03d}-{family.name}-{name.replace(' ', '-')}.log"
+            if wrong:
+                kept = KEPT / f"{family.name}-{name.replace(' ', '-').replace(':', '')}.log"
                 kept.parent.mkdir(exist_ok=True)
                 kept.write_bytes(path.read_bytes())
+                print(f"            {kept}")
     share = tally.named / max(1, tally.bad)
     print(f"false PASS   {tally.false_passes} of {tally.bad} bad runs (must be 0)")
     print(f"named        {tally.named} of {tally.bad}: {share:.1%} (at least 95%)")
@@ -117,4 +119,4 @@ def main(seed: int, *, show: bool) -> None:
 
 if __name__ == "__main__":
     seeds = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    main(seeds[0] if seeds else 1, show="--show" in sys.argv)
+    main(seeds[0] if seeds else 1, everything="--all" in sys.argv, show="--show" in sys.argv)

@@ -94,6 +94,20 @@ def unchanged(family: Family, course: Course, rng: random.Random) -> Mutant:
     return _good(_log(family, course))
 
 
+def last_steps_lost(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """The lines of the last steps are gone, those of the end are there."""
+    last = course.steps - 2 * family.every
+    lines = [line for line in _log(family, course) if line.kind != "step" or line.step < last]
+    return Mutant(lines=lines, truth="bad", named=r"breaks off|last step was")
+
+
+def first_steps_lost(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """The log was rotated: it begins in the middle."""
+    lines = _log(family, course)
+    first = next(index for index, line in enumerate(lines) if line.step >= course.steps // 4)
+    return Mutant(lines=lines[first:], truth="bad", named=r"Not in the record|are missing|not in the log")
+
+
 def noise_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
     return _good([line for line in _log(family, course) if line.kind != "noise" or "checkpoint" in line.text])
 
@@ -133,8 +147,26 @@ def interleaved_with_nan(family: Family, course: Course, rng: random.Random) -> 
     ill = replace(course, loss=_with(course.loss, dict.fromkeys(range(step, course.steps), math.nan)))
     return Mutant(
         lines=_interleave(_log(family, course), _log(family, ill), rng), truth="bad",
-        named=r"nan|inf|report a loss|disagree",
+        named=r"nan|inf|report a loss|disagree|can be compared",
     )  # fmt: skip
+
+
+def two_ranks(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """Two ranks print the same steps into one file, and nothing says who."""
+    first, second = _log(family, course), [line for line in _log(family, course) if line.kind == "step"]
+    late = {line.step: line for line in second}
+    lines = [copy for line in first for copy in ((line, late[line.step]) if line.kind == "step" else (line,))]
+    return _good(lines)
+
+
+def two_ranks_with_nan(family: Family, course: Course, rng: random.Random) -> Mutant:
+    step = _reported(family, _middle(course, rng), course)
+    ill = replace(course, loss=_with(course.loss, {step: math.nan}))
+    late = {line.step: line for line in _log(family, ill) if line.kind == "step"}
+    lines = [copy for line in _log(family, course) for copy in ((line, late[step]) if line.step == step else (line,))]
+    if family.omits_nan_loss:  # a line without its loss beside one that has it says nothing
+        return Mutant(lines=lines, truth="either")
+    return Mutant(lines=lines, truth="bad", named=r"\bnan\b")
 
 
 def garbage(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -248,6 +280,20 @@ def stuck(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 def zero(family: Family, course: Course, rng: random.Random) -> Mutant:
     return _bad(family, replace(course, loss=[0.0] * course.steps), r"exactly 0|all 0\b")
+
+
+def skipping(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """The loss scale collapses: from the middle on the optimizer skips every step."""
+    lines, start = _log(family, course), _middle(course, rng)
+    if not any("number of skipped iterations:" in line.text for line in lines):
+        return stuck(family, course, rng)
+    lines = [
+        replace(line, text=line.text.replace("skipped iterations:   0", "skipped iterations:   1"))
+        if line.kind == "step" and line.step >= start
+        else line
+        for line in lines
+    ]
+    return Mutant(lines=lines, truth="bad", named=r"skipp?ed")
 
 
 def half_as_long(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -385,10 +431,18 @@ def fault(name: str) -> Mutation:
     return mutation
 
 
+def fault_at_the_end(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """All steps are done, and then the process crashes."""
+    texts = ("Fatal Python error: Segmentation fault", "srun: error: node7: task 3: Segmentation fault (core dumped)")
+    lines = [*_log(family, course), *(Line(text=text) for text in texts)]
+    return Mutant(lines=lines, truth="bad", named=r"[Ss]egmentation")
+
+
 MUTATORS: tuple[Mutation, ...] = (
-    truncated, truncated_early, steps_dropped, last_step_dropped, noise_dropped, noise_added, doubled, interleaved,
-    interleaved_with_nan, garbage, carriage_returns, progress_bar, coloured, prefixed, with_time, no_marker,
-    benign_words, slowed(1.03), slowed(1.05), slowed(1.10), nan_from, nan_once, inf_once, bad_gradient, rising,
-    diverging, stuck, zero, half_as_long, other_batch, restarted, restarted_unfinished, profile_run_first,
-    second_run_unfinished, second_run_slow, *(fault(name) for name in _FAULTS),
+    truncated, truncated_early, steps_dropped, last_step_dropped, last_steps_lost, first_steps_lost, noise_dropped,
+    noise_added, doubled, interleaved, interleaved_with_nan, two_ranks, two_ranks_with_nan, garbage, carriage_returns,
+    progress_bar, coloured, prefixed, with_time, no_marker, benign_words, slowed(1.03), slowed(1.05), slowed(1.10),
+    nan_from, nan_once, inf_once, bad_gradient, rising, diverging, stuck, zero, skipping, half_as_long, other_batch,
+    restarted, restarted_unfinished, profile_run_first, second_run_unfinished, second_run_slow, fault_at_the_end,
+    *(fault(name) for name in _FAULTS),
 )  # fmt: skip
