@@ -59,7 +59,7 @@ def jitter(
 ) -> float:
     """Step times as they are: a slow first one, then noise."""
     if step == 0:
-        return compiling
+        return max(compiling, 2 * typical)
     return typical * (1 + random.Random(1000 * process + step).gauss(0, spread)) + (0.2 if step == 1 else 0)
 
 

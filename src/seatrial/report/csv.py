@@ -31,13 +31,13 @@ COLUMNS = (
     "phase",
     "in_window",
 )
+_OWN = ("tflops_per_second_per_device", "mfu")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # what Excel, LibreOffice or DDE evaluate
 
 
 def render(report: RunReport) -> str:
     """One row per step of the record that counts, repeated steps too; `in_window` marks those that make the median."""
     performance = report.metrics.performance if report.metrics else None
-    times = performance.step_times if performance else None
     return write(
         COLUMNS,
         (
@@ -50,7 +50,7 @@ def render(report: RunReport) -> str:
                 step.grad_norm,
                 step.learning_rate,
                 step.phase,
-                "yes" if counts(times, attempt, step) else "no",
+                "yes" if counts(performance, attempt, step) else "no",
             )
             for attempt, steps in enumerate(report.attempts, 1)
             for step in steps
@@ -76,12 +76,16 @@ def _cell(value: Cell) -> str:
 
 
 def _speed(step: Step, performance: Performance | None) -> tuple[float | None, ...]:
-    """Tokens/s of all devices, then per device tokens/s, TFLOP/s and MFU, each as far as the record allows."""
-    if performance is None or not step.seconds or not step.seconds > 0:
-        return (None,) * 4
-    tokens = step.tokens or performance.tokens_per_step
-    total = tokens / step.seconds if tokens else None
-    each = total / performance.num_devices if total and performance.num_devices else None
-    flops = each * performance.flops_per_token if each and performance.flops_per_token else None
+    """Tokens/s of all devices, then per device tokens/s, TFLOP/s and MFU: from the time, else as the log reports it."""
+    reported = [step.reported.get(name) for name in ("tokens_per_second_per_device", *_OWN)]
+    devices = performance.num_devices if performance else None
+    tokens = step.tokens or (performance.tokens_per_step if performance else None)
+    if performance is None or not step.seconds or not step.seconds > 0 or not tokens or not devices:
+        each, *rest = reported
+        return each * devices if each is not None and devices else None, each, *rest
+    each = tokens / step.seconds / devices
+    flops = each * performance.flops_per_token if performance.flops_per_token else None
     peak = performance.peak.flops_per_second if performance.peak else None
-    return total, each, flops / 1e12 if flops else None, flops / peak if flops and peak else None
+    computed = (flops / 1e12 if flops else None, flops / peak if flops and peak else None)
+    rest = [own if value is None else value for value, own in zip(computed, reported[1:], strict=True)]
+    return each * devices, each, *rest

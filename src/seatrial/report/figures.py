@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from seatrial.events import Step
-from seatrial.metrics import Metrics, Ranges, StepTimes
+from seatrial.metrics import Metrics, Performance, Ranges, StepTimes
 from seatrial.report.gather import RunReport
 from seatrial.verdict import AxisVerdict, Check, Outcome, Status, show
 
@@ -28,6 +30,7 @@ WORDS: dict[Status, str] = {
 }
 
 
+AS_REPORTED = "as reported"
 _LAYERS = {"True": "scanned", "False": "unrolled"}
 
 
@@ -43,36 +46,33 @@ class Figure:
 
 
 def speed(metrics: Metrics, *, rehearsal: bool) -> list[Figure]:
-    """Speed in the steady window; a figure that is not available says why. A rehearsal's is not extrapolated."""
+    """Speed in the chosen window; a figure that is not available says why. A rehearsal's is not extrapolated."""
     performance = metrics.performance
     times, estimates, unavailable = performance.step_times, performance.estimates, performance.unavailable
 
     def estimate(label: str, metric: str, unit: str, detail: str = "") -> Figure:
         if metric not in estimates:
             return Figure(label=label, value="not available", detail=unavailable.get(metric, ""), known=False)
-        value = estimates[metric].value
-        return Figure(
-            label=label, value=show(value, "fraction" if unit == "%" else ""), unit=unit.strip("%"), detail=detail
-        )
+        found = estimates[metric]
+        parts = (found.origin,) if found.origin == AS_REPORTED else (detail, found.origin)
+        value = show(found.value, "fraction" if unit == "%" else "")
+        return Figure(label=label, value=value, unit=unit.strip("%"), detail="; ".join(filter(None, parts)))
 
-    total = performance.tokens_per_second_total
-    days = performance.days_to_1t_tokens
-    peak = performance.peak
-    convention = f"FLOPs counted {performance.convention}".replace("_", "-")
+    total, days, peak = performance.tokens_per_second_total, performance.days_to_1t_tokens, performance.peak
+    convention = f"FLOPs counted {spelled(performance.convention)}" if performance.convention else ""
     against = (
         f"of {peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format} ({peak.source}); {convention}" if peak else ""
     )
+    devices = _count(performance.num_devices, "device") if performance.num_devices else ""
+    on_all = f"{show(total)} on {devices}" if total else ""
     figures = [
         estimate("Step time", "step_seconds", "s", _spread(times) if times else ""),
-        estimate(
-            "Tokens/s per device",
-            "tokens_per_second_per_device",
-            "",
-            f"{show(total)} on {_count(performance.num_devices, 'device')}" if total else "",
-        ),
+        estimate("Tokens/s per device", "tokens_per_second_per_device", "", on_all),
         estimate("TFLOP/s per device", "tflops_per_second_per_device", "", convention),
         estimate("MFU", "mfu", "%", against),
     ]
+    if "memory_fraction" in estimates:
+        figures.append(estimate("Device memory used", "memory_fraction", "%"))
     if days and not rehearsal:
         detail = "at this throughput, without an interruption"
         figures.append(Figure(label="1T tokens would take", value=show(days), unit="days", detail=detail))
@@ -82,11 +82,13 @@ def speed(metrics: Metrics, *, rehearsal: bool) -> list[Figure]:
 def progress(metrics: Metrics) -> list[Figure]:
     """How far the run came, and what became of the loss."""
     completion, numerics = metrics.completion, metrics.numerics
+    planned = f"of {completion.planned_steps:,}" if completion.planned_steps else "recorded"
+    seconds = f", {show(completion.wall_seconds)} s" if completion.wall_seconds else ""
     return [
         Figure(
             label="Steps",
-            value=f"{completion.num_steps:,} of {completion.planned_steps:,}",
-            detail=f"{_count(completion.num_processes, 'process', 'processes')}, {show(completion.wall_seconds)} s",
+            value=f"{completion.num_steps:,} {planned}",
+            detail=f"{_count(completion.num_processes, 'process', 'processes')}{seconds}",
         ),
         Figure(
             label="Loss",
@@ -98,18 +100,15 @@ def progress(metrics: Metrics) -> list[Figure]:
     ]
 
 
-def counts(times: StepTimes | None, attempt: int, step: Step) -> bool:
-    """Whether a step of an attempt (the first is 1) is one of those that the median is taken of."""
-    return (
-        times is not None
-        and attempt == times.attempt
-        and times.first_step <= step.step <= times.last_step
-        and not step.phase
-        and step.seconds is not None
-        and 0 < step.seconds < math.inf
-        and not within(step.step, times.warmup)
-        and not within(step.step, times.disturbed)
-    )
+def counts(performance: Performance | None, attempt: int, step: Step) -> bool:
+    """Whether a step of an attempt (the first is 1) is one of those that the run's speed is taken from."""
+    times = performance.step_times if performance else None
+    if performance is None or times is None or attempt != times.attempt:
+        return False
+    by_seconds = not performance.estimates["step_seconds"].origin if "step_seconds" in performance.estimates else True
+    has_time = step.seconds is not None and 0 < step.seconds < math.inf if by_seconds else bool(step.reported)
+    left_out = (*times.warmup, *times.disturbed, *times.not_counted, *times.impossible)
+    return has_time and times.first_step <= step.step <= times.last_step and not within(step.step, left_out)
 
 
 def within(step: int, ranges: Ranges) -> bool:
@@ -126,13 +125,23 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def spelled(name: str) -> str:
+    """The name of a convention or a fault, for a reader."""
+    return name.replace("_", "-")
+
+
 def where(report: RunReport) -> str:
     """What ran where, in a line."""
     parts = [report.spec.model.name if report.spec else "", "rehearsal" if report.rehearsal else ""]
+    if report.sources:
+        several = f"{len(report.sources)} logs"
+        parts.append(f"read from {report.sources[0] if len(report.sources) == 1 else several} ({report.family})")
     if report.metrics:
         performance, completion = report.metrics.performance, report.metrics.completion
         processes = _count(completion.num_processes, "process", "processes")
-        parts.append(f"{processes}, {_count(performance.num_devices, 'device')} ({performance.device or 'unnamed'})")
+        devices = _count(performance.num_devices, "device") if performance.num_devices else ""
+        named = devices and performance.device and f" ({performance.device})"
+        parts.append(", ".join(part for part in (processes, f"{devices}{named}") if part))
     return " · ".join(part for part in parts if part)
 
 
@@ -142,23 +151,30 @@ def hardware(report: RunReport) -> list[tuple[str, str]]:
         return []
     start = report.started[0]
     facts = start.facts
+    mesh, phases, versions = (_mapping(facts.get(name)) for name in ("mesh", "phases", "versions"))
     rows = [
-        ("Device", f"{start.device_kind or 'not named'} × {start.num_devices}"),
+        ("Device", start.device_kind),
+        ("Devices", f"{start.num_devices:,}" if start.num_devices else ""),
         ("Backend", facts.get("backend")),
-        ("Mesh", " × ".join(f"{axis} {size}" for axis, size in (facts.get("mesh") or {}).items())),
+        ("Mesh", " × ".join(f"{axis} {size}" for axis, size in mesh.items())),
         ("Parameters", f"{start.num_parameters:,}" if start.num_parameters else ""),
         ("Tokens per step", f"{start.tokens_per_step:,}" if start.tokens_per_step else ""),
         ("Accumulation steps", facts.get("accumulation_steps")),
         ("Attention", facts.get("attention")),
         ("Recomputation", facts.get("remat")),
         ("Layers", _LAYERS.get(str(facts.get("scan_layers")))),
-        *((f"Time to {name}", show(seconds, "s")) for name, seconds in (facts.get("phases") or {}).items()),
-        *((f"Version of {name}", version) for name, version in (facts.get("versions") or {}).items()),
+        *((f"Time to {name}", show(seconds, "s")) for name, seconds in phases.items()),
+        *((f"Version of {name}", version) for name, version in versions.items()),
     ]
     if report.metrics and report.metrics.performance.peak:
         peak = report.metrics.performance.peak
         rows.append(("Peak", f"{peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format}: {peak.source}"))
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """What an event says should be a mapping, if it is one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def summary(axis: AxisVerdict) -> Check:

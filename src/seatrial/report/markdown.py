@@ -8,26 +8,29 @@ commit hashes. No such text begins a line, where it could be a command (`/close`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 
 from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.sections import Section, sections
-from seatrial.verdict import AxisVerdict, Check, Status, show
+from seatrial.verdict import Axis, AxisVerdict, Check, Status, show
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536
 CELL_CHARACTERS = 600
 TAIL_LINES, TAIL_LINE_CHARACTERS = 15, 240
 SECTION_ROWS = 30
 JOINER = "\u2060"
+HASH_CHARACTERS = 7  # the least that is taken for a commit
 
-_MARKUP = re.compile(r"""[\\`*_{}\[\]<>|~$&"'#!^@]""")
+_MARKUP = re.compile(r"""[\\`*_{}\[\]<>|~$&"'#!^@]|^[-+=/]""")
+_NUMBERED = re.compile(r"^(\d+)([.)])")
 _REFERENCES = re.compile(
     r"""(?P<sign>[@#!$%~&^](?=[\w"{]))"""
     r"""|(?P<scheme>:(?=//))"""
     r"""|(?P<host>\bwww(?=\.))"""
     r"""|(?P<issue>\bGH-(?=\d))"""
-    r"""|(?P<hash>\b[0-9a-f]{4}(?=[0-9a-f]{3,36}\b))""",
+    r"""|(?P<hash>\b[0-9a-f]{7,}\b)""",
     re.IGNORECASE,
 )
 
@@ -60,8 +63,15 @@ def inert(text: str, most: int = CELL_CHARACTERS) -> str:
     """Text that shows as it is and does nothing, in Markdown, in a table's cell and in HTML."""
     text = " ".join(text.split())
     text = text if len(text) <= most else text[: most - 1] + "…"
-    joined = _REFERENCES.sub(lambda match: match[0] + JOINER, text)
-    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", joined)
+    joined = _REFERENCES.sub(_broken, text)
+    escaped = _MARKUP.sub(lambda match: f"&#{ord(match[0])};", joined)
+    return _NUMBERED.sub(lambda match: f"{match[1]}&#{ord(match[2])};", escaped)
+
+
+def _broken(match: re.Match[str]) -> str:
+    if match["hash"]:
+        return JOINER.join(textwrap.wrap(match[0], HASH_CHARACTERS - 1))
+    return match[0] + JOINER
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
@@ -70,8 +80,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Seq
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *rows))
 
 
-def _checks(axes: dict[str, AxisVerdict] | object) -> str:
-    assert isinstance(axes, dict)
+def _checks(axes: Mapping[Axis, AxisVerdict]) -> str:
     return table(
         ("", "Check", "Finding", "Measured", "Bound"),
         [

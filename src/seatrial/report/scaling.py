@@ -149,7 +149,8 @@ def _device(report: RunReport) -> str:
 
 
 def _policy(report: RunReport) -> str:
-    return str(getattr(_performance(report), "policy", ""))
+    times = _performance(report).step_times
+    return times.policy if times else ""
 
 
 # What has to be the same in all runs; "" means that a run does not say.
@@ -159,7 +160,7 @@ _SAME: dict[str, Callable[[RunReport], str]] = {
     "precision": _precision,
     "FLOPs convention": lambda report: _performance(report).convention,
     "device": _device,
-    "warm-up policy": _policy,
+    "policy": _policy,
 }
 
 

@@ -25,13 +25,13 @@ _TITLES = {
 def _spread(size: Size) -> str:
     if len(size.runs) == 1:
         return ""
-    return f"{size.fastest_seconds:.3f}–{size.slowest_seconds:.3f}"
+    return f"{size.fastest_seconds:.3f} to {size.slowest_seconds:.3f} s"
 
 
-def _interval(size: Size) -> str:
+def _efficiency(size: Size) -> str:
     if size.efficiency_low is None or size.efficiency_high is None:
-        return ""
-    return f"{size.efficiency_low:.1%}–{size.efficiency_high:.1%}"
+        return f"{size.efficiency:.1%}"
+    return f"{size.efficiency:.1%} ({100 * size.efficiency_low:.1f}–{100 * size.efficiency_high:.1f})"
 
 
 # Title → what stands under it; a column in which nothing stands is left out.
@@ -39,22 +39,22 @@ _COLUMNS: dict[str, Callable[[Scaling, Size], str]] = {
     "Devices": lambda _, size: f"{size.num_devices:,}",
     "Batch": lambda _, size: f"{size.global_batch_size:,}" if size.global_batch_size else "",
     "Step, s": lambda _, size: f"{size.step_seconds:.3f}",
-    "of runs, s": lambda _, size: _spread(size),
     "Tokens/s": lambda _, size: f"{size.tokens_per_second_total:,.0f}",
-    "per device": lambda _, size: f"{size.tokens_per_second_per_device:,.1f}",
+    "/device": lambda _, size: f"{size.tokens_per_second_per_device:,.1f}",
     "MFU": lambda _, size: f"{size.mfu:.2%}" if size.mfu else "",
-    "Days to 1T": lambda _, size: f"{size.days_to_1t_tokens:,.2f}",
+    "1T, days": lambda _, size: f"{size.days_to_1t_tokens:,.2f}",
     "Speed-up": lambda scaling, size: (
         f"{size.speed_up:.2f} of {size.speed_up_ideal:g}" if scaling.kind in ("strong", "mixed") else ""
     ),
-    "Efficiency": lambda scaling, size: "" if scaling.kind == "one size" else f"{size.efficiency:.1%}",
-    "95% interval": lambda _, size: _interval(size),
+    "Efficiency": lambda scaling, size: "" if scaling.kind == "one size" else _efficiency(size),
 }
+_SPARED = ("/device", "Batch", "1T, days")  # in a narrow table, in this order
 # What tells the runs of a size apart from those of another, below the table.
 _DETAILS: dict[str, Callable[[Size], str]] = {
     "nodes": lambda size: f"{size.num_nodes:,}" if size.num_nodes else "",
     "mesh": lambda size: size.mesh,
     "runs": lambda size: ", ".join(size.runs),
+    "step times": _spread,
 }
 
 
@@ -76,11 +76,11 @@ def details(scaling: Scaling) -> list[str]:
 
 def notes(scaling: Scaling) -> list[str]:
     """What the figures mean nothing without."""
-    found = [scaling.reason]
+    found = [scaling.reason, "Tokens/s of all devices, and of each; 1T: a trillion tokens, without an interruption."]
     if scaling.kind != "one size":
         found.append(
-            "Efficiency: tokens/s per device over that of the smallest size; its 95% interval adds the relative "
-            "errors of both in squares."
+            "Efficiency: tokens/s per device over that of the smallest size, with its 95% interval, in which the "
+            "relative errors of both are added in squares."
         )
     if any(len(size.runs) > 1 for size in scaling.sizes):
         found.append("Several runs of a size: their median, and the fastest and slowest of their step times.")
@@ -91,12 +91,20 @@ def notes(scaling: Scaling) -> list[str]:
 
 
 def text(scaling: Scaling) -> str:
-    """Lines of at most 80 columns, as far as the table allows."""
+    """Lines of at most 80 columns; what does not fit into the table stands in the other formats."""
     titles, rows = columns(scaling)
-    widths = [max(len(row[n]) for row in (titles, *rows)) for n in range(len(titles))]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)]
-    said = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in (*details(scaling), "", *notes(scaling))]
-    return "\n".join([_TITLES[scaling.kind], "", *(line.rstrip() for line in table), "", *said])
+    shown = list(range(len(titles)))
+    widths = [max(len(row[n]) for row in (titles, *rows)) for n in shown]
+    left_out = []
+    for title in _SPARED:
+        if title in titles and sum(widths[n] for n in shown) + 2 * (len(shown) - 1) > WIDTH:
+            shown.remove(titles.index(title))
+            left_out.append(title)
+    table = ["  ".join(row[n].rjust(widths[n]) for n in shown) for row in (titles, *rows)]
+    last = [f"Left out for want of width: {', '.join(left_out)}."] if left_out else []
+    lines = (*details(scaling), "", *notes(scaling), *last)
+    said = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines]
+    return "\n".join([_TITLES[scaling.kind], "", *table, "", *said])
 
 
 def as_markdown(scaling: Scaling) -> str:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from seatrial.metrics import Performance, show_ranges
+from seatrial.report.figures import AS_REPORTED, spelled
 from seatrial.report.gather import RunReport
+from seatrial.spec import METRICS
+from seatrial.verdict import show
+
+MAX_STRAGGLERS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +52,31 @@ def _faults(report: RunReport) -> Section | None:
     )
 
 
-def _attempts(report: RunReport) -> Section | None:
-    completion = report.metrics.completion if report.metrics else None
-    times = report.metrics.performance.step_times if report.metrics else None
-    if completion is None or len(completion.attempts) < 2:
+def _sources(report: RunReport) -> Section | None:
+    if not report.sources:
         return None
+    started = {str(start.facts.get("source", "")): start for start in report.started}
+    rows = []
+    for source in report.sources:
+        start = started.get(source)
+        rows.append((source, f"rank {start.process}" if start else "", start.host if start else ""))
+    against = f"held against {report.against}" if report.against else "held against no configuration"
+    return Section(
+        key="sources",
+        title="Logs",
+        columns=("File", "Process", "Host"),
+        rows=tuple(rows),
+        notes=(f"Read as {report.family or 'unknown'}, {against}.",),
+    )
+
+
+def _attempts(report: RunReport) -> Section | None:
+    if report.metrics is None or len(report.metrics.completion.attempts) < 2:
+        return None
+    times = report.metrics.performance.step_times
     rows = tuple(
         (str(number), f"{a.first_step}–{a.last_step}", f"{a.num_steps:,}")
-        for number, a in enumerate(completion.attempts, 1)
+        for number, a in enumerate(report.metrics.completion.attempts, 1)
     )
     return Section(
         key="attempts",
@@ -62,8 +85,104 @@ def _attempts(report: RunReport) -> Section | None:
         rows=rows,
         numbers=("Recorded",),
         strong=frozenset([times.attempt - 1] if times else []),
-        notes=(f"Speed is measured in attempt {times.attempt}.",) if times else (),
+        notes=(f"Speed is taken from attempt {times.attempt}.",) if times else (),
     )
 
 
-_SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (_faults, _attempts)
+def _reported(report: RunReport) -> Section | None:
+    """What the log says of its own speed beside what follows from its times."""
+    performance = report.metrics.performance if report.metrics else None
+    if performance is None or not performance.reported:
+        return None
+    rows = []
+    for metric, own in performance.reported.items():
+        kind, found = METRICS[metric], performance.estimates.get(metric)
+        computed = found.value if found and found.origin != AS_REPORTED else None
+        unit = kind.unit if kind.unit == "fraction" else ""
+        title = kind.title if kind.unit in ("fraction", "") or kind.unit in kind.title else f"{kind.title}, {kind.unit}"
+        rows.append((
+            title,
+            show(own.value, unit),
+            "" if computed is None else show(computed, unit),
+            "" if computed is None or not computed else f"{own.value / computed - 1:+.1%}",
+        ))  # fmt: skip
+    return Section(
+        key="reported",
+        title="Reported beside recomputed",
+        columns=("Figure", "Reported", "Recomputed", "Difference"),
+        rows=tuple(rows),
+        numbers=("Reported", "Recomputed", "Difference"),
+        notes=tuple(_convention(performance)),
+    )
+
+
+def _convention(performance: Performance) -> list[str]:
+    """How FLOPs are counted, and why so."""
+    used, own = performance.convention, performance.recognised
+    if not used:
+        return ["FLOPs were not counted: that needs a configuration."]
+    per_token = f", {performance.flops_per_token / 1e9:,.2f} GFLOP per token" if performance.flops_per_token else ""
+    said = f"FLOPs are counted {spelled(used)}{per_token}"
+    if own is None:
+        return [f"{said}; the log's own figures show no convention."]
+    off = f"its own figures are off by {abs(own.deviation):.2%}"
+    if own.convention == used:
+        return [f"{said}, as the log does ({off})."]
+    return [f"{said}; the log counts {spelled(own.convention)} ({off})."]
+
+
+def _identities(report: RunReport) -> Section | None:
+    identities = report.metrics.performance.identities if report.metrics else ()
+    return Section(
+        key="identities",
+        title="What has to hold between the figures",
+        columns=("Equation", "Holds", "Finding"),
+        rows=tuple((i.name, _AGREEMENTS[i.agreement], i.sentence) for i in identities),
+        strong=frozenset(n for n, identity in enumerate(identities) if identity.agreement != "agree"),
+    )
+
+
+def _evenness(report: RunReport) -> Section | None:
+    """What a median does not show."""
+    if report.metrics is None:
+        return None
+    performance = report.metrics.performance
+    times, rows = performance.step_times, []
+    if times and times.impossible:
+        rows.append(("Dispatched, not done", f"{show_ranges(times.impossible)}: faster than possible, left out"))
+    if times and times.not_counted:
+        rows.append(("Left out", f"{show_ranges(times.not_counted)}: a profiler ran, or the batch still grew"))
+    if times and times.disturbed:
+        rows.append(("Left out", f"{show_ranges(times.disturbed)}: an evaluation or a checkpoint"))
+    if drift := performance.drift:
+        trend = f"{drift.change:+.1%} from the first to the last third (p = {drift.p:.2g}, Mann–Kendall)"
+        rows.append(("Drift", trend if drift.drifts else f"none: {trend}"))
+    if spikes := performance.spikes:
+        longest = f"{_steps(spikes.count)} far above the median, {show_ranges(spikes.steps)}"
+        rows.append(("Spikes", f"{longest}; they cost {spikes.share_lost:.1%} of the time"))
+    if levels := performance.levels:
+        apart = levels.slow_seconds / levels.fast_seconds - 1
+        rows.append(("Two speeds", f"{levels.share_slow:.0%} of the steps are {apart:.1%} slower than the others"))
+    for slow in performance.stragglers[:MAX_STRAGGLERS]:
+        host = f" on {slow.host}" if slow.host else ""
+        rows.append(("Straggler", f"rank {slow.process}{host}: {slow.slower_by:.1%} slower than the median of all"))
+    if len(performance.stragglers) > MAX_STRAGGLERS:
+        rows.append(("Stragglers", f"{len(performance.stragglers) - MAX_STRAGGLERS} more"))
+    if performance.padding:
+        rows.append(("Padding", f"{performance.padding:.1%} of batch × sequence are no tokens, by the log's count"))
+    return Section(key="evenness", title="How even the steps are", columns=("What", "Finding"), rows=tuple(rows))
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+_AGREEMENTS = {"agree": "yes", "doubt": "doubtful", "contradiction": "no"}
+_SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
+    _faults,
+    _sources,
+    _attempts,
+    _reported,
+    _identities,
+    _evenness,
+)
