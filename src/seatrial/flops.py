@@ -76,6 +76,7 @@ def model_flops_utilization(
 
 
 RECOGNISED_WITHIN = 0.01
+ROUNDING = 0.0002
 PADDED_TO = (128, 256, 512, 1024, 2048, 4096)  # Megatron-LM pads the vocabulary to a multiple of 128 × tensor parallel
 
 
@@ -94,17 +95,23 @@ class Recognised:
 
 def nearest(flops_per_token: float, model: ModelSpec, sequence_length: int) -> Recognised:
     """The convention, and the padding of the vocabulary, that comes nearest to these FLOPs per token."""
-    sizes = {model.vocab_size, *(-(-model.vocab_size // multiple) * multiple for multiple in PADDED_TO)}
-    found = [
-        Recognised(
-            convention=name, flops_per_token=counted, deviation=flops_per_token / counted - 1, vocab_size=vocab_size
-        )
-        for vocab_size in sizes
-        for name, count in CONVENTIONS.items()
-        if (counted := count(replace(model, vocab_size=vocab_size), sequence_length))
-    ]
-    # Padding is believed only where it explains more than the rounding of the log.
-    return min(found, key=lambda r: (round(abs(r.deviation), 3), r.vocab_size, abs(r.deviation)))
+
+    def closest(vocab_sizes: set[int]) -> Recognised:
+        found = [
+            Recognised(
+                convention=name, flops_per_token=counted, deviation=flops_per_token / counted - 1, vocab_size=size
+            )
+            for size in sorted(vocab_sizes)
+            for name, count in CONVENTIONS.items()
+            if (counted := count(replace(model, vocab_size=size), sequence_length))
+        ]
+        return min(found, key=lambda recognised: abs(recognised.deviation))
+
+    plain = closest({model.vocab_size})
+    padded = closest({-(-model.vocab_size // multiple) * multiple for multiple in PADDED_TO})
+    # Padding is believed only where it explains what the rounding of a log does not.
+    explains = abs(plain.deviation) > ROUNDING and abs(padded.deviation) < abs(plain.deviation) / 4
+    return padded if explains else plain
 
 
 def recognise(flops_per_token: float, model: ModelSpec, sequence_length: int) -> Recognised | None:

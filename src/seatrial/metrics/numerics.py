@@ -92,7 +92,6 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
     telling = record_with_losses(own, others)
     losses = [step.loss for step in telling.steps if step.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
-    high = LOSS_SPIKE * _early(finite)
     bad = {
         step.step: step.loss
         for record in (own, *others)
@@ -130,7 +129,7 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         trend=trend,
         share_lower=share,
         trend_p=p,
-        loss_spikes=ranges(s.step for s in telling.steps if s.loss is not None and math.inf > s.loss > high > 0),
+        loss_spikes=_spikes(telling, LOSS_SPIKE * _early(finite)),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         least_before_zero=_least_before_zero(losses),
         initial_skips=skips.initial,
@@ -205,6 +204,14 @@ def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
         if worst is None or off > worst:
             worst, where = off, step.step
     return worst, where
+
+
+def _spikes(record: Record, high: float) -> Ranges:
+    """Steps with a finite loss above that; not those from which a run falls at the start."""
+    found = [step for step in record.steps if step.loss is not None and math.isfinite(step.loss)]
+    above = [step.loss is not None and step.loss > high > 0 for step in found]
+    start = above.index(False) if False in above else len(above)
+    return ranges(step.step for step, is_above in zip(found[start:], above[start:], strict=True) if is_above)
 
 
 def _least_before_zero(losses: Sequence[float]) -> float | None:

@@ -1,0 +1,178 @@
+"""The loss and the gradient of foreign logs: each rule by itself, with the answer of the verdict."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seatrial import events
+from seatrial.metrics import Numerics, record_that_counts, records
+from seatrial.metrics.numerics import measure_numerics
+from seatrial.spec import Data, RunSpec
+from seatrial.verdict import Check
+from seatrial.verdict.numerics import judge_numerics
+from tests.streams import falling, make_spec, steps
+
+SPEC = make_spec(steps=100)
+
+
+def measured(run: list[events.Event]) -> Numerics:
+    found = records(run)
+    own = record_that_counts(found)
+    return measure_numerics(own, [record for record in found.values() if record is not own])
+
+
+def log(change: Callable[[int], dict[str, Any]], process: int = 0, **of_steps: Any) -> list[events.Event]:
+    run = steps(SPEC, process, **of_steps)
+    return [replace(step, **change(step.step)) for step in run]
+
+
+def check(run: list[events.Event], name: str, spec: RunSpec | None = SPEC) -> Check:
+    (match,) = [check for check in judge_numerics(measured(run), spec) if check.name == name]
+    return match
+
+
+def skipping(skips: Callable[[int], float]) -> Callable[[int], dict[str, Any]]:
+    """Megatron's line of a step that the loss scale skipped has no loss."""
+    return lambda n: {"reported": {"skipped_steps": skips(n)}} | ({"loss": None} if skips(n) else {})
+
+
+def test_skips_in_search_of_a_loss_scale_are_normal() -> None:
+    run = log(skipping(lambda n: float(n < 17)))
+    found = measured(run)
+    assert (found.initial_skips, found.later_skips, found.num_expected, found.num_losses) == (17, 0, 83, 83)
+    assert check(run, "loss reported").status == "pass"
+    assert check(run, "steps skipped").status == "pass"
+    assert "17 in search of a loss scale" in check(run, "steps skipped").sentence
+
+
+@pytest.mark.parametrize(
+    ("later", "status"), [((50,), "pass"), ((50, 60, 70), "inconclusive"), (tuple(range(40, 50)), "fail")]
+)
+def test_skips_after_that_are_not(later: tuple[int, ...], status: str) -> None:
+    run = log(lambda n: {"reported": {"skipped_steps": float(n < 3 or n in later)}})
+    assert check(run, "steps skipped").status == status
+
+
+def test_a_log_of_every_tenth_step_counts_all_ten() -> None:
+    run = [step for step in log(lambda n: {"reported": {"skipped_steps": 6.0 * (n == 50)}}) if step.step % 10 == 0]
+    found = measured(run)
+    assert (found.later_skips, found.steps_covered) == (6, 100)
+    assert check(run, "steps skipped").status == "fail"
+
+
+def test_a_loss_scale_that_is_never_found_fails() -> None:
+    assert check(log(skipping(lambda n: float(n < 60))), "steps skipped").status == "fail"
+    assert check(log(skipping(lambda n: 1.0)), "loss reported").status == "fail"
+
+
+def test_a_loss_that_is_missing_without_a_word_of_skips_is_missing() -> None:
+    run = log(lambda n: {"loss": None} if n < 5 else {})
+    assert check(run, "loss reported").status == "fail"
+    late = log(lambda n: {"reported": {"skipped_steps": float(n < 3)}} | ({"loss": None} if n > 90 else {}))
+    assert check(late, "loss reported").status == "fail"
+
+
+def test_steps_that_the_framework_counts_as_nan_fail() -> None:
+    run = log(lambda n: {"reported": {"nan_steps": float(n == 40), "skipped_steps": 0.0}})
+    assert check(run, "steps skipped").status == "fail"
+    assert [c.name for c in judge_numerics(measured(log(lambda n: {})), SPEC)].count("steps skipped") == 0
+
+
+def test_a_loss_scale_that_collapses_fails_and_one_that_is_fixed_does_not() -> None:
+    def scaled(n: int) -> dict[str, Any]:
+        return {"reported": {"loss_scale": max(1.0, 2.0 ** (16 - n)), "skipped_steps": float(n == 5)}}
+
+    assert check(log(scaled), "steps skipped").status == "fail"
+    fixed = log(lambda n: {"reported": {"loss_scale": 1.0, "skipped_steps": 0.0}})
+    assert check(fixed, "steps skipped").status == "pass"
+
+
+def test_the_loss_comes_from_the_lowest_process_that_reports_one() -> None:
+    first = log(lambda n: {"loss": None})  # the first stage of a pipeline
+    last = log(lambda n: {}, process=3)
+    run = events.merge([first, last])
+    found = measured(run)
+    assert (found.loss_process, found.num_losses, found.num_comparable) == (3, 100, 0)
+    assert check(run, "loss reported").status == "pass"
+    assert check(run, "loss trend").status == "pass"
+    assert check(run, "processes agree").status == "not_applicable"
+    assert check(first, "loss reported").status == "fail"
+    assert check(first, "loss reported").sentence == "No process reports a loss."
+    other = events.merge([first, last, log(lambda n: {"loss": falling(n) * 1.1}, process=2)])
+    assert check(other, "processes agree").status == "fail"
+
+
+ON_SYNTHETIC = replace(SPEC, data=Data(kind="synthetic"))
+
+
+def memorised(n: int) -> float:
+    return round(10.4 * 0.8**n, 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "text", "synthetic", "unknown"),
+    [
+        (lambda n: 0.0, "fail", "fail", "fail"),
+        (memorised, "fail", "not_applicable", "inconclusive"),
+        (lambda n: 0.0 if n == 99 else memorised(n // 4), "fail", "not_applicable", "inconclusive"),
+        (lambda n: 0.0 if n > 40 else falling(n), "fail", "inconclusive", "inconclusive"),
+        (lambda n: 0.0 if n == 30 else falling(n), "fail", "inconclusive", "inconclusive"),
+        (lambda n: 5.0, "fail", "inconclusive", "inconclusive"),
+        (lambda n: 5.0 + 0.01 * math.sin(7 * n), "inconclusive", "not_applicable", "inconclusive"),
+        (falling, "pass", "pass", "pass"),
+        (lambda n: 1e3 if n == 50 else memorised(n), "fail", "inconclusive", "inconclusive"),
+        (lambda n: memorised(n) if n < 90 else 8.0 + n, "fail", "fail", "fail"),
+    ],
+)
+def test_a_loss_of_0(loss: Callable[[int], float], text: str, synthetic: str, unknown: str) -> None:
+    run = log(lambda n: {}, loss=loss)
+    found = [check(run, "loss trend", spec).status for spec in (SPEC, ON_SYNTHETIC, None)]
+    assert found == [text, synthetic, unknown]
+
+
+def test_a_single_loss_of_0_is_not_applicable_on_synthetic_data() -> None:
+    line = [events.Step(step=49, seconds=7.908, loss=0.0)]
+    assert [check(line, "loss trend", spec).status for spec in (ON_SYNTHETIC, SPEC)] == [
+        "not_applicable", "inconclusive",
+    ]  # fmt: skip
+
+
+def test_a_trend_comes_with_its_p_value() -> None:
+    rng = random.Random(5)
+    noise = [measured(log(lambda n: {}, loss=lambda n: rng.gauss(5, 0.2))).trend_p or 0.0 for _ in range(100)]
+    assert 0.3 < sum(noise) / len(noise) < 0.7
+    fell = measured(log(lambda n: {}))
+    assert fell.trend_p is not None
+    assert fell.trend_p < 1e-6
+    assert "by chance" in check(log(lambda n: {}), "loss trend").evidence[0]
+
+
+def test_a_perplexity_is_exp_of_the_loss() -> None:
+    sound = log(lambda n: {"loss": round(falling(n), 3), "reported": {"perplexity": round(math.exp(falling(n)), 3)}})
+    assert check(sound, "perplexity").status == "pass"
+    wrong = log(lambda n: {"reported": {"perplexity": math.exp(falling(n)) * (1.1 if n == 12 else 1)}})
+    assert check(wrong, "perplexity").status == "inconclusive"
+    assert "at step 12" in check(wrong, "perplexity").sentence
+
+
+@pytest.mark.parametrize(
+    ("norm", "status"),
+    [
+        (lambda n: 1.0, "pass"),
+        (lambda n: 40.0 if n == 9 else 1.0, "pass"),
+        (lambda n: 8.0 * 0.9**n, "pass"),
+        (lambda n: 1.0 if n < 60 else 20.0, "inconclusive"),
+        (lambda n: 1.1**n, "fail"),
+        (lambda n: 0.0, "fail"),
+        (lambda n: math.nan if n == 99 else 1.0, "fail"),
+        (lambda n: None, "not_applicable"),
+    ],
+)
+def test_the_gradient_norm(norm: Callable[[int], float | None], status: str) -> None:
+    assert check(log(lambda n: {}, grad_norm=norm), "gradient finite").status == status
