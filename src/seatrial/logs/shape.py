@@ -56,11 +56,16 @@ def learn(
         if start < position:
             return None
         value = re.escape(line[start:end]) if name in constant else _TIME if name == "time" else _VALUE
+        if value is _VALUE and not line[end:].strip():
+            value = _last(line[start:end])
         pattern += [_blind(line[position:start]), value]
         position = end
     pattern.append(_blind(line[position:].rstrip()) + r"\s*")
-    read = {name: (n, _reader(line[start:end], name, field)) for n, (start, end, name, field) in enumerate(spans)}
-    when, _ = read.pop("time", (None, None))
+    read = {
+        name: (n, _reader(line[start:end], name, field), field.per if field else 1.0)
+        for n, (start, end, name, field) in enumerate(spans)
+    }
+    when, *_ = read.pop("time", (None,))
     total = reading.values.get("total") if "total" in constant else None
     return Shape(
         match=re.compile("".join(pattern)).fullmatch,
@@ -70,7 +75,15 @@ def learn(
     )
 
 
-def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read]]) -> Callable[[Sequence[str]], Any]:
+def _last(text: str) -> str:
+    """A value with which the line ends: one with fewer decimals, or without its unit, may have been cut."""
+    if text.isdigit():
+        return _VALUE
+    decimals = re.fullmatch(r"[^.]*\.(\d+)(\D*)", text)
+    return rf"([^ ,|]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
+
+
+def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read, float]]) -> Callable[[Sequence[str]], Any]:
     """A function from the groups of a match to the template with the values that they hold.
 
     It is compiled from a dictionary display, as `dataclasses` makes its methods: a loop takes three times as long. Only
@@ -84,9 +97,8 @@ def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read]]) ->
             known[f"v_{name}"] = value
             expression = f"v_{name}"
             if name in read:
-                place, reader = read[name]
-                known[f"r_{name}"] = reader
-                expression = f"r_{name}(groups[{place}])"
+                place, known[f"r_{name}"], per = read[name]
+                expression = f"r_{name}(groups[{place}])" + (f" / {per!r}" if per != 1.0 else "")
             elif isinstance(value, dict):
                 expression = display(value)
             parts.append(f"{name!r}: {expression}")
@@ -112,7 +124,7 @@ def _reader(text: str, name: str, field: Field | None) -> Read:
         return int
     if field.part or field.missing is not None or not _is_plain(text):
         return partial(_exact, field)
-    return float if field.per == 1.0 else partial(_divided, field.per)
+    return float
 
 
 def _is_plain(text: str) -> bool:
@@ -123,12 +135,8 @@ def _is_plain(text: str) -> bool:
     return True
 
 
-def _divided(per: float, text: str) -> float:
-    return float(text) / per
-
-
 def _exact(field: Field, text: str) -> float:
     value = quantity(text, field.part)
     if value is None or value == field.missing:
         raise ValueError("not a number")
-    return value / field.per
+    return value
