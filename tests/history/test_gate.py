@@ -54,6 +54,18 @@ def test_a_slower_run_never_passes_whatever_the_noise(tmp_path: Path) -> None:
     assert passed <= 3
 
 
+def test_times_that_are_rounded_are_no_surer_than_their_digits(tmp_path: Path) -> None:
+    """Around 28 s in whole tenths: half of a tenth either way, in both runs, is 0.36 % more of doubt."""
+    runs = [loaded(tmp_path / name, seed=n) for n, name in enumerate("ab")]
+    tenths = np.round(28 + np.random.default_rng(7).normal(0, 0.3, size=26), 1)
+    widths = []
+    for times in (tenths + 1e-7 * np.arange(26), tenths):
+        a, b = (replace(run, steady_seconds=times) for run in runs)
+        gate = judge_slowdown(compare(a, b), 0.03)
+        widths.append(gate.high - gate.low)
+    assert math.isclose(widths[1] - widths[0], 4 * 0.05 / 28, rel_tol=0.1)
+
+
 def other_outcome(run: LoadedRun, outcome: str) -> LoadedRun:
     return replace(run, verdict=replace(run.verdict, outcome=outcome))
 

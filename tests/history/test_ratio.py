@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
+from seatrial.metrics.interval import estimate
 
 
 def series(rng: np.random.Generator, n: int, *, neighbours: float = 0.0, noise: float = 0.02) -> np.ndarray:
@@ -19,12 +20,20 @@ def series(rng: np.random.Generator, n: int, *, neighbours: float = 0.0, noise: 
     return np.exp(noise * values[50:])
 
 
+def compared(a: np.ndarray, b: np.ndarray) -> Ratio:
+    """The ratio as two runs are compared by: the wider of the two intervals."""
+    one, other = (estimate(values) for values in (a, b))
+    resampled = ratio_of_medians(a, b)
+    ratio = ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
+    return ratio.widened(resampled.low, resampled.high)
+
+
 @pytest.mark.parametrize(("n", "neighbours"), [(10, 0.0), (10, 0.5), (20, 0.5), (40, 0.0), (100, 0.5)])
 def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(n: int, neighbours: float) -> None:
     rng = np.random.default_rng(n + int(10 * neighbours))
     held = 0
     for _ in range(150):
-        ratio = ratio_of_medians(series(rng, n, neighbours=neighbours), 1.03 * series(rng, n, neighbours=neighbours))
+        ratio = compared(series(rng, n, neighbours=neighbours), 1.03 * series(rng, n, neighbours=neighbours))
         held += ratio.low <= 1.03 <= ratio.high
     assert held / 150 >= 0.89  # of 95 %, and what neighbours cost
 
@@ -47,13 +56,15 @@ def test_the_same_series_twice_is_a_ratio_of_one() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
-def test_few_steps_give_an_interval_of_all_that_was_seen(n: int) -> None:
+def test_few_steps_give_no_more_than_was_seen(n: int) -> None:
     a, b = series(np.random.default_rng(2), n), 2 * series(np.random.default_rng(3), n)
     ratio = ratio_of_medians(a, b)
     assert ratio.low <= ratio.value <= ratio.high
     assert math.isclose(ratio.value, float(np.median(b) / np.median(a)))
     assert b.min() / a.max() * 0.999 <= ratio.low
     assert ratio.high <= b.max() / a.min() * 1.001
+    both = compared(a, b)
+    assert both.low <= ratio.low <= ratio.high <= both.high
 
 
 def test_intervals_add_in_squares() -> None:
@@ -66,6 +77,10 @@ def test_intervals_add_in_squares() -> None:
     assert math.isclose(ratio.high, 2 * math.exp(0.05))
     exact = ratio_of_intervals((4.0, 4.0, 4.0), (2.0, 2.0, 2.0))
     assert exact == Ratio(value=0.5, low=0.5, high=0.5)
+
+
+def test_rounding_is_allowed_for() -> None:
+    assert Ratio(value=1.0, low=1.0, high=1.0).rounded(0.01) == Ratio(value=1.0, low=1 / 1.01, high=1.01)
 
 
 def test_the_inverse_turns_the_interval_around() -> None:

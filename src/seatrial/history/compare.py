@@ -16,6 +16,7 @@ from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
 from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
 from seatrial.metrics import Estimate
+from seatrial.metrics.interval import relative_rounding
 from seatrial.presets import architecture
 from seatrial.spec import METRICS
 
@@ -45,6 +46,11 @@ def _precision(run: LoadedRun) -> Any:
     return (run.spec.precision.compute_dtype, run.spec.precision.quantization) if run.spec else None
 
 
+def _policy(run: LoadedRun) -> Any:
+    times = run.metrics.performance.step_times
+    return times.policy if times else None
+
+
 IDENTITIES = (
     Identity(name="model", read=_model, spoils={"step_seconds", "tokens_per_second_per_device"}),
     Identity(
@@ -58,6 +64,7 @@ IDENTITIES = (
         read=lambda run: run.metrics.performance.convention or None,
         spoils={"tflops_per_second_per_device", "mfu"},
     ),
+    Identity(name="policy of which steps count", read=_policy, spoils=set(_OF_STEP_TIMES)),
 )
 
 
@@ -191,27 +198,29 @@ def _change(metric: str, a: LoadedRun, b: LoadedRun, spoilt: str) -> Change:
 
 
 def _ratio(metric: str, a: LoadedRun, b: LoadedRun, one: Estimate, other: Estimate) -> Ratio:
-    """From the step times where both runs have them and the metric follows from them; else from the two intervals."""
-    from_times = all(len(run.steady_seconds) for run in (a, b)) and all(_of_times(metric, run) for run in (a, b))
-    if metric not in _OF_STEP_TIMES or not from_times:
-        return ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
+    """From the two intervals; where both follow from the times of the steps, no surer than these times are."""
+    ratio = ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
+    if not all(_of_times(metric, run) for run in (a, b)):
+        return ratio
     times = ratio_of_medians(a.steady_seconds, b.steady_seconds)
-    if METRICS[metric].better == "lower":
-        return times
-    rate = times.inverse
-    return rate.scaled(other.value / one.value / rate.value)
+    if METRICS[metric].better == "higher":
+        times = times.inverse  # a rate; its factor, the work of a step, is exact
+    scale = ratio.value / times.value
+    rounding = sum(relative_rounding(run.steady_seconds) for run in (a, b))
+    return ratio.widened(times.low * scale, times.high * scale).rounded(rounding)
 
 
 def _of_times(metric: str, run: LoadedRun) -> bool:
     """Whether the metric is the median of the steady step times in other units, and not a log's own figure."""
     performance = run.metrics.performance
-    step, times = performance.estimates.get("step_seconds"), performance.step_times
-    own = performance.estimates[metric]
+    own, step, times = performance.estimates[metric], performance.estimates.get("step_seconds"), performance.step_times
     return (
-        step is not None
+        metric in _OF_STEP_TIMES
+        and len(run.steady_seconds) > 0
+        and step is not None
         and times is not None
-        and not getattr(own, "origin", "")
-        and not getattr(step, "origin", "")
+        and not own.origin
+        and not step.origin
         and math.isclose(step.value, times.median, rel_tol=1e-9)
     )
 

@@ -104,7 +104,8 @@ def _steady(attempts: Sequence[Sequence[events.Step]], metrics: Metrics) -> Seco
     nothing = np.array([], dtype=np.float64)
     if times is None or not 1 <= times.attempt <= len(attempts):
         return nothing
-    left_out = {step for first, last in times.disturbed for step in range(first, last + 1)}
+    ranges = (*times.disturbed, *times.not_counted, *times.impossible)
+    left_out = {step for first, last in ranges for step in range(first, last + 1)}
     seconds = np.array(
         [
             step.seconds

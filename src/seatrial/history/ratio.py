@@ -13,7 +13,6 @@ Seconds = NDArray[np.float64]
 BLOCK = 5  # neighbouring steps resemble each other, so they are drawn together
 RESAMPLES = 2000
 MOST_AT_ONCE = 2_000_000  # numbers drawn, to bound the memory
-INTERVAL_Z = 1.96  # 95%
 SEED = 20_240_229
 
 
@@ -29,8 +28,13 @@ class Ratio:
     def inverse(self) -> Ratio:
         return Ratio(value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
-    def scaled(self, factor: float) -> Ratio:
-        return Ratio(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+    def widened(self, low: float, high: float) -> Ratio:
+        """With an interval that reaches to both ends, if it does not already."""
+        return Ratio(value=self.value, low=min(self.low, low), high=max(self.high, high))
+
+    def rounded(self, share: float) -> Ratio:
+        """With an interval that allows for rounding by that share of the value."""
+        return Ratio(value=self.value, low=self.low / (1 + share), high=self.high * (1 + share))
 
 
 def ratio_of_intervals(
@@ -48,25 +52,16 @@ def ratio_of_intervals(
 
 
 def ratio_of_medians(a: Seconds, b: Seconds) -> Ratio:
-    """median(b) ÷ median(a) of two series of step times.
+    """median(b) ÷ median(a) of two series of step times, with the interval that resampling blocks gives (Künsch 1989).
 
-    The interval is the wider of two. Resampled blocks (Künsch 1989) know that steps resemble their neighbours, but are
-    too narrow for few steps; order statistics are right for few steps, but take them for independent. Deterministic:
-    the generator is seeded.
+    It sees that steps resemble their neighbours, but is too narrow for few steps: take the wider of this and
+    `ratio_of_intervals`. Deterministic: the generator is seeded.
     """
-    ordered = ratio_of_intervals(_order_interval(a), _order_interval(b))
     rng = np.random.Generator(np.random.PCG64(SEED))
     resampled = _resampled_medians(b, rng) / _resampled_medians(a, rng)
     low, high = (float(end) for end in np.percentile(resampled, [2.5, 97.5]))
-    return Ratio(value=ordered.value, low=min(low, ordered.low), high=max(high, ordered.high))
-
-
-def _order_interval(values: Seconds) -> tuple[float, float, float]:
-    """The median and the order statistics between which it lies with 95%, whatever the distribution."""
-    ordered, n = np.sort(values), len(values)
-    spread = INTERVAL_Z * math.sqrt(n) / 2
-    low, high = max(1, math.floor(n / 2 - spread)), min(n, math.ceil(n / 2 + 1 + spread))
-    return float(np.median(ordered)), float(ordered[low - 1]), float(ordered[high - 1])
+    value = float(np.median(b) / np.median(a))
+    return Ratio(value=value, low=min(low, value), high=max(high, value))
 
 
 def _resampled_medians(values: Seconds, rng: np.random.Generator) -> Seconds:
