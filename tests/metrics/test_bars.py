@@ -1,0 +1,170 @@
+"""Speed against what the configuration expects: the interval decides, and a slower run never does better."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seatrial import events
+from seatrial.metrics import Performance, record_that_counts, records
+from seatrial.metrics.performance import measure_performance
+from seatrial.presets import MODELS
+from seatrial.spec import Batch, Expectation, RunSpec, Topology
+from seatrial.verdict import Check
+from seatrial.verdict.performance import judge_performance
+from tests.streams import make_spec, steps
+
+TOKENS = "tokens_per_second_per_device"
+
+
+def measured(run: Sequence[events.Event], spec: RunSpec | None) -> Performance:
+    found = records(run)
+    own = record_that_counts(found)
+    return measure_performance(run, spec, own, [record for record in found.values() if record is not own])
+
+
+def judged(run: Sequence[events.Event], spec: RunSpec | None, *, tolerance: float = 0.05) -> list[Check]:
+    return judge_performance(measured(run, spec), spec, rehearsal=False, tolerance=tolerance)
+
+
+def expecting(metric: str, value: float, tolerance: float | None = None, **changes: Any) -> RunSpec:
+    return make_spec(expectations=[Expectation(metric=metric, value=value, tolerance=tolerance)], **changes)
+
+
+def status(seconds: Callable[[int], float | None], spec: RunSpec) -> str:
+    (found,) = judged(steps(spec, seconds=seconds), spec)
+    return found.status
+
+
+def test_a_slow_down_beyond_the_tolerance_is_caught_and_one_within_is_not() -> None:
+    rng = random.Random(1)
+    for tolerance in (0.0, 0.02, 0.05):
+        spec = expecting("step_seconds", 0.5, tolerance, steps=60)
+        for slower in (0.01, 0.03, 0.05, 0.10):
+            noise = {n: rng.lognormvariate(0, 0.004) for n in range(60)}
+            found = status(lambda n, s=slower, m=noise: 0.5 * (1 + s) * m[n], spec)
+            if slower >= tolerance + 0.01:
+                assert found == "fail"
+            elif slower <= tolerance - 0.01:
+                assert found == "pass"
+            else:
+                assert found != "pass" or slower <= tolerance
+
+
+def test_a_faster_run_passes() -> None:
+    for metric, value in (("step_seconds", 0.5), (TOKENS, 1024.0)):
+        assert status(lambda n: 0.3, expecting(metric, value, 0.0)) == "pass"
+
+
+def test_one_checkpoint_that_is_not_told_turns_no_healthy_run_inconclusive() -> None:
+    spec = expecting("step_seconds", 0.5, steps=60)
+    (found,) = judged(steps(spec, seconds=lambda n: 40.0 if n == 30 else 0.5 + n % 3 / 1000), spec)
+    assert found.status == "pass"
+    assert any("slow steps, up to 40 s: step 30; they cost" in line for line in found.evidence)
+
+
+def test_a_run_that_drifts_over_the_bar_is_inconclusive_and_drift_is_always_named() -> None:
+    spec = expecting("step_seconds", 0.5, 0.0, steps=90)
+
+    def drifting(first: float, last: float) -> Check:
+        (found,) = judged(steps(spec, seconds=lambda n: first + (last - first) * n / 90 + n % 4 / 1000), spec)
+        return found
+
+    near, slow, fast = drifting(0.45, 0.52), drifting(0.6, 0.9), drifting(0.3, 0.4)
+    assert near.status == "inconclusive"
+    assert (slow.status, fast.status) == ("fail", "pass")
+    assert "the speed drifts across the bound" in near.evidence
+    for found in (near, slow, fast):
+        assert any(line.startswith("the run became slower") for line in found.evidence)
+
+
+def test_few_lines_are_inconclusive_however_many_steps_they_stand_for() -> None:
+    spec = expecting("step_seconds", 0.5, steps=100)
+    run = [step for step in steps(spec, first=1, last=100) if step.step % 10 == 0]
+    (found,) = judged(run, spec)
+    assert found.status == "inconclusive"
+    assert found.evidence[0] == "only 7 steps count; 10 are needed"
+
+
+def test_two_speeds_in_turn_are_named() -> None:
+    spec = expecting("step_seconds", 0.5, steps=60)
+    (found,) = judged(steps(spec, seconds=lambda n: 0.4 if n % 2 else 0.8), spec)
+    assert found.status == "inconclusive"
+    assert any(line.startswith("two speeds in turn: 0.400 s and 0.800 s") for line in found.evidence)
+
+
+def test_what_is_not_measured_fails_and_without_a_bar_or_a_configuration_nothing_is_judged() -> None:
+    spec = expecting("mfu", 0.4, device=None)
+    (found,) = judged(steps(spec), spec)
+    assert (found.status, found.sentence.split(":")[0]) == ("fail", "Not measured")
+    for config, why in ((make_spec(), "expects no speed"), (None, "no configuration to hold it against")):
+        (found,) = judged(steps(make_spec()), config)
+        assert found.status == "not_applicable"
+        assert why in found.sentence
+
+
+def test_making_every_step_slower_never_helps() -> None:
+    rng = random.Random(2)
+    for _ in range(40):
+        metric, value = rng.choice([("step_seconds", 0.5), (TOKENS, 1024.0), ("mfu", 7.6e-7)])
+        spec = expecting(metric, value, rng.choice([0.0, 0.02, 0.05]), steps=rng.randrange(8, 60))
+        noise, trend = rng.choice([0.0, 0.002, 0.02, 0.2]), rng.choice([0.0, 0.0, 0.002, -0.002])
+        base = {n: 0.5 * rng.uniform(0.9, 1.1) * rng.lognormvariate(trend * n, noise) for n in range(spec.steps)}
+        factors = (0.8, 0.95, 1.0, 1.03, 1.06, 1.3, 3.0)
+        found = [status(lambda n, f=factor, b=base: b[n] * f, spec) for factor in factors]
+        assert found[-1] != "pass"
+        failed = found.index("fail") if "fail" in found else len(found)
+        assert "pass" not in found[failed:]
+
+
+LLAMA_8B = make_spec(
+    steps=40,
+    model=MODELS["llama3.1-8b"],
+    batch=Batch(sequence_length=8192, global_batch_size=128, micro_batch_size=2),
+    topology=Topology(num_nodes=1, devices_per_node=8, device="mi300x"),
+    expectations=[
+        Expectation(metric=TOKENS, value=6500.0),
+        Expectation(metric="step_seconds", value=12.0),
+    ],
+)
+
+
+def test_a_run_that_meets_both_of_two_bars_that_differ_passes_and_is_told_so() -> None:
+    run = [
+        replace(step, seconds=10.922, reported={TOKENS: 12_001.0})
+        for step in steps(LLAMA_8B, loss=lambda n: 5 - n / 50)
+    ]
+    figures, tokens, time = judged(run, LLAMA_8B)
+    assert [c.status for c in (figures, tokens, time)] == ["pass", "pass", "pass"]
+    assert figures.axis == "numerics"
+    told = "the bars differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s"
+    assert told in tokens.evidence
+    slow = [replace(step, seconds=20.165, reported={TOKENS: 6500.1}) for step in run]
+    assert [c.status for c in judged(slow, LLAMA_8B)] == ["pass", "pass", "fail"]
+
+
+def test_a_log_of_another_batch_or_model_is_not_passed() -> None:
+    run = steps(LLAMA_8B, seconds=lambda n: 10.922)
+    half = [replace(step, reported={TOKENS: 6000.0}) for step in run]
+    smaller = [replace(step, reported={"tflops_per_second_per_device": 100.0}) for step in run]
+    other = [replace(step, reported={"global_batch_size": 64.0}) for step in run]
+    for wrong in (half, smaller, other):
+        assert judged(wrong, LLAMA_8B)[0].status == "fail"
+    unknown = [replace(step, reported={"tflops_per_second_per_device": 800.0}) for step in run]
+    assert judged(unknown, LLAMA_8B)[0].status == "inconclusive"
+
+
+@pytest.mark.parametrize("figure", [TOKENS, "tflops_per_second_per_device", "mfu", "memory_fraction", "seconds"])
+def test_a_figure_that_is_not_a_number_is_not_passed(figure: str) -> None:
+    for at in (0, 20, 39):
+        run = [
+            step if step.step != at
+            else replace(step, seconds=math.nan) if figure == "seconds" else replace(step, reported={figure: math.nan})
+            for step in steps(LLAMA_8B, seconds=lambda n: 10.922)
+        ]  # fmt: skip
+        assert judged(run, LLAMA_8B)[0].status == "fail"
