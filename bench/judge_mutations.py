@@ -9,8 +9,8 @@ known whether the run is still good. Three figures come out, and the first has t
   named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence
   false alarm   a good run, or one whose log is only decorated, that is not passed
 
-`--all` makes every mutation of every family instead of 200, `--show` prints the right answers too. The log of a wrong one
-is kept. Each goes through a file and `logs.read`, as it does for `seatrial judge`.
+`--all` makes every mutation of every family instead of 200, `--show` prints the right answers too. The log of a wrong
+one is kept. Each goes through a file and `logs.read`, as it does for `seatrial judge`.
 """
 
 from __future__ import annotations

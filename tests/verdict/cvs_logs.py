@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from seatrial import flops
 from seatrial.presets import MODELS
@@ -23,6 +24,10 @@ def rising(step: int) -> float:
 def jitter(step: int) -> float:
     """A factor within half a percent of 1."""
     return 1 + (step * 7 % 11 - 5) / 1000
+
+
+def _clock(seconds: float) -> str:
+    return (datetime(2026, 10, 1, 10) + timedelta(seconds=seconds)).isoformat(sep=" ", timespec="seconds")
 
 
 def megatron_spec(*expectations: Expectation) -> RunSpec:
@@ -45,12 +50,13 @@ def megatron(
 ) -> list[str]:
     """What ROCm's train_llama3.sh writes: iteration lines, and four lines that sum them up."""
     lines = ["training starts: 8 ranks"]
-    tflops = tokens * tflop_per_token(megatron_spec())
+    tflops, clock = tokens * tflop_per_token(megatron_spec()), 0.0
     for step in range(1, iterations + 1):
         value = loss(step)
+        clock += step_ms * jitter(step) / 1000
         told = "" if value is None else f" lm loss: {value:.6E} |"
         lines.append(
-            f" [2026-10-01 10:{step // 60:02}:{step % 60:02}] iteration {step:8d}/{STEPS:8d} | consumed samples: "
+            f" [{_clock(clock)}] iteration {step:8d}/{STEPS:8d} | consumed samples: "
             f"{128 * step:12d} | elapsed time per iteration (ms): {step_ms * jitter(step):.1f} | mem usages: 0.5462 | "
             f"throughput per GPU (TFLOP/s/GPU): {tflops:.1f} | learning rate: 1.000000E-04 | global batch size:   128 |"
             f"{told} loss scale: 1.0 | grad norm: 1.571 | number of skipped iterations:   0 |"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
+from seatrial import logs
+from seatrial.metrics import measure
 from seatrial.spec import Expectation, RunSpec
-from seatrial.verdict import Check
+from seatrial.verdict import Check, judge
 from seatrial.verdict.cvs_compat import MISTAKES, CvsAnswer, judge_like_cvs, to_dict, unseen
 from tests.verdict.cvs_logs import STEPS, falling, maxtext, maxtext_spec, megatron, megatron_spec, rising
 
@@ -29,11 +32,16 @@ def nan_from(step: int) -> Callable[[int], float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A log, what CVS answers (its verdict and how many complaints), and by which of its mistakes."""
+    """A log, what CVS answers (its verdict and how many complaints), by which of its mistakes, and what is right.
+
+    `ours` are the outcomes that are right, `named` what such an answer has to say.
+    """
 
     name: str
     spec: RunSpec
     log: list[str]
+    ours: tuple[str, ...]
+    named: str
     verdict: str
     complaints: int = 0
     mistakes: tuple[str, ...] = ()
@@ -41,56 +49,84 @@ class Case:
 
 CASES = [
     Case(
-        name="megatron barely good enough in tokens/s, far too slow in ms", spec=MEGATRON,
+        name="megatron barely good enough in tokens/s, far too slow in ms",
+        ours=("fail",), named="expected is at most 12",
+        spec=MEGATRON,
         log=megatron(step_ms=20165.0, tokens=6501.0), verdict="pass", mistakes=("direction",),
     ),
     Case(
-        name="megatron much faster than asked for", spec=MEGATRON,
+        name="megatron much faster than asked for",
+        ours=("pass",), named="as fast as expected",
+        spec=MEGATRON,
         log=megatron(step_ms=10922.7, tokens=12000.1), verdict="fail", complaints=11, mistakes=("direction",),
     ),
     Case(
-        name="megatron loses its loss from iteration 4 on", spec=MEGATRON,
+        name="megatron loses its loss from iteration 4 on",
+        ours=("fail",), named="steps report a loss",
+        spec=MEGATRON,
         log=megatron(step_ms=12100.0, tokens=10832.0, loss=lambda step: falling(step) if step < 4 else None),
         verdict="pass",
     ),
     Case(
-        name="megatron loss rises", spec=MEGATRON,
+        name="megatron loss rises",
+        ours=("fail",), named="loss rises",
+        spec=MEGATRON,
         log=megatron(step_ms=12100.0, tokens=10832.0, loss=rising), verdict="pass",
     ),
     Case(
-        name="megatron stands still after iteration 5", spec=MEGATRON,
+        name="megatron stands still after iteration 5",
+        ours=("fail", "no_progress"), named="after step 5",
+        spec=MEGATRON,
         log=megatron(step_ms=12100.0, tokens=10832.0, iterations=5, summary=False),
         verdict="fail", complaints=1, mistakes=("no cause",),
     ),
     Case(
-        name="megatron dies of memory after iteration 5", spec=MEGATRON,
+        name="megatron dies of memory after iteration 5",
+        ours=("died",), named="out of memory",
+        spec=MEGATRON,
         log=megatron(step_ms=12100.0, tokens=10832.0, iterations=5, summary=False, after=OOM),
         verdict="fail", complaints=1, mistakes=("no cause",),
     ),
     Case(
-        name="maxtext loss rises", spec=MAXTEXT, log=maxtext(MAXTEXT, loss=rising), verdict="pass",
+        name="maxtext loss rises",
+        ours=("fail",), named="loss rises",
+        spec=MAXTEXT, log=maxtext(MAXTEXT, loss=rising),
+        verdict="pass",
     ),
     Case(
-        name="maxtext loss is 0 throughout", spec=MAXTEXT, log=maxtext(MAXTEXT, loss=lambda step: 0.0), verdict="pass",
+        name="maxtext loss is 0 throughout",
+        ours=("fail", "inconclusive"), named="all 0|exactly 0",
+        spec=MAXTEXT, log=maxtext(MAXTEXT, loss=lambda step: 0.0),
+        verdict="pass",
     ),
     Case(
-        name="maxtext speed alternates by a factor of 10", spec=maxtext_spec(300.0),
+        name="maxtext speed alternates by a factor of 10",
+        ours=("fail", "inconclusive"), named="vary|peak|steady",
+        spec=maxtext_spec(300.0),
         log=maxtext(MAXTEXT, tokens=lambda step: 400.0 if step % 2 else 4000.0), verdict="pass",
     ),
     Case(
-        name="maxtext loss is NaN from step 5 on", spec=MAXTEXT, log=maxtext(MAXTEXT, loss=nan_from(5)),
+        name="maxtext loss is NaN from step 5 on",
+        ours=("fail",), named="nan at step 5",
+        spec=MAXTEXT, log=maxtext(MAXTEXT, loss=nan_from(5)),
         verdict="crash", complaints=26, mistakes=("malformed",),
     ),
     Case(
-        name="maxtext loss is NaN throughout", spec=MAXTEXT, log=maxtext(MAXTEXT, loss=nan_from(0)),
+        name="maxtext loss is NaN throughout",
+        ours=("fail",), named="nan at step 0",
+        spec=MAXTEXT, log=maxtext(MAXTEXT, loss=nan_from(0)),
         verdict="crash", complaints=31, mistakes=("malformed",),
     ),
     Case(
-        name="maxtext does all steps and leaves no shutdown line", spec=MAXTEXT, log=maxtext(MAXTEXT, marker=False),
+        name="maxtext does all steps and leaves no shutdown line",
+        ours=("pass",), named="All 30 steps",
+        spec=MAXTEXT, log=maxtext(MAXTEXT, marker=False),
         verdict="fail", complaints=1, mistakes=("marker",),
     ),
     Case(
-        name="maxtext prints a harmless ValueError", spec=MAXTEXT,
+        name="maxtext prints a harmless ValueError",
+        ours=("pass",), named="All 30 steps",
+        spec=MAXTEXT,
         log=maxtext(MAXTEXT, before=("cache: ValueError: no entry, it is made anew",)),
         verdict="fail", complaints=1, mistakes=("words",),
     ),
@@ -106,6 +142,14 @@ def test_answer_of_cvs(case: Case) -> None:
     answer = judge_like_cvs(case.log, case.spec)
     assert (answer.verdict, answer.num_complaints) == (case.verdict, case.complaints)
     assert findings(answer) == case.mistakes
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_right_answer(case: Case) -> None:
+    verdict = judge(measure(logs.parse(case.log), case.spec), case.spec, rehearsal=False)
+    assert verdict.outcome in case.ours, verdict.headline
+    checks = [check for axis in verdict.axes.values() for check in axis.checks if check.status != "pass"]
+    assert re.search(case.named, "\n".join([verdict.headline, *(check.sentence for check in checks)]))
 
 
 def test_faster_run_is_the_fault_of_its_comparison_and_the_line_is_named() -> None:
