@@ -50,7 +50,7 @@ def test_a_sound_run_passes() -> None:
 
 def test_every_outcome_has_its_exit_code() -> None:
     assert EXIT_CODES == {
-        "pass": 0, "fail": 1, "could_not_run": 3, "died": 4, "no_progress": 5, "inconclusive": 6, "interrupted": 130,
+        "pass": 0, "fail": 1, "teardown_failed": 1, "could_not_run": 3, "died": 4, "no_progress": 5, "inconclusive": 6, "interrupted": 130,
     }  # fmt: skip
 
 
@@ -109,14 +109,14 @@ CASES: dict[str, tuple[str, str, str, Callable[[RunSpec], list[events.Event]]]] 
         "inconclusive", "ran as configured", "inconclusive", lambda s: [*steps(s), ended(), ended(process=-1)],
     ),
     "the process contradicts the launcher": (
-        "fail", "orderly end", "fail",
+        "teardown_failed", "orderly end", "fail",
         lambda s: [started(s), *steps(s), ended("died", exit_code=1), ended(process=-1)],
     ),
     "completed with an exit code": (
-        "fail", "orderly end", "fail", lambda s: [started(s), *steps(s), ended(exit_code=1), ended(process=-1)],
+        "teardown_failed", "orderly end", "fail", lambda s: [started(s), *steps(s), ended(exit_code=1), ended(process=-1)],
     ),
     "the launcher contradicts itself": (
-        "fail", "orderly end", "fail",
+        "teardown_failed", "orderly end", "fail",
         lambda s: [*whole_run(s)[:-1], fault("process_died", "rank 0", "killed"), ended(process=-1, at=1001)],
     ),
     "first and last step only": (
@@ -248,7 +248,7 @@ def test_trained_but_the_teardown_failed() -> None:
         ended("died", -1, exit_code=134),
     ]  # fmt: skip
     found = judged(run, spec)
-    assert found.outcome == "fail"
+    assert (found.outcome, found.exit_code) == ("teardown_failed", 1)
     assert found.headline == (
         "All 30 steps were done, but the run did not end in order: rank 0 on local0 was killed by SIGABRT (6)."
     )

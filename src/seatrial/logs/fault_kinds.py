@@ -18,6 +18,7 @@ class FaultKind:
     `severity`: a warning never fails a run by itself. `role`: a symptom has its cause elsewhere, a victim went down
     because of another. `cuts` is what becomes of a run that it ends; "could_not_run" holds before the first step only.
     `retry`: "never" before something is changed, "elsewhere" without the blamed node, "again" as it is.
+    `hint`: what to look at and to change; empty where the fault's own text says it.
     """
 
     name: str
@@ -36,13 +37,13 @@ _ROWS: tuple[_Row, ...] = (
     ("non_finite_loss", "loss not finite", "fatal", "cause", "died", "never",
      "Look at the learning rate, the warm-up and the data of that step; gradient clipping and a lower rate help most."),
     ("process_died", "process died", "fatal", "cause", "died", "again",
-     "The last lines of that rank's log say why."),
+     ""),
     ("start_failed", "start failed", "fatal", "cause", "could_not_run", "never",
-     "The message names what is missing or wrong."),
+     ""),
     ("no_progress", "no progress", "fatal", "cause", "no_progress", "again",
-     "Look at what each rank waits for (py-spy dump), and for a device or a link that stands still."),
+     ""),
     ("step_failed", "step failed", "fatal", "symptom", "died", "again",
-     "Most often a peer was lost: look for the rank that ended first."),
+     ""),
     ("peer_stopped", "stopped with a peer", "warning", "victim", "died", "again",
      "It was stopped because another process had ended; look there."),
     # --- numbers ---
@@ -136,6 +137,8 @@ _ROWS: tuple[_Row, ...] = (
      "Check the node's Slurm daemon, clock and credentials (munge)."),
     ("cancelled", "cancelled", "fatal", "cause", "interrupted", "again",
      "Somebody or a dependency cancelled the job."),
+    ("step_cancelled", "job step cancelled", "fatal", "victim", "interrupted", "again",
+     "Slurm ends the whole step when one of its tasks fails, or when somebody cancels it."),
     ("preempted", "preempted", "fatal", "cause", "interrupted", "again",
      "Start again from the last checkpoint."),
     ("time_limit", "time limit", "fatal", "cause", "died", "again",

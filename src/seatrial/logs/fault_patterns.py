@@ -165,8 +165,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"Task launch for \S+ failed on node (?P<host>[\w.-]+)", r"[Uu]nable to create step",
      r"Job credential (?:expired|revoked)", r"Prolog (?:error|failed)", r"[Pp]rolog.*exit", r"\bBOOT_FAIL\b",
      r"Zero Bytes were transmitted", r"[Ll]aunch failed requeued"),
+    ("step_cancelled", "cancelled", r"\*\*\* STEP (?P<job>\S+) ON (?P<host>[\w.-]+) CANCELLED AT"),
     ("cancelled", "cancelled|canceled",
-     r"\*\*\* (?:JOB|STEP) (?P<job>\S+) ON (?P<host>[\w.-]+) CANCELLED AT",
+     r"\*\*\* JOB (?P<job>\S+) ON (?P<host>[\w.-]+) CANCELLED AT",
      r"\bCANCELLED(?: by \d+)?\+?\s*\|?\s*(?:\d+:\d+)", r"Job (?:\S+ )?(?:was |has been )?cancel+ed"),
     ("time_limit", "timeout", r"\bTIMEOUT\+?\s*\|?\s*\d+:\d+"),
     # --- containers ---

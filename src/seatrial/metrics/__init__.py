@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.events import Event, encode
-from seatrial.metrics.completion import Completion, FaultRecord, ProcessRecord, measure_completion
+from seatrial.metrics.causes import Diagnosis, FaultRecord
+from seatrial.metrics.completion import Completion, ProcessRecord, measure_completion
 from seatrial.metrics.drift import Drift, Levels, Spikes
 from seatrial.metrics.identities import Identity
 from seatrial.metrics.interval import Estimate
@@ -39,6 +40,7 @@ __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
     "Completion",
+    "Diagnosis",
     "Drift",
     "Estimate",
     "FaultRecord",

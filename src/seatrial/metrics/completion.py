@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
+from typing import Any
 
 from seatrial import flops
-from seatrial.events import Checkpoint, Event, Fault, RunEnded, RunStarted
-from seatrial.metrics.record import Ranges, Record
+from seatrial.events import Checkpoint, Event, Fault, RunEnded, RunStarted, Step
+from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
+from seatrial.metrics.record import LAUNCHER, Ranges, Record
 from seatrial.spec import RunSpec
 
 _ENDS = ("completed", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss")
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}  # of several processes' ends, the worst counts
-# Which faults can be the cause of the others: by row, then by time. A peer that was stopped never is.
-_CAUSES = (("non_finite_loss", "process_died", "start_failed", "no_progress"), ("step_failed",))
 
 REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
+STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
+ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
+PARAMETERS_WITHIN = 0.05  # of the number that a foreign log gives, which is rounded and counts padding
+# What the other processes print when one of them leaves in order.
+_PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One uninterrupted stretch of steps."""
+    """One uninterrupted stretch of steps; `planned_steps` is what it said itself."""
 
     first_step: int
     last_step: int
     num_steps: int
+    planned_steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,27 +51,18 @@ class ProcessRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaultRecord:
-    """A fault, `seconds` after the first event of the run."""
-
-    seconds: float
-    process: int
-    fault: str
-    where: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Completion:
     """How far the run came and how it ended, by the process whose record counts.
 
-    `counted_from` is the number of its first step, by its own counting; `reason` and `exit_code` are the launcher's
-    word, or else the worst that a process said; `culprit` is the first fault that can be a cause, unless the run was
-    interrupted; `differences` are between what was asked for and what the processes say they did, None where none says
-    anything.
+    `planned_steps` is None where neither a configuration nor the record says. `counted_from` is the number of the first
+    step, by the run's own counting; the record has every `stride`-th step. `is_foreign`: it was read from another
+    program's log, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's word, or
+    else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted. `compared` is what
+    the processes say of themselves that could be held against what was asked for, and `differences` where it is not
+    that; None where none says anything. `idle`: it was started again and did no step.
     """
 
-    planned_steps: int
+    planned_steps: int | None
     counted_from: int
     num_steps: int
     last_step: int | None
@@ -74,61 +72,174 @@ class Completion:
     reason: str | None
     exit_code: int | None
     faults: tuple[FaultRecord, ...]
-    culprit: FaultRecord | None
+    diagnosis: Diagnosis | None
     differences: tuple[str, ...] | None
     wall_seconds: float
+    stride: int = 1
+    is_foreign: bool = False
+    evidence: str = ""
+    compared: tuple[str, ...] = ()
+    idle: bool = False
 
     @property
-    def last_planned_step(self) -> int:
-        return self.counted_from + self.planned_steps - 1
+    def last_planned_step(self) -> int | None:
+        return None if self.planned_steps is None else self.counted_from + self.planned_steps - 1
+
+    @property
+    def culprit(self) -> FaultRecord | None:
+        """The fault that is blamed, as it was recorded."""
+        return self.diagnosis.cause if self.diagnosis else None
 
     @property
     def all_steps_done(self) -> bool:
-        """Whether every process that reports steps reported the last one."""
+        """Whether every process that reports steps reported the last one.
+
+        Of a log of every n-th step, the last line may stand for it if the log says that the run was completed.
+        """
         last = [process.last_step for process in self.processes if process.last_step is not None]
-        return bool(last) and min(last) >= self.last_planned_step
+        planned = self.last_planned_step
+        if not last or planned is None or self.idle:
+            return False
+        return min(last) >= planned or (self.reason == "completed" and min(last) > planned - self.stride)
 
 
 def measure_completion(
-    events: Sequence[Event], spec: RunSpec, own: Record, others: Sequence[Record], launcher: RunEnded | None
+    events: Sequence[Event], spec: RunSpec | None, own: Record, others: Sequence[Record], launcher: RunEnded | None
 ) -> Completion:
     """The facts of completion; `own` is the record that counts, `launcher` the launcher's word on the end."""
-    wall_times = [event.wall_time for event in events] or [0.0]
-    origin = min(wall_times)
-    faults = tuple(
-        FaultRecord(seconds=e.wall_time - origin, process=e.process, fault=e.fault, where=e.where, text=e.text)
-        for e in events
-        if isinstance(e, Fault)
-    )
-    trainers = (own, *others)
-    said = [record.ended for record in trainers if record.ended]
+    records = (own, *others)
+    trainers = [record for record in records if record.steps or record.started] or [own]
+    said = [record.ended for record in records if record.ended]
     started = [record.started for record in trainers if record.started]
     end = launcher or max(said, key=lambda end: _RANK.get(end.reason, len(_RANK)), default=None)
     steps = [step.step for step in own.steps]
-    counted_from = int(not own.started and steps[:1] == [1])  # Megatron counts from 1, MaxText and Seatrial from 0
+    counted_from = _counted_from(own.started, steps)
     restored = any(isinstance(e, Checkpoint) and e.action == "restore" for e in events)
+    planned = (
+        spec.steps if spec else next((s.planned_steps for s in reversed(own.starts) if s and s.planned_steps), None)
+    )
+    stride = _stride(steps, restored=restored) if steps and (own.is_foreign or not own.started) else 1
+    reporting = sum(1 for record in trainers if record.steps)
+    num_processes = max([reporting, 1, *(s.num_processes or 1 for s in started if not own.is_foreign)])
+    last = counted_from + planned - 1 if planned else None
+    done = bool(steps) and last is not None and steps[-1] >= last and not own.idle
+    seconds, faults = _faults(events, own, done=done, ended=end)
+    compared, differences = _compared(spec, started, own.is_foreign) if spec else ((), None)
     return Completion(
-        planned_steps=spec.steps,
+        planned_steps=planned,
         counted_from=counted_from,
         num_steps=len(steps),
         last_step=steps[-1] if steps else None,
-        num_processes=max([sum(1 for record in trainers if record.steps), 1, *(s.num_processes or 1 for s in started)]),
+        num_processes=num_processes,
         processes=tuple(
             _process(record, _missing(record, counted_from, restored=restored))
             for record in sorted(trainers, key=lambda record: record.process)
         ),
-        attempts=tuple(Attempt(first_step=a[0].step, last_step=a[-1].step, num_steps=len(a)) for a in own.attempts),
+        attempts=_attempts(own),
         reason=end.reason if end else None,
         exit_code=end.exit_code if end else None,
         faults=faults,
-        culprit=_culprit(faults) if end is None or end.reason != "interrupted" else None,
-        differences=_differences(spec, started),
-        wall_seconds=max(wall_times) - origin,
+        diagnosis=diagnose(faults, _num_ranks(spec, started)) if end is None or end.reason != "interrupted" else None,
+        differences=differences,
+        wall_seconds=seconds,
+        stride=stride,
+        is_foreign=own.is_foreign,
+        evidence=end.evidence if end else "",
+        compared=compared,
+        idle=own.idle,
     )
 
 
-def _culprit(faults: Sequence[FaultRecord]) -> FaultRecord | None:
-    return next((fault for row in _CAUSES for fault in faults if fault.fault in row), None)
+def _counted_from(started: RunStarted | None, steps: Sequence[int]) -> int:
+    """0 as MaxText and Seatrial count, or 1 as Megatron does: by the reader of the log, or else by the first step."""
+    if started and "family" not in started.facts:
+        return 0
+    known = started.facts.get("counted_from") if started else None
+    return min([known, *steps[:1]]) if known in (0, 1) else int(list(steps[:1]) == [1])
+
+
+def _attempts(own: Record) -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(
+            first_step=steps[0].step,
+            last_step=steps[-1].step,
+            num_steps=len(steps),
+            planned_steps=start.planned_steps if start else None,
+        )
+        for steps, start in zip(own.attempts, own.starts, strict=True)
+    )
+
+
+def _num_ranks(spec: RunSpec | None, started: Sequence[RunStarted]) -> int | None:
+    """How many ranks a collective has: one a device in foreign programs."""
+    said = [count for s in started for count in (s.num_devices, s.num_processes) if count]
+    return max(said, default=spec.topology.num_devices if spec else None)
+
+
+def _faults(
+    events: Sequence[Event], own: Record, *, done: bool, ended: RunEnded | None
+) -> tuple[float, tuple[FaultRecord, ...]]:
+    """The seconds from the first event to the last, and the faults with what came after them."""
+    at = [index for index, e in enumerate(events) if isinstance(e, Step) and e.process == own.process]
+    times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
+    origin, latest = min(times), max(times)
+    timed = not own.started or own.started.facts.get("clock", "log") == "log"
+    restarted = _restart(events, own.process)
+    found = []
+    for index, event in enumerate(events):
+        if not isinstance(event, Fault):
+            continue
+        after = len(at) - bisect_right(at, index)
+        survived: bool | None = index < restarted or after >= (1 if done else STEPS_AFTER)
+        placed = event.process in (own.process, LAUNCHER) or (timed and event.wall_time > origin - ANOTHER_DAY)
+        if event.process == LAUNCHER and own.started and not own.is_foreign:
+            survived = False  # it has watched to the end
+        elif not placed and at:
+            survived = None
+        elif done and event.fault in _PARTING and ended and ended.reason == "completed" and ended.exit_code == 0:
+            survived = True
+        found.append(_fault(event, event.wall_time - origin if placed else 0.0, survived))
+        latest = max(latest, event.wall_time if placed else latest)
+    return latest - origin, tuple(found)
+
+
+def _restart(events: Sequence[Event], process: int) -> int:
+    """The index of the first step of the last attempt, -1 if there was one attempt."""
+    last, again, found = -1, False, -1
+    for index, event in enumerate(events):
+        if event.process == process and isinstance(event, RunStarted):
+            again = last >= 0
+        elif event.process == process and isinstance(event, Step):
+            if again or event.step < last:
+                found = index
+            last, again = event.step, False
+    return found
+
+
+def _fault(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
+    facts = event.facts
+    return FaultRecord(
+        seconds=seconds,
+        process=event.process,
+        fault=event.fault,
+        where=event.where,
+        text=event.text,
+        line=event.line,
+        source=str(facts.get("source", "")),
+        rank=_integer(facts, "rank"),
+        host=str(facts.get("host", "")),
+        exit_code=_integer(facts, "exit_code"),
+        sequence=_integer(facts, "sequence"),
+        operation=str(facts.get("operation", "")),
+        count=_integer(facts, "count") or 1,
+        root=facts.get("root") is True,
+        survived=survived,
+    )
+
+
+def _integer(facts: Mapping[str, Any], name: str) -> int | None:
+    value = facts.get(name)
+    return value if type(value) is int else None
 
 
 def _process(record: Record, missing: Ranges) -> ProcessRecord:
@@ -149,7 +260,7 @@ def _missing(record: Record, counted_from: int, *, restored: bool) -> Ranges:
     steps = [step.step for step in record.steps]
     if not steps:
         return ()
-    stride = 1 if record.started else _stride(steps, restored=restored)
+    stride = 1 if record.started and not record.is_foreign else _stride(steps, restored=restored)
     begin = counted_from if stride == 1 and not restored else steps[0]
     return tuple(
         (before + stride, max(before + stride, after - stride))
@@ -165,19 +276,27 @@ def _stride(steps: Sequence[int], *, restored: bool) -> int:
     return stride if gaps.count(stride) >= REGULAR_GAPS and (restored or steps[0] <= stride) else 1
 
 
-def _differences(spec: RunSpec, started: Sequence[RunStarted]) -> tuple[str, ...] | None:
+def _compared(
+    spec: RunSpec, started: Sequence[RunStarted], is_foreign: bool
+) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Which of the figures of the run are known, and where they are not those that were asked for."""
     if not started:
-        return None
-    asked = (spec.steps, spec.topology.num_devices, spec.tokens_per_step, flops.num_parameters(spec.model))
-    found = [
-        f"{what}: {ran:,} ran, {expected:,} asked for"
-        for own in started
-        for what, ran, expected in zip(
-            ("steps", "devices", "tokens per step", "parameters"),
-            (own.planned_steps, own.num_devices, own.tokens_per_step, own.num_parameters),
-            asked,
-            strict=True,
-        )
-        if ran not in (None, expected)
-    ]
-    return tuple(dict.fromkeys(found))
+        return (), None
+    asked = (
+        ("steps", spec.steps),
+        ("devices", spec.topology.num_devices),
+        ("tokens per step", spec.tokens_per_step),
+        ("parameters", flops.num_parameters(spec.model)),
+    )
+    compared: dict[str, None] = {}
+    differences: dict[str, None] = {}
+    for own in started:
+        ran = (own.planned_steps, own.num_devices, own.tokens_per_step, own.num_parameters)
+        for (what, expected), found in zip(asked, ran, strict=True):
+            if found is None:
+                continue
+            compared[what] = None
+            allowed = PARAMETERS_WITHIN * expected if is_foreign and what == "parameters" else 0
+            if abs(found - expected) > allowed:
+                differences[f"{what}: {found:,} ran, {expected:,} asked for"] = None
+    return tuple(compared), tuple(differences)

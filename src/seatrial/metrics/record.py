@@ -15,13 +15,24 @@ Ranges = tuple[tuple[int, int], ...]  # first and last of each run of neighbouri
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The steps of one process: by attempt, and in `steps` each one as the last attempt that ran it left it."""
+    """The steps of one process: by attempt, and in `steps` each one as the last attempt that ran it left it.
+
+    `starts` is what each attempt said of itself when it began; one that only went back in its steps said what the one
+    before did. `idle`: it was started once more after its last step, and did none.
+    """
 
     process: int
     started: RunStarted | None  # of the last attempt
     ended: RunEnded | None  # unless it went on afterwards
     attempts: tuple[tuple[Step, ...], ...]
     steps: tuple[Step, ...]
+    starts: tuple[RunStarted | None, ...] = ()
+    idle: bool = False
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this was read from the log of another program."""
+        return self.started is not None and "family" in self.started.facts
 
 
 def records(events: Sequence[Event]) -> dict[int, Record]:
@@ -70,6 +81,7 @@ def _corrected(earlier: Step, later: Step) -> Step:
 
 def _record(process: int, events: Sequence[Event]) -> Record:
     attempts: list[list[Step]] = [[]]
+    starts: list[RunStarted | None] = [None]
     started: RunStarted | None = None
     ended: RunEnded | None = None
     for event in events:
@@ -79,10 +91,12 @@ def _record(process: int, events: Sequence[Event]) -> Record:
         elif isinstance(event, RunStarted):
             started, ended = event, None
             attempts.append([])
+            starts.append(event)
         elif isinstance(event, Step):
             ended = None
             if event.step < last:
                 attempts.append([event])
+                starts.append(started)
             elif event.step > last:
                 attempts[-1].append(event)
             else:  # the same line once more, or a correction
@@ -98,4 +112,6 @@ def _record(process: int, events: Sequence[Event]) -> Record:
         ended=ended,
         attempts=tuple(tuple(attempt) for attempt in attempts if attempt),
         steps=tuple(steps),
+        starts=tuple(start for start, attempt in zip(starts, attempts, strict=True) if attempt),
+        idle=bool(steps) and not attempts[-1],
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from seatrial.events import encode
+from seatrial.logs.faults import KINDS
 from seatrial.metrics import Completion, Metrics, Numerics
 from seatrial.spec import RunSpec
 from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show
@@ -39,26 +40,26 @@ __all__ = [
 VERSION = 1
 TOLERANCE = 0.05
 
-Outcome = Literal["pass", "fail", "inconclusive", "died", "no_progress", "could_not_run", "interrupted"]
+Outcome = Literal[
+    "pass", "fail", "teardown_failed", "inconclusive", "died", "no_progress", "could_not_run", "interrupted"
+]
 
 EXIT_CODES: dict[Outcome, int] = {
     "pass": 0,
     "fail": 1,
+    "teardown_failed": 1,
     "could_not_run": 3,
     "died": 4,
     "no_progress": 5,
     "inconclusive": 6,
     "interrupted": 130,
 }
-# What ended a run before its work was done: by the last word on it, or without one by the fault that came first.
-_CUT_SHORT: dict[str | None, Outcome] = {
+# What ended a run before its work was done, by the last word on it.
+_CUT_SHORT: dict[str, Outcome] = {
     "interrupted": "interrupted",
     "no_progress": "no_progress",
     "could_not_run": "could_not_run",
     "died": "died",
-    "start_failed": "could_not_run",
-    "process_died": "died",
-    "step_failed": "died",
 }
 
 
@@ -98,7 +99,7 @@ def from_dict(data: Mapping[str, Any]) -> Verdict:
     return TypeAdapter(Verdict).validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
 
 
-def judge(metrics: Metrics, spec: RunSpec, *, rehearsal: bool, tolerance: float = TOLERANCE) -> Verdict:
+def judge(metrics: Metrics, spec: RunSpec | None, *, rehearsal: bool, tolerance: float = TOLERANCE) -> Verdict:
     """The verdict on a run; `tolerance` is the fraction of an expected value by which it may be missed."""
     completion, numerics, performance = metrics.completion, metrics.numerics, metrics.performance
     checks = [
@@ -123,10 +124,31 @@ def _axis(checks: Iterable[Check]) -> AxisVerdict:
 
 
 def _outcome(completion: Completion, numerics: Numerics, axes: Mapping[Axis, AxisVerdict]) -> Outcome:
-    if numerics.num_non_finite or completion.reason == "non_finite_loss":
+    if numerics.num_non_finite or "non_finite_loss" in (completion.reason, _blamed(completion)):
         return "fail"  # that the run stopped because of it is a consequence
-    cause = completion.reason or (completion.culprit.fault if completion.culprit else None)
-    if cause in _CUT_SHORT and not completion.all_steps_done:
-        return _CUT_SHORT[cause]
+    if completion.all_steps_done:
+        failed = [check.name for check in axes["completion"].checks if check.status == "fail"]
+        if failed == ["orderly end"] and axes["numerics"].status != "fail":
+            return "teardown_failed"
+    elif cut := _cut_short(completion):
+        return cut
     statuses = {axis.status for axis in axes.values()}
     return "fail" if "fail" in statuses else "inconclusive" if "inconclusive" in statuses else "pass"
+
+
+def _blamed(completion: Completion) -> str | None:
+    return completion.diagnosis.kind if completion.diagnosis else None
+
+
+def _cut_short(completion: Completion) -> Outcome | None:
+    """What became of a run whose steps are not all done; None if neither a word nor a fault says so.
+
+    The launcher that watched a run knows it best. A foreign log's last word is no more than an exit code, so there the
+    fault that came first decides.
+    """
+    said = _CUT_SHORT.get(completion.reason or "")
+    if completion.diagnosis and (completion.is_foreign or not completion.reason):
+        cuts = KINDS[completion.diagnosis.kind].cuts
+        started = completion.is_foreign and completion.last_step is not None
+        return "died" if cuts == "could_not_run" and started else cuts
+    return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.metrics import Completion, show_ranges
+from seatrial.metrics import Completion, FaultRecord, show_ranges
 from seatrial.verdict.check import Axis, Check, Status
 
 AXIS: Axis = "completion"
@@ -21,20 +21,37 @@ def judge_completion(completion: Completion) -> list[Check]:
 
 
 def _steps(completion: Completion) -> Check:
-    last, planned = completion.last_step, completion.last_planned_step
-    if last is None:
+    last, planned, stride = completion.last_step, completion.last_planned_step, completion.stride
+    status: Status = "fail"
+    if completion.planned_steps is None or planned is None:
+        status = "inconclusive" if last is not None else "fail"
+        told = "No step was done" if last is None else f"The last step was {last}"
+        sentence = f"{told}; how many were planned is not known."
+    elif last is None:
         sentence = f"None of the {completion.planned_steps} steps was done."
-    elif last < planned:
-        sentence = f"The last step was {last}; it should have been {planned}."
+    elif completion.idle:
+        sentence = f"The run was started again after step {last} and did no step."
+    elif last == planned:
+        status, sentence = "pass", f"All {completion.planned_steps:,} steps were done."
     elif last > planned:
         sentence = f"The run went on to step {last}; it should have ended with {planned}."
+    elif last > planned - stride and completion.reason == "completed":
+        status = "pass"
+        sentence = f"The run was completed; the log has every {stride}th step, and of {planned} the last one is {last}."
+    elif last > planned - stride:
+        status = "inconclusive"
+        sentence = f"The log has every {stride}th step; whether the run came from {last} to {planned} it does not say."
     else:
-        sentence = f"All {completion.planned_steps:,} steps were done."
-    attempts = [f"attempt {n}: steps {a.first_step}–{a.last_step}" for n, a in enumerate(completion.attempts, 1)]
+        sentence = f"The last step was {last}; it should have been {planned}."
+    attempts = [
+        f"attempt {n}: steps {a.first_step}–{a.last_step}"
+        + (f" of {a.planned_steps} planned" if a.planned_steps not in (None, completion.planned_steps) else "")
+        for n, a in enumerate(completion.attempts, 1)
+    ]
     return Check(
         name="all steps done",
         axis=AXIS,
-        status="pass" if last == planned else "fail",
+        status=status,
         sentence=sentence,
         measured=last,
         bound=planned,
@@ -50,6 +67,7 @@ def _record(completion: Completion) -> Check:
         for process in completion.processes
         if process.missing_steps
     ]
+    every = f"Every {completion.stride}th step" if completion.stride > 1 else "Every step"
     return Check(
         name="record complete",
         axis=AXIS,
@@ -57,7 +75,7 @@ def _record(completion: Completion) -> Check:
         sentence=(
             f"Not in the record: {'; '.join(missing)}."
             if missing
-            else "Every step is in the record."
+            else f"{every} is in the record."
             if completion.num_steps
             else "No step is in the record."
         ),
@@ -72,7 +90,8 @@ def _processes(completion: Completion) -> Check:
     silent = completion.num_processes - len(last)
     behind = {process: step for process, step in last.items() if step < max(last.values())}
     if completion.num_processes < 2:
-        return Check(name="processes together", axis=AXIS, status="not_applicable", sentence="There is one process.")
+        one = "One process reports for all." if completion.is_foreign else "There is one process."
+        return Check(name="processes together", axis=AXIS, status="not_applicable", sentence=one)
     status: Status
     if behind:
         each = "; ".join(f"rank {process} stopped after step {step}" for process, step in behind.items())
@@ -89,10 +108,8 @@ def _ending(completion: Completion) -> Check:
     reason, code, processes = completion.reason, completion.exit_code, completion.processes
     against = [p for p in processes if p.reason not in (None, "completed") or p.exit_code]
     unsaid = [str(p.process) for p in processes if p.reason is None]
-    faults = [f"{f.seconds:.1f} s · {f.fault} · {f.text or f.where}" for f in completion.faults]
-    if reason == "interrupted":
-        faults = []  # they follow from it
-    codes = [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in processes if p.reason]
+    diagnosis = completion.diagnosis
+    said = [completion.evidence] if completion.evidence else []
     status: Status
     if reason not in (None, "completed") or code:
         words = (reason or "").replace("_", " ")
@@ -100,14 +117,23 @@ def _ending(completion: Completion) -> Check:
     elif against:
         word = f"{against[0].reason}, exit code {against[0].exit_code}".replace("_", " ")
         status, sentence = "fail", f"The run is said to be completed, but rank {against[0].process} ended: {word}."
-    elif completion.culprit:
-        status, sentence = "fail", f"The run did not end in order: {completion.culprit.fault.replace('_', ' ')}."
+    elif diagnosis and diagnosis.cause.survived is None and completion.all_steps_done:
+        status = "inconclusive"
+        sentence = f"There is a fault without a time, before or after the last step: {diagnosis.cause.title}."
+    elif diagnosis:
+        status, sentence = "fail", f"The run did not end in order: {diagnosis.cause.title}."
+    elif completion.is_foreign and completion.all_steps_done:
+        status, sentence = "pass", "The run came to its last step, and nothing broke after it."
+        said = said or ["the log has no end marker"]
     elif reason is None:
         status, sentence = "inconclusive", "The record does not say how the run ended."
-    elif unsaid:
+    elif unsaid and not completion.is_foreign:
         status, sentence = "inconclusive", f"Not in the record: how rank {', '.join(unsaid)} ended."
     else:
         status, sentence = "pass", "The run ended by itself."
+    codes = [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in processes if p.reason]
+    if completion.is_foreign:
+        codes = said
     return Check(
         name="orderly end",
         axis=AXIS,
@@ -115,21 +141,51 @@ def _ending(completion: Completion) -> Check:
         sentence=sentence,
         measured=reason,
         bound="completed",
-        evidence=tuple((faults + codes)[:MAX_FAULTS_SHOWN]),
+        evidence=(*_told(completion), *codes),
     )
+
+
+def _told(completion: Completion) -> tuple[str, ...]:
+    """The lines that say what broke, and what follows from them; those that the run survived come last."""
+    if completion.reason == "interrupted":
+        return ()  # all of it follows from that
+    diagnosis, lines = completion.diagnosis, []
+    for fault in sorted(completion.faults, key=lambda fault: (fault.survived is True, not fault.is_fatal)):
+        lines.append(_line(fault))
+    more = len(lines) - MAX_FAULTS_SHOWN
+    lines[MAX_FAULTS_SHOWN:] = [f"… and {more} more"] if more > 0 else []
+    if diagnosis:
+        lines += [f"followed from it: {symptom}" for symptom in diagnosis.symptoms]
+        lines += [f"suspect: {', '.join(diagnosis.suspects[:MAX_FAULTS_SHOWN])}"] if diagnosis.suspects else []
+        lines += [f"leave out: {', '.join(diagnosis.exclude)}"] if diagnosis.exclude else []
+        lines += [f"what to do: {diagnosis.hint}"] if diagnosis.hint else []
+    return tuple(lines)
+
+
+def _line(fault: FaultRecord) -> str:
+    noted = ""
+    if fault.survived:
+        noted = "survived · "
+    elif not fault.is_fatal:
+        noted = "noted · "
+    place = f"{fault.place}: " if fault.place else f"{fault.seconds:.1f} s · "
+    times = f" ({fault.count} times)" if fault.count > 1 else ""
+    return f"{noted}{place}{fault.fault}{times} · {' '.join(fault.text.split()) or fault.where}"
 
 
 def _configuration(completion: Completion) -> Check:
     """What every process says of itself against what was asked for; a log without a word on its run says nothing."""
-    different = completion.differences
+    different, compared = completion.differences, completion.compared
     silent = [str(p.process) for p in completion.processes if not p.described]
     status: Status
     if different:
         status, sentence = "fail", f"It was not the run that was asked for: {'; '.join(different)}."
-    elif different is None and completion.reason is None:
+    elif (different is None and completion.reason is None) or (completion.is_foreign and not compared):
         status, sentence = "not_applicable", "The record does not describe the run."
     elif silent:
         status, sentence = "inconclusive", f"Not described in the record: what rank {', '.join(silent)} ran."
+    elif completion.is_foreign:
+        status, sentence = "pass", f"What the log says of the run was asked for: {', '.join(compared)}."
     else:
         status, sentence = "pass", "Steps, devices, batch and model size are those that were asked for."
     return Check(name="ran as configured", axis=AXIS, status=status, sentence=sentence)

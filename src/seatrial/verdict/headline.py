@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seatrial.metrics import Completion, FaultRecord, Metrics, Numerics
+from seatrial.metrics import Completion, Metrics, Numerics
 from seatrial.verdict.check import Check, show
 
 MAX_CAUSE = 300  # characters
@@ -19,6 +19,9 @@ def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehears
             return _success(metrics, checks, rehearsal=rehearsal)
         case "fail" | "inconclusive":
             return _not_passed(outcome, metrics, checks)
+        case "teardown_failed":
+            cause = _cause(completion) if completion.diagnosis else f". {_ending(checks)}"
+            return f"All {completion.planned_steps:,} steps were done, but the run did not end in order{cause}"
         case "died":
             return f"Training died {_how_far(completion)}{_cause(completion)}"
         case "no_progress":
@@ -52,12 +55,12 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
     if numerics.first_bad_step is not None:
         stopped = "; the run stopped there" if completion.last_step == numerics.first_bad_step else ""
         return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
-    if completion.reason is None and completion.num_steps and not completion.all_steps_done:
-        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended."
+    if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
+        return f"The run failed {_how_far(completion)}{_cause(completion)}"
     causes = [check for check in checks if check.status == outcome]
-    if outcome == "fail" and completion.all_steps_done and causes and causes[0].name == "orderly end":
-        cause = _cause(completion) if completion.culprit else f". {causes[0].sentence}"
-        return f"All {completion.planned_steps:,} steps were done, but the run did not end in order{cause}"
+    breaks_off = completion.reason is None and completion.num_steps and completion.planned_steps is not None
+    if breaks_off and not completion.idle and causes and (completion.last_step or 0) < _last_needed(completion):
+        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended."
     if not causes:
         return f"The run failed{_cause(completion)}"
     others = len(causes) - 1
@@ -68,23 +71,41 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
     return told.removesuffix(".") + reason + "." + (more if others else "")
 
 
+def _last_needed(completion: Completion) -> int:
+    """The number of the last step that a record of a whole run has."""
+    return (completion.last_planned_step or 0) - completion.stride + 1
+
+
+def _ending(checks: Sequence[Check]) -> str:
+    return next((check.sentence for check in checks if check.name == "orderly end"), "")
+
+
 def _how_far(completion: Completion) -> str:
     if completion.last_step is None:
         return "before the first step"
+    if completion.planned_steps is None:
+        return f"after step {completion.last_step}"
     return f"after step {completion.last_step} ({completion.num_steps} of {completion.planned_steps} done)"
 
 
 def _cause(completion: Completion) -> str:
-    culprit = completion.culprit
-    if culprit is None:
+    diagnosis = completion.diagnosis
+    if diagnosis is None:
         return "."
-    peers = [fault.where for fault in completion.faults if fault.fault == "peer_stopped" and fault.where]
-    shown = ", ".join(peers[:MAX_PEERS]) + (f" and {len(peers) - MAX_PEERS} more" if len(peers) > MAX_PEERS else "")
-    return f": {_told(culprit)}." + (f" Because of it, {shown} went down too." if peers else "")
+    told = diagnosis.sentence.removesuffix(".")
+    told = told if len(told) <= MAX_CAUSE else told[: MAX_CAUSE - 1] + "…"
+    sentences = [f": {told}."]
+    if diagnosis.suspects:
+        sentences.append(f"Suspect: {_some(diagnosis.suspects)}.")
+    if diagnosis.symptoms:
+        sentences.append(f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}.")
+    if diagnosis.victims:
+        sentences.append(f"Because of it, {_some(diagnosis.victims)} went down too.")
+    if diagnosis.hint:
+        sentences.append(diagnosis.hint)
+    return " ".join(sentences)
 
 
-def _told(fault: FaultRecord) -> str:
-    """The fault in one line that names its place once."""
-    text = " ".join(fault.text.split()) or fault.fault.replace("_", " ")
-    told = text if fault.where in text else f"{fault.where}: {text}"
-    return (told if len(told) <= MAX_CAUSE else told[: MAX_CAUSE - 1] + "…").removesuffix(".")
+def _some(places: Sequence[str]) -> str:
+    more = len(places) - MAX_PEERS
+    return ", ".join(places[:MAX_PEERS]) + (f" and {more} more" if more > 0 else "")

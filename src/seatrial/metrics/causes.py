@@ -1,0 +1,218 @@
+"""Which of many faults came first, and which of the others followed from it.
+
+The earliest fault that can be a *cause* is blamed. *Symptoms* (a collective that timed out, a peer that is gone) are
+what the other ranks saw of it; *victims* were stopped because of it. What the run survived explains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from seatrial.logs.faults import KINDS, classify
+from seatrial.metrics.record import ranges
+
+MAX_PLACES = 4
+# What a process that has lost its peers does in the end, too.
+_AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_finite_gradient"}
+# What is done to a run that hangs or fails anyhow.
+_ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
+# Symptoms that say that something ended, but not of what.
+_VAGUE = {"bad_exit", "job_failed", "worker_failed", "aborted", "step_failed"}
+_STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
+_REFINED = {"step_failed", "process_died", "exception", "start_failed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRecord:
+    """A fault, `seconds` after the first event of the run.
+
+    `survived`: the run went on after it; None: nothing tells whether it came before the last step or after.
+    `count` is how often it came up to here; `root`: the launcher itself calls it the first.
+    """
+
+    seconds: float
+    process: int
+    fault: str
+    where: str
+    text: str
+    line: int | None = None
+    source: str = ""
+    rank: int | None = None
+    host: str = ""
+    exit_code: int | None = None
+    sequence: int | None = None
+    operation: str = ""
+    count: int = 1
+    root: bool = False
+    survived: bool | None = False
+
+    @property
+    def title(self) -> str:
+        """The kind of fault for a reader."""
+        return KINDS[self.fault].title if self.fault in KINDS else self.fault.replace("_", " ")
+
+    @property
+    def place(self) -> str:
+        """File and line for a reader, as far as they are known."""
+        return f"{self.source}:{self.line}" if self.source and self.line is not None else self.source
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether it ends a run that does not go on after it; of an unknown kind none does."""
+        return self.fault in KINDS and KINDS[self.fault].severity == "fatal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What ended the run: the fault that is blamed and its kind, and what followed from it.
+
+    `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
+    come where the others waited. `exclude` is what to leave out of the next try.
+    """
+
+    cause: FaultRecord
+    kind: str
+    sentence: str
+    hint: str
+    retry: str
+    symptoms: tuple[str, ...] = ()
+    victims: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Diagnosis | None:
+    """The first cause among `faults`, which come in the order of time; None if none of them can have ended the run.
+
+    `num_ranks` is how many ranks there are, if that is known.
+    """
+    pending = [_refined(fault) for fault in faults if fault.survived is not True]
+    fatal = [fault for fault in pending if fault.is_fatal]
+    if not fatal or all(fault.fault == "peer_stopped" for fault in fatal):
+        return None
+    blamed = _first_cause(fatal)
+    kind = KINDS[blamed.fault]
+    others = [fault for fault in pending if fault is not blamed]
+    return Diagnosis(
+        cause=blamed,
+        kind=blamed.fault,
+        sentence=_sentence(blamed, fatal),
+        hint=kind.hint,
+        retry=kind.retry,
+        symptoms=_symptoms(blamed, [fault for fault in others if fault.is_fatal and _role(fault) == "symptom"]),
+        victims=tuple(dict.fromkeys(f.where for f in others if f.where and _is_victim(f, blamed))),
+        suspects=_suspects(fatal, num_ranks),
+        exclude=tuple(place for place in (blamed.host or blamed.where,) if place and kind.retry == "elsewhere"),
+    )
+
+
+def _refined(fault: FaultRecord) -> FaultRecord:
+    """The fault as the cause that its text names, if it names one."""
+    found = classify(fault.text, fatal=True) if fault.fault in _REFINED else None
+    return replace(fault, fault=found) if found and KINDS[found].role == "cause" and found != "exception" else fault
+
+
+def _role(fault: FaultRecord) -> str:
+    if fault.fault == "bad_exit" and fault.exit_code in _STOPPED_BY_SIGNAL:
+        return "victim"
+    return KINDS[fault.fault].role
+
+
+def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
+    apart = _desync(fatal)
+    affected: set[tuple[int, str, int | None]] = set()  # who has shown a symptom before
+    symptoms: list[FaultRecord] = []
+    for fault in fatal:
+        me = (fault.process, fault.source, fault.rank)
+        role = _role(fault)
+        follows = (fault.fault in _AFTERMATH and me in affected) or (fault.fault in _ORDERED and symptoms)
+        if role == "cause" and not follows:
+            return fault
+        if role == "symptom":
+            if apart and fault.fault == "collective_timeout":
+                return apart
+            affected.add(me)
+            symptoms.append(fault)
+    return min(symptoms, key=lambda f: (f.fault in _VAGUE, not f.root), default=fatal[0])
+
+
+def _desync(faults: Sequence[FaultRecord]) -> FaultRecord | None:
+    """The ranks that waited in different collectives, which no network can bring about."""
+    waiting: dict[int, FaultRecord] = {}
+    for fault in faults:
+        if fault.fault == "collective_timeout" and fault.rank is not None and fault.sequence is not None:
+            waiting.setdefault(fault.rank, fault)
+    groups: dict[str, list[FaultRecord]] = {}
+    for _, fault in sorted(waiting.items()):
+        groups.setdefault(_collective(fault), []).append(fault)
+    if len(groups) < 2:
+        return None
+    ordered = sorted(groups.items(), key=lambda group: len(group[1]))  # the few against the many
+    text = ", ".join(f"{_ranks(f.rank for f in members)} waited in {name}" for name, members in ordered[:MAX_PLACES])
+    first = ordered[0][1][0]
+    where = _ranks(fault.rank for fault in ordered[0][1])
+    return replace(first, fault="collective_desync", where=where, text=text)
+
+
+def _collective(fault: FaultRecord) -> str:
+    number = "" if fault.sequence is None else f" number {fault.sequence}"
+    return (fault.operation or "a collective") + number
+
+
+def _ranks(found: Iterable[int | None]) -> str:
+    numbers = sorted({rank for rank in found if rank is not None})
+    shown = [str(a) if a == b else f"{a}–{b}" for a, b in ranges(numbers)]
+    more = f" and {len(shown) - MAX_PLACES} more" if len(shown) > MAX_PLACES else ""
+    return f"rank{'s' * (len(numbers) != 1)} {', '.join(shown[:MAX_PLACES])}{more}"
+
+
+def _sentence(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
+    alike = [fault for fault in fatal if fault.fault == blamed.fault]
+    if blamed.fault == "collective_timeout":
+        return _waited([fault for fault in alike if _collective(fault) == _collective(blamed)])
+    if blamed.fault == "process_missing":
+        return f"{_ranks(fault.rank for fault in alike)} did not come"
+    if blamed.fault == "collective_desync":
+        return blamed.text
+    text = " ".join(blamed.text.split()) or blamed.title
+    return text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
+
+
+def _waited(faults: Sequence[FaultRecord]) -> str:
+    ranks = {fault.rank for fault in faults if fault.rank is not None}
+    who = f"{len(ranks)} ranks" if len(ranks) > MAX_PLACES else _ranks(ranks) if ranks else "the ranks"
+    return f"{who} waited in {_collective(faults[0])}"
+
+
+def _symptoms(blamed: FaultRecord, found: Sequence[FaultRecord]) -> tuple[str, ...]:
+    """The symptoms folded: one sentence for all that say the same."""
+    groups: dict[tuple[str, str], list[FaultRecord]] = {}
+    for fault in found:
+        timeout = fault.fault == "collective_timeout"
+        if not (timeout and blamed.fault in ("collective_timeout", "collective_desync")):
+            groups.setdefault((fault.fault, _collective(fault) if timeout else ""), []).append(fault)
+    told = []
+    for (kind, _), members in groups.items():
+        if kind == "collective_timeout":
+            told.append(_waited(members))
+            continue
+        places = list(dict.fromkeys(fault.where for fault in members if fault.where))
+        count = max(len(members), *(fault.count for fault in members))
+        shown = ", ".join(places[:MAX_PLACES]) + (" and others" if len(places) > MAX_PLACES else "")
+        told.append(KINDS[kind].title + (f" ({count} times)" if count > 1 else "") + (f": {shown}" if shown else ""))
+    return tuple(told)
+
+
+def _is_victim(fault: FaultRecord, blamed: FaultRecord) -> bool:
+    return fault.fault in KINDS and _role(fault) == "victim" and fault.where != blamed.where
+
+
+def _suspects(fatal: Sequence[FaultRecord], num_ranks: int | None) -> tuple[str, ...]:
+    """The ranks that did not come to a barrier, and those that no watchdog names where it names most."""
+    missing = {fault.rank for fault in fatal if fault.fault == "process_missing" and fault.rank is not None}
+    waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
+    if num_ranks and waiting and max(waiting) < num_ranks and num_ranks - len(waiting) <= len(waiting):
+        missing |= set(range(num_ranks)) - waiting
+    silent = [f.where for f in fatal if f.fault == "heartbeat_lost" and f.where]
+    return tuple(dict.fromkeys([*(f"rank {rank}" for rank in sorted(missing)), *silent]))
