@@ -24,7 +24,7 @@ Judgement = Literal["better", "worse", "no_clear_difference", "not_compared"]
 
 # What the times of the steps decide, and how: a rate falls as the times rise.
 _OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_second_per_device", "mfu")
-# The speed that two runs are compared by: the first that can be.
+# The speed that two runs are compared by: the first that can be; what was measured before what a log only says.
 SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
 PARTED = (1e-3, 5e-2)  # of the larger loss
 
@@ -82,6 +82,11 @@ class Change:
     why: str = ""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether both values follow from the times of steps, and are not a log's own figures."""
+        return all(estimate is not None and not estimate.origin for estimate in (self.a, self.b))
+
+    @property
     def speed(self) -> Ratio | None:
         """b's speed as a multiple of a's, whichever way the metric counts."""
         if self.change is None or self.low is None or self.high is None:
@@ -111,7 +116,7 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The answer. `obstacles` say what makes the two different work, `unknown` what could not be made sure of."""
+    """The answer. `obstacles` say what makes the two different work, `unknown` names what may."""
 
     a: LoadedRun
     b: LoadedRun
@@ -136,7 +141,8 @@ def compare(a: LoadedRun, b: LoadedRun, *, anyway: bool = False) -> Comparison:
         )
     changes = tuple(_change(metric, a, b, spoilt.get(metric, "")) for metric in METRICS)
     by_name = {change.metric: change for change in changes}
-    speed = next((by_name[metric] for metric in SPEEDS if by_name[metric].change is not None), None)
+    compared = [by_name[metric] for metric in SPEEDS if by_name[metric].change is not None]
+    speed = next((change for change in compared if change.is_measured), compared[0] if compared else None)
     return Comparison(
         a=a,
         b=b,
@@ -151,16 +157,18 @@ def compare(a: LoadedRun, b: LoadedRun, *, anyway: bool = False) -> Comparison:
 
 
 def _obstacles(a: LoadedRun, b: LoadedRun) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-    """(what differs, what is not known, metric → why it means nothing)."""
+    """(what differs, what is not known to be the same, metric → why it means nothing)."""
     obstacles, unknown, spoilt = [], [], dict[str, str]()
     for identity in IDENTITIES:
         one, other = identity.read(a), identity.read(b)
         if one is None or other is None:
-            unknown.append(f"whether the {identity.name} is the same")
+            unknown.append(identity.name)
         elif one != other:
             obstacles.append(f"another {identity.name}{_both(one, other)}")
             spoilt |= dict.fromkeys(identity.spoils, f"another {identity.name}")
     work = [(run.metrics.performance.tokens_per_step, run.metrics.performance.num_devices) for run in (a, b)]
+    if None in (*work[0], *work[1]):
+        unknown.append("batch per device")
     if work[0] != work[1]:
         spoilt.setdefault("step_seconds", "another batch, or another number of devices")
     return tuple(obstacles), tuple(unknown), spoilt
@@ -176,15 +184,11 @@ def _both(one: Any, other: Any) -> str:
 
 def _change(metric: str, a: LoadedRun, b: LoadedRun, spoilt: str) -> Change:
     one, other = (run.metrics.performance.estimates.get(metric) for run in (a, b))
-    reasons = [spoilt] if spoilt else []
-    for name, run, estimate in (("A", a, one), ("B", b, other)):
-        if estimate is None:
-            reasons.append(f"{name}: {run.metrics.performance.unavailable.get(metric, 'not reported')}")
-        elif not 0 < estimate.low <= estimate.value <= estimate.high < math.inf:
-            reasons.append(f"{name}: no interval that can be compared")
-    if reasons or one is None or other is None:
+    missing = [_missing(metric, run, estimate) for run, estimate in ((a, one), (b, other))]
+    if spoilt or any(missing) or one is None or other is None:
         nothing = {"change": None, "low": None, "high": None}
-        return Change(metric=metric, a=one, b=other, judgement="not_compared", why="; ".join(reasons), **nothing)
+        why = spoilt or _which(*missing)
+        return Change(metric=metric, a=one, b=other, judgement="not_compared", why=why, **nothing)
     ratio = _ratio(metric, a, b, one, other)
     return Change(
         metric=metric,
@@ -195,6 +199,20 @@ def _change(metric: str, a: LoadedRun, b: LoadedRun, spoilt: str) -> Change:
         high=ratio.high - 1,
         judgement=_judgement(metric, ratio),
     )
+
+
+def _missing(metric: str, run: LoadedRun, estimate: Estimate | None) -> str:
+    """Why a run's metric cannot be compared, if it cannot."""
+    if estimate is None:
+        return run.metrics.performance.unavailable.get(metric, "not reported")
+    fits = 0 < estimate.low <= estimate.value <= estimate.high < math.inf
+    return "" if fits else "it has no interval that can be compared"
+
+
+def _which(a: str, b: str) -> str:
+    if a == b:
+        return f"in both: {a}"
+    return "; ".join(f"{name}: {why}" for name, why in (("A", a), ("B", b)) if why)
 
 
 def _ratio(metric: str, a: LoadedRun, b: LoadedRun, one: Estimate, other: Estimate) -> Ratio:
@@ -236,7 +254,7 @@ def _sentence(speed: Change | None, changes: Sequence[Change]) -> str:
     if speed is None or ratio is None:
         reasons = dict.fromkeys(change.why for change in changes if change.metric in SPEEDS)
         return f"The speeds cannot be compared: {'; '.join(reasons)}"
-    title = METRICS[speed.metric].title
+    title = METRICS[speed.metric].title + ("" if speed.is_measured else ", as the logs report it")
     if speed.judgement == "no_clear_difference":
         span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
         return f"No clear difference: B's speed is A's {signed(ratio.value - 1)} {span} ({title})."

@@ -65,8 +65,8 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
     slowdown, low, high = 1 - ratio.value, 1 - ratio.high, 1 - ratio.low
     for name, run, estimate in (("A", comparison.a, speed.a), ("B", comparison.b, speed.b)):
         against += _doubts(name, run, estimate)
-    if not anyway:
-        against += [f"not known: {what}" for what in comparison.unknown]
+    if comparison.unknown and not anyway:
+        against.append(f"not known to be the same: {', '.join(comparison.unknown)}; --anyway takes it on trust")
     measured = f"slower by {slowdown:.1%} [{low:.1%}, {high:.1%}], the limit is {limit:.1%}"
     status: Status
     if failed and not _open(comparison.b):

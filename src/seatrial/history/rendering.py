@@ -107,7 +107,7 @@ def _run(run: LoadedRun) -> str:
 
 def _notes(comparison: Comparison) -> list[str]:
     notes = [f"compared anyway: {'; '.join(comparison.obstacles)}"] if comparison.obstacles else []
-    return [*notes, *([f"not known: {'; '.join(comparison.unknown)}"] if comparison.unknown else [])]
+    return [*notes, *([f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else [])]
 
 
 def _row(change: Change) -> Sequence[str]:
