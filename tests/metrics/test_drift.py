@@ -60,7 +60,7 @@ def test_neither_noise_nor_a_small_or_short_change_is_a_drift() -> None:
         found = find_drift(values)
         assert found is not None
         assert not found.drifts
-    assert find_drift(np.linspace(1, 2, 8)) is None
+    assert find_drift(np.linspace(1, 2, 5)) is None
 
 
 def test_spikes_are_named_with_what_they_cost() -> None:

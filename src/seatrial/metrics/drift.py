@@ -11,7 +11,8 @@ import numpy as np
 from seatrial.metrics.interval import Values
 from seatrial.metrics.record import Ranges, ranges
 
-FEWEST = 9  # steps, for a drift or two levels
+FEWEST_TO_DRIFT = 6  # fewer have no trend that could not be by chance
+FEWEST_ON_LEVELS = 9
 DRIFTS_BY = 0.03  # of the first third's median
 DRIFT_P = 0.01
 MOST_COMPARED = 2000  # values; the medians of as many stretches stand for more
@@ -59,9 +60,9 @@ class Levels:
 
 
 def find_drift(seconds: Values) -> Drift | None:
-    """First third against last third; None below nine steps."""
+    """First third against last third; None below six steps."""
     third = len(seconds) // 3
-    if len(seconds) < FEWEST:
+    if len(seconds) < FEWEST_TO_DRIFT:
         return None
     first, last = float(np.median(seconds[:third])), float(np.median(seconds[-third:]))
     return Drift(first_seconds=first, last_seconds=last, change=last / first - 1, p=mann_kendall(seconds))
@@ -99,7 +100,7 @@ def find_spikes(steps: Sequence[int], seconds: Values) -> Spikes | None:
 def find_levels(seconds: Values) -> Levels | None:
     """Two levels: the widest gap in the middle of the sorted times is at least half of what lies between the two."""
     n = len(seconds)
-    if n < FEWEST:
+    if n < FEWEST_ON_LEVELS:
         return None
     ordered = np.sort(seconds)
     least = max(1, math.ceil(LEVEL_SHARE * n))

@@ -26,7 +26,7 @@ STEADY_WITHIN = 0.03
 ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
 IQR_PER_SIGMA = 1.349  # of a normal distribution
 EARLY_STEPS = 10  # among which a step may have been dispatched without having been done
-DISPATCHED = 5.0  # times faster than the median
+DISPATCHED = 5.0  # times faster than the median of the second half
 FEW_IMPOSSIBLE = 3
 FEW_IMPOSSIBLE_SHARE = 0.05
 
@@ -297,11 +297,10 @@ def _grows(timed: Timed, lines: Sequence[Timed]) -> bool:
 
 def _impossible(lines: Sequence[Timed], is_impossible: Callable[[Step, float], bool]) -> list[bool]:
     """Which steps were dispatched, but cannot have been done in their time."""
-    if not lines:
-        return []
-    least = float(np.median([timed.time for timed in lines])) / DISPATCHED
+    half = len(lines) // 2
+    least = float(np.median([timed.time for timed in lines[half:]])) / DISPATCHED if lines else 0.0
     return [
-        is_impossible(timed.step, timed.time) or (place < EARLY_STEPS and timed.time < least)
+        is_impossible(timed.step, timed.time) or (place < min(EARLY_STEPS, half) and timed.time < least)
         for place, timed in enumerate(lines)
     ]
 
@@ -334,7 +333,8 @@ def _rule(
 ) -> str:  # fmt: skip
     first, last = lines[warmup].step.step, lines[-1].step.step
     sentence = (
-        f"Steps {first}–{last}{_of(number, num_attempts)}. Left out: the first {warmup} as warm-up (at least "
+        f"{'Steps' if last > first else 'Step'} {first}{f'–{last}' if last > first else ''}"
+        f"{_of(number, num_attempts)}. Left out: the first {warmup} as warm-up (at least "
         f"{WARMUP_STEPS}, until the median of {ROLLING_STEPS} is within {STEADY_WITHIN:.0%}, or one MAD, of the final "
         "one; never more than half)"
     )
