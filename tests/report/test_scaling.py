@@ -186,7 +186,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
         ("4,096", "8,192"),
     ),
     "precision": ({"precision": Precision(quantization="fp8")}, {}, ("compute bfloat16", "quantization fp8")),
-    "FLOPs convention": ({}, {"convention": "causal"}, ("non_causal", "causal")),
+    "FLOPs convention": ({}, {"convention": "causal"}, ("non-causal in", "; causal in")),
     "device": ({}, {"device_kind": "AMD Instinct MI300X"}, ("h100-sxm", "mi300x")),
     "policy": ({}, {"policy": "last-10"}, ("steady", "last-10")),
 }

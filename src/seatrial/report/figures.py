@@ -21,6 +21,7 @@ TITLES: dict[Outcome, str] = {
     "no_progress": "NO PROGRESS",
     "could_not_run": "COULD NOT RUN",
     "interrupted": "INTERRUPTED",
+    "teardown_failed": "TRAINED, TEARDOWN FAILED",
 }
 WORDS: dict[Status, str] = {
     "pass": "pass",
@@ -135,7 +136,8 @@ def where(report: RunReport) -> str:
     parts = [report.spec.model.name if report.spec else "", "rehearsal" if report.rehearsal else ""]
     if report.sources:
         several = f"{len(report.sources)} logs"
-        parts.append(f"read from {report.sources[0] if len(report.sources) == 1 else several} ({report.family})")
+        source = report.sources[0].rpartition("/")[2] if len(report.sources) == 1 else several
+        parts.append(f"read from {source}" + (f" ({report.family})" if report.family else ""))
     if report.metrics:
         performance, completion = report.metrics.performance, report.metrics.completion
         processes = _count(completion.num_processes, "process", "processes")

@@ -25,6 +25,7 @@ from seatrial.report.problems import inert
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict
 
+FIRST_CLOCK = 946_684_800.0  # the year 2000: whatever is before counts seconds, or has no clock
 MAX_TAILS = 4
 TAIL_LINES = 40
 TAIL_BYTES = 64 << 10
@@ -152,7 +153,7 @@ def gather(run_dir: Path) -> RunReport:
     return RunReport(
         directory=clean(run_dir.name),
         name=spec.name if spec else clean(run_dir.name),
-        started_at=min((event.wall_time for event in events), default=None),
+        started_at=_started_at(events),
         engine=str(plan.get("engine", "")),
         on=str(plan.get("on", "")),
         rehearsal=bool(plan.get("rehearsal")),
@@ -173,6 +174,13 @@ def gather(run_dir: Path) -> RunReport:
         verdict=verdict,
         missing=tuple(missing),
     )
+
+
+def _started_at(events: Sequence[Event]) -> float | None:
+    """When the first event was; None where a log without a clock gave the times, which then count from 0."""
+    counted = any(isinstance(event, RunStarted) and event.facts.get("clock") == "counted" for event in events)
+    first = min((event.wall_time for event in events if event.wall_time >= FIRST_CLOCK), default=None)
+    return None if counted else first
 
 
 def clean(text: str) -> str:

@@ -23,8 +23,9 @@ SECTION_ROWS = 30
 JOINER = "\u2060"
 HASH_CHARACTERS = 7  # the least that is taken for a commit
 
-_MARKUP = re.compile(r"""[\\`*_{}\[\]<>|~$&"'#!^@]|^[-+=/]""")
-_NUMBERED = re.compile(r"^(\d+)([.)])")
+# What Markdown or HTML would read; an underscore within a word is none, nor are quotes outside of a tag.
+_MARKUP = re.compile(r"""[\\`*{}\[\]<>|~$&#!^@]|(?<![^\W_])_|_(?![^\W_])|^[-+=/]""")
+_NUMBERED = re.compile(r"^(\d+)([.)])(?!\S)")
 _REFERENCES = re.compile(
     r"""(?P<sign>[@#!$%~&^](?=[\w"{]))"""
     r"""|(?P<scheme>:(?=//))"""
@@ -52,7 +53,7 @@ def render(report: RunReport) -> str:
     if metrics:
         blocks.append(_figures([*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)]))
     folded = [_evidence(verdict.axes.values())] if verdict else []
-    folded += [_section(section) for section in sections(report)]
+    folded += [_section(section) for section in sections(report) if not section.in_evidence]
     folded += [_tail(tail) for tail in report.tails]
     if report.missing:
         folded.append(_folded("Not in this report", "\n".join(f"- Missing: {inert(line)}" for line in report.missing)))

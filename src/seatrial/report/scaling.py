@@ -18,6 +18,7 @@ from typing import Literal
 from seatrial import hardware, presets
 from seatrial.errors import InputError, Problem
 from seatrial.metrics import Estimate, Performance, days_to_train
+from seatrial.report.figures import spelled
 from seatrial.report.gather import RunReport
 
 Kind = Literal["weak", "strong", "mixed", "one size"]
@@ -158,7 +159,7 @@ _SAME: dict[str, Callable[[RunReport], str]] = {
     "model": _model,
     "sequence length": lambda report: f"{report.spec.batch.sequence_length:,}" if report.spec else "",
     "precision": _precision,
-    "FLOPs convention": lambda report: _performance(report).convention,
+    "FLOPs convention": lambda report: spelled(_performance(report).convention),
     "device": _device,
     "policy": _policy,
 }

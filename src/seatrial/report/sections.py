@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from seatrial.metrics import Performance, show_ranges
+from seatrial.metrics import FaultRecord, Performance, show_ranges
 from seatrial.report.figures import AS_REPORTED, spelled
 from seatrial.report.gather import RunReport
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 
 MAX_STRAGGLERS = 10
+MAX_LISTED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A table of texts: `numbers` names its columns of figures, `strong` its rows that matter most.
 
-    `first`: it says what went wrong, so it stands before everything else.
+    `first`: it says what went wrong, so it stands before everything else. `in_evidence`: the checks' evidence says it
+    too, so a format that shows all of that leaves it out.
     """
 
     key: str
@@ -29,6 +31,7 @@ class Section:
     strong: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     first: bool = False
+    in_evidence: bool = False
 
 
 def sections(report: RunReport) -> list[Section]:
@@ -38,18 +41,44 @@ def sections(report: RunReport) -> list[Section]:
 
 
 def _faults(report: RunReport) -> Section | None:
-    completion = report.metrics.completion if report.metrics else None
-    if completion is None:
+    """The faults in the order of time, the one that is blamed for the end marked; what followed from it, and advice."""
+    if report.metrics is None:
         return None
+    completion, diagnosis = report.metrics.completion, report.metrics.completion.diagnosis
+    cause = diagnosis.cause if diagnosis else None
+    notes = []
+    if diagnosis:
+        notes.append(f"First cause: {diagnosis.sentence.removesuffix('.')}.")
+        lists = (
+            ("Followed from it", diagnosis.symptoms),
+            ("Stopped because of it", diagnosis.victims),
+            ("Suspects", diagnosis.suspects),
+            ("Leave out of the next try", diagnosis.exclude),
+        )
+        notes += [f"{title}: {', '.join(found[:MAX_LISTED])}." for title, found in lists if found]
+        notes += [f"What to do: {diagnosis.hint}"] if diagnosis.hint else []
     return Section(
         key="faults",
-        first=True,
-        title="What went wrong, in order",
-        columns=("Seconds", "Fault", "Where", "Evidence"),
-        rows=tuple((f"{f.seconds:.1f}", f.fault.replace("_", " "), f.where, f.text) for f in completion.faults),
-        numbers=("Seconds",),
-        strong=frozenset(index for index, fault in enumerate(completion.faults) if fault == completion.culprit),
+        title="What went wrong, in order" if diagnosis else "Faults that did not end the run",
+        columns=("Place", "Fault", "Where", "Evidence"),
+        rows=tuple(_fault(fault) for fault in completion.faults),
+        strong=frozenset(n for n, fault in enumerate(completion.faults) if _same(fault, cause)),
+        notes=tuple(notes),
+        first=diagnosis is not None,
+        in_evidence=True,
     )
+
+
+def _fault(fault: FaultRecord) -> tuple[str, str, str, str]:
+    place = fault.place or f"after {fault.seconds:.1f} s"
+    times = f", {fault.count:,} times" if fault.count > 1 else ""
+    survived = " (survived)" if fault.survived else ""
+    return place, f"{fault.title}{times}{survived}", fault.where, fault.text
+
+
+def _same(fault: FaultRecord, cause: FaultRecord | None) -> bool:
+    """Whether this is the fault that is blamed, under whatever name its text made of it."""
+    return cause is not None and replace(fault, fault=cause.fault, where=cause.where, text=cause.text) == cause
 
 
 def _sources(report: RunReport) -> Section | None:
@@ -99,7 +128,7 @@ def _reported(report: RunReport) -> Section | None:
         kind, found = METRICS[metric], performance.estimates.get(metric)
         computed = found.value if found and found.origin != AS_REPORTED else None
         unit = kind.unit if kind.unit == "fraction" else ""
-        title = kind.title if kind.unit in ("fraction", "") or kind.unit in kind.title else f"{kind.title}, {kind.unit}"
+        title = f"{kind.title}, s" if kind.unit == "s" else kind.title
         rows.append((
             title,
             show(own.value, unit),
@@ -131,17 +160,6 @@ def _convention(performance: Performance) -> list[str]:
     return [f"{said}; the log counts {spelled(own.convention)} ({off})."]
 
 
-def _identities(report: RunReport) -> Section | None:
-    identities = report.metrics.performance.identities if report.metrics else ()
-    return Section(
-        key="identities",
-        title="What has to hold between the figures",
-        columns=("Equation", "Holds", "Finding"),
-        rows=tuple((i.name, _AGREEMENTS[i.agreement], i.sentence) for i in identities),
-        strong=frozenset(n for n, identity in enumerate(identities) if identity.agreement != "agree"),
-    )
-
-
 def _evenness(report: RunReport) -> Section | None:
     """What a median does not show."""
     if report.metrics is None:
@@ -170,19 +188,19 @@ def _evenness(report: RunReport) -> Section | None:
         rows.append(("Stragglers", f"{len(performance.stragglers) - MAX_STRAGGLERS} more"))
     if performance.padding:
         rows.append(("Padding", f"{performance.padding:.1%} of batch × sequence are no tokens, by the log's count"))
-    return Section(key="evenness", title="How even the steps are", columns=("What", "Finding"), rows=tuple(rows))
+    return Section(
+        key="evenness", title="How even the steps are", columns=("What", "Finding"), rows=tuple(rows), in_evidence=True
+    )
 
 
 def _steps(count: int) -> str:
     return f"{count:,} step{'s' * (count != 1)}"
 
 
-_AGREEMENTS = {"agree": "yes", "doubt": "doubtful", "contradiction": "no"}
 _SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
     _faults,
     _sources,
     _attempts,
     _reported,
-    _identities,
     _evenness,
 )

@@ -35,7 +35,7 @@ def render(report: RunReport, *, color: bool | None = None) -> str:
         times = report.metrics.performance.step_times
         if times:
             blocks.append(_wrapped(times.rule, "  ", paint, _DIM))
-    blocks += [_section(section, paint) for section in sections(report)]
+    blocks += [_section(section, paint) for section in sections(report) if not section.in_evidence]
     if report.changes:
         blocks.append(_changes(report, paint))
     blocks += [_tail(tail.log, tail.lines, paint) for tail in report.tails]

@@ -6,6 +6,7 @@
   const figure = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const sizes = data.labels.map((_, index) => index);
+  const LEAST = 0.9; // of the first rate: small differences look small
   const low = Math.min(...data.low);
   const high = Math.max(...data.high);
   let chart = null;
@@ -54,7 +55,7 @@
         padding: [8, 8, 0, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 9 } },
-        scales: { x: { time: false, range: () => [-0.5, sizes.length - 0.5] }, y: { range: () => [Math.min(low, data.rate[0]) - room, high + room] } },
+        scales: { x: { time: false, range: () => [-0.5, sizes.length - 0.5] }, y: { range: () => [Math.min(low - room, LEAST * data.rate[0]), high + room] } },
         axes: [
           axis({ size: 26, splits: () => sizes, values: () => data.labels, grid: { show: false } }),
           axis({ size: 58, values: (_, ticks) => ticks.map((tick) => figure.format(tick)) }),
