@@ -139,7 +139,9 @@ def compare(a: LoadedRun, b: LoadedRun, *, anyway: bool = False) -> Comparison:
             f"their speeds do not mean the same: {'; '.join(obstacles)}",
             "compare runs of the same work, or add --anyway to compare what still can be",
         )
-    changes = tuple(_change(metric, a, b, spoilt.get(metric, "")) for metric in METRICS)
+    both_have_times = len(a.steady_seconds) > 0 and len(b.steady_seconds) > 0
+    times = ratio_of_medians(a.steady_seconds, b.steady_seconds) if both_have_times else None
+    changes = tuple(_change(metric, a, b, times, spoilt.get(metric, "")) for metric in METRICS)
     by_name = {change.metric: change for change in changes}
     compared = [by_name[metric] for metric in SPEEDS if by_name[metric].change is not None]
     speed = next((change for change in compared if change.is_measured), compared[0] if compared else None)
@@ -182,14 +184,17 @@ def _both(one: Any, other: Any) -> str:
     return f" ({one}, {other})"
 
 
-def _change(metric: str, a: LoadedRun, b: LoadedRun, spoilt: str) -> Change:
+def _change(metric: str, a: LoadedRun, b: LoadedRun, times: Ratio | None, spoilt: str) -> Change:
     one, other = (run.metrics.performance.estimates.get(metric) for run in (a, b))
     missing = [_missing(metric, run, estimate) for run, estimate in ((a, one), (b, other))]
     if spoilt or any(missing) or one is None or other is None:
         nothing = {"change": None, "low": None, "high": None}
         why = spoilt or _which(*missing)
         return Change(metric=metric, a=one, b=other, judgement="not_compared", why=why, **nothing)
-    ratio = _ratio(metric, a, b, one, other)
+    ratio = ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
+    if times and all(_of_times(metric, run) for run in (a, b)):
+        ratio = _no_surer(ratio, times if METRICS[metric].better == "lower" else times.inverse)
+        ratio = ratio.rounded(sum(relative_rounding(run.steady_seconds) for run in (a, b)))
     return Change(
         metric=metric,
         a=one,
@@ -215,17 +220,10 @@ def _which(a: str, b: str) -> str:
     return "; ".join(f"{name}: {why}" for name, why in (("A", a), ("B", b)) if why)
 
 
-def _ratio(metric: str, a: LoadedRun, b: LoadedRun, one: Estimate, other: Estimate) -> Ratio:
-    """From the two intervals; where both follow from the times of the steps, no surer than these times are."""
-    ratio = ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
-    if not all(_of_times(metric, run) for run in (a, b)):
-        return ratio
-    times = ratio_of_medians(a.steady_seconds, b.steady_seconds)
-    if METRICS[metric].better == "higher":
-        times = times.inverse  # a rate; its factor, the work of a step, is exact
+def _no_surer(ratio: Ratio, times: Ratio) -> Ratio:
+    """A ratio that is known no better than that of the step times; the work of a step, the factor, is exact."""
     scale = ratio.value / times.value
-    rounding = sum(relative_rounding(run.steady_seconds) for run in (a, b))
-    return ratio.widened(times.low * scale, times.high * scale).rounded(rounding)
+    return ratio.widened(times.low * scale, times.high * scale)
 
 
 def _of_times(metric: str, run: LoadedRun) -> bool:
@@ -234,7 +232,6 @@ def _of_times(metric: str, run: LoadedRun) -> bool:
     own, step, times = performance.estimates[metric], performance.estimates.get("step_seconds"), performance.step_times
     return (
         metric in _OF_STEP_TIMES
-        and len(run.steady_seconds) > 0
         and step is not None
         and times is not None
         and not own.origin

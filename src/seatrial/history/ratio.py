@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 
 BLOCK = 5  # neighbouring steps resemble each other, so they are drawn together
-RESAMPLES = 2000
-MOST_AT_ONCE = 2_000_000  # numbers drawn, to bound the memory
+RESAMPLES, FEWEST_RESAMPLES = 2000, 200
+MOST_DRAWN = 40_000_000  # numbers in all, to bound the time of a long run
+MOST_AT_ONCE = 2_000_000  # of them, to bound the memory
 SEED = 20_240_229
 
 
@@ -58,20 +59,21 @@ def ratio_of_medians(a: Seconds, b: Seconds) -> Ratio:
     `ratio_of_intervals`. Deterministic: the generator is seeded.
     """
     rng = np.random.Generator(np.random.PCG64(SEED))
-    resampled = _resampled_medians(b, rng) / _resampled_medians(a, rng)
+    count = max(FEWEST_RESAMPLES, min(RESAMPLES, MOST_DRAWN // max(len(a), len(b))))
+    resampled = _resampled_medians(b, count, rng) / _resampled_medians(a, count, rng)
     low, high = (float(end) for end in np.percentile(resampled, [2.5, 97.5]))
     value = float(np.median(b) / np.median(a))
     return Ratio(value=value, low=min(low, value), high=max(high, value))
 
 
-def _resampled_medians(values: Seconds, rng: np.random.Generator) -> Seconds:
-    """The medians of RESAMPLES series of the same length, made of blocks of neighbours; the two ends are neighbours."""
+def _resampled_medians(values: Seconds, count: int, rng: np.random.Generator) -> Seconds:
+    """The medians of `count` series of the same length, made of blocks of neighbours; the two ends are neighbours."""
     n = len(values)
     block = min(BLOCK, n)
-    medians = np.empty(RESAMPLES)
+    medians = np.empty(count)
     batch = max(1, MOST_AT_ONCE // n)
-    for first in range(0, RESAMPLES, batch):
-        size = min(batch, RESAMPLES - first)
+    for first in range(0, count, batch):
+        size = min(batch, count - first)
         starts = rng.integers(0, n, size=(size, -(-n // block)))
         places = (starts[:, :, None] + np.arange(block)) % n
         medians[first : first + size] = np.median(values[places.reshape(size, -1)[:, :n]], axis=1)

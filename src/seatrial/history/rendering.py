@@ -23,9 +23,9 @@ MOST_SETTINGS = 200
 VALUE_CHARACTERS = 100
 
 
-def render(comparison: Comparison, gate: Gate | None, format: str) -> str:  # noqa: A002  the command line's word
+def render(comparison: Comparison, gate: Gate | None, output: str) -> str:
     """The comparison, and the gate's answer where there is one, as "text", "json" or "markdown"."""
-    return FORMATS[format](comparison, gate)
+    return FORMATS[output](comparison, gate)
 
 
 def _text(comparison: Comparison, gate: Gate | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -63,7 +62,11 @@ STATES = (
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory."""
-    return any(os.path.isfile(folder / name) for name in MARKS)  # noqa: PTH113  Path.is_file() raises where it may not look
+    for name in MARKS:
+        with suppress(OSError):  # where we may not look, there is no run for us
+            if (folder / name).is_file():
+                return True
+    return False
 
 
 def stamp(run_dir: Path) -> str:
