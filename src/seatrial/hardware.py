@@ -53,15 +53,22 @@ DEVICES: dict[str, Device] = {
                 source="NVIDIA H100 NVL data sheet (fp8 = 2 × bf16)"),
         _device("h100-pcie", "nvidia", bf16=756, fp8=1513, memory=80, bandwidth=2039, source="NVIDIA H100 data sheet"),
         _device("h200", "nvidia", bf16=989, fp8=1979, memory=141, bandwidth=4800, source="NVIDIA H200 data sheet"),
+        _device("h20", "nvidia", bf16=148, fp8=296, memory=96, bandwidth=4000,
+                source="NVIDIA H20 data sheet (fp8 = 2 × bf16)"),
         _device("b200", "nvidia", bf16=2250, fp8=4500, memory=180, bandwidth=7700, source="NVIDIA DGX B200 data sheet"),
         _device("gb200", "nvidia", bf16=2500, fp8=5000, memory=186, bandwidth=8000,
                 source="NVIDIA GB200 data sheet (DGXC recipes use 2450/4900)"),
+        _device("b300", "nvidia", bf16=2250, fp8=4500, memory=288, bandwidth=8000,
+                source="NVIDIA DGXC recipes; NVIDIA DGX B300 data sheet"),
+        _device("gb300", "nvidia", bf16=2500, fp8=5000, memory=288, bandwidth=8000,
+                source="NVIDIA GB300 data sheet (DGXC recipes use 2450/4900)"),
         _device("mi250x", "amd", bf16=191.5, memory=64, bandwidth=1638,
                 source="AMD MI250X data sheet, per GCD (one visible device)"),
         _device("mi300x", "amd", bf16=1307.4, fp8=2614.9, memory=192, bandwidth=5300, source="AMD MI300X data sheet"),
         _device("mi325x", "amd", bf16=1307.4, fp8=2614.9, memory=256, bandwidth=6000, source="AMD MI325X data sheet"),
         _device("mi350x", "amd", bf16=2306.9, fp8=4613.7, memory=288, bandwidth=8000, source="AMD MI350X data sheet"),
         _device("mi355x", "amd", bf16=2516.6, fp8=5033.2, memory=288, bandwidth=8000, source="AMD MI355X data sheet"),
+        _device("tpu-v4", "google", bf16=275, memory=32, bandwidth=1228, source="Google Cloud TPU v4 documentation"),
         _device("tpu-v5e", "google", bf16=197, memory=16, bandwidth=819, source="Google Cloud TPU v5e documentation"),
         _device("tpu-v5p", "google", bf16=459, memory=95, bandwidth=2765, source="Google Cloud TPU v5p documentation"),
         _device("tpu-v6e", "google", bf16=918, memory=32, bandwidth=1640, source="Google Cloud TPU v6e documentation"),
@@ -73,10 +80,10 @@ DEVICES: dict[str, Device] = {
 # How configurations and runtimes spell a device; tried in order against the lower-cased text without separators.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
     ("mi355", "mi355x"), ("mi350", "mi350x"), ("mi325", "mi325x"), ("mi300", "mi300x"), ("mi250", "mi250x"),
-    ("gb200", "gb200"), ("b200", "b200"), ("h200", "h200"),
+    ("gb300", "gb300"), ("b300", "b300"), ("gb200", "gb200"), ("b200", "b200"), ("h200", "h200"), ("h20", "h20"),
     ("h100nvl", "h100-nvl"), ("h100pcie", "h100-pcie"), ("h100", "h100-sxm"), ("a100", "a100-sxm-80gb"),
-    ("tpuv6", "tpu-v6e"), ("v6e", "tpu-v6e"), ("tpuv5p", "tpu-v5p"), ("v5p", "tpu-v5p"), ("tpuv5", "tpu-v5e"),
-    ("trn2", "trainium2"), ("trainium2", "trainium2"),
+    ("tpuv4", "tpu-v4"), ("tpuv6", "tpu-v6e"), ("v6e", "tpu-v6e"), ("tpuv5p", "tpu-v5p"), ("v5p", "tpu-v5p"),
+    ("tpuv5", "tpu-v5e"), ("trn2", "trainium2"), ("trainium2", "trainium2"),
 )  # fmt: skip
 
 
