@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from seatrial.errors import InputError
 from seatrial.history import compare, compare_runs, judge_slowdown, load
 from seatrial.history.rendering import render
 from seatrial.spec import Execution
@@ -63,9 +65,16 @@ def test_without_a_gate_there_is_no_word_of_one(pair: tuple[Path, Path]) -> None
     assert "Gate" in render(found, judge_slowdown(found, 0.03), "markdown")
 
 
-def test_a_run_against_itself(pair: tuple[Path, Path]) -> None:
-    text, code = compare_runs(str(pair[0]), str(pair[0]), fail_if_slower="3%")
+def test_two_runs_that_went_exactly_alike(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(pair[0], tmp_path / "copy")
+    text, code = compare_runs(str(pair[0]), str(copy), fail_if_slower="3%")
     assert code == 0
     assert "No clear difference: B's speed is A's +0.0%" in text
     assert "Loss: 30 steps in both; within 0.1% throughout" in text
     assert "Nothing else is known to differ." in text
+
+
+def test_a_run_is_not_compared_with_itself(pair: tuple[Path, Path]) -> None:
+    """A baseline that names the new run by mistake would pass any gate."""
+    with pytest.raises(InputError, match="with itself"):
+        compare_runs(str(pair[0]), f"{pair[1]}/../a", fail_if_slower="3%")

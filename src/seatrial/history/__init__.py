@@ -5,6 +5,7 @@ The run directories are the truth. The index only remembers what was read there,
 
 from __future__ import annotations
 
+from seatrial.errors import InputError
 from seatrial.history.compare import Comparison, compare
 from seatrial.history.gate import Gate, judge_slowdown, parse_limit
 from seatrial.history.listing import list_runs, locate
@@ -30,9 +31,14 @@ def compare_runs(
     """The comparison of two runs as "text", "json" or "markdown", and the exit code: the gate's, or 0 without a gate.
 
     `a` and `b` are run directories, or names or ids of the history. Raises InputError where a run cannot be found or
-    read, where the limit is none, and where the two do different work, unless `anyway`.
+    read, where they are one and the same, where the limit is none, and where the two do different work, unless
+    `anyway`.
     """
     limit = None if fail_if_slower is None else parse_limit(fail_if_slower)
-    comparison = compare(load(locate(a)), load(locate(b)), anyway=anyway)
+    one, other = locate(a), locate(b)
+    if one.resolve() == other.resolve():
+        why = "it is compared with itself, and would never be slower"
+        raise InputError.single("same-run", b, why, "name two runs")
+    comparison = compare(load(one), load(other), anyway=anyway)
     gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
     return render(comparison, gate, output), gate.exit_code if gate else 0
