@@ -17,15 +17,19 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import made_logs as made
 import record
+from log_mutations import LOG_MUTATIONS, unchanged
 from made_logs import Family
-from mutations import MUTATORS, Mutant, Mutation, unchanged
+from mutation import Mutant, Mutation
+from run_mutations import RUN_MUTATIONS
 
 from seatrial import logs
 from seatrial.metrics import measure
@@ -36,13 +40,20 @@ MUTATIONS = 200
 KEPT = Path(tempfile.gettempdir()) / "judge_mutations"
 
 
-def _write(mutant: Mutant, path: Path) -> None:
-    content = "".join(line.text + mutant.glue for line in mutant.lines).encode("latin-1", errors="replace")
-    path.write_bytes(content + (mutant.tail or b""))
+def _write(mutant: Mutant, folder: Path) -> list[Path]:
+    """The log or logs of a mutant as files, named as their nodes."""
+    folder.mkdir()
+    paths = []
+    for node, lines in enumerate(log for log in (mutant.lines, mutant.second) if log is not None):
+        path = folder / f"node{node}.log"
+        tail = mutant.tail or b"" if lines is mutant.lines else b""
+        path.write_bytes("".join(line.text + mutant.glue for line in lines).encode("latin-1", errors="replace") + tail)
+        paths.append(path)
+    return paths
 
 
-def _judge(path: Path, spec: RunSpec) -> Verdict:
-    return judge(measure(logs.read([path]), spec), spec, rehearsal=False)
+def _judge(paths: Sequence[Path], spec: RunSpec) -> Verdict:
+    return judge(measure(logs.read(paths), spec), spec, rehearsal=False)
 
 
 def _said(verdict: Verdict) -> str:
@@ -83,17 +94,16 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     rng = random.Random(seed)
     tally, results = Tally(), []
     families = list(made.FAMILIES.values())
-    every = [(mutation, family) for mutation in MUTATORS for family in families]
+    every = [(mutation, family) for mutation in (*LOG_MUTATIONS, *RUN_MUTATIONS) for family in families]
     chosen = every if everything else rng.sample(every, MUTATIONS)
     plan: list[tuple[Mutation, Family]] = [*((unchanged, family) for family in families), *chosen]
     with tempfile.TemporaryDirectory() as folder:
         for index, (mutation, family) in enumerate(plan):
             course = made.good_course(family.steps, random.Random(rng.randrange(1 << 30)))
             mutant, name = mutation(family, course, rng), mutation.__name__
-            path = Path(folder) / f"{index:03d}.log"
-            _write(mutant, path)
+            paths = _write(mutant, Path(folder) / f"{index:03d}")
             try:
-                verdict = _judge(path, made.spec(family.steps))
+                verdict = _judge(paths, made.spec(family.steps))
             except Exception as error:
                 tally.crashes += 1
                 wrong, outcome, headline = "crash", "crash", repr(error)
@@ -105,9 +115,8 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
             if wrong or show:
                 print(f"{wrong or 'right':11} {index:3d} {family.name:14} {name:22} {outcome}: {headline}")
             if wrong:
-                kept = KEPT / f"{family.name}-{name.replace(' ', '-').replace(':', '')}.log"
-                kept.parent.mkdir(exist_ok=True)
-                kept.write_bytes(path.read_bytes())
+                kept = KEPT / f"{family.name}-{name.replace(' ', '-').replace(':', '')}"
+                shutil.copytree(paths[0].parent, kept, dirs_exist_ok=True)
                 print(f"            {kept}")
     share = tally.named / max(1, tally.bad)
     print(f"false PASS   {tally.false_passes} of {tally.bad} bad runs (must be 0)")
