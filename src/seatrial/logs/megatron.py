@@ -1,7 +1,9 @@
 """Megatron-LM and its relatives: ` iteration 5/ 50 | elapsed time per iteration (ms): 654.5 | lm loss: 1.1E+01 | …`.
 
-The last rank prints, or the first; the figures are means over `--log-interval` iterations. A loss that is NaN is left
-out of the line.
+NVIDIA's from 2020 to now, ROCm's, Primus, Megatron-Bridge, DeepSpeed, NeoX, MindSpeed. Two programs may share a log,
+and one program spells its first lines otherwise. The last rank prints the steps, rank 0 the rest; the figures are means
+over `--log-interval` iterations. Of "654.5/735.1" and "615.5 (avg 602.1)" the first is this line's, the second a
+running mean. A loss that is NaN is left out of the line.
 """
 
 from __future__ import annotations
@@ -11,36 +13,211 @@ import re
 from seatrial.logs.grammar import Family, Field, Note
 from seatrial.logs.numbers import NUMBER
 
+MEBIBYTE, GIGABYTE = 1 << 20, 1_000_000_000
+
+_TFLOPS = Field(name="tflops_per_second_per_device")
+_TOKENS = Field(name="tokens_per_second_per_device")
+_SAMPLES = Field(name="samples_per_second_total")
+_MFU = Field(name="mfu")
+# Four values: used/free/total/ratio. The label says GB or GiB for the same number, the ratio is beyond doubt.
+_MEMORY = Field(name="memory_fraction", part=3)
+
+# The arguments that Megatron dumps before it begins: its name → the name of the fact.
+_ARGUMENTS = {
+    "train_iters": "planned_steps",
+    "world_size": "num_devices",
+    "seq_length": "sequence_length",
+    "global_batch_size": "global_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "rampup_batch_size": "rampup_batch_size",
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "ffn_hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_query_groups": "num_query_groups",
+    "padded_vocab_size": "padded_vocab_size",
+    "tensor_model_parallel_size": "tensor_parallel",
+    "pipeline_model_parallel_size": "pipeline_parallel",
+    "context_parallel_size": "context_parallel",
+    "expert_model_parallel_size": "expert_parallel",
+    "log_interval": "log_interval",
+    "params_dtype": "params_dtype",
+    "fp8": "fp8",
+    "transformer_impl": "transformer_impl",
+}
+_ARGUMENT = re.compile(
+    r"(?<![\w.-])(?:"
+    + "|".join(rf"{argument} \.{{2,}}:? ?(?P<{fact}>[\w.]+?)" for argument, fact in _ARGUMENTS.items())
+    + r")(?:\.{4,}\w+)?\s*$"  # NeoX says behind it whether it is the default
+)
+
+# A launcher or a scheduler that starts the program again; after them, the next step belongs to a new attempt.
+RESTARTS = (
+    Note(
+        means="start",
+        literal="will restart worker group",
+        pattern=re.compile(r"Worker group \w+\. (?P<restarts_left>\d+)/\d+ attempts left; will restart worker group"),
+    ),
+    Note(
+        means="start",
+        literal="SLURM_RESTART_COUNT",
+        pattern=re.compile(r"\bSLURM_RESTART_COUNT\W{1,3}(?P<restart_count>[1-9]\d*)\b"),
+    ),
+)
+
+# The last lines of ROCm's train_llama*.sh: means over the steps that ran, printed even if training crashed.
+_SUMMARY = {
+    "throughput per GPU": ("tflops_per_second_per_device", 1.0),
+    "elapsed time per iteration": ("seconds", 1000.0),
+    "tokens/GPU/s": ("tokens_per_second_per_device", 1.0),
+    "mem usages": ("memory_fraction", 1.0),
+}
+
 FAMILY = Family(
     name="megatron",
     anchors=("iteration", "elapsed time per iteration"),
-    head=re.compile(r"\biteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\|"),
-    pair=re.compile(r"([^|:]+):([^|]*)"),
+    head=re.compile(r"\biteration\s+(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*\|"),
+    # The loss, or what stands behind the place where it is left out.
+    whole=re.compile(r"\b(?:(?:lm_)?loss|loss scale|grad[ _]norm|number of \w+ iterations):[^|]*\|"),
+    pair=re.compile(r"([^|:]+):([^|]*)\|"),  # a value that no bar follows may be cut
     fields={
         "elapsed time per iteration (ms)": Field(name="seconds", per=1000),
-        "throughput per GPU (TFLOP/s/GPU)": Field(name="tflops_per_second_per_device"),
+        "elapsed time per iteration (s)": Field(name="seconds"),
+        "throughput per GPU (TFLOP/s/GPU)": _TFLOPS,
+        "compute per GPU (TFLOP/s/GPU)": _TFLOPS,
+        "throughput (TFLOP/s/GPU)": _TFLOPS,
+        "throughput per NPU (TFLOP/s/NPU)": _TFLOPS,
+        "TFLOP/s/GPU": _TFLOPS,
+        "TFLOPs": _TFLOPS,
+        "TFLOPS": _TFLOPS,
+        "approx flops per GPU": _TFLOPS,
+        "tokens per GPU (tokens/s/GPU)": _TOKENS,
+        "tokens/s/GPU inst/harmonic mean": _TOKENS,
+        "tokens/s/GPU": _TOKENS,
+        "tokens/GPU/s": _TOKENS,
+        "tokens/sec/GPU": _TOKENS,
+        "Tokens per second per GPU (Tok/s/GPU)": _TOKENS,
+        "tokens per second per GPU": _TOKENS,
+        "tokens per gpu per second (tgs)": _TOKENS,
+        "samples per second": _SAMPLES,
+        "samples/sec": _SAMPLES,
+        "mfu": _MFU,
+        "MFU": _MFU,
+        "mfu (%)": Field(name="mfu", per=100),
+        "MFU (%)": Field(name="mfu", per=100),
+        "energy per GPU (J/iter/GPU)": Field(name="energy_per_device"),
+        "power per GPU (W/GPU)": Field(name="power_per_device"),
+        "mem usages": Field(name="memory_fraction"),
+        "hip mem usage/free/total/usage_ratio": _MEMORY,
+        "rocm mem usage/free/total/usage_ratio": _MEMORY,
         "consumed samples": Field(name="consumed_samples"),
+        "consumed tokens": Field(name="consumed_tokens"),
         "learning rate": Field(name="learning_rate"),
         "global batch size": Field(name="global_batch_size"),
-        "lm loss": Field(name="loss"),
+        "gloabl batch size": Field(name="global_batch_size"),  # DeepSpeed's and MindSpeed's
+        "lm loss": Field(name="loss", preferred=True),
+        "lm_loss": Field(name="loss", preferred=True),
+        "loss": Field(name="loss"),
         "loss scale": Field(name="loss_scale"),
         "grad norm": Field(name="grad_norm"),
+        "grad_norm": Field(name="grad_norm"),
         "params norm": Field(name="params_norm"),
-        "mem usages": Field(name="memory_fraction"),
         "number of skipped iterations": Field(name="skipped_steps"),
         "number of nan iterations": Field(name="nan_steps"),
     },
     counted_from=1,
     notes=(
         Note(
-            means="end",
-            literal="[after training is done] datetime:",
-            pattern=re.compile(r"\[after training is done\] datetime:"),
+            means="start",
+            literal="using world size: ",
+            pattern=re.compile(r"\busing world size: (?P<num_devices>\d+)"),
         ),
         Note(
+            means="start",
+            literal=" arguments ---",
+            pattern=re.compile(r"-{8,} (?:[\w-]+ )?arguments -{8,}"),
+        ),
+        Note(
+            means="start",
+            literal="[before the start of training step] datetime:",
+            pattern=re.compile(r"\[before the start of training step\] datetime: [-\d]+ [\d:.]+"),
+        ),
+        Note(means="facts", literal=" ....", pattern=_ARGUMENT),
+        Note(
             means="facts",
-            literal="seq_length ..",
-            pattern=re.compile(rf"\bseq_length \.+ (?P<sequence_length>{NUMBER})\s*$"),
+            literal="model parallel rank (0, 0): ",
+            pattern=re.compile(
+                r"number of parameters on .*model parallel rank \(0, 0\): (?P<parameters_of_rank_0>\d+)"
+            ),
+        ),
+        Note(
+            means="end",
+            literal="[after training is done] datetime:",
+            pattern=re.compile(r"\[after training is done\] datetime: [-\d]+ [\d:.]+"),
+        ),
+        # Bridge prints its speed on a line of its own, before that of the step; 0 stands for "cannot tell".
+        Note(
+            means="figures",
+            literal="GPU utilization:",
+            pattern=re.compile(
+                r"\bStep Time ?: ?(?P<seconds>[\d.]+)s\b[ ,]*"
+                r"(?:(?P<tokens_per_second_per_device>[\d.]+) tok/s/gpu[ ,]*)?"
+                r"GPU utilization: ?(?:(?!0+(?:\.0*)? ?[MT])(?P<tflops_per_second_per_device>[\d.]+)|[\d.]+)"
+                r" ?(?:MODEL_)?TFLOP/s/GPU"
+                r"(?:[ ,]*Peak Mem: ?(?P<memory_bytes>[\d.]+ ?Gi?B))?",
+            ),
+        ),
+        Note(
+            means="figures",
+            literal="memory (MB) |",
+            pattern=re.compile(
+                rf"iterations\) memory \(MB\) \|.*?\bmax (?:reserved|cached): (?P<memory_bytes>{NUMBER})"
+            ),
+            per=1 / MEBIBYTE,
+        ),
+        Note(
+            means="figures",
+            literal="memory (MB) |",  # of 2020
+            pattern=re.compile(
+                rf"\d iterations memory \(MB\) \|.*?\bmax (?:reserved|cached): (?P<memory_bytes>{NUMBER})"
+            ),
+            per=1 / MEBIBYTE,
+        ),
+        Note(
+            means="figures",
+            literal="memory (GB) |",
+            pattern=re.compile(rf"memory \(GB\) \|.*?\bmem-max-reserved-gigabytes: (?P<memory_bytes>{NUMBER})"),
+            per=1 / GIGABYTE,
+        ),
+        Note(
+            means="eval",
+            literal="validation loss at ",
+            pattern=re.compile(
+                r"validation loss at (?:iteration (?P<step>\d+)|the end of training)[^|]*"
+                rf"\|(?:[^|]*\|)*? lm loss value: (?P<loss>{NUMBER}) \|"
+            ),
+        ),
+        # "saving checkpoint" only says that it began.
+        Note(
+            means="checkpoint",
+            literal="successfully saved ",
+            pattern=re.compile(r"successfully saved (?:checkpoint (?:at|from) iteration\s+|\S*/iter_0*)(?P<step>\d+)"),
+        ),
+        Note(
+            means="checkpoint",
+            action="restore",
+            literal="successfully loaded ",
+            pattern=re.compile(r"successfully loaded (?:checkpoint from .* at iteration\s+|\S*/iter_0*)(?P<step>\d+)"),
+        ),
+        *RESTARTS,
+        *(
+            Note(
+                means="summary",
+                literal=f"{key}: ",
+                pattern=re.compile(rf"(?:^|[\s\]:]){re.escape(key)}: (?P<{name}>{NUMBER})\s*$"),
+                per=per,
+            )
+            for key, (name, per) in _SUMMARY.items()
         ),
     ),
 )
