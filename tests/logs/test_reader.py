@@ -147,7 +147,7 @@ def test_the_fast_path_says_what_the_tables_say(monkeypatch: pytest.MonkeyPatch)
         log.append(text)
     fast = parse(log)
     monkeypatch.setattr(reader, "MAX_SHAPES", 0)
-    monkeypatch.setattr(reader, "learn", lambda *_: None)
+    monkeypatch.setattr(reader, "learn", lambda *_, **__: None)
     slow = parse(log)
     assert [repr(event) for event in fast] == [repr(event) for event in slow]
     assert len(steps(fast)) == 399

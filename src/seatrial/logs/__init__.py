@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seatrial.events import Event
-from seatrial.logs import maxtext, megatron
+from seatrial.logs import lightning, maxtext, megatron, mlperf, nanotron, torchtitan
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.reader import read_events
@@ -18,7 +18,9 @@ from seatrial.logs.reader import read_events
 __all__ = ["AUTO", "FAMILIES", "parse", "read"]
 
 AUTO = "auto"
-FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in (maxtext, megatron)}
+FAMILIES: dict[str, Family] = {
+    family.FAMILY.name: family.FAMILY for family in (maxtext, megatron, nanotron, torchtitan, lightning, mlperf)
+}
 
 
 def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source: str = "") -> Iterator[Event]:

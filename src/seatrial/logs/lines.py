@@ -12,6 +12,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO, cast
 
+from seatrial.logs.numbers import CUT
+
 CHUNK = 1 << 18  # characters
 LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the last half of so many
 
@@ -26,25 +28,27 @@ _PREFIX = re.compile(
     | \[trainer\d+\|(?P<trainer>\d+)\]:                                     # torchrun, by role
     | [\w-]{1,20}\.[\w.-]{1,60}/(?P<replica>\d+)[ ]                         # NeMo-Run, torchx: i.pretrain/0
     | \((?P<actor>[\w.:<>-]{1,80})[ ]pid=\d+(?:,[ ]ip=(?P<ip>[\d.]+))?\)(?:[ ]\[repeated[^\]]*\])?   # Ray
-    | \[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d+)/\d+\]\[\w+[ ]*\][ ]*\[-*[\w.]+:\d+\][ ]*:      # Primus
-    | INFO[ ]*\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus_colour>\d+)/\d+\]\[\w+\][ ]*\[-*[\w.]+:\d+\][ ]*:
+    | (?:[A-Z]+[ ]*)?\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d+)/(?P<world>\d+)\]                # Primus
+        \[\w+[ ]*\][ ]*\[-*[\w./-]+:\d+\][ ]*:
     | \[(?:pod|container)/(?P<pod>[\w./-]+)\][ ]                            # kubectl logs --prefix
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)[ ]         # kubectl logs --timestamps
     )""",
     re.VERBOSE,
 )
 # The innermost, most global of them says which rank it is.
-_RANKS = ("rank", "primus", "primus_colour", "trainer", "replica", "task")
+_RANKS = ("rank", "primus", "trainer", "replica", "task")
 _HOSTS = ("ip", "pod")
 _MAY_BEGIN_PREFIX = frozenset("0123456789[( I")
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What stood before a line: how many characters of it, and the rank and the host that it names."""
+    """What stood before a line: how many characters of it, the rank that it names, where, of how many; the host."""
 
     length: int = 0
     rank: int | None = None
+    rank_span: tuple[int, int] | None = None
+    num_ranks: int | None = None
     host: str | None = None
 
 
@@ -54,7 +58,8 @@ NO_PREFIX = Prefix()
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a file ("-": the standard input) without their ends; a carriage return is one. Raises OSError.
 
-    Never holds more than a chunk and a line; whatever is not UTF-8 is replaced.
+    Never holds more than a chunk and a line; whatever is not UTF-8 is replaced. Where the file ends in a number without
+    an end of line, the number may have been cut: `CUT` stands behind it.
     """
     rest = ""
     with _open(path) as file:
@@ -67,7 +72,7 @@ def read_lines(path: Path) -> Iterator[str]:
             else:
                 rest = shortened(rest + last)
     if rest:
-        yield shortened(rest)
+        yield shortened(rest) + (CUT if rest[-1].isdigit() or rest[-1] == "." else "")
 
 
 def _open(path: Path) -> AbstractContextManager[TextIO]:
@@ -103,11 +108,17 @@ def read_prefix(line: str) -> Prefix:
     if line[:1] not in _MAY_BEGIN_PREFIX and not line[:1].isalpha():
         return NO_PREFIX
     end = 0
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, tuple[int, int]]] = {}
     while match := _PREFIX.match(line, end):
         end = match.end()
-        found |= {name: value for name, value in match.groupdict().items() if value is not None}
+        found |= {name: (text, match.span(name)) for name, text in match.groupdict().items() if text is not None}
     if not end:
         return NO_PREFIX
-    rank = next((int(found[name]) for name in _RANKS if name in found), None)
-    return Prefix(length=end, rank=rank, host=next((found[name] for name in _HOSTS if name in found), None))
+    rank, span = next((found[name] for name in _RANKS if name in found), (None, None))
+    return Prefix(
+        length=end,
+        rank=None if rank is None else int(rank),
+        rank_span=span,
+        num_ranks=int(found["world"][0]) if "world" in found else None,
+        host=next((found[name][0] for name in _HOSTS if name in found), None),
+    )

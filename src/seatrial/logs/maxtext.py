@@ -1,4 +1,4 @@
-"""MaxText and MaxDiffusion: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, …`.
+"""MaxText and MaxDiffusion: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, …`; our own trainer, too.
 
 Process 0 prints, by print() until 2025 and by absl's logging since. The time is taken before the device is waited for,
 so that the first steps may be far too fast; the figures count padding, `total_weights` does not.
@@ -7,105 +7,137 @@ so that the first steps may be far too fast; the figures count padding, `total_w
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from seatrial.logs.grammar import Family, Field, Note
+from seatrial.logs.grammar import Family, Field, Note, ReadLine
 from seatrial.logs.numbers import NUMBER
 
 _TFLOPS = Field(name="tflops_per_second_per_device")
+
+# Every number but total_weights has three decimals: one with fewer, and nothing behind it, was cut.
+_VALUE = rf"{NUMBER}(?=[,\s])|[-+]?(?:nan|inf)\b|[-+]?\d+\.\d{{3}}(?![\deE%])"
+
+_CONFIG = re.compile(r"Config param (\w+): (.+?)\s*$")
+# Parameter of the configuration, printed in full by every program → fact.
+_CONFIG_FACTS = {
+    "steps": "planned_steps",
+    "global_batch_size_to_train_on": "global_batch_size",
+    "max_target_length": "sequence_length",
+    "per_device_batch_size": "per_device_batch_size",
+    "gradient_accumulation_steps": "accumulation_steps",
+    "model_name": "model",
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "attention": "attention",
+    "remat_policy": "remat",
+    "dataset_type": "data",
+    "hardware": "hardware",
+}
+_MESH = re.compile(r"((?:ici|dcn)_\w+)_parallelism")
+_ENUM = re.compile(r"\w+\.([A-Z_]+)")  # "DatasetType.SYNTHETIC"
+
+_CONFIGURED = Note(means="start", literal="Config param ", pattern=_CONFIG)
+
+
+def _config_reader() -> ReadLine:
+    return _read_config
+
+
+def _read_config(line: str) -> Iterator[tuple[Note, Mapping[str, Any]]]:
+    """A line of the configuration; the first one of a program says that it begins."""
+    if "Config param " not in line or not (found := _CONFIG.search(line)):
+        return
+    name, value = found.groups()
+    enum = _ENUM.fullmatch(value)
+    if axis := _MESH.fullmatch(name):
+        yield _CONFIGURED, {f"mesh__{axis[1]}": int(value)} if value.isdigit() and int(value) > 1 else {}
+    else:
+        fact = _CONFIG_FACTS.get(name)
+        yield _CONFIGURED, {fact: enum[1].lower() if enum else value} if fact else {}
+
+
+def _facts(literal: str, pattern: str, means: Any = "facts") -> Note:
+    return Note(means=means, literal=literal, pattern=re.compile(pattern))
+
+
+def _eval(literal: str) -> Note:
+    return Note(
+        means="eval",
+        literal=literal,
+        pattern=re.compile(rf"{literal}(?P<step>\d+), loss=(?P<loss>{NUMBER})(?=,|\s|$)", re.IGNORECASE),
+    )
+
+
+def _checkpoint(literal: str, pattern: str, action: str = "save") -> Note:
+    return Note(means="checkpoint", action=action, literal=literal, pattern=re.compile(pattern))
+
+
+_SECONDS_AT = rf" (?P<seconds>{NUMBER}) seconds[^@]{{0,80}}@ \S*?/(?P<step>\d+)(?:/\S*)?\s*$"
 
 FAMILY = Family(
     name="maxtext",
     anchors=("completed ", "step: "),
     head=re.compile(
-        r"(?P<batch_rampup>\[Rampup Batch Size Phase\], )?\bcompleted (?P<profiler>profiler activation/deactivation )?"
-        r"step: (?P<step>\d+)"
+        r"(?P<batch_rampup>\[Rampup Batch Size Phase\],? )?\bcompleted (?P<profiler>profiler activation/deactivation )?"
+        r"step: (?P<step>\d+)(?=,)"
     ),
-    pair=re.compile(rf"([A-Za-z_][\w /]*?)[:=] ?({NUMBER})(?=[,\s]|$)", re.IGNORECASE),
+    pair=re.compile(rf"((?:raw_)?grad_norm(?==)|[A-Za-z_][\w /]*?(?=:))[:=] ?({_VALUE})", re.IGNORECASE),
     fields={
         "seconds": Field(name="seconds"),
         "TFLOP/s/device": _TFLOPS,
         "TFLOP/s": _TFLOPS,  # until 2024-03; of a device, too
         "Tokens/s/device": Field(name="tokens_per_second_per_device"),
         "total_weights": Field(name="tokens"),
-        "loss": Field(name="loss"),
-        "lm_loss": Field(name="loss"),
+        "loss": Field(name="loss"),  # of which "lm_loss" and "main_model_loss" are parts
         "perplexity": Field(name="perplexity"),
+        "raw_grad_norm": Field(name="grad_norm"),  # before clipping, as everybody means it
         "grad_norm": Field(name="grad_norm"),
     },
     counted_from=0,
+    other=_config_reader,
     notes=(
-        Note(
-            means="facts",
-            literal="Config param steps:",
-            pattern=re.compile(r"Config param steps: (?P<planned_steps>\d+)\s*$"),
+        _facts(
+            "System Information: Jax Version:",
+            r"Jax Version: (?P<versions__jax>[\w.+-]+)",
+            "start",
         ),
-        Note(
-            means="facts",
-            literal="Config param global_batch_size_to_train_on:",
-            pattern=re.compile(r"global_batch_size_to_train_on: (?P<global_batch_size>\d+)\s*$"),
+        _facts("System Information: Jaxlib Version:", r"Jaxlib Version: (?P<versions__jaxlib>[\w.+-]+)"),
+        _facts("System Information: Jax Backend:", r"Jax Backend: (?P<backend>.+?)\s*$"),
+        _facts("Num_devices: ", r"Num_devices: (?P<num_devices>\d+), shape"),
+        _facts(
+            "number parameters: ",
+            r"number parameters: (?P<billions_of_parameters>[\d.]+) billion(?: \((?P<num_parameters>[\d,]+)\))?",
         ),
-        Note(
-            means="facts",
-            literal="Config param max_target_length:",
-            pattern=re.compile(r"max_target_length: (?P<sequence_length>\d+)\s*$"),
+        _facts("compiled in ", r"compiled in (?P<compile_seconds>[\d.]+) s; memory per device"),
+        _facts("Total TFLOPs: ", rf"Total TFLOPs: (?P<tflop_per_step_per_device>{NUMBER})\s*$"),
+        _facts(
+            "% learnable weight flops",
+            r"split as (?P<weight_flops_fraction>[\d.]+%) learnable weight flops and "
+            r"(?P<attention_flops_fraction>[\d.]+%) attention flops",
         ),
-        Note(
-            means="facts",
-            literal="Config param model_name:",
-            pattern=re.compile(r"model_name: (?P<model>[\w.-]+)\s*$"),
+        _facts(
+            "[train] Total estimated memory size:",
+            r"Total estimated memory size: (?P<estimated_memory_bytes>[\d.]+ GB)",
         ),
-        Note(
-            means="start",
-            literal="System Information: Jax Version:",
-            pattern=re.compile(r"Jax Version: (?P<jax>[\w.+-]+)"),
+        # After the parameters were made, so far from the most that a step needs. "GB" is 2^30 bytes here.
+        _facts("Using (GB) ", r"Using \(GB\) [\d.]+ / [\d.]+ \((?P<initial_memory_fraction>[\d.]+%)\) on \S"),
+        _eval("eval metrics after step: "),
+        _eval("Completed eval after train step "),
+        _checkpoint("Saved a checkpoint at step ", r"Saved a checkpoint at step (?P<step>\d+)\."),
+        _checkpoint(
+            "Started an asynchronous checkpoint save for step ",
+            r"Started an asynchronous checkpoint save for step (?P<step>\d+)\b",
         ),
-        Note(
-            means="facts",
-            literal="System Information: Jaxlib Version:",
-            pattern=re.compile(r"Jaxlib Version: (?P<jaxlib>[\w.+-]+)"),
+        _checkpoint("Finished blocking save in ", rf"Finished blocking save in{_SECONDS_AT}"),
+        _checkpoint("Finished save in ", rf"Finished save in{_SECONDS_AT}"),
+        _checkpoint("Finished load in ", rf"Finished load in{_SECONDS_AT}", "restore"),
+        _checkpoint(
+            "restoring from this run's directory step ",
+            r"restoring from this run's directory step (?P<step>\d+)",
+            "restore",
         ),
-        Note(
-            means="facts",
-            literal="System Information: Jax Backend:",
-            pattern=re.compile(r"Jax Backend: (?P<backend>.+?)\s*$"),
-        ),
-        Note(
-            means="facts",
-            literal="Num_devices: ",
-            pattern=re.compile(r"Num_devices: (?P<num_devices>\d+), shape"),
-        ),
-        Note(
-            means="facts",
-            literal="Total TFLOPs: ",
-            pattern=re.compile(rf"Total TFLOPs: (?P<tflop_per_step_per_device>{NUMBER})"),
-        ),
-        Note(
-            means="eval",
-            literal="eval metrics after step: ",
-            pattern=re.compile(rf"eval metrics after step: (?P<step>\d+), loss=(?P<loss>{NUMBER})"),
-        ),
-        Note(
-            means="eval",
-            literal="Completed eval after train step ",
-            pattern=re.compile(rf"Completed eval after train step (?P<step>\d+), loss=(?P<loss>{NUMBER})"),
-        ),
-        Note(
-            means="checkpoint",
-            literal="Saved a checkpoint at step ",
-            pattern=re.compile(r"Saved a checkpoint at step (?P<step>\d+)"),
-        ),
-        Note(
-            means="checkpoint",
-            literal="Started an asynchronous checkpoint save for step ",
-            pattern=re.compile(r"Started an asynchronous checkpoint save for step (?P<step>\d+)"),
-        ),
-        Note(
-            means="checkpoint",
-            action="restore",
-            literal="restoring from this run's directory step ",
-            pattern=re.compile(r"restoring from this run's directory step (?P<step>\d+)"),
-        ),
-        # What the CVS test reads as the end of a run.
+        # What the CVS test reads as the end of a run. Most logs end without.
         Note(
             means="end",
             literal="Distributed task shutdown result: OK",

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from functools import lru_cache
 
+CUT = "…"  # stands behind a number that may have been cut
 # What may stand behind a number, and what it multiplies by. "GB" is what is printed, whatever was meant.
 _SUFFIXES = {
     "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3,
@@ -34,7 +35,7 @@ def quantity(text: str, part: int = 0) -> float | None:
         pieces = text.split("/")
         text = pieces[part] if part < len(pieces) else ""
     found = _QUANTITY.match(text)
-    if found is None:
+    if found is None or text.endswith(CUT):
         return None
     number, suffix = found.groups()
     return float(number.replace(",", "").replace("_", "")) * _SUFFIXES.get(suffix, 1.0)
@@ -62,6 +63,13 @@ def _minute(text: str) -> float | None:
 
 def seconds_since_epoch(text: str) -> float | None:
     """The time that `find_time` found, as seconds since the epoch; its time zone is not known and taken as UTC."""
+    try:
+        return datetime.fromisoformat(text + "+00:00").timestamp()
+    except ValueError:
+        return _other_time(text)
+
+
+def _other_time(text: str) -> float | None:
     minutes, _, seconds = text.rpartition(":")
     start = _minute(minutes)
     try:

@@ -8,13 +8,16 @@ from typing import Any
 
 from seatrial.events import Event
 from seatrial.logs.faults import FaultScanner
-from seatrial.logs.grammar import PHASES, Family, Reading, Span
+from seatrial.logs.grammar import PHASES, Family, Note, Reading, Span
 from seatrial.logs.lines import Prefix, read_prefix, split_lines, without_codes
 from seatrial.logs.numbers import find_time, quantity, seconds_since_epoch
 from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
 
-MAX_SHAPES = 4  # a program has one or two; ranks with prefixes of their own share the tables
+MAX_SHAPES = 4  # a program has one or two
+MAX_IN_VAIN = 32  # shapes learnt from one line after the other
+
+Remark = tuple[Note, Mapping[str, Any], float | None]  # what it says, and when
 
 
 class Reader:
@@ -29,17 +32,19 @@ class Reader:
         self._source = source
         self._streams: dict[int | None, Stream] = {}
         self._known: Family | None = None  # the family of the last step line
-        self._notes = tuple(note for family in families for note in family.notes)
-        self._others = tuple(family for family in families if family.other)
+        self._family_of = {note: family.name for family in families for note in family.notes}
+        self._notes = tuple(self._family_of)
+        self._others = tuple((family, family.other()) for family in families if family.other)
         self._shapes: list[tuple[Shape, Family, Stream]] = []
         self._seldom: dict[str, float] = {}
         self._vary: set[str] = set()
+        self._learnt_at = self._in_vain = 0
         self._faults = FaultScanner()
         self._told = False  # whether there was a fault since the last step
         self._number = 0
 
     def feed(self, line: str) -> Sequence[Event]:
-        """What one line, without its end, says."""
+        """What one line says, with or without its end."""
         self._number += 1
         for shape, family, stream in self._shapes:
             if found := shape.match(line):
@@ -49,10 +54,15 @@ class Reader:
                 except ValueError:
                     break
                 time = None if shape.time is None else seconds_since_epoch(groups[shape.time])
+                if shape.rank is not None:
+                    if (other := self._streams.get(int(groups[shape.rank]))) is None:
+                        break
+                    stream = other
+                    fields["process"] = stream.process
                 if self._told:
                     self._progressed()
                 return stream.step(family, fields, shape.total, time)
-        return self._read(line)
+        return [event for text in split_lines((line,)) for event in self._read(text)]
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
@@ -67,22 +77,28 @@ class Reader:
         text = without_codes(line) if "\x1b" in line else line
         prefix = read_prefix(text)
         events: list[Event] = []
-        for family in self._families:
-            if all(anchor in text for anchor in family.anchors):
-                for reading in _readings(family, text):
-                    events += self._step(family, reading, line, text, prefix)
-        for family in self._others:
-            assert family.other is not None
-            for found in family.other(text):
+        said = self._said(text)
+        readings = [
+            (family, reading)
+            for family in self._families
+            if all(anchor in text for anchor in family.anchors)
+            for reading in _readings(family, text)
+        ]
+        teaches = text is line and len(readings) == 1 and not said  # a line with more in it is no model for others
+        for family, reading in readings:
+            while said and said[0][0] < reading.spans[0][0]:  # glued together, the order counts
+                events += self._note(*said.pop(0)[1], text, prefix)
+            events += self._step(family, reading, line, text, prefix, teaches=teaches)
+        for family, other in self._others:
+            for found in other(text):
                 if isinstance(found, Reading):
-                    events += self._step(family, found, line, text, prefix)
+                    events += self._step(family, found, line, text, prefix, teaches=False)
                 else:
-                    events += self._stream(prefix).note(*found, text, None)
-        for note in self._notes:
-            if note.literal in text and (match := note.pattern.search(text)):
-                span = find_time(text, match.end())
-                time = seconds_since_epoch(text[slice(*span)]) if span else None
-                events += self._stream(prefix).note(note, match.groupdict(), text, time)
+                    note, says = found
+                    groups = {name: value for name, value in says.items() if name != "time"}
+                    events += self._note(note, groups, says.get("time"), text, prefix)
+        for _, remark in said:
+            events += self._note(*remark, text, prefix)
         stream = self._streams.get(prefix.rank)
         faults = self._faults.scan(
             text,
@@ -98,10 +114,34 @@ class Reader:
             events += faults
         return events
 
+    def _said(self, text: str) -> list[tuple[int, Remark]]:
+        """The notes in a line, in their order: where, and which, what it says and when."""
+        found: list[tuple[int, Remark]] = []
+        for note in self._notes:
+            if note.literal in text and (match := note.pattern.search(text)):
+                span = find_time(text, match.end())
+                time = seconds_since_epoch(text[slice(*span)]) if span else None
+                found.append((match.start(), (note, match.groupdict(), time)))
+        return sorted(found, key=lambda remark: remark[0])
+
+    def _note(
+        self, note: Note, groups: Mapping[str, Any], time: float | None, text: str, prefix: Prefix
+    ) -> Sequence[Event]:
+        """A note is about the process that printed it, or, if another reports the steps, about that one."""
+        stream = self._stream(prefix)
+        if not stream.reports:
+            reporting = (other for other in self._streams.values() if other.reports)
+            stream = min(reporting, key=lambda other: other.process, default=stream)
+        if note.means == "summary":
+            groups = {**groups, "family": self._family_of[note]}
+        return stream.note(note, groups, text, time)
+
     def _latest(self) -> float:
         return max((stream.wall_time for stream in self._streams.values()), default=0.0)
 
-    def _step(self, family: Family, reading: Reading, line: str, text: str, prefix: Prefix) -> Sequence[Event]:
+    def _step(
+        self, family: Family, reading: Reading, line: str, text: str, prefix: Prefix, *, teaches: bool
+    ) -> Sequence[Event]:
         stream = self._stream(prefix)
         where = find_time(text, reading.spans[0][0]) if reading.spans else None
         if self._told:
@@ -112,12 +152,13 @@ class Reader:
         fields = stream.blank(reading.phase)
         fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
         fields |= {name: value for name, value in reading.values.items() if name in fields}
-        total = fields["reported"].pop("total", None)
+        total, time = fields["reported"].pop("total", None), fields["reported"].pop("time", None)
         if fields["tokens"] is not None:
             fields["tokens"] = int(fields["tokens"]) if math.isfinite(fields["tokens"]) else None
-        if text is line:
-            self._learn(family, reading, line, prefix, stream, where, fields)
-        time = seconds_since_epoch(text[slice(*where)]) if where else None
+        if teaches:
+            self._learn(family, reading, line, stream, fields, time=where, rank=prefix.rank_span)
+        if where:
+            time = seconds_since_epoch(text[slice(*where)])
         return stream.step(family, fields, total, time)
 
     def _learn(
@@ -125,22 +166,27 @@ class Reader:
         family: Family,
         reading: Reading,
         line: str,
-        prefix: Prefix,
         stream: Stream,
-        time: tuple[int, int] | None,
         fields: Mapping[str, Any],
+        **where: tuple[int, int] | None,
     ) -> None:
-        """The next line is likely to look like this one."""
+        """The next line is likely to look like this one; but for a log in which it never does, this is too dear."""
+        since, self._learnt_at = self._number - self._learnt_at, self._number
+        self._in_vain = self._in_vain + 1 if since <= len(self._shapes) else 0
+        if self._in_vain > MAX_IN_VAIN and self._number % MAX_IN_VAIN:
+            return
         for name in SELDOM & reading.values.keys():
-            if self._seldom.setdefault(name, reading.values[name]) != reading.values[name]:
+            if self._seldom.setdefault(name, reading.values[name]) != reading.values[name] and name != "total":
                 self._vary.add(name)
-        if shape := learn(line, prefix.length, reading, time, fields, self._vary):
+        if shape := learn(line, reading, fields, self._vary, **where):
             self._shapes = [(shape, family, stream), *self._shapes[: MAX_SHAPES - 1]]
 
     def _stream(self, prefix: Prefix) -> Stream:
         if prefix.rank not in self._streams:
             process = self._process if prefix.rank is None else prefix.rank
-            self._streams[prefix.rank] = Stream(process, self._source, prefix.host or "")
+            self._streams[prefix.rank] = Stream(
+                process, self._source, prefix.host or "", prefix.num_ranks, self._streams
+            )
         return self._streams[prefix.rank]
 
 
@@ -149,30 +195,32 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
     heads = list(family.head.finditer(text))
     for n, head in enumerate(heads):
         end = heads[n + 1].start() if n + 1 < len(heads) else len(text)
+        if family.whole and not family.whole.search(text, head.end(), end):
+            continue
         groups = head.groupdict()
         numbers = [name for name in ("step", "total") if groups.get(name)]
         values: dict[str, float] = {name: int(groups[name].replace(",", "")) for name in numbers}
-        spans: list[Span] = [(*head.span(name), name, None) for name in numbers]
+        spans: dict[str, Span] = {name: (*head.span(name), name, None) for name in numbers}
         for pair in family.pair.finditer(text, head.end(), end):
             field = family.fields.get(pair[1].strip())
-            if field is None or field.name in values:
+            if field is None or (field.name in values and not field.preferred):
                 continue
             value = quantity(pair[2], field.part)
             if value is None or value == field.missing:
                 continue
             values[field.name] = value / field.per
             start = pair.start(2) + len(pair[2]) - len(pair[2].lstrip())
-            spans.append((start, pair.start(2) + len(pair[2].rstrip()), field.name, field))
+            spans[field.name] = (start, pair.start(2) + len(pair[2].rstrip()), field.name, field)
         yield Reading(
             values=values,
             phase=next((phase for phase in PHASES if groups.get(phase)), ""),
-            spans=tuple(spans),
+            spans=tuple(spans.values()),
         )
 
 
 def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
     """The events of one log, as its lines come."""
     reader = Reader(families, process=process, source=source)
-    for line in split_lines(lines):
+    for line in lines:
         yield from reader.feed(line)
     yield from reader.finish()

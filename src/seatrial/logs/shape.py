@@ -21,6 +21,7 @@ SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipp
 
 _TOKENS = re.compile(r"(\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them, and wide blanks
 _VALUE = "([^ ,|]+)"
+_THOUSANDS = "([^ |]+)"
 _TIME = r"([^ ]+ [^ ,|\]]+)"
 
 Read = Callable[[str], Any]
@@ -37,27 +38,36 @@ class Shape:
     read: Callable[[Sequence[str]], dict[str, Any]]
     total: int | None
     time: int | None  # the group of the date and time
+    rank: int | None  # the group of the rank that the prefix names
 
 
 def learn(
-    line: str, prefix: int, reading: Reading, time: tuple[int, int] | None, template: Mapping[str, Any], vary: Set[str]
+    line: str,
+    reading: Reading,
+    template: Mapping[str, Any],
+    vary: Set[str],
+    *,
+    time: tuple[int, int] | None,
+    rank: tuple[int, int] | None,
 ) -> Shape | None:
-    """The shape of a line that was read, whose first `prefix` characters stay as they are; None where that fails.
+    """The shape of a line that was read; None where its parts overlap.
 
-    `template` are the fields of its step, `vary` the names of `SELDOM` that do change.
+    `template` are the fields of its step, `vary` the names of `SELDOM` that do change, `time` and `rank` where these
+    stand.
     """
     constant = {name for _, _, name, _ in reading.spans if name in SELDOM and name not in vary}
     spans = sorted(span for span in reading.spans if span[2] not in constant)
-    if time and time[0] >= prefix:
-        spans = sorted([*spans, (*time, "time", None)])
+    spans = sorted([*spans, *((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)])
     kept = sorted(span for span in reading.spans if span[2] in constant)
-    pattern, position = [re.escape(line[:prefix])], prefix
+    pattern, position = [""], 0
     for start, end, name, _ in sorted([*spans, *kept]):
         if start < position:
             return None
         value = re.escape(line[start:end]) if name in constant else _TIME if name == "time" else _VALUE
         if value is _VALUE and not line[end:].strip():
             value = _last(line[start:end])
+        elif value is _VALUE and "," in line[start:end]:
+            value = _THOUSANDS
         pattern += [_blind(line[position:start]), value]
         position = end
     pattern.append(_blind(line[position:].rstrip()) + r"\s*")
@@ -65,13 +75,14 @@ def learn(
         name: (n, _reader(line[start:end], name, field), field.per if field else 1.0)
         for n, (start, end, name, field) in enumerate(spans)
     }
-    when, *_ = read.pop("time", (None,))
+    when, who = (read.pop(name, (None,))[0] for name in ("time", "rank"))
     total = reading.values.get("total") if "total" in constant else None
     return Shape(
         match=re.compile("".join(pattern)).fullmatch,
         read=_maker(template, read),
         total=None if total is None else int(total),
         time=when,
+        rank=who,
     )
 
 

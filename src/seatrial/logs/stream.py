@@ -15,14 +15,22 @@ RANKS_APART = 8
 
 _RUN_FIELDS = ("planned_steps", "num_devices", "num_processes", "tokens_per_step", "num_parameters")
 _NUMBERS = (*_RUN_FIELDS, "sequence_length", "global_batch_size")
+_MEASURES = ("_seconds", "_bytes", "_fraction")
 EVIDENCE = 300  # characters of a line
 
 
 class Stream:
-    """One process of a log: `step`, `note` and `finish` return the events that follow from what was read."""
+    """One process of a log: `step`, `note` and `finish` return the events that follow from what was read.
 
-    def __init__(self, process: int, source: str, host: str = "") -> None:
+    `streams` are all of the log: what is said by processes that report no steps is said for those that do.
+    """
+
+    def __init__(
+        self, process: int, source: str, host: str, num_ranks: int | None, streams: Mapping[int | None, Stream]
+    ) -> None:
         self.process = process
+        self._num_ranks = num_ranks
+        self._streams = streams
         self.source = source
         self._host = host
         self.wall_time = 0.0
@@ -33,10 +41,18 @@ class Stream:
         self._total: int | None = None
         self._begins = True  # the next step is the first of an attempt
         self._ended = False
+        self._eval_loss: float | None = None
         self._facts: dict[str, Any] = {}
         self._figures: dict[str, float] = {}
+        self._summary: dict[str, Any] = {}
+        self._checkpoint: tuple[str, int] | None = None  # the last one
         # The last few lines: (step, seconds, loss) at step modulo their number.
         self._recent: list[tuple[int, float | None, float | None] | None] = [None] * RANKS_APART
+
+    @property
+    def reports(self) -> bool:
+        """Whether it has reported a step."""
+        return self._family is not None
 
     def blank(self, phase: str) -> dict[str, Any]:
         """The fields of a step of which nothing is known yet."""
@@ -60,7 +76,9 @@ class Stream:
         if time is not None:
             self.wall_time = time
         elif seconds is not None and math.isfinite(seconds):
-            self.wall_time += seconds
+            self.wall_time += seconds if begins else seconds * max(1, step - self._last)  # a mean over all of them
+        if begins:
+            self._hear_others()
         fields["wall_time"] = fields["monotonic_time"] = self.wall_time
         if self._figures:
             self._add_figures(fields)
@@ -72,6 +90,14 @@ class Stream:
         self._recent[step % RANKS_APART] = (step, seconds, loss)
         return (started, event) if started else (event,)
 
+    def _hear_others(self) -> None:
+        """Takes over what processes have said that report no steps."""
+        for other in self._streams.values():
+            if other is not self and not other.reports:
+                self._facts = other._facts | self._facts
+                self._figures = other._figures | self._figures
+                other._figures = {}
+
     def _add_figures(self, fields: dict[str, Any]) -> None:
         """What other lines said of this step, where its own does not."""
         for name, value in self._figures.items():
@@ -82,7 +108,8 @@ class Stream:
 
     def note(self, note: Note, groups: Mapping[str, Any], line: str, time: float | None) -> list[Event]:
         """Another line of the family was read; `groups` is what it says."""
-        if time is not None:
+        late = time is not None and self._clock == "log" and time < self.wall_time  # a slower rank's, or a longer way
+        if time is not None and (self._begins or self._clock == "log"):
             self.wall_time = max(self.wall_time, time)
         when: dict[str, Any] = {"process": self.process, "wall_time": self.wall_time, "monotonic_time": self.wall_time}
         numbers: dict[str, float | None] = {}
@@ -91,27 +118,48 @@ class Stream:
         step = numbers.get("step")
         match note.means:
             case "facts" | "start":
-                if note.means == "start" and not self._begins:
+                if note.means == "start" and not self._begins and not late:
                     self._begins, self._facts = True, {}
-                self._facts |= {name: _fact(name, text) for name, text in groups.items() if text is not None}
+                self._learn({name: _fact(name, text) for name, text in groups.items() if text is not None})
             case "figures":
-                self._figures |= {name: value / note.per for name, value in numbers.items() if value is not None}
+                for name, value in numbers.items():
+                    if value is not None:
+                        least = self._figures.get(name, 0.0) if name.startswith("memory_") else 0.0  # of several ranks
+                        self._figures[name] = max(value / note.per, least)
+            case "summary":
+                self._summary["family"] = groups["family"]
+                means = {name: value / note.per for name, value in numbers.items() if value is not None}
+                self._summary["summary"] = {**self._summary.get("summary", {}), **means}
             case "end":
                 code = numbers.get("exit_code")
                 exit_code = None if code is None else int(code)
                 self._ended = True
-                reason = "died" if exit_code else "completed"
+                reason = groups.get("reason") or ("died" if exit_code else "completed")
                 return [RunEnded(**when, reason=reason, exit_code=exit_code, evidence=line.strip()[:EVIDENCE])]
             case "eval":
                 loss, seconds = numbers.get("loss"), numbers.get("seconds")
+                if step is None and loss == self._eval_loss:
+                    return []  # lines that go on saying what the last one was
+                self._eval_loss = loss
                 return [Eval(**when, step=int(step or max(0, self._last)), loss=loss, seconds=seconds)]
             case "checkpoint":
                 at = int(step) if step is not None else max(0, self._last)
+                if (note.action, at) == self._checkpoint:
+                    return []  # another rank's word, or another format of it
+                self._checkpoint = (note.action, at)
                 return [Checkpoint(**when, action=note.action, step=at, seconds=numbers.get("seconds"))]
         return []
 
+    def _learn(self, facts: Mapping[str, Any]) -> None:
+        """What was read of the run; "versions__jax" goes into the mapping "versions"."""
+        for name, value in facts.items():
+            outer, _, inner = name.partition("__")
+            self._facts[outer] = {**self._facts.get(outer, {}), inner: value} if inner else value
+
     def finish(self) -> list[Event]:
         """The log is over: it ended by itself if its last step is the last of its own count."""
+        if self._summary and not any(stream.reports for stream in self._streams.values()):
+            return [self._only_summary()]
         if self._ended or self._family is None or self._total is None or self._last != self._total:
             return []
         evidence = f"step {self._last} of {self._total} is the last of the log"
@@ -125,12 +173,20 @@ class Stream:
             )
         ]
 
+    def _only_summary(self) -> RunStarted:
+        """A run of which there is nothing but means."""
+        facts = {**self._facts, "source": self.source, "clock": "counted", **self._summary}
+        own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
+        return RunStarted(
+            process=self.process, wall_time=self.wall_time, monotonic_time=self.wall_time, facts=facts, **own
+        )
+
     def _is_copy(self, step: int, seconds: float | None, loss: float | None) -> bool:
         """Whether the line repeats a recent one: another rank prints it too, or a doubled print."""
         of_step, said_seconds, said_loss = self._recent[step % RANKS_APART] or (None, None, None)
         if step != of_step or not _same(said_loss, loss):
             return False
-        return _same(said_seconds, seconds) or (loss is not None and step != self._last)
+        return _same(said_seconds, seconds) or loss is not None
 
     def _start(self, family: Family, total: int | None, *, timed: bool) -> RunStarted:
         self._family, self._begins, self._total = family, False, total
@@ -139,6 +195,8 @@ class Stream:
         self._clock = "log" if timed else "counted"
         facts = dict(self._facts)
         own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
+        if self._num_ranks is not None:
+            own.setdefault("num_devices", self._num_ranks)
         if total is not None:
             own["planned_steps"] = total + 1 if family.last_is_total else total
         sequence, batch = facts.get("sequence_length"), facts.get("global_batch_size")
@@ -166,7 +224,7 @@ def _same(a: float | None, b: float | None) -> bool:
 
 
 def _fact(name: str, text: Any) -> Any:
-    if name not in _NUMBERS:
+    if name not in _NUMBERS and not name.endswith(_MEASURES):
         return text
     number = quantity(str(text))
-    return None if number is None else int(number)
+    return None if number is None or not math.isfinite(number) else int(number) if name in _NUMBERS else number

@@ -1,0 +1,134 @@
+"""PyTorch Lightning: NeMo 2's lines, and the progress bars of NeMo 1 and of AWS NxDT.
+
+NeMo 2   `Training epoch 0, iteration 49/49 | lr: 7.5e-06 | … | train_step_timing in s: 12.39 | consumed_samples: 6400`
+NeMo 1   `Epoch 0: : 100%|████| 50/50 [16:26<00:00, v_num=gjbq, reduced_train_loss=11.70, global_step=49.00, …]`
+NxDT     the same bar with `throughput=0.181`, in sequences a second of the whole job
+
+Numbers have three or four digits. Steps count from 0, and "49/49" is the last one. A bar is drawn many times for a
+step, and its own count runs ahead of its figures; it counts the batches of an epoch, so its total says nothing of the
+run's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from seatrial.logs.grammar import Family, Field, Note, Reading, ReadLine
+from seatrial.logs.numbers import NUMBER, quantity
+
+FIELDS: Mapping[str, Field] = {
+    "train_step_timing in s": Field(name="seconds"),
+    "reduced_train_loss": Field(name="loss"),
+    "lr": Field(name="learning_rate"),
+    "grad_norm": Field(name="grad_norm"),
+    "gradient_norm": Field(name="grad_norm"),
+    "parameter_norm": Field(name="params_norm"),
+    "global_batch_size": Field(name="global_batch_size"),
+    "consumed_samples": Field(name="consumed_samples"),
+    "peak_memory_usage": Field(name="memory_bytes"),  # until 2025, and what it was called afterwards
+    "max_memory_reserved": Field(name="memory_bytes"),
+    "TFLOPS_per_GPU": Field(name="tflops_per_second_per_device"),
+    "tokens_per_sec_per_gpu": Field(name="tokens_per_second_per_device"),
+    "throughput": Field(name="samples_per_second_total"),
+}
+
+_PAIR = re.compile(rf"([^|:]+): ({NUMBER})(?=\s*(?:\||$))", re.IGNORECASE)
+_LINE = re.compile(r"Training epoch \d+, iteration (?P<n>\d+)/(?P<total>\d+)\s*\|(?P<pairs>.*)")
+_BAR = re.compile(
+    r"Epoch (?P<epoch>\d+):.{0,300}?(?P<n>\d+)(?:/(?P<of>\d+|\?))?(?:it)? "
+    r"\[(?P<inside>[^\[\]]{0,2000}(?:reduced_train_loss|global_step)=[^\[\]]{0,2000})\]"
+)
+_VALIDATED = Note(means="eval", literal="val_loss", pattern=re.compile("val_loss"))
+
+Found = Reading | tuple[Note, Mapping[str, Any]]
+
+
+def _reader() -> ReadLine:
+    return _read
+
+
+def _read(line: str) -> Iterator[Found]:
+    if "Epoch " in line and "=" in line:
+        for bar in _BAR.finditer(line):
+            pairs = [
+                (name.strip(), text) for name, _, text in (part.partition("=") for part in bar["inside"].split(", "))
+            ]
+            counted = int(bar["n"]) - 1
+            if bar["of"] and bar["of"] != "?":
+                counted += int(bar["epoch"]) * int(bar["of"])
+            step = _step(dict(pairs).get("global_step", ""), counted)
+            if step >= 0:
+                yield from _found(step, pairs)
+    if "Training epoch " in line and (found := _LINE.search(line)) and not FAMILY.head.search(line):
+        pairs = [(pair[1].strip(), pair[2]) for pair in _PAIR.finditer(found["pairs"])]
+        n, total, said = int(found["n"]), int(found["total"]), dict(pairs).get("global_step", "")
+        if said.isdigit() and int(said) == n - 1:  # 2024: counted from 1
+            yield from _found(int(said), pairs, total - 1)
+        elif said.isdigit() and int(said) != n:  # counted from the beginning of the epoch
+            yield from _found(int(said), pairs)
+        else:
+            yield from _found(n, pairs, total)
+
+
+def _step(said: str, counted: int) -> int:
+    """The step that a bar's figures belong to; large ones are rounded ("1.23e+05"), unlike the bar's own count."""
+    number = quantity(said)
+    if number is None or ("e" in said and float(f"{counted:.3g}") == number):
+        return counted
+    return int(number)
+
+
+def _found(step: int, pairs: Iterable[tuple[str, str]], total: int | None = None) -> Iterator[Found]:
+    values: dict[str, float] = {"step": step, **({} if total is None else {"total": total})}
+    for name, text in pairs:
+        number = quantity(text)
+        if number is None:
+            continue
+        if name == "val_loss":
+            yield _VALIDATED, {"loss": text}
+        elif (field := FIELDS.get(name)) and field.name not in values:
+            values[field.name] = number
+    yield Reading(values=values)
+
+
+FAMILY = Family(
+    name="lightning",
+    anchors=("Training epoch ", "iteration "),
+    # Any other line goes to `other`: one that says "global_step" and means another step, or repeats a validation.
+    head=re.compile(
+        r"Training epoch \d+, iteration (?P<step>\d+)/(?P<total>\d+)\s*\|"
+        r"(?!.*(?:\bval_loss: |\bglobal_step: (?!(?P=step)\s*(?:\||$))))"
+    ),
+    pair=_PAIR,
+    fields=FIELDS,
+    counted_from=0,
+    last_is_total=True,
+    other=_reader,
+    notes=(
+        Note(
+            means="start",
+            literal="All distributed processes registered.",
+            pattern=re.compile(r"Starting with (?P<num_processes>(?P<num_devices>\d+)) processes"),
+        ),
+        Note(
+            means="facts",
+            literal="effective maximum steps = ",
+            pattern=re.compile(r"effective maximum steps = (?P<planned_steps>\d+)\)"),
+        ),
+        Note(
+            means="checkpoint",
+            literal="Global Checkpoint Save",
+            pattern=re.compile(
+                r"Global Checkpoint Save\s*:\s*Rank\s*:\s*\d+\s*:\s*Iteration\s*:\s*(?P<step>\d+)\s*:.{0,60}?"
+                rf"Save duration\s*:\s*(?P<seconds>{NUMBER})s"
+            ),
+        ),
+        Note(
+            means="end",
+            literal="Trainer.fit` stopped: `max_",
+            pattern=re.compile(r"Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"),
+        ),
+    ),
+)

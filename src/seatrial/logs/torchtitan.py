@@ -1,0 +1,106 @@
+"""torchtitan: `[titan] … - step: 10  loss:  7.62585  grad_norm: 26.6250  memory: 66.91GiB(37.51%)  tps: 10,050  …`.
+
+Every rank prints unless LOG_RANK says otherwise, the first step and then every tenth, as means since the last line;
+there are colour codes between the fields. `tps` is of a device, already divided by those that share a sequence. The
+memory is what was reserved at most. Ranks of a pipeline without the last stage print a loss of -1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from seatrial.logs.grammar import Family, Field, Note, ReadLine
+from seatrial.logs.numbers import NUMBER
+
+# A number is whole if there is something behind it: a blank, its unit, or the two decimals of the last one.
+_VALUE = rf"{NUMBER}(?=\s|GiB\()|{NUMBER}%(?=\)|\s|$)|\d[\d,]*\.\d\d$"
+_TOKENS = Field(name="tokens_per_second_per_device")
+
+_MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
+_MESH_LISTS = re.compile(r"device mesh with (\[[^\]]{0,200}\]), \[([\d, ]{1,100})\]")
+_OF_THE_MESH = Note(means="start", literal="device mesh with ", pattern=_MESH_LISTS)
+
+
+def _mesh_reader() -> ReadLine:
+    return _read_mesh
+
+
+def _read_mesh(line: str) -> Iterator[tuple[Note, Mapping[str, Any]]]:
+    """How the devices are arranged, and so how many there are; experts share those of the other axes."""
+    if "device mesh with " not in line:
+        return
+    sizes = {name: int(size) for name, size in _MESH_SIZES.findall(line.partition("device mesh with parallelism")[2])}
+    if lists := _MESH_LISTS.search(line):
+        names = re.findall(r"\w+", lists[1])
+        numbers = [int(size) for size in re.findall(r"\d+", lists[2])]
+        sizes = dict(zip(names, numbers, strict=True)) if len(names) == len(numbers) else {}
+    devices = math.prod(size for name, size in sizes.items() if name != "ep")
+    if devices:
+        mesh = {f"mesh__{name}": size for name, size in sizes.items() if size > 1}
+        yield _OF_THE_MESH, {**mesh, **({"num_devices": devices} if sizes else {})}
+
+
+def _start(literal: str, pattern: str) -> Note:
+    return Note(means="start", literal=literal, pattern=re.compile(pattern))
+
+
+FAMILY = Family(
+    name="torchtitan",
+    anchors=("step:", "loss:"),
+    head=re.compile(
+        r"(?<!validate )\bstep:\s*(?P<step>\d+)(?:/(?P<total>\d+) = [\d.]+%)?(?=\s+loss:.{0,200}?(?:memory|tps|wps):)"
+    ),
+    pair=re.compile(rf"(\w+)(?::\s*|\()({_VALUE})", re.IGNORECASE),
+    fields={
+        "loss": Field(name="loss", missing=-1.0),
+        "grad_norm": Field(name="grad_norm"),
+        "lr": Field(name="learning_rate"),
+        "memory": Field(name="memory_bytes", per=2.0**-30),
+        "GiB": Field(name="memory_fraction"),
+        "tps": _TOKENS,
+        "wps": _TOKENS,  # 2024
+        "tflops": Field(name="tflops_per_second_per_device"),
+        "mfu": Field(name="mfu"),
+    },
+    counted_from=1,
+    other=_mesh_reader,
+    notes=(
+        _start(" capacity: ", r"\b[A-Z]+ capacity: (?P<device_kind>.{1,80}?) with [\d.]+GiB memory"),
+        _start(
+            " total parameters",
+            r"Model (?P<model>\S{1,60}(?: \S{1,60})?) size: (?P<num_parameters>[\d,]+) total parameters",
+        ),
+        _start(
+            "Peak FLOPS used for computing MFU:",
+            rf"Peak FLOPS used for computing MFU: (?P<peak_flops_per_second>{NUMBER})\s*$",
+        ),
+        _start(
+            "local batch size ",
+            r"local batch size (?P<micro_batch_size>\d+), global batch size (?P<global_batch_size>\d+)"
+            r"(?:, gradient[ _]accumulation[ _]steps:? (?P<accumulation_steps>\d+))?"
+            r"(?:, sequence length (?P<sequence_length>\d+))?, total steps (?P<planned_steps>\d+)\b",
+        ),
+        _start("tokens per train step", r"(?P<tokens_per_step>\d+) tokens per train step"),
+        _start("Training starts at step ", r"Training starts at step (?P<first_step>\d+)"),
+        Note(
+            means="eval",
+            literal="validate step:",
+            pattern=re.compile(rf"validate step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>{NUMBER})(?=\s)", re.IGNORECASE),
+        ),
+        Note(
+            means="checkpoint",
+            literal="Finished saving the checkpoint",
+            pattern=re.compile(rf"Finished saving the checkpoint[^\d]{{0,60}}?in (?P<seconds>{NUMBER}) seconds"),
+        ),
+        Note(
+            means="checkpoint",
+            action="restore",
+            literal="Loading the checkpoint ",
+            pattern=re.compile(r"Loading the checkpoint (?:at step |from \S{1,400}\bstep-)(?P<step>\d+)"),
+        ),
+        Note(means="end", literal="Training completed", pattern=re.compile(r"Training completed")),
+    ),
+)
