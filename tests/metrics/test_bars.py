@@ -83,6 +83,16 @@ def test_a_run_that_drifts_over_the_bar_is_inconclusive_and_drift_is_always_name
         assert any(line.startswith("the run became slower") for line in found.evidence)
 
 
+def test_what_was_fast_before_the_run_became_slow_is_no_warm_up() -> None:
+    spec = expecting("step_seconds", 0.5, 0.05, steps=60)
+    (found,) = judged(steps(spec, seconds=lambda n: (0.5 if n < 20 else 0.6) + n % 3 / 1000), spec)
+    assert found.status == "fail"
+    assert any("0.501 s in the first third, 0.601 s in the last, of all steps" in line for line in found.evidence)
+    compiling = make_spec(steps=60)
+    (found,) = judged(steps(compiling, seconds=lambda n: 2.0 if n < 20 else 0.5), compiling)
+    assert not any("became" in line for line in found.evidence)
+
+
 def test_few_lines_are_inconclusive_however_many_steps_they_stand_for() -> None:
     spec = expecting("step_seconds", 0.5, steps=100)
     run = [step for step in steps(spec, first=1, last=100) if step.step % 10 == 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,13 +27,15 @@ class Drift:
     """The median step times of the first and the last third in seconds, and the trend between (Mann–Kendall).
 
     `change` is the last against the first as a fraction: above 0 the run became slower. `p` is the probability of such
-    a trend by chance, two-sided. `drifts` if both are beyond their limits.
+    a trend by chance, two-sided. `drifts` if both are beyond their limits. Not `in_window`: it is over all steps, since
+    what looks like a warm-up was faster than the rest.
     """
 
     first_seconds: float
     last_seconds: float
     change: float
     p: float
+    in_window: bool = True
 
     @property
     def drifts(self) -> bool:
@@ -66,6 +68,17 @@ def find_drift(seconds: Values) -> Drift | None:
         return None
     first, last = float(np.median(seconds[:third])), float(np.median(seconds[-third:]))
     return Drift(first_seconds=first, last_seconds=last, change=last / first - 1, p=mann_kendall(seconds))
+
+
+def find_slowdown(window: Values, everything: Values) -> Drift | None:
+    """The drift within the window; if there is none, that of all steps where the run only became slower.
+
+    A warm-up is slow and gets faster. One that is the fastest part of a run is none: what came after it became slow.
+    """
+    found, whole = find_drift(window), find_drift(everything)
+    if (found is None or not found.drifts) and whole is not None and whole.drifts and whole.change > 0:
+        return replace(whole, in_window=False)
+    return found
 
 
 def mann_kendall(values: Values) -> float:

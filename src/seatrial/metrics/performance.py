@@ -11,7 +11,7 @@ import numpy as np
 
 from seatrial import flops, hardware
 from seatrial.events import Event, Step
-from seatrial.metrics.drift import Drift, Levels, Spikes, find_drift, find_levels, find_spikes
+from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, check_identities, reported
 from seatrial.metrics.interval import Estimate, estimate, relative_rounding
 from seatrial.metrics.memory import memory_fraction
@@ -180,7 +180,7 @@ def measure_performance(
         sequences_per_second_total=total / spec.batch.sequence_length if total and spec else None,
         days_to_1t_tokens=days_to_train(tokens=TRILLION, tokens_per_second=total) if total else None,
         identities=check_identities(facts),
-        drift=find_drift(times),
+        drift=find_slowdown(times, np.array([timed.time for timed in window.undisturbed])) if window else None,
         spikes=find_spikes([step.step for step in steps], times) if window else None,
         levels=find_levels(times),
         stragglers=find_stragglers((own, *others), steps[0].step, steps[-1].step) if steps else (),

@@ -111,9 +111,13 @@ class Timed(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The chosen steps with their times, how they were chosen, and how many of all are beyond what is possible."""
+    """The chosen steps with their times, how they were chosen, and how many of all are beyond what is possible.
+
+    `undisturbed` are all steps that nothing but a warm-up sets apart.
+    """
 
     chosen: tuple[Timed, ...]
+    undisturbed: tuple[Timed, ...]
     summary: StepTimes
     num_impossible: int
     num_of_attempt: int
@@ -172,6 +176,7 @@ def measure_window(
     kept = clear[warmup:]
     return Window(
         chosen=tuple(kept),
+        undisturbed=tuple(clear),
         summary=_summary(
             kept, "median", stride,
             policy=policy,
@@ -200,6 +205,7 @@ def _window(
     rule = f"{policy.rule[0].upper()}{policy.rule[1:]}: {show_ranges(_ranges(kept))}{_of(number, num_attempts)}."
     return Window(
         chosen=tuple(kept),
+        undisturbed=tuple(kept),
         summary=_summary(
             kept, policy.statistic, stride, policy=name, rule=rule + _means(stride), attempt=number + 1,
             warmup=_ranges([timed for timed in lines if timed.step.step < kept[0].step.step]),

@@ -126,7 +126,7 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
 def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bound: float) -> bool:
     """Whether a run that drifts was on the one side of the bound at first, and on the other at last."""
     drift, times = performance.drift, performance.step_times
-    if drift is None or not drift.drifts or times is None:
+    if drift is None or not drift.drifts or not drift.in_window or times is None:
         return False
     ends = [seconds / times.value for seconds in (drift.first_seconds, drift.last_seconds)]
     values = [estimate.value * end if METRICS[metric].unit == "s" else estimate.value / end for end in ends]
@@ -163,7 +163,8 @@ def _course(performance: Performance) -> tuple[str, ...]:
         how = "slower" if drift.change > 0 else "faster"
         lines.append(
             f"the run became {how}: {show(drift.first_seconds, 's')} in the first third, "
-            f"{show(drift.last_seconds, 's')} in the last ({drift.change:+.1%}; Mann–Kendall p = {drift.p:.1g})"
+            f"{show(drift.last_seconds, 's')} in the last{'' if drift.in_window else ', of all steps'} "
+            f"({drift.change:+.1%}; Mann–Kendall p = {drift.p:.1g})"
         )
     if levels is not None:
         lines.append(
