@@ -104,7 +104,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("collective_timeout", "ran for",
      _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
     ("collective_timeout",
-     "nccl timeout|rccl timeout|collective timeout|collective operation timeout|collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for|timeout at"
+     "nccl timeout|rccl timeout|collective timeout|collective operation timeout|"
+     "collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for|timeout at"
      "|monitoredbarrier|allreduce timed|all-reduce timed",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
      r"(?i:collective (?:operation )?timed? ?out)", r"Timed out waiting \d+ms for (?:recv|send)",
@@ -177,7 +178,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"enroot[\w-]*: .*(?:[Ff]ailed|[Nn]o such|[Ee]rror|denied|[Nn]ot found)", r"\[ERROR\].*enroot",
      r"/run/enroot.*denied"),
     ("container_failed", "spank", r"error: spank: required plugin", r"spank_task_init_privileged failed"),
-    ("container_failed", "container|docker|podman|oci runtime|manifest|crun|runc|imagepull|device driver|initializing source|short-name|unable to copy|statfs",
+    ("container_failed", "container|docker|podman|oci runtime|manifest|crun|runc|imagepull|device driver"
+     "|initializing source|short-name|unable to copy|statfs",
      r"nvidia-container-cli: ", r"docker: (?:Error|permission denied|Cannot|invalid)", r"Error response from daemon",
      r"Cannot connect to the Docker daemon", r"permission denied while trying to connect to the Docker",
      r"podman: .*(?i:error)",
@@ -234,7 +236,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"(?:Signal 9 )?\(?\bSIGKILL\b\)?(?: received by PID| \(9\)|.*(?:killed|exit))", r"died .*SIGKILL",
      r"got SIGKILL"),
     ("killed", " killed", r"(?:line \d+|\[\d+\][+-]?):?\s+\d*\s*Killed\b", _SRUN_TASK + "Killed"),
-    ("terminated", "sigterm|terminated|signal ", r"Sending process \d+ closing signal SIGTERM",
+    ("terminated", "sigterm|terminated|signal |got signal", r"Sending process \d+ closing signal SIGTERM",
      r"[Rr]eceived (?:death signal|signal|a)? ?(?:\d+ )?\(?SIGTERM", r"[Gg]ot SIGTERM",
      r"[Rr]eceived (?:termination )?signal:? 15\b", r"[Cc]aught signal:? (?:SIGTERM|15)",
      r"got signal: 15", _SRUN_TASK + "Terminated", r"SIGTERM.*(?:received|handler called)"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from seatrial.events import Fault
@@ -270,6 +271,7 @@ def classify(text: str, *, fatal: bool = False) -> str | None:
     return None
 
 
+@cache
 def _rows_by_piece() -> dict[str, list[tuple[int, str]]]:
     """A few letters that each word of the table has somewhere → the rows and words that have them."""
     words = [(word,) for word in _BLOCK_WORDS] + [pattern.words for pattern in patterns()]
