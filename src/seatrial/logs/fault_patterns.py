@@ -105,8 +105,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
     ("collective_timeout",
      "nccl timeout|rccl timeout|collective timeout|collective operation timeout|"
-     "collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for|timeout at"
-     "|monitoredbarrier|allreduce timed|all-reduce timed",
+     "collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
+     "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
      r"(?i:collective (?:operation )?timed? ?out)", r"Timed out waiting \d+ms for (?:recv|send)",
      r"(?:participant|rank) .*(?:may be stuck|is stuck)", r"This thread has been waiting for .* and may be stuck"),
