@@ -13,8 +13,6 @@ from seatrial.presets import MODELS
 from seatrial.published import ASPECTS, expectation_from, nearest, render, results
 from seatrial.spec import Batch, MeshShape, Parallelism, Precision, RunSpec, Topology
 
-# Devices that nobody's peak is known of here; their figures wait for one.
-WITHOUT_A_PEAK = {"gb300", "b300"}
 ROUNDED = "rate rounded to 32 tokens/s"  # of a release whose rates are nearly all multiples of 32
 
 
@@ -37,7 +35,7 @@ def test_every_row_is_a_measured_rate_with_a_source() -> None:
         assert row.sequence_length > 0
         assert row.source
         assert row.precision in ("bfloat16", "fp8", "fp4")
-    assert {row.device for row in results()} - set(hardware.DEVICES) <= WITHOUT_A_PEAK
+    assert {row.device for row in results()} <= set(hardware.DEVICES)
     assert len(set(results())) == len(results())
 
 

@@ -32,7 +32,7 @@ def test_as_text(pair: tuple[Path, Path]) -> None:
     assert "B is slower than A by 9." in text
     assert "    execution.remat: full → minimal" in text
     assert "Loss: 30 steps in both; apart by more than 0.1% from step 0, apart by more than 5.0% from step 0" in text
-    assert text.splitlines()[-1].startswith("Gate: FAIL: slower by 9.")
+    assert text.splitlines()[-1].startswith("Gate: FAIL: slow-down +9.")
     assert not {"\x1b", "\x07"} & set(text)
     assert not any(line.startswith("## not a heading") for line in text.splitlines())
 

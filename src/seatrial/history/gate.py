@@ -67,7 +67,7 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
         against += _doubts(name, run, estimate)
     if comparison.unknown and not anyway:
         against.append(f"not known to be the same: {', '.join(comparison.unknown)}; --anyway takes it on trust")
-    measured = f"slower by {slowdown:.1%} [{low:.1%}, {high:.1%}], the limit is {limit:.1%}"
+    measured = f"slow-down {slowdown:+.1%} [{low:+.1%}, {high:+.1%}], the limit is {limit:.1%}"
     status: Status
     if failed and not _open(comparison.b):
         status, reasons = "fail", (*failed, *against, measured)
