@@ -150,7 +150,7 @@ def test_the_data_is_plain_json(tmp_path: Path) -> None:
     assert data["steps"] == list(range(18))
     assert data["loss"][-1] is None
     assert data["first_bad_step"] == 17
-    assert data["warmup"] == [[0, 2]]
+    assert data["left_out"] == [[0, 2]]
     low, high = data["seconds_frame"]
     assert low < data["median"] < high < 1  # the first step took 5.9 s
 

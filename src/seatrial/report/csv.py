@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from seatrial.events import Step
 from seatrial.metrics import Performance
-from seatrial.report.figures import counts
+from seatrial.report.figures import counted
 from seatrial.report.gather import RunReport
 
 Cell = str | float | int | None
@@ -38,6 +38,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # what Excel, Libre
 def render(report: RunReport) -> str:
     """One row per step of the record that counts, repeated steps too; `in_window` marks those that make the median."""
     performance = report.metrics.performance if report.metrics else None
+    counts = counted(performance)
     return write(
         COLUMNS,
         (
@@ -50,7 +51,7 @@ def render(report: RunReport) -> str:
                 step.grad_norm,
                 step.learning_rate,
                 step.phase,
-                "yes" if counts(performance, attempt, step) else "no",
+                "yes" if counts(attempt, step) else "no",
             )
             for attempt, steps in enumerate(report.attempts, 1)
             for step in steps

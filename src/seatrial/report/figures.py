@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from seatrial.events import Step
@@ -65,7 +67,7 @@ def speed(metrics: Metrics, *, rehearsal: bool) -> list[Figure]:
         f"of {peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format} ({peak.source}); {convention}" if peak else ""
     )
     devices = _count(performance.num_devices, "device") if performance.num_devices else ""
-    on_all = f"{show(total)} on {devices}" if total else ""
+    on_all = f"{show(total)} on {devices}" if total and performance.num_devices != 1 else ""
     figures = [
         estimate("Step time", "step_seconds", "s", _spread(times) if times else ""),
         estimate("Tokens/s per device", "tokens_per_second_per_device", "", on_all),
@@ -101,20 +103,31 @@ def progress(metrics: Metrics) -> list[Figure]:
     ]
 
 
-def counts(performance: Performance | None, attempt: int, step: Step) -> bool:
-    """Whether a step of an attempt (the first is 1) is one of those that the run's speed is taken from."""
+def counted(performance: Performance | None) -> Callable[[int, Step], bool]:
+    """Tells of an attempt (the first is 1) and a step of it whether the run's speed is taken from it."""
     times = performance.step_times if performance else None
-    if performance is None or times is None or attempt != times.attempt:
-        return False
-    by_seconds = not performance.estimates["step_seconds"].origin if "step_seconds" in performance.estimates else True
-    has_time = step.seconds is not None and 0 < step.seconds < math.inf if by_seconds else bool(step.reported)
-    left_out = (*times.warmup, *times.disturbed, *times.not_counted, *times.impossible)
-    return has_time and times.first_step <= step.step <= times.last_step and not within(step.step, left_out)
+    if performance is None or times is None:
+        return lambda attempt, step: False
+    found, unused = performance.estimates.get("step_seconds"), left_out(times)
+    by_seconds = not (found and found.origin)
+
+    def counts(attempt: int, step: Step) -> bool:
+        has_time = step.seconds is not None and 0 < step.seconds < math.inf if by_seconds else bool(step.reported)
+        inside = attempt == times.attempt and times.first_step <= step.step <= times.last_step
+        return has_time and inside and not within(step.step, unused)
+
+    return counts
+
+
+def left_out(times: StepTimes) -> Ranges:
+    """All steps that the run's speed is not taken from, whyever, in order."""
+    return tuple(sorted((*times.warmup, *times.disturbed, *times.not_counted, *times.impossible)))
 
 
 def within(step: int, ranges: Ranges) -> bool:
-    """Whether a step lies in one of the ranges."""
-    return any(first <= step <= last for first, last in ranges)
+    """Whether a step lies in one of the ranges, which are apart and in order."""
+    place = bisect_right(ranges, step, key=itemgetter(0))
+    return place > 0 and step <= ranges[place - 1][1]
 
 
 def _spread(times: StepTimes) -> str:
@@ -135,9 +148,8 @@ def where(report: RunReport) -> str:
     """What ran where, in a line."""
     parts = [report.spec.model.name if report.spec else "", "rehearsal" if report.rehearsal else ""]
     if report.sources:
-        several = f"{len(report.sources)} logs"
-        source = report.sources[0].rpartition("/")[2] if len(report.sources) == 1 else several
-        parts.append(f"read from {source}" + (f" ({report.family})" if report.family else ""))
+        source = "read from a log" if len(report.sources) == 1 else f"read from {len(report.sources)} logs"
+        parts.append(source + (f" of {report.family}" if report.family else ""))
     if report.metrics:
         performance, completion = report.metrics.performance, report.metrics.completion
         processes = _count(completion.num_processes, "process", "processes")

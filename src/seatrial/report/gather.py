@@ -150,9 +150,10 @@ def gather(run_dir: Path) -> RunReport:
     culprit = metrics.completion.culprit if metrics else None
     name, holder = ("spec.json", asked) if was_read else ("plan.json", plan)
     spec = piece(f"the spec in {name}", lambda: specs.from_dict(holder["spec"]), None) if holder else None
+    sources: tuple[str, ...] = piece("the sources in judged.json", lambda: _sources(judged), ())
     return RunReport(
         directory=clean(run_dir.name),
-        name=spec.name if spec else clean(run_dir.name),
+        name=spec.name if spec else _name(run_dir, sources),
         started_at=_started_at(events),
         engine=str(plan.get("engine", "")),
         on=str(plan.get("on", "")),
@@ -167,13 +168,22 @@ def gather(run_dir: Path) -> RunReport:
         started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
         steps=tuple(_cleaned_step(step) for step in own.steps),
         attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),
-        sources=piece("the sources in judged.json", lambda: tuple(map(str, judged.get("sources", ()))), ()),
-        family=str(judged.get("family") or ""),
+        sources=sources,
+        family=str(judged.get("family") or "").replace("auto", ""),
         against=str(judged.get("against") or ""),
         metrics=metrics,
         verdict=verdict,
         missing=tuple(missing),
     )
+
+
+def _sources(judged: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(source) for source in judged.get("sources", ()))
+
+
+def _name(run_dir: Path, sources: Sequence[str]) -> str:
+    """What to call a run that no configuration names: its log, if that is one, else its directory."""
+    return sources[0].rpartition("/")[2] if len(sources) == 1 else clean(run_dir.name)
 
 
 def _started_at(events: Sequence[Event]) -> float | None:

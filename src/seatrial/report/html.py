@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.errors import Problem
 from seatrial.events import Step
 from seatrial.metrics import Performance, Ranges
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, hardware, progress, speed, summary, where, within
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, hardware, left_out, progress, speed, summary, where, within
 from seatrial.report.gather import RunReport, Value
 from seatrial.report.problems import ORDER, PLURALS, SINGULARS
 from seatrial.report.sections import sections
@@ -157,10 +157,10 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
     rate = performance.estimates.get(_RATE) if performance else None
     kept = _thinned(report.steps)
     steps = [report.steps[index] for index in kept]
-    warmup: Ranges = times.warmup if times else ()
+    unused: Ranges = left_out(times) if times else ()
     seconds = [_number(step.seconds) for step in steps]
     rates = [_tokens_per_second_per_device(step, performance) for step in steps]
-    steady = [not within(step.step, warmup) for step in steps]
+    steady = [not within(step.step, unused) for step in steps]
     bounds = [c for c in report.verdict.axes["performance"].checks if c.name == _RATE] if report.verdict else []
     return {
         "steps": [step.step for step in steps],
@@ -169,8 +169,7 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
         "grad_norm": [_number(step.grad_norm) for step in steps],
         "seconds": seconds,
         "rate": rates,
-        "warmup": warmup,
-        "disturbed": times.disturbed if times else (),
+        "left_out": unused,
         "median": median.value if median else None,
         "rate_median": rate.value if rate else None,
         "rate_bound": bounds[0].bound if bounds and bounds[0].status != "not_applicable" else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.metrics import FaultRecord, Performance, show_ranges
@@ -37,7 +37,13 @@ class Section:
 def sections(report: RunReport) -> list[Section]:
     """The sections of a report in the order of reading."""
     found = (make(report) for make in _SECTIONS)
-    return [section for section in found if section and (section.rows or section.notes)]
+    return [_without_empty_columns(section) for section in found if section and (section.rows or section.notes)]
+
+
+def _without_empty_columns(section: Section) -> Section:
+    kept = [n for n in range(len(section.columns)) if any(row[n] for row in section.rows)]
+    rows = tuple(tuple(row[n] for n in kept) for row in section.rows)
+    return replace(section, columns=tuple(section.columns[n] for n in kept), rows=rows)
 
 
 def _faults(report: RunReport) -> Section | None:
@@ -60,8 +66,8 @@ def _faults(report: RunReport) -> Section | None:
     return Section(
         key="faults",
         title="What went wrong, in order" if diagnosis else "Faults that did not end the run",
-        columns=("Place", "Fault", "Where", "Evidence"),
-        rows=tuple(_fault(fault) for fault in completion.faults),
+        columns=("Fault", "Where", "Place", "Evidence"),
+        rows=tuple(_fault(fault, _shortened(fault.place, report.sources)) for fault in completion.faults),
         strong=frozenset(n for n, fault in enumerate(completion.faults) if _same(fault, cause)),
         notes=tuple(notes),
         first=diagnosis is not None,
@@ -69,11 +75,20 @@ def _faults(report: RunReport) -> Section | None:
     )
 
 
-def _fault(fault: FaultRecord) -> tuple[str, str, str, str]:
-    place = fault.place or f"after {fault.seconds:.1f} s"
+def _fault(fault: FaultRecord, place: str) -> tuple[str, str, str, str]:
     times = f", {fault.count:,} times" if fault.count > 1 else ""
     survived = " (survived)" if fault.survived else ""
-    return place, f"{fault.title}{times}{survived}", fault.where, fault.text
+    return f"{fault.title}{times}{survived}", fault.where, place or f"after {fault.seconds:.1f} s", fault.text
+
+
+def _shortened(place: str, sources: Sequence[str]) -> str:
+    """A place in one of the logs without the folders that all of them are in; the logs are listed in full elsewhere."""
+    folders = {tuple(source.split("/")[:-1]) for source in sources}
+    shared = 0
+    while len({folder[: shared + 1] for folder in folders}) == 1 and all(len(f) > shared for f in folders):
+        shared += 1
+    prefix = "/".join(next(iter(folders), ())[:shared])
+    return place.removeprefix(f"{prefix}/") if prefix else place
 
 
 def _same(fault: FaultRecord, cause: FaultRecord | None) -> bool:
@@ -95,7 +110,7 @@ def _sources(report: RunReport) -> Section | None:
         title="Logs",
         columns=("File", "Process", "Host"),
         rows=tuple(rows),
-        notes=(f"Read as {report.family or 'unknown'}, {against}.",),
+        notes=(f"Family: {report.family or 'not known'}; {against}.",),
     )
 
 

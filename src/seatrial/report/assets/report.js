@@ -11,6 +11,7 @@
 
   const SERIES = [
     { id: "loss", name: "Loss", unit: "" },
+    { id: "grad_norm", name: "Gradient norm", unit: "" },
     { id: "seconds", name: "Step time", unit: " s", frame: data.seconds_frame, median: data.median },
     { id: "rate", name: "Tokens/s per device", unit: "", frame: data.rate_frame, median: data.rate_median, bound: data.rate_bound },
   ].filter((series) => data[series.id].some((value) => value !== null) || remove(series.id));
@@ -27,7 +28,7 @@
   function shade(chart) {
     const { ctx, bbox } = chart;
     ctx.fillStyle = colour("--shade");
-    for (const [first, last] of [...data.warmup, ...data.disturbed]) {
+    for (const [first, last] of data.left_out) {
       const left = Math.max(chart.valToPos(first - 0.5, "x", true), bbox.left);
       const right = Math.min(chart.valToPos(last + 0.5, "x", true), bbox.left + bbox.width);
       if (right > left) ctx.fillRect(left, bbox.top, right - left, bbox.height);
