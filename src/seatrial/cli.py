@@ -168,12 +168,11 @@ Family = Annotated[str, typer.Option(help="Whose logs these are; auto takes ever
 
 @app.command()
 def parse(paths: Logs, family: Family = "auto") -> None:
-    """Turn foreign logs into events, one JSON object per line."""
-    from seatrial.events import dumps
-    from seatrial.judging import read_logs
+    """Turn foreign logs into events, one JSON object per line; a single log is read as it comes."""
+    from seatrial.judging import parse_logs
 
-    for event in read_logs(paths, family):
-        typer.echo(dumps(event))
+    for line in parse_logs(paths, family):
+        typer.echo(line)
 
 
 @app.command()

@@ -127,20 +127,51 @@ def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
     """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
     from seatrial import logs
 
-    if family not in (logs.AUTO, *logs.FAMILIES):
-        why = f"no family of logs is called {family!r}"
-        raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
+    _check_logs(paths, family)
     try:
         record = logs.read(paths, family)
     except OSError as error:
-        place, why = str(error.filename or paths[0]), error.strerror or str(error)
-        raise InputError.single("unreadable-log", place, f"it cannot be read: {why}", "name a log file") from error
+        raise _unreadable(paths, error) from error
     if not any(isinstance(event, (Step, Fault, RunStarted)) for event in record):
         why = "no line in it is a step, a failure or the start of a training run"
-        known = ", ".join(logs.FAMILIES)
-        fix = f"name the log that has the training's own lines; known are the logs of {known}"
-        raise InputError.single("no-training-log", ", ".join(map(str, paths)), why, fix)
+        fix = f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}"
+        raise InputError.single("no-training-log", _named(paths), why, fix)
     return record
+
+
+def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
+    """The events of the logs of one run as lines of JSON; a single one is not kept. Raises InputError as `read_logs`."""
+    from seatrial import logs
+
+    _check_logs(paths, family)
+    try:
+        alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
+        found = logs.parse(logs.read_lines(alone), family, source=str(alone)) if alone else logs.read(paths, family)
+        yield from map(events.dumps, found)
+    except OSError as error:
+        raise _unreadable(paths, error) from error
+
+
+def _check_logs(paths: Sequence[Path], family: str) -> None:
+    from seatrial import logs
+
+    if family not in (logs.AUTO, *logs.FAMILIES):
+        why = f"no family of logs is called {family!r}"
+        raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
+    for path in paths:
+        if str(path) != "-" and not path.exists():
+            raise InputError.single(
+                "no-such-log", str(path), "there is no such file", "name a log, or a folder of logs"
+            )
+
+
+def _unreadable(paths: Sequence[Path], error: OSError) -> InputError:
+    why = f"it cannot be read: {error.strerror or error}"
+    return InputError.single("unreadable-log", str(error.filename or _named(paths)), why, "name a log file")
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))
 
 
 def report_run(run_dir: Path, format: str) -> str:  # noqa: A002  the word that the command line uses
@@ -220,7 +251,7 @@ def _held_to_published(spec: RunSpec | None, measured: Metrics, allowed: float) 
 
 def _cvs_answer(paths: Sequence[Path], spec: RunSpec | None) -> dict[str, Any]:
     """What CVS would say of the last node's log, which is the last one named."""
-    from seatrial.logs.lines import read_lines
+    from seatrial.logs import read_lines
     from seatrial.verdict import cvs_compat
 
     if spec is None:

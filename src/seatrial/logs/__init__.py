@@ -13,9 +13,10 @@ from seatrial.events import Event
 from seatrial.logs import lightning, maxtext, megatron, mlperf, nanotron, torchtitan
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
+from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_events
 
-__all__ = ["AUTO", "FAMILIES", "parse", "read"]
+__all__ = ["AUTO", "FAMILIES", "parse", "read", "read_lines"]
 
 AUTO = "auto"
 FAMILIES: dict[str, Family] = {
