@@ -493,6 +493,19 @@ def test_mutilated_runs_never_pass() -> None:
         assert judged(wrong, spec).outcome != "pass"
 
 
+def test_a_number_that_is_none_is_never_passed_wherever_it_stands() -> None:
+    spec = expecting(TOKENS, 1024, steps=40)
+    sound = [_with(e, reported=dict.fromkeys(("loss_scale", "params_norm"), 1.0)) for e in whole_run(spec)]
+    assert judged(sound, spec).outcome == "pass"
+    numbers = ("seconds", "loss", "grad_norm", "learning_rate", "data_seconds")
+    for bad in (math.nan, math.inf):
+        changes = [{name: bad} for name in numbers] + [{"reported": {name: bad}} for name in events.REPORTED]
+        for change in changes:
+            at = 7 * len(str(change)) % 40
+            run = [_with(e, **change) if getattr(e, "step", -1) == at else e for e in sound]
+            assert judged(run, spec).outcome == "fail", change
+
+
 def _with(event: events.Event, **changes: Any) -> events.Event:
     return type(event)(**{**vars(event), **changes}) if isinstance(event, events.Step) else event
 

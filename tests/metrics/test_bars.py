@@ -68,6 +68,21 @@ def test_one_checkpoint_that_is_not_told_turns_no_healthy_run_inconclusive() -> 
     assert any("slow steps, up to 40 s: step 30; they cost" in line for line in found.evidence)
 
 
+@pytest.mark.parametrize(
+    ("every", "seconds", "expected"),
+    [
+        (10, 1.5, "inconclusive"),
+        (3, 0.75, "inconclusive"),
+        (40, 40.0, "pass"),
+        (10, 0.55, "pass"),
+        (3, 0.6, "inconclusive"),
+    ],
+)
+def test_slow_steps_again_and_again_do_not_hide_behind_the_median(every: int, seconds: float, expected: str) -> None:
+    spec = expecting("step_seconds", 0.5, steps=80)
+    assert status(lambda n: seconds if n % every == 2 else 0.5 + n % 3 / 1000, spec) == expected
+
+
 def test_a_run_that_drifts_over_the_bar_is_inconclusive_and_drift_is_always_named() -> None:
     spec = expecting("step_seconds", 0.5, 0.0, steps=90)
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from seatrial import flops, hardware
-from seatrial.events import REPORTED, RunStarted, Step
+from seatrial.events import RunStarted, Step
 from seatrial.metrics.interval import Values, relative_rounding
 from seatrial.metrics.record import ranges, show_ranges
 from seatrial.spec import RunSpec
@@ -79,11 +79,8 @@ def _numbers(facts: Facts) -> Identity | None:
     """No figure is NaN or infinite."""
     bad: dict[str, list[int]] = {}
     for step in facts.all_steps:
-        for name, value in (
-            ("seconds", step.seconds),
-            ("learning_rate", step.learning_rate),
-            *((name, step.reported.get(name)) for name in REPORTED if name in step.reported and name != "perplexity"),
-        ):
+        own = (("seconds", step.seconds), ("data_seconds", step.data_seconds), ("learning_rate", step.learning_rate))
+        for name, value in (*own, *step.reported.items()):
             if value is not None and not math.isfinite(value):
                 bad.setdefault(name, []).append(step.step)
     if not bad:

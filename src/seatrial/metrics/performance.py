@@ -177,7 +177,7 @@ def measure_performance(
         flops_per_token=per_token,
         peak=peak,
         tokens_per_second_total=total,
-        sequences_per_second_total=total / spec.batch.sequence_length if total and spec else None,
+        sequences_per_second_total=total / spec.batch.sequence_length if total and spec else _samples(steps),
         days_to_1t_tokens=days_to_train(tokens=TRILLION, tokens_per_second=total) if total else None,
         identities=check_identities(facts),
         drift=find_slowdown(times, np.array([timed.time for timed in window.undisturbed])) if window else None,
@@ -295,6 +295,12 @@ def _speed(
     if isinstance(mfu, Estimate) and mfu.value > 1:
         return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {beyond}")
     return found
+
+
+def _samples(steps: Sequence[Step]) -> float | None:
+    """Sequences that all devices together process in a second, by the log's own word."""
+    found = [rate for step in steps if (rate := positive(step.reported.get("samples_per_second_total")))]
+    return float(np.median(found)) if found else None
 
 
 def _padding(steps: Sequence[Step], tokens_per_step: int | None) -> float | None:

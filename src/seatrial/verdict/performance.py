@@ -10,6 +10,7 @@ AXIS: Axis = "performance"
 MIN_STEPS = 10
 MIN_TIMED = 0.5  # of the steps
 MAX_SPREAD = 0.05
+SLOW_AGAIN = 0.05  # of the steps
 CONTRADICTS = 0.02  # of a step time: two bars that ask for times further apart contradict each other
 TERA = 1e12
 
@@ -118,9 +119,23 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
                 doubts.append("the step time never became steady")
     if estimate.low < bound < estimate.high:
         doubts.append("the bound lies within the 95% interval of the measurement")
+    if _hidden_by_the_median(performance, metric, estimate, bound):
+        doubts.append("so many steps are slow that, with them, the mean is beyond the bound")
     if _drifts_across(performance, metric, estimate, bound):
         doubts.append("the speed drifts across the bound")
     return tuple(doubts)
+
+
+def _hidden_by_the_median(performance: Performance, metric: str, estimate: Estimate, bound: float) -> bool:
+    """Whether steps that are slow again and again, not once, are what the median does not show."""
+    times, spikes = performance.step_times, performance.spikes
+    often = spikes is not None and spikes.count > max(1, SLOW_AGAIN * performance.num_counted)
+    if times is None or not (often or performance.levels):
+        return False
+    by_mean = times.mean / times.value
+    if METRICS[metric].better == "lower":
+        return estimate.value <= bound < estimate.value * by_mean
+    return estimate.value / by_mean < bound <= estimate.value
 
 
 def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bound: float) -> bool:
