@@ -140,7 +140,7 @@ def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
 
 
 def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
-    """The events of the logs of one run as lines of JSON; a single one is not kept. Raises InputError as `read_logs`."""
+    """The events of the logs of one run as lines of JSON; a single log is not kept. Raises as `read_logs` does."""
     from seatrial import logs
 
     _check_logs(paths, family)
