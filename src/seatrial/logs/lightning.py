@@ -82,15 +82,17 @@ def _step(said: str, counted: int) -> int:
 
 def _found(step: int, pairs: Iterable[tuple[str, str]], total: int | None = None) -> Iterator[Found]:
     values: dict[str, float] = {"step": step, **({} if total is None else {"total": total})}
+    validated: list[Found] = []
     for name, text in pairs:
         number = quantity(text)
         if number is None:
             continue
         if name == "val_loss":
-            yield _VALIDATED, {"loss": text}
+            validated = [(_VALIDATED, {"loss": text})]
         elif (field := FIELDS.get(name)) and field.name not in values:
             values[field.name] = number
     yield Reading(values=values)
+    yield from validated
 
 
 FAMILY = Family(

@@ -73,14 +73,14 @@ def _checkpoint(literal: str, pattern: str, action: str = "save") -> Note:
     return Note(means="checkpoint", action=action, literal=literal, pattern=re.compile(pattern))
 
 
-_SECONDS_AT = rf" (?P<seconds>{NUMBER}) seconds[^@]{{0,80}}@ \S*?/(?P<step>\d+)(?:/\S*)?\s*$"
+_SECONDS_AT = rf" (?P<seconds>{NUMBER}) seconds[^@]{{0,80}}@ \S*?/(?P<step>\d+)(?:/\S*)?\.?\s*$"
 
 FAMILY = Family(
     name="maxtext",
     anchors=("completed ", "step: "),
     head=re.compile(
-        r"(?P<batch_rampup>\[Rampup Batch Size Phase\],? )?\bcompleted (?P<profiler>profiler activation/deactivation )?"
-        r"step: (?P<step>\d+)(?=,)"
+        r"(?P<batch_rampup>\[Rampup Batch Size Phase\],? )?(?<![A-Za-z])completed "
+        r"(?P<profiler>profiler activation/deactivation )?step: (?P<step>\d+)(?=,)"
     ),
     pair=re.compile(rf"((?:raw_)?grad_norm(?==)|[A-Za-z_][\w /]*?(?=:))[:=] ?({_VALUE})", re.IGNORECASE),
     fields={
@@ -91,10 +91,11 @@ FAMILY = Family(
         "total_weights": Field(name="tokens"),
         "loss": Field(name="loss"),  # of which "lm_loss" and "main_model_loss" are parts
         "perplexity": Field(name="perplexity"),
-        "raw_grad_norm": Field(name="grad_norm"),  # before clipping, as everybody means it
+        "raw_grad_norm": Field(name="grad_norm", preferred=True),  # before clipping, as everybody means it
         "grad_norm": Field(name="grad_norm"),
     },
     counted_from=0,
+    whole=re.compile(r"\bseconds: ?\d"),
     other=_config_reader,
     notes=(
         _facts(

@@ -9,7 +9,7 @@ from functools import lru_cache
 CUT = "…"  # stands behind a number that may have been cut
 # What may stand behind a number, and what it multiplies by. "GB" is what is printed, whatever was meant.
 _SUFFIXES = {
-    "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3,
+    "": 1.0, "s": 1.0, "ms": 1e-3,
     "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12,
     "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
@@ -38,7 +38,8 @@ def quantity(text: str, part: int = 0) -> float | None:
     if found is None or text.endswith(CUT):
         return None
     number, suffix = found.groups()
-    return float(number.replace(",", "").replace("_", "")) * _SUFFIXES.get(suffix, 1.0)
+    value = float(number.replace(",", "").replace("_", ""))
+    return value / 100 if suffix == "%" else value * _SUFFIXES.get(suffix, 1.0)
 
 
 def find_time(text: str, end: int) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ class Reader:
         self._families = list(families)
         self._process = process
         self._source = source
-        self._streams: dict[int | None, Stream] = {}
+        self._streams: dict[int, Stream] = {}  # by process
         self._known: Family | None = None  # the family of the last step line
         self._family_of = {note: family.name for family in families for note in family.notes}
         self._notes = tuple(self._family_of)
@@ -99,7 +99,7 @@ class Reader:
                     events += self._note(note, groups, says.get("time"), text, prefix)
         for _, remark in said:
             events += self._note(*remark, text, prefix)
-        stream = self._streams.get(prefix.rank)
+        stream = self._streams.get(self._process if prefix.rank is None else prefix.rank)
         faults = self._faults.scan(
             text,
             self._number,
@@ -118,10 +118,11 @@ class Reader:
         """The notes in a line, in their order: where, and which, what it says and when."""
         found: list[tuple[int, Remark]] = []
         for note in self._notes:
-            if note.literal in text and (match := note.pattern.search(text)):
-                span = find_time(text, match.end())
-                time = seconds_since_epoch(text[slice(*span)]) if span else None
-                found.append((match.start(), (note, match.groupdict(), time)))
+            if note.literal in text:
+                for match in note.pattern.finditer(text):
+                    span = find_time(text, match.end())
+                    time = seconds_since_epoch(text[slice(*span)]) if span else None
+                    found.append((match.start(), (note, match.groupdict(), time)))
         return sorted(found, key=lambda remark: remark[0])
 
     def _note(
@@ -182,12 +183,10 @@ class Reader:
             self._shapes = [(shape, family, stream), *self._shapes[: MAX_SHAPES - 1]]
 
     def _stream(self, prefix: Prefix) -> Stream:
-        if prefix.rank not in self._streams:
-            process = self._process if prefix.rank is None else prefix.rank
-            self._streams[prefix.rank] = Stream(
-                process, self._source, prefix.host or "", prefix.num_ranks, self._streams
-            )
-        return self._streams[prefix.rank]
+        process = self._process if prefix.rank is None else prefix.rank
+        if process not in self._streams:
+            self._streams[process] = Stream(process, self._source, prefix.host or "", prefix.num_ranks, self._streams)
+        return self._streams[process]
 
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:

@@ -12,6 +12,7 @@ from seatrial.logs.numbers import quantity
 
 # A step that comes again so few steps later, with the same loss, is another rank's copy and no new attempt.
 RANKS_APART = 8
+MOST_LATE = 86_400.0  # seconds
 
 _RUN_FIELDS = ("planned_steps", "num_devices", "num_processes", "tokens_per_step", "num_parameters")
 _NUMBERS = (*_RUN_FIELDS, "sequence_length", "global_batch_size")
@@ -26,7 +27,7 @@ class Stream:
     """
 
     def __init__(
-        self, process: int, source: str, host: str, num_ranks: int | None, streams: Mapping[int | None, Stream]
+        self, process: int, source: str, host: str, num_ranks: int | None, streams: Mapping[int, Stream]
     ) -> None:
         self.process = process
         self._num_ranks = num_ranks
@@ -45,7 +46,7 @@ class Stream:
         self._facts: dict[str, Any] = {}
         self._figures: dict[str, float] = {}
         self._summary: dict[str, Any] = {}
-        self._checkpoint: tuple[str, int] | None = None  # the last one
+        self._checkpoint: tuple[str, int, bool] | None = None  # the last one, and whether its time was told
         # The last few lines: (step, seconds, loss) at step modulo their number.
         self._recent: list[tuple[int, float | None, float | None] | None] = [None] * RANKS_APART
 
@@ -108,6 +109,8 @@ class Stream:
 
     def note(self, note: Note, groups: Mapping[str, Any], line: str, time: float | None) -> list[Event]:
         """Another line of the family was read; `groups` is what it says."""
+        if time is not None and self._clock == "log" and time < self.wall_time - MOST_LATE:
+            time = None  # another clock's, or one without a year
         late = time is not None and self._clock == "log" and time < self.wall_time  # a slower rank's, or a longer way
         if time is not None and (self._begins or self._clock == "log"):
             self.wall_time = max(self.wall_time, time)
@@ -144,10 +147,11 @@ class Stream:
                 return [Eval(**when, step=int(step or max(0, self._last)), loss=loss, seconds=seconds)]
             case "checkpoint":
                 at = int(step) if step is not None else max(0, self._last)
-                if (note.action, at) == self._checkpoint:
+                seconds = numbers.get("seconds")
+                if self._checkpoint in ((note.action, at, True), (note.action, at, seconds is not None)):
                     return []  # another rank's word, or another format of it
-                self._checkpoint = (note.action, at)
-                return [Checkpoint(**when, action=note.action, step=at, seconds=numbers.get("seconds"))]
+                self._checkpoint = (note.action, at, seconds is not None)
+                return [Checkpoint(**when, action=note.action, step=at, seconds=seconds)]
         return []
 
     def _learn(self, facts: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ FAMILY = Family(
             r"(?:, sequence length (?P<sequence_length>\d+))?, total steps (?P<planned_steps>\d+)\b",
         ),
         _start("tokens per train step", r"(?P<tokens_per_step>\d+) tokens per train step"),
-        _start("Training starts at step ", r"Training starts at step (?P<first_step>\d+)"),
+        _start("Training starts at step ", r"Training starts at step \d+"),
         Note(
             means="eval",
             literal="validate step:",
