@@ -125,6 +125,7 @@ def test_without_seconds_the_speed_is_the_reported_one_and_says_so() -> None:
     found = performance(changed(bare, lambda s: {"reported": rate}), spec)
     assert found.estimates["step_seconds"].value == pytest.approx(0.5)
     assert found.estimates["step_seconds"].origin == "from the reported tokens/s"
+    assert found.window.endswith("Speed is taken from the reported tokens/s.")
     assert found.tokens_per_second_total == pytest.approx(4096)
     sampled = performance(changed(bare, lambda s: {"reported": {"samples_per_second_total": 32.0}}), spec)
     assert sampled.estimates["step_seconds"].value == pytest.approx(0.5)

@@ -176,7 +176,8 @@ def _sentence(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
     if blamed.fault == "collective_desync":
         return blamed.text
     text = " ".join(blamed.text.split()) or blamed.title
-    return text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
+    told = text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
+    return f"{blamed.title}, {told}" if blamed.source else told  # a line of a log does not introduce itself
 
 
 def _waited(faults: Sequence[FaultRecord]) -> str:

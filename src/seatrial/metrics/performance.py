@@ -45,14 +45,16 @@ class Performance:
     `estimates` has the metrics of `spec.METRICS` by name, computed from the times of the steps or with an `origin` that
     says otherwise; `unavailable` says why any other of them is not there; `reported` has the log's own figures over the
     same steps, by the names of METRICS. `num_timed` of the `num_steps` of the record have a time, `num_counted` are in
-    the window. `convention` is the one that the FLOPs are counted by, "" without a configuration; `recognised` the one
-    that the log's own figures follow. `tokens_per_step` is batch × sequence, `padding` the share of it that the log
-    says are no tokens. `identities` are what holds between the figures, and what does not.
+    the window, which the sentence `window` describes. `convention` is the one that the FLOPs are counted by, "" without
+    a configuration; `recognised` the one that the log's own figures follow. `tokens_per_step` is batch × sequence,
+    `padding` the share of it that the log says are no tokens. `identities` are what holds between the figures, and what
+    does not.
     """
 
     num_steps: int
     num_timed: int
     num_counted: int
+    window: str
     step_times: StepTimes | None
     estimates: Mapping[str, Estimate]
     unavailable: Mapping[str, str]
@@ -164,6 +166,7 @@ def measure_performance(
         num_steps=len(own.steps),
         num_timed=sum(clock.time_of(step) is not None for step in own.steps),
         num_counted=len(steps),
+        window=_told(window, clock),
         step_times=scaled,
         estimates=estimates,
         unavailable={name: value for name, value in found.items() if isinstance(value, str)},
@@ -259,6 +262,12 @@ def _own_figures(window: Window | None) -> dict[str, Estimate]:
     statistic = POLICIES[window.summary.policy].statistic
     present = {name: values[np.isfinite(values)] for name, values in columns.items()}
     return {name: estimate(values, statistic, "as reported") for name, values in present.items() if len(values)}
+
+
+def _told(window: Window | None, clock: _Clock) -> str:
+    if window is None:
+        return ""
+    return window.summary.rule + (f" Speed is taken {clock.origin}." if clock.origin else "")
 
 
 def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:

@@ -95,8 +95,8 @@ def _cause(completion: Completion) -> str:
     told = diagnosis.sentence.removesuffix(".")
     told = told if len(told) <= MAX_CAUSE else told[: MAX_CAUSE - 1] + "…"
     sentences = [f": {told}."]
-    if diagnosis.suspects:
-        sentences.append(f"Suspect: {_some(diagnosis.suspects)}.")
+    if suspects := [place for place in diagnosis.suspects if place not in diagnosis.cause.where]:
+        sentences.append(f"Suspect: {_some(suspects)}.")
     if diagnosis.symptoms:
         sentences.append(f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}.")
     if diagnosis.victims:

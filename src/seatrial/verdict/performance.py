@@ -83,7 +83,6 @@ def _expectation(performance: Performance, expectation: Expectation, spec: RunSp
         met = estimate.value >= bound if higher else estimate.value <= bound
         status = "inconclusive" if doubts else "pass" if met else "fail"
         sentence = f"{show(estimate.value, kind.unit)}; expected is {asked}."
-    times = performance.step_times
     return Check(
         name=expectation.metric,
         axis=AXIS,
@@ -92,7 +91,7 @@ def _expectation(performance: Performance, expectation: Expectation, spec: RunSp
         measured=estimate.value if estimate else None,
         bound=bound,
         unit=kind.unit,
-        window=times.rule if times else "",
+        window=performance.window,
         evidence=doubts
         + _circumstances(performance, expectation.metric, estimate)
         + _contradicting_bars(performance, expectation, spec),

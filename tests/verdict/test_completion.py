@@ -1,0 +1,245 @@
+"""Completion of foreign logs, from their text to the verdict: whatever is cut, restarted or broken, and what is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from seatrial import events, logs, metrics, verdict
+from seatrial.metrics import Metrics
+from seatrial.spec import RunSpec
+from seatrial.verdict import Check, Verdict
+from tests import streams
+from tests.streams import falling, make_spec
+
+OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has no more."
+MARKER = "[after training is done] datetime: 2026-03-01 11:00:00"
+EXIT_0, EXIT_1 = "EXIT_CODE=0", "EXIT_CODE=1"
+
+
+def megatron(first: int, last: int, total: int, *, every: int = 1) -> list[str]:
+    """Counted from 1; the line names its total."""
+    return [
+        f" [2026-03-01 10:{n // 60:02}:{n % 60:02}] iteration {n:8d}/{total:8d} | consumed samples: {n * 16:12d} | "
+        f"elapsed time per iteration (ms): 1000.0 | learning rate: 1.0E-04 | global batch size:    16 | "
+        f"lm loss: {falling(n):.6E} | loss scale: 1.0 | grad norm: 1.000 | "
+        f"number of skipped iterations:   0 | number of nan iterations:   0 |"
+        for n in range(first, last + 1)
+        if n % every == 0 or n == 1
+    ]
+
+
+def maxtext(first: int, last: int) -> list[str]:
+    """Counted from 0; no line names the total."""
+    return [
+        f"completed step: {n}, seconds: 0.500, total_weights: 2048, loss: {falling(n):.3f}"
+        for n in range(first, last + 1)
+    ]
+
+
+def judged(lines: Iterable[str], spec: RunSpec | None = None) -> tuple[Metrics, Verdict]:
+    measured = metrics.measure(list(logs.parse(lines, source="run.log")), spec)
+    return measured, verdict.judge(measured, spec, rehearsal=False)
+
+
+def check(found: Verdict, name: str) -> Check:
+    return next(check for axis in found.axes.values() for check in axis.checks if check.name == name)
+
+
+OF_50 = make_spec(steps=50)
+CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
+    # name: outcome, log, configuration
+    "all steps, end marker": ("pass", [*megatron(1, 50, 50), MARKER], OF_50),
+    "all steps, the log knows its total": ("pass", megatron(1, 50, 50), None),
+    "all steps, no end marker": ("pass", maxtext(0, 49), OF_50),
+    "all steps, exit code 0": ("pass", [*maxtext(0, 49), EXIT_0], OF_50),
+    "no word on how many steps": ("inconclusive", maxtext(0, 49), None),
+    "counted from 0, last line lost": ("fail", maxtext(0, 48), OF_50),
+    "counted from 0, first and last line lost": ("fail", maxtext(1, 48), OF_50),
+    "counted from 0, first line lost": ("inconclusive", maxtext(1, 49), OF_50),
+    "counted from 1, last line lost": ("fail", megatron(1, 49, 50), OF_50),
+    "counted from 1, first lines lost": ("inconclusive", megatron(4, 50, 50), OF_50),
+    "counted from 1, first lines and last line lost": ("fail", megatron(4, 49, 50), None),
+    "another total than asked for": ("fail", megatron(1, 40, 40), OF_50),
+    "exit code 0, but steps missing": ("fail", [*maxtext(0, 30), EXIT_0], OF_50),
+    "end marker, but steps missing": ("fail", [*megatron(1, 30, 50), MARKER], OF_50),
+    "exit code 1 after all steps": ("teardown_failed", [*maxtext(0, 49), EXIT_1], OF_50),
+    "out of memory after all steps": ("teardown_failed", [*maxtext(0, 49), OOM], OF_50),
+    "crash after the end marker": (
+        "teardown_failed", [*megatron(1, 50, 50), MARKER, "Aborted (core dumped)"], OF_50,
+    ),
+    "srun sees a task fail after all steps": (
+        "teardown_failed", [*maxtext(0, 49), "srun: error: gpu-03: task 3: Exited with exit code 1"], OF_50,
+    ),
+    "out of memory in the middle, and no more": ("died", [*maxtext(0, 20), OOM], OF_50),
+    "out of memory before the first step": ("died", [OOM], OF_50),
+    "wrong configuration": (
+        "could_not_run", ["MAXTEXT CONFIG ERROR: no such key: stepz", EXIT_1], OF_50,
+    ),
+    "container": ("could_not_run", ["slurmstepd: error: pyxis: failed to import docker image"], None),
+    "a module is missing after some steps": (
+        "died", [*maxtext(0, 20), "ModuleNotFoundError: No module named 'wandb'", EXIT_1], OF_50,
+    ),
+    "a fault that the run survived": ("pass", [*maxtext(0, 20), OOM, *maxtext(21, 49)], OF_50),
+    "an error that means nothing, at the end": (
+        "pass", [*maxtext(0, 49), "WARNING: the writer said ValueError: closed already"], OF_50,
+    ),
+    "restart to the end": (
+        "pass", [*megatron(1, 20, 50), OOM, *megatron(11, 50, 50), MARKER], OF_50,
+    ),
+    "restart that is cut": ("fail", [*megatron(1, 20, 50), OOM, *megatron(11, 40, 50)], OF_50),
+    "restart that dies again": ("died", [*megatron(1, 20, 50), OOM, *megatron(11, 40, 50), OOM], OF_50),
+    "profile run, then the run": ("pass", [*megatron(1, 15, 15), *megatron(1, 50, 50)], OF_50),
+    "profile run, then half of the run": ("fail", [*megatron(1, 15, 15), *megatron(1, 25, 50)], None),
+    "the whole run, then half of another": ("fail", [*megatron(1, 50, 50), *megatron(1, 25, 50)], OF_50),
+    "every tenth step": ("pass", megatron(1, 50, 50, every=10), OF_50),
+    "every tenth step, and no last line": ("fail", megatron(1, 40, 50, every=10), OF_50),
+    "every tenth step of 55, end marker": (
+        "pass", [*megatron(1, 55, 55, every=10), MARKER], make_spec(steps=55),
+    ),
+    "every tenth step of 55, no end marker": (
+        "inconclusive", megatron(1, 55, 55, every=10), make_spec(steps=55),
+    ),
+    "every tenth step of 55, cut": ("fail", [*megatron(1, 40, 55, every=10), MARKER], make_spec(steps=55)),
+    "time limit": (
+        "died",
+        [*maxtext(0, 20), "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-01T11:00:00 DUE TO TIME LIMIT ***"],
+        OF_50,
+    ),
+    "cancelled": (
+        "interrupted",
+        [*maxtext(0, 20), "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-01T11:00:00 ***"], OF_50,
+    ),
+    "a watchdog at the end": (
+        "no_progress",
+        [*maxtext(0, 20), "[rank1]:[E301 11:00:00.1 P.cpp:6] [Rank 1] Watchdog caught collective operation timeout: "
+         "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600001 milliseconds before timing out."],
+        OF_50,
+    ),
+    "heartbeats for hours": (
+        "no_progress",
+        [*maxtext(0, 20),
+         *["The node 'n1_2_0' has failed to send a keep-alive heartbeat to the rendezvous 'x' due to an error"] * 500],
+        OF_50,
+    ),
+    "loss NaN, and the program stopped": (
+        "fail", [*maxtext(0, 20), "Aborting training due to NaN loss.", EXIT_1], OF_50,
+    ),
+    "nothing but noise": ("fail", ["hello", "world"], OF_50),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_right_outcome(name: str) -> None:
+    outcome, lines, spec = CASES[name]
+    _, found = judged(lines, spec)
+    assert found.outcome == outcome, found.headline
+    if outcome != "pass":
+        assert found.exit_code != 0
+
+
+def test_a_log_that_is_cut_anywhere_never_passes() -> None:
+    for whole in ([*megatron(1, 50, 50), MARKER], [*maxtext(0, 49), EXIT_0]):
+        assert judged(whole, OF_50)[1].outcome == "pass"
+        steps = len(whole) - 1
+        for cut in range(steps):
+            assert judged(whole[:cut], OF_50)[1].outcome == "fail"
+        for cut in range(1, steps):
+            assert judged(whole[cut:], OF_50)[1].outcome != "pass"
+            assert judged([*whole[:cut], OOM], OF_50)[1].outcome == "died"
+            assert judged([*whole[:cut], *whole[cut + 1 :]], OF_50)[1].outcome != "pass"
+
+
+def test_without_an_end_marker_the_last_step_decides() -> None:
+    _, found = judged(maxtext(0, 49), OF_50)
+    ending = check(found, "orderly end")
+    assert (ending.status, ending.evidence) == ("pass", ("the log has no end marker",))
+
+
+def test_the_evidence_is_the_line_of_the_log() -> None:
+    _, found = judged([*maxtext(0, 20), OOM], OF_50)
+    evidence = check(found, "orderly end").evidence
+    assert evidence[0].startswith("run.log:22: device_oom · [rank2]: torch.OutOfMemoryError")
+    assert any(line.startswith("what to do: ") for line in evidence)
+    assert "rank 2" in found.headline
+    assert "micro batch" in found.headline
+    _, survived = judged([*maxtext(0, 20), OOM, *maxtext(21, 49)], OF_50)
+    assert check(survived, "orderly end").evidence[0].startswith("survived · run.log:22: ")
+
+
+def test_attempts_are_listed_each_with_its_own_plan() -> None:
+    measured, found = judged([*megatron(1, 15, 15), *megatron(1, 50, 50)])
+    attempts = [(a.first_step, a.last_step, a.planned_steps) for a in measured.completion.attempts]
+    assert attempts == [(1, 15, 15), (1, 50, 50)]
+    assert check(found, "all steps done").evidence == (
+        "attempt 1: steps 1–15 of 15 planned", "attempt 2: steps 1–50",
+    )  # fmt: skip
+
+
+def foreign(events_: Sequence[events.Event], **facts: object) -> list[events.Event]:
+    """The same events as a reader of foreign logs gives them."""
+    return [
+        replace(e, facts={"family": "maxtext", "clock": "log", "counted_from": 0, **facts})
+        if isinstance(e, events.RunStarted)
+        else e
+        for e in events_
+    ]
+
+
+def test_one_process_may_speak_for_all_of_a_foreign_log() -> None:
+    spec = make_spec(processes=4)
+    run = foreign([streams.started(spec), *streams.steps(spec)])
+    found = verdict.judge(metrics.measure(run, spec), spec, rehearsal=False)
+    assert found.outcome == "pass"
+    assert check(found, "processes together").sentence == "One process reports for all."
+    behind = [*run, *foreign([streams.started(spec, 1), *streams.steps(spec, 1, last=20)])]
+    assert verdict.judge(metrics.measure(behind, spec), spec, rehearsal=False).outcome == "fail"
+
+
+def test_a_restart_without_a_step_is_not_complete() -> None:
+    spec = make_spec()
+    run = [streams.started(spec), *streams.steps(spec), streams.started(spec, at=500), streams.ended()]
+    for made in (run, foreign(run)):
+        measured = metrics.measure(made, spec)
+        assert not measured.completion.all_steps_done
+        assert verdict.judge(measured, spec, rehearsal=False).outcome == "fail"
+
+
+def test_a_fault_without_a_time_leaves_a_finished_run_open() -> None:
+    spec = make_spec()
+    run = foreign([streams.started(spec), *streams.steps(spec)], clock="counted")
+    untimed = events.Fault(process=7, wall_time=0.0, monotonic_time=0.0, fault="gpu_ecc", where="rank 7", text="ECC")
+    for made in ([untimed, *run], [*run, untimed]):
+        found = verdict.judge(metrics.measure(made, spec), spec, rehearsal=False)
+        assert found.outcome == "inconclusive"
+        assert "without a time" in check(found, "orderly end").sentence
+    cut = [*foreign([streams.started(spec), *streams.steps(spec, last=9)], clock="counted"), untimed]
+    assert verdict.judge(metrics.measure(cut, spec), spec, rehearsal=False).outcome == "died"
+
+
+def test_a_foreign_log_is_held_against_what_it_says_of_itself() -> None:
+    spec = make_spec()
+    start = streams.started(spec)
+    rounded = replace(start, num_parameters=int(start.num_parameters * 1.02) if start.num_parameters else None)
+    nothing = replace(start, num_devices=None, planned_steps=None, tokens_per_step=None, num_parameters=None)
+    for begin, status in (
+        (rounded, "pass"),
+        (nothing, "not_applicable"),
+        (replace(start, num_devices=8), "fail"),
+        (replace(nothing, num_devices=4), "pass"),
+    ):
+        found = verdict.judge(metrics.measure(foreign([begin, *streams.steps(spec)]), spec), spec, rehearsal=False)
+        assert check(found, "ran as configured").status == status
+
+
+def test_numerics_come_before_a_failed_teardown() -> None:
+    spec = make_spec()
+    run = [
+        streams.started(spec),
+        *streams.steps(spec, loss=lambda n: math.nan if n == 20 else falling(n)),
+        streams.fault("process_died", "rank 0", "killed"),
+    ]
+    assert verdict.judge(metrics.measure(run, spec), spec, rehearsal=False).outcome == "fail"

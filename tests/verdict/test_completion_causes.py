@@ -1,0 +1,126 @@
+"""First cause against victims, over random interleavings of what the ranks say."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seatrial.logs.faults import KINDS
+from seatrial.metrics.causes import FaultRecord, diagnose
+
+SPECIFIC = sorted(
+    kind.name
+    for kind in KINDS.values()
+    if kind.role == "cause" and kind.severity == "fatal" and kind.cuts == "died" and kind.name != "exception"
+)
+
+
+def fault(kind: str, rank: int | None = None, *, at: float = 0.0, text: str = "", **fields: Any) -> FaultRecord:
+    where = "" if rank is None else f"rank {rank}"
+    return FaultRecord(
+        seconds=at, process=0, fault=kind, where=where, text=text, source="log", rank=rank, survived=False, **fields
+    )
+
+
+def timeout(rank: int, sequence: int = 5, operation: str = "ALLREDUCE", *, at: float = 600.0) -> FaultRecord:
+    return fault("collective_timeout", rank, at=at, sequence=sequence, operation=operation)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from(SPECIFIC), st.integers(2, 64))
+def test_the_first_cause_is_blamed_whatever_follows(rng: random.Random, kind: str, ranks: int) -> None:
+    dead = rng.randrange(ranks)
+    others = [rank for rank in range(ranks) if rank != dead]
+    after = [timeout(rank) for rank in others]
+    after += [fault(rng.choice(["peer_lost", "aborted", "exception"]), rank) for rank in others if rng.random() < 0.5]
+    after += [fault(rng.choice(["terminated", "killed", "worker_stopped"]), rank) for rank in others]
+    after += [fault("bad_exit", rank, exit_code=rng.choice([1, 134, 143])) for rank in range(ranks)]
+    after.append(fault("step_cancelled"))
+    rng.shuffle(after)
+    survived = [replace(fault(rng.choice(SPECIFIC), 0), survived=True) for _ in range(rng.randrange(3))]
+    warnings = [fault("suspicious_line", rng.choice(others)) for _ in range(rng.randrange(3))]
+    found = diagnose([*survived, *warnings, fault(kind, dead), *after], ranks)
+    assert found is not None
+    assert (found.kind, found.cause.where) == (kind, f"rank {dead}")
+    assert set(found.victims) >= {f"rank {rank}" for rank in others}
+    assert f"rank {dead}" not in found.victims
+    waited = [symptom for symptom in found.symptoms if "waited in" in symptom]
+    assert len(waited) == 1
+    assert "ALLREDUCE number 5" in waited[0]
+    assert waited[0].startswith(f"{len(others)} ranks") == (len(others) > 4)
+    assert found.suspects == (f"rank {dead}",)
+    assert found.exclude == ((f"rank {dead}",) if KINDS[kind].retry == "elsewhere" else ())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(3, 40))
+def test_who_is_missing_from_the_watchdogs_list_is_a_suspect(rng: random.Random, ranks: int) -> None:
+    absent = sorted(rng.sample(range(ranks), rng.randrange(1, (ranks + 1) // 2)))
+    waiting = [timeout(rank) for rank in range(ranks) if rank not in absent]
+    rng.shuffle(waiting)
+    found = diagnose(waiting, ranks)
+    assert found is not None
+    assert found.kind == "collective_timeout"
+    assert found.suspects == tuple(f"rank {rank}" for rank in absent)
+    unknown = diagnose(waiting)
+    assert unknown is not None
+    assert unknown.suspects == ()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 40))
+def test_different_collectives_are_a_divergence(rng: random.Random, ranks: int) -> None:
+    ahead = set(rng.sample(range(ranks), rng.randrange(1, ranks)))
+    waiting = [timeout(rank, *((702, "ALLGATHER") if rank in ahead else (700, "BROADCAST"))) for rank in range(ranks)]
+    rng.shuffle(waiting)
+    found = diagnose(waiting, ranks)
+    assert found is not None
+    assert found.kind == "collective_desync"
+    assert "ALLGATHER number 702" in found.sentence
+    assert "BROADCAST number 700" in found.sentence
+    broken = diagnose([fault("gpu_ecc", 0), *waiting], ranks)
+    assert broken is not None
+    assert broken.kind == "gpu_ecc"
+
+
+@pytest.mark.parametrize(
+    ("faults", "kind", "where"),
+    [
+        ([fault("bad_exit", 3, exit_code=1), fault("step_cancelled")], "bad_exit", "rank 3"),
+        ([fault("step_cancelled"), fault("bad_exit", 3, exit_code=1)], "bad_exit", "rank 3"),
+        ([fault("terminated", 0), fault("bad_exit", 3, exit_code=143)], "terminated", "rank 0"),
+        ([fault("cancelled"), fault("exception", 1), fault("bad_exit", 1, exit_code=1)], "cancelled", ""),
+        ([timeout(0), fault("cancelled")], "collective_timeout", "rank 0"),
+        ([fault("heartbeat_lost"), fault("time_limit")], "heartbeat_lost", ""),
+        ([fault("time_limit"), fault("terminated", 0)], "time_limit", ""),
+        ([fault("worker_failed", 3), fault("worker_failed", 1, root=True)], "worker_failed", "rank 1"),
+        ([fault("worker_failed", 1, root=True), fault("exception", 2)], "exception", "rank 2"),
+        ([fault("peer_lost", 2), fault("exception", 2), fault("host_oom", 5)], "host_oom", "rank 5"),
+        ([fault("killed", 4)], "killed", "rank 4"),
+        ([fault("step_failed", 0, text="CUDA out of memory"), fault("process_died", 0)], "device_oom", "rank 0"),
+        ([fault("step_failed", 0, text="peer closed"), fault("process_died", 1)], "process_died", "rank 1"),
+        ([fault("start_barrier"), fault("process_missing", 4), fault("process_missing", 5)], "start_barrier", ""),
+    ],
+)  # fmt: skip
+def test_who_is_blamed(faults: list[FaultRecord], kind: str, where: str) -> None:
+    found = diagnose(faults)
+    assert found is not None
+    assert (found.kind, found.cause.where) == (kind, where)
+
+
+def test_nothing_is_blamed_for_what_cannot_have_ended_a_run() -> None:
+    assert diagnose([]) is None
+    assert diagnose([fault("suspicious_line", 1), fault("gpu_throttled", 2), fault("of_another_version", 3)]) is None
+    assert diagnose([fault("peer_stopped", 1)]) is None
+    assert diagnose([replace(fault("device_oom", 1), survived=True)]) is None
+
+
+def test_missing_processes_are_suspects() -> None:
+    found = diagnose([fault("start_barrier"), *(fault("process_missing", rank) for rank in (4, 1, 2))])
+    assert found is not None
+    assert found.suspects == ("rank 1", "rank 2", "rank 4")
