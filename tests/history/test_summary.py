@@ -84,9 +84,15 @@ SECRET = "hunter2-0123456789abcdef"
 
 
 def test_no_value_of_a_variable_is_stored(tmp_path: Path) -> None:
+    """Nor the one that a dying process spelled out in its last line, which the headline quotes."""
     execution = Execution(environment={"HF_TOKEN": SECRET, "PLAIN": SECRET})
-    row = summarise(make(tmp_path / "a", spec=one_node(execution=execution), note=SECRET))
+    run_dir = make(tmp_path / "a", spec=one_node(execution=execution), note=SECRET)
+    verdict = json.loads((run_dir / "verdict.json").read_text())
+    verdict["headline"] = f"rank 0 died; its last line: login failed with HF_TOKEN={SECRET}"
+    (run_dir / "verdict.json").write_text(json.dumps(verdict))
+    row = summarise(run_dir)
     assert SECRET not in json.dumps(row)
+    assert str(row["note"]).endswith("HF_TOKEN=***")
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"outcome": 1}', b"", b'"' * 9])

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from seatrial.engines.native import is_secret
 from seatrial.history.loaded import LoadedRun
+from seatrial.history.masking import MASK, masked
 from seatrial.plan import without_secrets
 
-MASK = "***"
 _ABSENT = object()
 # Facts that a run measures; they differ each time and are nobody's setting.
 _MEASURED = {"phases", "compile_seconds", "flops_convention"}
 _ABOUT_THE_LOG = {"source", "clock"}
-# A secret in the middle of a text: `--api-key=…`, `HF_TOKEN: …`, an access token of Hugging Face.
-_SECRET_TEXT = re.compile(
-    r"(?i)((?:TOKEN(?![SI])|SECRET|PASSWORD|PASSWD|CREDENTIAL|API[_-]?KEY|ACCESS[_-]?KEY)\w*[\"']?\s*[=:\s]\s*)[^\s,;]+"
-)
-_TOKEN = re.compile(r"\bhf_\w{8,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,5 +132,4 @@ def _shown(section: str, path: str, values: Mapping[str, Any]) -> str | None:
         return MASK
     if value is None:
         return "not set"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return _TOKEN.sub(MASK, _SECRET_TEXT.sub(lambda match: match[1] + MASK, text))
+    return masked(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))

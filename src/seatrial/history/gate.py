@@ -13,6 +13,7 @@ from typing import Literal
 from seatrial.errors import InputError
 from seatrial.history.compare import Comparison
 from seatrial.history.loaded import LoadedRun
+from seatrial.history.masking import masked
 from seatrial.metrics import Estimate
 
 Status = Literal["pass", "fail", "inconclusive"]
@@ -84,7 +85,8 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
 
 def _outcome(run: LoadedRun) -> str:
     """How a run's own verdict ended, unless it passed."""
-    return "" if run.verdict.outcome == "pass" else f"{run.verdict.outcome.replace('_', ' ')} ({run.verdict.headline})"
+    outcome = run.verdict.outcome
+    return "" if outcome == "pass" else f"{outcome.replace('_', ' ')} ({masked(run.verdict.headline)})"
 
 
 def _open(run: LoadedRun) -> bool:

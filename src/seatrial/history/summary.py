@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from seatrial.history.masking import masked
+
 Value = str | int | float | None
 Row = dict[str, Value]
 
@@ -168,7 +170,8 @@ def _outcome(documents: Mapping[str, Any], status: Mapping[str, Any], now: float
     if verdict:
         outcome = _text(verdict.get("outcome"))
         known = outcome in STATES
-        return (outcome, _text(verdict.get("headline"))) if known else ("unreadable", "verdict.json has no outcome")
+        headline = masked(_text(verdict.get("headline")) or "")  # it may quote the last line of a log
+        return (outcome, headline or None) if known else ("unreadable", "verdict.json has no outcome")
     if status and status.get("state") != "ended":
         heartbeat = _number(status.get("heartbeat"))
         alive = isinstance(heartbeat, (int, float)) and now - heartbeat < HEARTBEAT_SECONDS
