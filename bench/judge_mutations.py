@@ -15,6 +15,7 @@ one is kept. Each goes through a file and `logs.read`, as it does for `seatrial 
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 import shutil
@@ -45,9 +46,10 @@ def _write(mutant: Mutant, folder: Path) -> list[Path]:
     folder.mkdir()
     paths = []
     for node, lines in enumerate(log for log in (mutant.lines, mutant.second) if log is not None):
-        path = folder / f"node{node}.log"
+        path = folder / mutant.names[node]
         tail = mutant.tail or b"" if lines is mutant.lines else b""
-        path.write_bytes("".join(line.text + mutant.glue for line in lines).encode("latin-1", errors="replace") + tail)
+        content = "".join(line.text + mutant.glue for line in lines).encode("latin-1", errors="replace") + tail
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
         paths.append(path)
     return paths
 
@@ -103,7 +105,7 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
             mutant, name = mutation(family, course, rng), mutation.__name__
             paths = _write(mutant, Path(folder) / f"{index:03d}")
             try:
-                verdict = _judge(paths, made.spec(family.steps))
+                verdict = _judge(paths, made.spec(mutant.steps or family.steps))
             except Exception as error:
                 tally.crashes += 1
                 wrong, outcome, headline = "crash", "crash", repr(error)

@@ -214,6 +214,26 @@ def odd_nan(family: Family, course: Course, rng: random.Random) -> Mutant:
     return Mutant(lines=lines, truth="bad", named=r"\b(nan|-?inf)\b|report a loss|disagree")
 
 
+def cut_with_end(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """The run broke, and the script around it prints its last lines all the same."""
+    lines, last = log_of(family, course), middle(course, rng)
+    lines = [line for line in lines if line.kind in ("setup", "end") or line.step in range(last)]
+    return Mutant(lines=lines, truth="bad", named=r"breaks off|last step was")
+
+
+def compressed(family: Family, course: Course, rng: random.Random) -> Mutant:
+    return replace(good(log_of(family, course)), names=("train.log.gz", ""))
+
+
+def endless_lines(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """Lines of a megabyte, and a byte-order mark at the beginning."""
+    lines = log_of(family, course)
+    for _ in range(3):
+        lines.insert(rng.randrange(len(lines)), Line(text="[1, 2, 3] " * 100_000))
+    lines[0] = replace(lines[0], text="\xef\xbb\xbf" + lines[0].text)
+    return good(lines)
+
+
 def several_files(family: Family, course: Course, rng: random.Random) -> Mutant:
     """One node prints the steps, the other only noise."""
     return replace(good(log_of(family, course)), second=[Line(text=made.noise_line(rng)) for _ in range(200)])
@@ -246,6 +266,7 @@ def second_node_stops(family: Family, course: Course, rng: random.Random) -> Mut
 LOG_MUTATIONS: tuple[Mutation, ...] = (
     truncated, truncated_early, steps_dropped, last_step_dropped, last_steps_lost, first_steps_lost, noise_dropped,
     noise_added, doubled, interleaved, interleaved_with_nan, two_ranks, two_ranks_with_nan, garbage, carriage_returns,
-    progress_bar, coloured, prefixed, with_time, no_marker, benign_words, torn_line, odd_nan, several_files,
+    progress_bar, coloured, prefixed, with_time, no_marker, benign_words, torn_line, odd_nan, cut_with_end, compressed,
+    endless_lines, several_files,
     both_nodes_print, second_node_stops,
 )  # fmt: skip

@@ -63,7 +63,8 @@ def spec(steps: int, *, expected_seconds: float = STEP_SECONDS, tolerance: float
     )  # fmt: skip
 
 
-TOKENS_PER_DEVICE = 256 * 8192 / DEVICES
+BATCH = 256
+TOKENS_PER_DEVICE = BATCH * 8192 / DEVICES
 TFLOP_PER_DEVICE = flops.flops_per_token(MODELS["llama3.1-8b"], 8192, "causal") * TOKENS_PER_DEVICE / 1e12
 TFLOP_NON_CAUSAL = flops.flops_per_token(MODELS["llama3.1-8b"], 8192, "non_causal") * TOKENS_PER_DEVICE / 1e12
 
@@ -90,6 +91,15 @@ def part(course: Course, first: int, last: int, *, ends: bool) -> Course:
         grad_norm=course.grad_norm[first:last], first=course.first + first, ends=ends,
         saves=frozenset(save for save in course.saves if first <= save < last), clock=course.clock + 4000.0 * first,
     )  # fmt: skip
+
+
+def _tokens(course: Course) -> float:
+    """Tokens that a device processes in a step."""
+    return TOKENS_PER_DEVICE * course.batch / BATCH
+
+
+def _tflop(course: Course) -> float:
+    return TFLOP_PER_DEVICE * course.batch / BATCH
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
@@ -144,7 +154,6 @@ class Family:
     write: Writer
     steps: int = 60
     has_grad_norm: bool = True
-    has_batch: bool = True
     prints_total: bool = True
     counts_from: int = 1
     every: int = 1
@@ -184,15 +193,15 @@ def _maxtext(course: Course, rng: random.Random) -> Iterator[Line]:
         text = f"restoring from this run's directory step {course.first - 1}"
         yield Line(text=logged(text, start, "checkpointing.py:300"), kind="setup")
     yield Line(text="Per train step:", kind="setup")
-    yield Line(text=f" Total TFLOPs: {TFLOP_PER_DEVICE:.2f} ", kind="setup")
+    yield Line(text=f" Total TFLOPs: {_tflop(course):.2f} ", kind="setup")
     yield Line(text=logged("number parameters: 8.030 billion", start), kind="setup")
     for step, seconds, loss, _, clock in _walk(course):
         if step == course.first + 1:
             seconds = 0.011  # the device has not been waited for
         value = loss if loss is not None else math.nan
         text = (
-            f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {TFLOP_PER_DEVICE / seconds:.3f}, "
-            f"Tokens/s/device: {TOKENS_PER_DEVICE / seconds:.3f}, total_weights: {course.batch * 8192}, "
+            f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {_tflop(course) / seconds:.3f}, "
+            f"Tokens/s/device: {_tokens(course) / seconds:.3f}, total_weights: {course.batch * 8192}, "
             f"loss: {_number(value, '.3f')}, lm_loss: {_number(value, '.3f')}, "
             f"perplexity: {_number(math.exp(value) if value < 300 else math.inf, '.3f')}"
         )
@@ -218,8 +227,8 @@ def _elapsed(seconds: float) -> str:
     return f"elapsed time per iteration (ms): {seconds * 1000:.1f} | "
 
 
-def _throughput(seconds: float) -> str:
-    return f"throughput per GPU (TFLOP/s/GPU): {TFLOP_PER_DEVICE / seconds:.1f} | "
+def _throughput(course: Course, seconds: float) -> str:
+    return f"throughput per GPU (TFLOP/s/GPU): {_tflop(course) / seconds:.1f} | "
 
 
 def _megatron_save(step: int, clock: float) -> Iterator[Line]:
@@ -245,7 +254,7 @@ def _megatron(*, throughput: bool, stamp: bool) -> Writer:
         yield from _megatron_start(course, rng)
         clock = 0.0
         for step, seconds, loss, norm, clock in _walk(course):
-            extra = _elapsed(seconds) + (_throughput(seconds) if throughput else "")
+            extra = _elapsed(seconds) + (_throughput(course, seconds) if throughput else "")
             text = " " + _megatron_line(course, step, seconds, loss, norm, extra)
             yield Line(text=(f" [{_time(clock, micro=True)}]" if stamp else "") + text, kind="step", step=step)
             if step in course.saves:
@@ -260,7 +269,7 @@ def _megatron(*, throughput: bool, stamp: bool) -> Writer:
 def _rocm(course: Course, rng: random.Random) -> Iterator[Line]:
     yield from _megatron_start(course, rng)
     for step, seconds, loss, norm, clock in _walk(course):
-        extra = f"{_elapsed(seconds)}mem usages: 0.7494 | {_throughput(seconds)}"
+        extra = f"{_elapsed(seconds)}mem usages: 0.7494 | {_throughput(course, seconds)}"
         text = f" [{_time(clock)}] {_megatron_line(course, step, seconds, loss, norm, extra)}"
         yield Line(text=text, kind="step", step=step)
         if step in course.saves:
@@ -269,9 +278,9 @@ def _rocm(course: Course, rng: random.Random) -> Iterator[Line]:
     if course.ends:
         kept = course.seconds[2:-1] or course.seconds
         mean = sum(kept) / len(kept)
-        yield Line(text=f"throughput per GPU: {TFLOP_PER_DEVICE / mean}", kind="end")
+        yield Line(text=f"throughput per GPU: {_tflop(course) / mean}", kind="end")
         yield Line(text=f"elapsed time per iteration: {mean * 1000}", kind="end")
-        yield Line(text=f"tokens/GPU/s: {TOKENS_PER_DEVICE / mean}", kind="end")
+        yield Line(text=f"tokens/GPU/s: {_tokens(course) / mean}", kind="end")
         yield Line(text="mem usages: 0.7494000000000002", kind="end")
 
 
@@ -285,17 +294,17 @@ def _primus(course: Course, rng: random.Random) -> Iterator[Line]:
     clock = 0.0
     mean: list[float] = []
     for step, seconds, loss, norm, clock in _walk(course):
-        tokens = TOKENS_PER_DEVICE / seconds
+        tokens = _tokens(course) / seconds
         if step - course.first < 2:
-            extra = f"{_elapsed(seconds)}{_throughput(seconds)}tokens per GPU (tokens/s/GPU): {tokens:.1f} | "
+            extra = f"{_elapsed(seconds)}{_throughput(course, seconds)}tokens per GPU (tokens/s/GPU): {tokens:.1f} | "
         else:
             mean = [*mean[-9:], seconds]
             middle = sum(mean) / len(mean)
             extra = (
                 f"elapsed time per iteration (ms): {seconds * 1000:.1f}/{middle * 1000:.1f} | "
                 "hip mem usage/free/total/usage_ratio: 141.35GiB/50.64GiB/191.98GiB/73.62% | "
-                f"throughput per GPU (TFLOP/s/GPU): {TFLOP_PER_DEVICE / seconds:.1f}/{TFLOP_PER_DEVICE / middle:.1f} | "
-                f"tokens per GPU (tokens/s/GPU): {tokens:.1f}/{TOKENS_PER_DEVICE / middle:.1f} | "
+                f"throughput per GPU (TFLOP/s/GPU): {_tflop(course) / seconds:.1f}/{_tflop(course) / middle:.1f} | "
+                f"tokens per GPU (tokens/s/GPU): {tokens:.1f}/{_tokens(course) / middle:.1f} | "
             )
         text = logged(" " + _megatron_line(course, step, seconds, loss, norm, extra), clock)
         yield Line(text=text, kind="step", step=step)
@@ -328,12 +337,12 @@ def _torchtitan(course: Course, rng: random.Random) -> Iterator[Line]:
             mean = sum(window) / len(window)
             window = []
             value = loss if loss is not None else math.nan
-            rate = TFLOP_NON_CAUSAL / mean
+            rate = TFLOP_NON_CAUSAL * course.batch / BATCH / mean
             text = (
                 f"\x1b[31mstep: {step + 1:2d}  \x1b[32mloss: {_number(value, '8.5f')}  "
                 f"\x1b[38;2;180;60;0mgrad_norm: {_number(norm, '7.4f')}  "
                 f"\x1b[38;2;54;234;195mmemory: 66.91GiB(84.51%)  "
-                f"\x1b[34mtps: {TOKENS_PER_DEVICE / mean:,.0f}  \x1b[36mtflops: {rate:,.2f}  "
+                f"\x1b[34mtps: {_tokens(course) / mean:,.0f}  \x1b[36mtflops: {rate:,.2f}  "
                 f"\x1b[35mmfu: {rate / 9.89:.2f}%\x1b[39m"
             )
             yield Line(text=logged(text, clock), kind="step", step=step)
@@ -360,7 +369,7 @@ def _nemo(course: Course, rng: random.Random) -> Iterator[Line]:
             f"global_batch_size: {course.batch} | global_step: {step} | max_memory_reserved: 70833405952 | "
             f"max_memory_allocated: 44271689728 | reduced_train_loss: {_number(value, '.4g')} | grad_norm: "
             f"{_number(norm, '.4g')} | train_step_timing in s: {seconds:.4g} | TFLOPS_per_GPU: "
-            f"{TFLOP_PER_DEVICE / seconds:.3e} | consumed_samples: {(step + 1) * course.batch}"
+            f"{_tflop(course) / seconds:.3e} | consumed_samples: {(step + 1) * course.batch}"
         )
         yield Line(text=text, kind="step", step=step)
         yield from _noise(rng, 2)
@@ -372,7 +381,7 @@ def _bridge(course: Course, rng: random.Random) -> Iterator[Line]:
     yield from _megatron_start(course, rng)
     clock = 0.0
     for step, seconds, loss, norm, clock in _walk(course):
-        text = f"Step Time : {seconds:.2f}s GPU utilization: {TFLOP_PER_DEVICE / seconds:.1f}MODEL_TFLOP/s/GPU"
+        text = f"Step Time : {seconds:.2f}s GPU utilization: {_tflop(course) / seconds:.1f}MODEL_TFLOP/s/GPU"
         yield Line(text=text, kind="step", step=step)
         text = f" [{_time(clock)}] {_megatron_line(course, step, seconds, loss, norm, _elapsed(seconds))}"
         yield Line(text=text, kind="step", step=step)
@@ -389,7 +398,7 @@ _PLAIN, _FULL = _megatron(throughput=False, stamp=False), _megatron(throughput=T
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family(name="maxtext", write=_maxtext, has_grad_norm=False, has_batch=False, prints_total=False, counts_from=0),
+        Family(name="maxtext", write=_maxtext, has_grad_norm=False, prints_total=False, counts_from=0),
         Family(name="megatron", write=_FULL, omits_nan_loss=True),
         Family(name="megatron-plain", write=_PLAIN, omits_nan_loss=True),
         Family(name="rocm", write=_rocm, omits_nan_loss=True),

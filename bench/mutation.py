@@ -22,7 +22,9 @@ class Mutant:
     named: str = ""
     tail: bytes | None = None  # instead of a last line
     glue: str = "\n"
-    second: Sequence[Line] | None = None  # the log of another node, in a file of its own
+    second: Sequence[Line] | None = None  # another log, in a file of its own
+    names: tuple[str, str] = ("node0.log", "node1.log")
+    steps: int | None = None  # what the configuration asks for, if it is not what the family is made with
 
 
 Mutation = Callable[[Family, Course, random.Random], Mutant]

@@ -86,9 +86,72 @@ def half_as_long(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 
 def other_batch(family: Family, course: Course, rng: random.Random) -> Mutant:
-    if not family.has_batch:
+    return bad(family, replace(course, batch=128), r"asked for|batch|tokens per step")
+
+
+def fewer_devices(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """Half of the devices, where the log says how many there are."""
+    lines = log_of(family, course)
+    told = [f"Num_devices: {made.DEVICES}", f"using world size: {made.DEVICES}"]
+    if not any(word in line.text for line in lines for word in told):
+        return other_batch(family, course, rng)
+    lines = [
+        replace(line, text=line.text.replace(told[0], "Num_devices: 8").replace(told[1], "using world size: 8"))
+        for line in lines
+    ]
+    return Mutant(lines=lines, truth="bad", named=r"devices")
+
+
+def longer_than_asked(family: Family, course: Course, rng: random.Random) -> Mutant:
+    asked = course.steps // 2 // family.every * family.every
+    return Mutant(lines=log_of(family, course), truth="bad", steps=asked, named=r"went on|asked for")
+
+
+def died_before_the_next_line(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """Stops, without a word, after the last line that there is to print, but before its last step."""
+    if family.every == 1:
         return half_as_long(family, course, rng)
-    return bad(family, replace(course, batch=128), r"asked for|batch")
+    planned = course.steps - 2
+    short = replace(made.part(course, 0, planned, ends=False), planned=planned)
+    return Mutant(
+        lines=log_of(family, short), truth="bad", steps=planned, named=r"breaks off|last step was|how the run ended"
+    )
+
+
+def no_loss(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """What a rank prints that never sees the loss: none, or -1 for want of one."""
+    nothing = -1.0 if family.name == "torchtitan" else math.nan
+    return bad(
+        family,
+        replace(course, loss=[nothing] * course.steps),
+        r"\bnan\b|[Nn]o step reports a loss|report a loss|negative",
+    )
+
+
+def nan_counted(family: Family, course: Course, rng: random.Random) -> Mutant:
+    """The loss is there, but the line says that it was NaN in between."""
+    step, lines = middle(course, rng), log_of(family, course)
+    if not any("number of nan iterations:" in line.text for line in lines):
+        return nan_once(family, course, rng)
+    for index, line in enumerate(lines):
+        if line.step == step:
+            lines[index] = replace(line, text=line.text.replace("nan iterations:   0", "nan iterations:   1"))
+    return Mutant(lines=lines, truth="bad", named=r"\b[Nn]a[Nn]\b|finite")
+
+
+def resumed_in_another_file(family: Family, course: Course, rng: random.Random) -> Mutant:
+    saved = course.steps // 3 + 1
+    first = log_of(family, made.part(course, 0, saved + 2, ends=False))
+    second = log_of(family, made.part(course, saved, course.steps, ends=True))
+    return Mutant(lines=first, second=second, names=("train-4711.out", "train-4712.out"), truth="either")
+
+
+def unfinished_in_another_file(family: Family, course: Course, rng: random.Random) -> Mutant:
+    saved = course.steps // 3 + 1
+    first = log_of(family, made.part(course, 0, saved + 2, ends=False))
+    second = log_of(family, made.part(course, saved, course.steps - 1 - family.every, ends=False))
+    named = r"breaks off|last step was"
+    return Mutant(lines=first, second=second, names=("train-4711.out", "train-4712.out"), truth="bad", named=named)
 
 
 # --- several attempts -------------------------------------------------------------------------------------------------
@@ -252,7 +315,8 @@ def fault_on_the_other_node(family: Family, course: Course, rng: random.Random) 
 
 RUN_MUTATIONS: tuple[Mutation, ...] = (
     slowed(1.03), slowed(1.05), slowed(1.10), nan_from, nan_once, inf_once, bad_gradient, rising, diverging, stuck,
-    zero, skipping, half_as_long, other_batch, impossible_speed, restarted, restarted_unfinished, restarted_slow,
-    profile_run_first, second_run_unfinished, second_run_slow, fault_at_the_end, exit_code_at_the_end,
-    fault_on_the_other_node, *(fault(name) for name in _FAULTS),
+    zero, skipping, no_loss, nan_counted, half_as_long, longer_than_asked, died_before_the_next_line, other_batch,
+    fewer_devices, impossible_speed, restarted, restarted_unfinished, restarted_slow, profile_run_first,
+    second_run_unfinished, second_run_slow, resumed_in_another_file, unfinished_in_another_file, fault_at_the_end,
+    exit_code_at_the_end, fault_on_the_other_node, *(fault(name) for name in _FAULTS),
 )  # fmt: skip
