@@ -170,3 +170,10 @@ def test_classify_names_the_cause_in_a_message() -> None:
     assert classify("ValueError: x is odd") == "suspicious_line"
     assert classify("ValueError: x is odd", fatal=True) is None
     assert classify("all is well") is None
+
+
+def test_the_reference_lists_every_kind() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "faults.md").read_text(encoding="utf-8")
+    for kind in KINDS.values():
+        assert f"| `{kind.name}` | {kind.title} | {kind.severity} | {kind.role} |" in text
+        assert f"| {kind.retry} | {kind.hint} |" in text
