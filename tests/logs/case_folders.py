@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seatrial import logs
 from seatrial.events import Event, Fault, RunStarted, Step, dumps
+from seatrial.logs import reader
 
 HERE = Path(__file__).parent
 GOLDEN = os.environ.get("SEATRIAL_GOLDEN") == "1"
@@ -41,3 +45,32 @@ def check(folder: Path) -> None:
 
 def steps(events: Iterable[Event]) -> list[Step]:
     return [event for event in events if isinstance(event, Step)]
+
+
+def by_tables(lines: Iterable[str]) -> list[Event]:
+    """What the log is read as if nothing is learnt of its lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "learn", lambda *_, **__: None)
+        return list(logs.parse(lines))
+
+
+def both(lines: Sequence[str]) -> list[Event]:
+    """What the log is read as; the fast path and the tables agree."""
+    found = list(logs.parse(lines))
+    assert [dumps(event) for event in by_tables(lines)] == [dumps(event) for event in found]
+    return found
+
+
+def values(step: Step) -> dict[str, float]:
+    """Everything that a step says, by name."""
+    names = ("seconds", "tokens", "loss", "grad_norm", "learning_rate")
+    own = {name: value for name in names if (value := getattr(step, name)) is not None}
+    return {"step": step.step, **own, **step.reported}
+
+
+def same(found: Mapping[str, float], expected: Mapping[str, float]) -> bool:
+    """Whether both say the same; nan is the same as nan, and the last bit of a unit's factor does not count."""
+    return found.keys() == expected.keys() and all(
+        (math.isnan(found[name]) and math.isnan(value)) or math.isclose(found[name], value, rel_tol=1e-14)
+        for name, value in expected.items()
+    )

@@ -1,12 +1,87 @@
+"""MLPerf's lines: samples become steps, and whatever is no object is left out."""
+
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from seatrial import logs
+from seatrial.events import RunEnded, RunStarted
 from tests.logs import case_folders
+from tests.logs.case_folders import both, steps
 
 
 @pytest.mark.parametrize("folder", case_folders.folders("mlperf"), ids=lambda path: path.name)
 def test_cases(folder: Path) -> None:
     case_folders.check(folder)
+
+
+def line(key: str, value: Any = None, milliseconds: int = 0, **metadata: Any) -> str:
+    said = {"namespace": "", "time_ms": 1_790_000_000_000 + milliseconds, "event_type": "POINT_IN_TIME", "key": key}
+    return ":::MLLOG " + json.dumps({**said, "value": value, "metadata": {"file": "/a.py", "lineno": 1, **metadata}})
+
+
+@given(
+    st.integers(1, 4096),
+    st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=20),
+    st.sampled_from(["step", "samples_count", "epoch_num"]),
+)
+def test_throughput_comes_back_by_the_step(batch: int, rates: list[float], name: str) -> None:
+    text = [line("global_batch_size", batch), line("max_sequence_length", 8192), line("run_start")]
+    text += [
+        line("tracked_stats", {"throughput": rate}, 1000 * n, **{name: 10 * n * batch})
+        for n, rate in enumerate(rates, 1)
+    ]
+    found = both(text)
+    assert [(s.step, s.reported["samples_per_second_total"]) for s in steps(found)] == [
+        (10 * n, rate) for n, rate in enumerate(rates, 1)
+    ]
+    assert {s.seconds for s in steps(found)} == {None}
+    (started,) = (event for event in found if isinstance(event, RunStarted))
+    assert started.tokens_per_step == batch * 8192
+
+
+def test_the_time_to_train_stands_in_the_log() -> None:
+    text = [
+        line("global_batch_size", 8),
+        line("run_start", None, 500),
+        line("tracked_stats", {"throughput": 2.0}, 9000, step=80),
+    ]
+    text += [line("run_stop", None, 10_500, status="success")]
+    found = both(text)
+    started, ended = (next(e for e in found if isinstance(e, kind)) for kind in (RunStarted, RunEnded))
+    assert ended.wall_time - started.facts["run_start_seconds"] == 10.0
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.text(max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=6,
+)
+KEYS = ["tracked_stats", "train_loss", "eval_accuracy", "run_stop", "init_start", "global_batch_size", "max_steps", "x"]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"key": st.one_of(st.sampled_from(KEYS), json_values)},
+            optional={
+                "value": st.one_of(
+                    json_values, st.fixed_dictionaries({"throughput": json_values, "loss": json_values})
+                ),
+                "metadata": st.one_of(json_values, st.fixed_dictionaries({"step": json_values, "status": json_values})),
+                "time_ms": json_values,
+            },
+        ),
+        max_size=5,
+    ),
+    st.integers(0, 200),
+)
+def test_any_object_is_read_without_an_error(objects: list[dict[str, Any]], cut: int) -> None:
+    text = [":::MLLOG " + json.dumps(found) for found in objects]
+    list(logs.parse([line("global_batch_size", 32), *text, *(whole[:cut] for whole in text)]))
