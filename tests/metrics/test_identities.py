@@ -130,6 +130,12 @@ CONTRADICTIONS: dict[str, tuple[str, str, Callable[[int], dict[str, Any]], str]]
     "another global batch": (
         "global batch", "contradiction", lambda n: {"reported": {"global_batch_size": 256.0}}, "256 sequences",
     ),
+    "half of the sequences consumed": (
+        "consumed", "contradiction", lambda n: {"reported": {"consumed_samples": 64.0 * n}}, "64 sequences",
+    ),
+    "twice the tokens consumed": (
+        "consumed", "contradiction", lambda n: {"reported": {"consumed_tokens": 1_048_576.0 * n}}, "1,048,576 tokens",
+    ),
     "TFLOP/s of a model of 7B": ("FLOPs per token", "contradiction", scaled(TFLOPS, 0.1), "no known convention"),
     "TFLOP/s with recomputation": ("FLOPs per token", "doubt", scaled(TFLOPS, 4 / 3), "no known convention"),
     "TFLOP/s that alternate": (
@@ -154,6 +160,14 @@ def test_a_contradiction_is_found(name: str) -> None:
     found = identity(measured(log(LLAMA, changes=change)), which)
     assert found.agreement == agreement
     assert words in found.sentence
+
+
+def test_what_is_consumed_is_a_batch_a_step() -> None:
+    for name, amount in (("consumed_samples", 128), ("consumed_tokens", 524_288)):
+        run = log(LLAMA, changes=lambda n, a=amount, m=name: {"reported": {m: 1e6 + a * n}})
+        assert identity(measured(run[::3]), "consumed").agreement == "agree"
+    shortened = log(LLAMA, changes=lambda n: {"reported": {"consumed_tokens": float(f"{1e9 + 524_288 * n:.3g}")}})
+    assert "consumed" not in [i.name for i in measured(shortened).identities]
 
 
 def test_an_mfu_by_the_peak_of_another_format_agrees_and_names_it() -> None:

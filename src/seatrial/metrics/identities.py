@@ -24,6 +24,7 @@ OFTEN = 0.1  # of the steps that an equation may miss, if their median meets it
 MOST_ROUNDING = 0.1  # of a figure: one printed more coarsely proves nothing
 OTHER_MODEL = 2.0  # times the FLOPs of the model: no way of counting explains that
 FEWEST_CLOCKED = 5
+DIGITS_LOST = 0.01  # of a number of three digits, at the most: half of the last one, twice
 LATEST = 3  # lines: MaxText prints a step's line while it waits for the one before the last
 WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
 TERA = 1e12
@@ -65,7 +66,7 @@ class Facts(NamedTuple):
 def check_identities(facts: Facts) -> tuple[Identity, ...]:
     """Every equation that the record allows to check, in a fixed order."""
     rules: tuple[Callable[[Facts], Identity | None], ...] = (
-        _numbers, _batch, _tokens, _tokens_that_count, _flops_per_token, _peak, _mfu, _memory, _clock,
+        _numbers, _batch, _consumed, _tokens, _tokens_that_count, _flops_per_token, _peak, _mfu, _memory, _clock,
     )  # fmt: skip
     return tuple(found for rule in rules if (found := rule(facts)) is not None)
 
@@ -103,6 +104,39 @@ def _batch(facts: Facts) -> Identity | None:
         found=found,
         expected=expected,
     )
+
+
+def _consumed(facts: Facts) -> Identity | None:
+    """What the log counts as consumed grows by a batch in each step."""
+    tokens = _growth(facts.steps, "consumed_tokens")
+    sequences = _growth(facts.steps, "consumed_samples")
+    spec = facts.spec
+    if spec is None or (tokens is None and sequences is None):
+        return None
+    found, expected, what = (
+        (sequences, spec.batch.global_batch_size, "sequences")
+        if sequences is not None
+        else (tokens or 0.0, spec.tokens_per_step, "tokens")
+    )
+    return Identity(
+        name="consumed",
+        agreement="agree" if abs(found / expected - 1) <= TOLERANCE else "contradiction",
+        sentence=f"By the log, a step consumes {found:,.0f} {what}; by the configuration, {expected:,}.",
+        found=found,
+        expected=float(expected),
+    )
+
+
+def _growth(steps: Sequence[Step], name: str) -> float | None:
+    """By how much a count grows in a step, between the first and the last that report it."""
+    told = [(step.step, step.reported[name]) for step in steps if math.isfinite(step.reported.get(name, math.nan))]
+    if len(told) < 2 or told[-1][0] == told[0][0]:
+        return None
+    (first, before), (last, after) = told[0], told[-1]
+    shortened = all(float(f"{value:.3g}") == value for _, value in told)  # 1.05M
+    if shortened and DIGITS_LOST * after > TOLERANCE * (after - before):
+        return None
+    return (after - before) / (last - first)
 
 
 def _tokens(facts: Facts) -> Identity | None:
