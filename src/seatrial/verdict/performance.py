@@ -50,12 +50,13 @@ def _figures_agree(performance: Performance) -> list[Check]:
         return []
     status: Status = "fail" if wrong else "inconclusive" if doubts else "pass"
     first = next(iter([*wrong, *doubts]), None)
+    sound = "The log's figures agree with each other" + (" and the configuration." if performance.convention else ".")
     return [
         Check(
             name="figures agree",
             axis="numerics",
             status=status,
-            sentence=first.sentence if first else "The log's figures agree with each other and the configuration.",
+            sentence=first.sentence if first else sound,
             measured=first.found if first else None,
             bound=first.expected if first else None,
             evidence=tuple(f"{identity.name}: {identity.sentence}" for identity in found if identity is not first),
