@@ -68,6 +68,11 @@ class _Group:
     held: Fault | None = None  # the last one, if it was not given out
 
 
+def shape_of(line: str) -> bytes:
+    """The line in lower case, without its digits."""
+    return line.encode("utf-8", "replace").translate(_LOWER, _DIGITS)
+
+
 class FaultScanner:
     """Reads the lines of any number of logs; give it every line in the order of its log.
 
@@ -96,7 +101,7 @@ class FaultScanner:
         host: str | None,
     ) -> list[Fault]:
         """The faults that this line shows, in almost every case none."""
-        shape = line.encode("utf-8", "replace").translate(_LOWER, _DIGITS)
+        shape = shape_of(line)
         candidates = self._shapes.get(shape)
         if candidates is None:
             candidates = self._candidates(shape)
@@ -110,6 +115,16 @@ class FaultScanner:
             "line": line_number, "text": line,
         }  # fmt: skip
         return [fault for found in self._read(line, key, candidates, about) if (fault := self._folded(found))]
+
+    def is_innocent(self, shape: bytes) -> bool:
+        """Whether no line of this shape shows a fault, as far as it is not part of one that has begun."""
+        found = self._shapes.get(shape)
+        return not (self._candidates(shape) if found is None else found)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a fault has begun whose further lines are still to come."""
+        return bool(self._blocks)
 
     def progressed(self) -> None:
         """A step was done: whatever was said before it did not stop the run."""

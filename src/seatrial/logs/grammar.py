@@ -77,8 +77,8 @@ class Family:
     one, and any of `PHASES` says that this is none whose time counts. `pair` finds (key, value) behind it; where
     `whole` is not found there, the line was cut before it said enough to be a step.
     `counted_from` is the number of the first step, `last_is_total` says that "49/49" is the last of 50. `other` is for
-    lines that are no pairs at all: called once a log, it makes what is given every line and returns readings, and notes
-    with what they say. Among the values of either, `time` is in seconds since the epoch.
+    lines that are no pairs at all: called once a log, it makes what is given every line with one of `other_words` and
+    returns readings, and notes with what they say. Among the values of either, `time` is in seconds since the epoch.
     """
 
     name: str
@@ -91,3 +91,4 @@ class Family:
     whole: re.Pattern[str] | None = None
     notes: tuple[Note, ...] = ()
     other: Callable[[], ReadLine] | None = None
+    other_words: tuple[str, ...] = ()

@@ -108,6 +108,7 @@ FAMILY = Family(
     counted_from=0,
     last_is_total=True,
     other=_reader,
+    other_words=("Epoch ", "Training epoch "),
     notes=(
         Note(
             means="start",

@@ -46,7 +46,8 @@ def _config_reader() -> ReadLine:
 
 def _read_config(line: str) -> Iterator[tuple[Note, Mapping[str, Any]]]:
     """A line of the configuration; the first one of a program says that it begins."""
-    if "Config param " not in line or not (found := _CONFIG.search(line)):
+    found = _CONFIG.search(line)
+    if not found:
         return
     name, value = found.groups()
     enum = _ENUM.fullmatch(value)
@@ -97,6 +98,7 @@ FAMILY = Family(
     counted_from=0,
     whole=re.compile(r"\bseconds: ?\d"),
     other=_config_reader,
+    other_words=("Config param ",),
     notes=(
         _facts(
             "System Information: Jax Version:",

@@ -47,7 +47,7 @@ _ARGUMENTS = {
 }
 _ARGUMENT = re.compile(
     r"(?<![\w.-])(?:"
-    + "|".join(rf"{argument} \.{{2,}}:? ?(?P<{fact}>[\w.]+?)" for argument, fact in _ARGUMENTS.items())
+    + "|".join(rf"{argument} \.{{2,}}:? ?(?!None\b)(?P<{fact}>[\w.]+?)" for argument, fact in _ARGUMENTS.items())
     + r")(?:\.{4,}\w+)?\s*$"  # NeoX says behind it whether it is the default
 )
 
@@ -160,7 +160,7 @@ FAMILY = Family(
             means="figures",
             literal="GPU utilization:",
             pattern=re.compile(
-                r"\bStep Time ?: ?(?P<seconds>[\d.]+)s\b[ ,]*"
+                r"Step Time ?: ?(?P<seconds>[\d.]+)s\b[ ,]*"
                 r"(?:(?P<tokens_per_second_per_device>[\d.]+) tok/s/gpu[ ,]*)?"
                 r"GPU utilization: ?(?:(?!0+(?:\.0*)? ?[MT])(?P<tflops_per_second_per_device>[\d.]+)|[\d.]+)"
                 r" ?(?:MODEL_)?TFLOP/s/GPU"

@@ -155,4 +155,13 @@ def _reader() -> ReadLine:
 
 _NEVER = re.compile(r"(?!)")
 
-FAMILY = Family(name="mlperf", anchors=(_MARK,), head=_NEVER, pair=_NEVER, fields={}, counted_from=1, other=_reader)
+FAMILY = Family(
+    name="mlperf",
+    anchors=(_MARK,),
+    head=_NEVER,
+    pair=_NEVER,
+    fields={},
+    counted_from=1,
+    other=_reader,
+    other_words=(_MARK,),
+)

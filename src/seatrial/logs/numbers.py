@@ -65,15 +65,10 @@ def _minute(text: str) -> float | None:
 def seconds_since_epoch(text: str) -> float | None:
     """The time that `find_time` found, as seconds since the epoch; its time zone is not known and taken as UTC."""
     try:
-        return datetime.fromisoformat(text + "+00:00").timestamp()
-    except ValueError:
-        return _other_time(text)
-
-
-def _other_time(text: str) -> float | None:
-    minutes, _, seconds = text.rpartition(":")
-    start = _minute(minutes)
-    try:
-        return None if start is None else start + float(seconds.replace(",", "."))
+        if text[4:5] == "-":
+            return datetime.fromisoformat(text + "+00:00").timestamp()
+        minutes, _, seconds = text.rpartition(":")
+        start = _minute(minutes)
+        return None if start is None else start + float(seconds)
     except ValueError:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.events import Event
-from seatrial.logs.faults import FaultScanner
+from seatrial.logs.faults import FaultScanner, shape_of
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, Span
 from seatrial.logs.lines import Prefix, read_prefix, split_lines, without_codes
 from seatrial.logs.numbers import find_time, quantity, seconds_since_epoch
@@ -15,6 +15,7 @@ from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
 
 MAX_SHAPES = 4  # a program has one or two
+MAX_INNOCENT, LONGEST_INNOCENT = 20_000, 4000  # shapes, characters
 MAX_IN_VAIN = 32  # shapes learnt from one line after the other
 
 Remark = tuple[Note, Mapping[str, Any], float | None]  # what it says, and when
@@ -40,12 +41,19 @@ class Reader:
         self._vary: set[str] = set()
         self._learnt_at = self._in_vain = 0
         self._faults = FaultScanner()
+        words = [family.anchors for family in families]
+        words += [(note.literal,) for note in self._notes]
+        words += [(word,) for family in families for word in family.other_words]
+        self._words = [tuple(map(shape_of, each)) for each in words]
+        self._innocent: set[bytes] = set()  # shapes of lines that say nothing, most of any log
         self._told = False  # whether there was a fault since the last step
         self._number = 0
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
         self._number += 1
+        if "\x1b" in line:
+            line = without_codes(line)
         for shape, family, stream in self._shapes:
             if found := shape.match(line):
                 groups = found.groups()
@@ -62,7 +70,20 @@ class Reader:
                 if self._told:
                     self._progressed()
                 return stream.step(family, fields, shape.total, time)
+        kind = shape_of(line)
+        if kind in self._innocent:
+            if not self._faults.is_waiting:
+                return ()
+        elif len(kind) < LONGEST_INNOCENT and self._is_innocent(kind):
+            if len(self._innocent) > MAX_INNOCENT:
+                self._innocent.clear()
+            self._innocent.add(kind)
         return [event for text in split_lines((line,)) for event in self._read(text)]
+
+    def _is_innocent(self, kind: bytes) -> bool:
+        """Whether no line of this shape can say anything: it holds none of the words that the tables look for."""
+        said = any(all(word in kind for word in words) for words in self._words)
+        return not said and self._faults.is_innocent(kind)
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
@@ -90,6 +111,8 @@ class Reader:
                 events += self._note(*said.pop(0)[1], text, prefix)
             events += self._step(family, reading, line, text, prefix, teaches=teaches)
         for family, other in self._others:
+            if not any(word in text for word in family.other_words):
+                continue
             for found in other(text):
                 if isinstance(found, Reading):
                     events += self._step(family, found, line, text, prefix, teaches=False)

@@ -22,7 +22,7 @@ SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipp
 _TOKENS = re.compile(r"(\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them, and wide blanks
 _VALUE = "([^ ,|]+)"
 _THOUSANDS = "([^ |]+)"
-_TIME = r"([^ ]+ [^ ,|\]]+)"
+_TIME = r"([^ ]+ [^ ,|\]]+(?:,\d+)?)"
 
 Read = Callable[[str], Any]
 

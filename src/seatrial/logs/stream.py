@@ -130,9 +130,10 @@ class Stream:
                         least = self._figures.get(name, 0.0) if name.startswith("memory_") else 0.0  # of several ranks
                         self._figures[name] = max(value / note.per, least)
             case "summary":
-                self._summary["family"] = groups["family"]
-                means = {name: value / note.per for name, value in numbers.items() if value is not None}
-                self._summary["summary"] = {**self._summary.get("summary", {}), **means}
+                means = {name: value / note.per for name, value in numbers.items() if value and math.isfinite(value)}
+                if means:
+                    self._summary["family"] = groups["family"]
+                    self._summary["summary"] = {**self._summary.get("summary", {}), **means}
             case "end":
                 code = numbers.get("exit_code")
                 exit_code = None if code is None else int(code)

@@ -30,8 +30,6 @@ def _mesh_reader() -> ReadLine:
 
 def _read_mesh(line: str) -> Iterator[tuple[Note, Mapping[str, Any]]]:
     """How the devices are arranged, and so how many there are; experts share those of the other axes."""
-    if "device mesh with " not in line:
-        return
     sizes = {name: int(size) for name, size in _MESH_SIZES.findall(line.partition("device mesh with parallelism")[2])}
     if lists := _MESH_LISTS.search(line):
         names = re.findall(r"\w+", lists[1])
@@ -67,6 +65,7 @@ FAMILY = Family(
     },
     counted_from=1,
     other=_mesh_reader,
+    other_words=("device mesh with ",),
     notes=(
         _start(" capacity: ", r"\b[A-Z]+ capacity: (?P<device_kind>.{1,80}?) with [\d.]+GiB memory"),
         _start(
