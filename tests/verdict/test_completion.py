@@ -220,6 +220,28 @@ def test_a_fault_without_a_time_leaves_a_finished_run_open() -> None:
     assert verdict.judge(metrics.measure(cut, spec), spec, rehearsal=False).outcome == "died"
 
 
+def test_a_fault_is_placed_by_the_steps_of_its_own_file() -> None:
+    """Without a clock, another file's fault has no place; one in a file with steps has, whatever its rank."""
+    spec = make_spec()
+    first = foreign([streams.started(spec), *streams.steps(spec)], clock="counted", source="a.log")
+    second = foreign([streams.started(spec, 1), *streams.steps(spec, 1)], clock="counted", source="b.log")
+    run = [*first, *second]
+    for source, process, at, outcome in (
+        ("a.log", 5, 9, "pass"),
+        ("a.log", 0, len(first), "teardown_failed"),
+        ("b.log", 1, len(first) + 9, "pass"),
+        ("b.log", 7, len(run), "teardown_failed"),
+        ("c.err", 0, 9, "inconclusive"),
+        ("c.err", 7, len(run), "inconclusive"),
+    ):
+        broken = events.Fault(
+            process=process, wall_time=streams.START + 11, monotonic_time=11, fault="gpu_ecc", text="ECC",
+            facts={"source": source},
+        )  # fmt: skip
+        measured = metrics.measure([*run[:at], broken, *run[at:]], spec)
+        assert verdict.judge(measured, spec, rehearsal=False).outcome == outcome
+
+
 def test_a_foreign_log_is_held_against_what_it_says_of_itself() -> None:
     spec = make_spec()
     start = streams.started(spec)

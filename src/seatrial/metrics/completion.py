@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median_low
 from typing import Any
@@ -179,22 +179,31 @@ def _num_ranks(spec: RunSpec | None, started: Sequence[RunStarted]) -> int | Non
 def _faults(
     events: Sequence[Event], own: Record, *, done: bool, ended: RunEnded | None
 ) -> tuple[float, tuple[FaultRecord, ...]]:
-    """The seconds from the first event to the last, and the faults with what came after them."""
-    at = [index for index, e in enumerate(events) if isinstance(e, Step) and e.process == own.process]
+    """The seconds from the first event to the last, and the faults with what came after them.
+
+    A fault stands in the order of the steps of its own file; between files only the clock of the log orders them.
+    """
     times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
     origin, latest = min(times), max(times)
     timed = not own.started or own.started.facts.get("clock", "log") == "log"
-    restarted = _restart(events, own.process)
+    courses: dict[int, _Course] = {}
+    for index, event in enumerate(events):
+        if isinstance(event, (RunStarted, Step)):
+            courses.setdefault(event.process, _Course()).take(index, event)
+    whole = courses.get(own.process, _Course())
     found = []
     for index, event in enumerate(events):
         if not isinstance(event, Fault):
             continue
-        after = len(at) - bisect_right(at, index)
-        survived: bool | None = index < restarted or after >= (1 if done else STEPS_AFTER)
-        placed = event.process in (own.process, LAUNCHER) or (timed and event.wall_time > origin - ANOTHER_DAY)
+        source = event.facts.get("source")
+        course = courses.get(event.process, None if own.is_foreign else whole)
+        if source is not None and (course is None or source not in course.sources):
+            course = next((course for course in (whole, *courses.values()) if source in course.sources), None)
+        placed = course is not None or (timed and event.wall_time > origin - ANOTHER_DAY)
+        survived: bool | None = (course or whole).goes_on_after(index, 1 if done else STEPS_AFTER)
         if event.process == LAUNCHER and own.started and not own.is_foreign:
             survived = False  # it has watched to the end
-        elif not placed and at:
+        elif not placed and whole.at:
             survived = None
         elif done and event.fault in _PARTING and ended and ended.reason == "completed" and ended.exit_code == 0:
             survived = True
@@ -203,17 +212,29 @@ def _faults(
     return latest - origin, tuple(found)
 
 
-def _restart(events: Sequence[Event], process: int) -> int:
-    """The index of the first step of the last attempt, -1 if there was one attempt."""
-    last, again, found = -1, False, -1
-    for index, event in enumerate(events):
-        if event.process == process and isinstance(event, RunStarted):
-            again = last >= 0
-        elif event.process == process and isinstance(event, Step):
-            if again or event.step < last:
-                found = index
-            last, again = event.step, False
-    return found
+@dataclass
+class _Course:
+    """Where the steps of one process stand among the events, the first one of its last attempt, and its files."""
+
+    at: list[int] = field(default_factory=list)
+    restart: int = -1
+    sources: set[str] = field(default_factory=set)
+    last: int = -1
+    begins: bool = False
+
+    def take(self, index: int, event: RunStarted | Step) -> None:
+        if isinstance(event, RunStarted):
+            self.begins = self.last >= 0
+            self.sources.add(str(event.facts.get("source", "")))
+            return
+        if self.begins or event.step < self.last:
+            self.restart = index
+        self.at.append(index)
+        self.last, self.begins = event.step, False
+
+    def goes_on_after(self, index: int, steps: int) -> bool:
+        """Whether so many steps follow, or another attempt."""
+        return index < self.restart or len(self.at) - bisect_right(self.at, index) >= steps
 
 
 def _fault(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
