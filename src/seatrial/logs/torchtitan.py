@@ -15,8 +15,8 @@ from typing import Any
 from seatrial.logs.grammar import Family, Field, Note, ReadLine
 from seatrial.logs.numbers import NUMBER
 
-# A number is whole if there is something behind it: a blank, its unit, or the two decimals of the last one.
-_VALUE = rf"{NUMBER}(?=\s|GiB\()|{NUMBER}%(?=\)|\s|$)|\d[\d,]*\.\d\d$"
+# A number is whole if there is something behind it: a blank, its unit, or both decimals of tflops.
+_VALUE = rf"{NUMBER}(?=\s|GiB\()|{NUMBER}%(?=\)|\s|$)|(?<=tflops: )\d[\d,]*\.\d\d$"
 _TOKENS = Field(name="tokens_per_second_per_device")
 
 _MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
