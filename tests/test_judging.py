@@ -1,0 +1,213 @@
+"""`seatrial judge` and `seatrial parse` on foreign logs, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECIPE = Path(__file__).parents[1] / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
+MEGATRON = """\
+name: megatron-8b
+model: llama3.1-8b
+batch: {sequence_length: 8192, global_batch_size: 128, micro_batch_size: 2}
+steps: 30
+topology: {num_nodes: 1, devices_per_node: 8, device: mi300x}
+parallelism: {within_node: {data: 8}}
+expectations:
+  - {metric: tokens_per_second_per_device, value: 6500}
+  - {metric: step_seconds, value: 12}
+"""
+SECONDS = 10.9227
+FLOP_PER_TOKEN = 51.47e9  # of Llama 3.1 8B at 8192, causal
+
+
+def seatrial(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "seatrial", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, check=False, timeout=120)
+
+
+def judged(*arguments: str | Path, cwd: Path) -> tuple[int, dict[str, Any]]:
+    result = seatrial("judge", *arguments, "--format", "json", cwd=cwd)
+    assert "Traceback" not in result.stderr, result.stderr
+    return result.returncode, json.loads(result.stdout)
+
+
+def megatron(
+    steps: int = 30,
+    *,
+    seconds: Callable[[int], float] = lambda _: SECONDS,
+    loss: Callable[[int], str] = lambda step: f"{11 * 0.97**step:.6E}",
+    first: int = 1,
+) -> list[str]:
+    """The log of a sound run by ROCm's Megatron-LM on 8 devices, unless told otherwise."""
+    noise = random.Random(5)
+    lines = []
+    for step in range(first, steps + 1):
+        each = seconds(step) * (1 + noise.gauss(0, 0.003)) * (3 if step == first else 1)
+        tflops = 128 * 8192 / each / 8 * FLOP_PER_TOKEN / 1e12
+        shown = loss(step)
+        lines.append(
+            f" iteration {step:8d}/      30 | consumed samples: {step * 128:12d} | elapsed time per iteration (ms): "
+            f"{each * 1000:.1f} | mem usages: 0.5462 | throughput per GPU (TFLOP/s/GPU): {tflops:.1f} | "
+            "learning rate: 1.000000E-05 | global batch size:   128 | "
+            + (f"lm loss: {shown} | " if shown else "")
+            + "loss scale: 1.0 | grad norm: 2.772 | number of skipped iterations:   0 | "
+            "number of nan iterations:   0 |"
+        )
+    return lines
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "megatron.yaml").write_text(MEGATRON)
+    return tmp_path
+
+
+def write(folder: Path, lines: Iterable[str], name: str = "train.log") -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_recipe_of_the_field_is_recomputed_from_one_line(folder: Path) -> None:
+    line = (
+        "completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, "
+        "total_weights: 524288, loss: 0.000"
+    )
+    code, report = judged(write(folder, [line]), "--against", RECIPE, cwd=folder)
+    speed = report["metrics"]["performance"]
+    assert code == 6  # one of fifty lines proves nothing
+    assert speed["convention"] == "non_causal"
+    assert speed["tokens_per_second_total"] == pytest.approx(66298.43, abs=0.01)
+    assert speed["days_to_1t_tokens"] == pytest.approx(174.57, abs=0.01)
+    assert speed["estimates"]["mfu"]["value"] == pytest.approx(0.4656, abs=5e-5)
+    # The recipe prints 46.54 %, from the 1.82E+15 FLOPs a sequence that it rounds to.
+    assert pytest.approx(0.4654, abs=5e-5) == 1.82e15 * 128 / 7.908 / 64 / 989e12
+    trend = next(c for c in report["verdict"]["axes"]["numerics"]["checks"] if c["name"] == "loss trend")
+    assert trend["status"] == "not_applicable"
+
+
+def test_a_run_that_is_faster_than_its_bars_passes_and_their_contradiction_is_told(folder: Path) -> None:
+    tail = ["throughput per GPU: 612.4", "elapsed time per iteration: 10922.7", "tokens/GPU/s: 12000.1"]
+    log = write(folder, [*megatron(), *tail])
+    code, report = judged(log, "--against", "megatron.yaml", cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    said = seatrial("judge", log, "--against", "megatron.yaml", cwd=folder)
+    assert "contradict" in said.stdout + said.stderr or "the bars differ" in said.stdout
+    assert "20.16 s" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "named"),
+    [
+        (megatron(29), 1, "breaks off after step 29"),
+        (megatron(loss=lambda step: "" if step > 10 else f"{11 * 0.97**step:.6E}"), 1, "report a loss"),
+        (megatron(loss=lambda step: "nan" if step == 20 else f"{11 * 0.97**step:.6E}"), 1, "nan at step 20"),
+        (megatron(loss=lambda step: f"{2 * 1.05**step:.6E}"), 1, "rises"),
+        (megatron(seconds=lambda _: 12.9), 1, "12.90 s"),
+        (
+            [*megatron(12), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
+            4,
+            "memory",
+        ),
+        (
+            ["E: something else", *megatron(), "[rank0]: Fatal Python error: Segmentation fault"],
+            1,
+            "TEARDOWN FAILED",
+        ),
+    ],
+    ids=["cut", "no-loss", "nan", "rising", "slow", "oom", "teardown"],
+)
+def test_what_went_wrong_is_named(folder: Path, log: list[str], code: int, named: str) -> None:
+    result = seatrial("judge", write(folder, log), "--against", "megatron.yaml", cwd=folder)
+    assert result.returncode == code, result.stdout
+    assert named in " ".join(result.stdout.split())
+
+
+def test_a_log_alone_is_judged_as_far_as_it_goes(folder: Path) -> None:
+    code, report = judged(write(folder, megatron()), cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    assert report["verdict"]["axes"]["performance"]["status"] == "not_applicable"
+
+
+def test_a_judged_log_is_a_run_directory(folder: Path) -> None:
+    log = write(folder, megatron())
+    first = seatrial("judge", log, "--against", "megatron.yaml", "--out", "runs/tuesday", cwd=folder)
+    assert first.returncode == 0, first.stderr
+    assert (folder / "runs/tuesday/report.html").stat().st_size < 2_000_000
+    assert seatrial("judge", "runs/tuesday", cwd=folder).stdout == first.stdout
+    for kind in ("text", "markdown", "junit", "csv", "json"):
+        assert seatrial("report", "runs/tuesday", "--format", kind, cwd=folder).returncode == 0
+    slower = write(folder, megatron(seconds=lambda _: 11.5), "slower.log")
+    assert seatrial("judge", slower, "--against", "megatron.yaml", "--out", "runs/monday", cwd=folder).returncode == 0
+    gate = seatrial("compare", "runs/tuesday", "runs/monday", "--fail-if-slower", "3%", cwd=folder)
+    assert gate.returncode == 1, gate.stdout + gate.stderr
+    again = seatrial("judge", log, "--out", "runs/tuesday", cwd=folder)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+def test_the_json_is_the_same_verdict(folder: Path) -> None:
+    log = write(folder, megatron(29))
+    code, report = judged(log, "--against", "megatron.yaml", cwd=folder)
+    assert code == report["verdict"]["exit_code"] == 1
+
+
+def test_overrides_are_of_the_configuration(folder: Path) -> None:
+    """With another batch it is the log of another run, and that is not passed."""
+    log = write(folder, megatron())
+    result = seatrial("judge", log, "global_batch_size=64", "--against", "megatron.yaml", cwd=folder)
+    assert result.returncode in (1, 6)
+    assert "128 sequences" in " ".join(result.stdout.split())
+
+
+def test_parse_prints_events(folder: Path) -> None:
+    for result in (
+        seatrial("parse", write(folder, megatron(3)), cwd=folder),
+        seatrial("parse", "-", cwd=folder, stdin="\n".join(megatron(3))),
+    ):
+        events = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [event["kind"] for event in events] == ["run_started", "step", "step", "step"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["nowhere.log"], "nowhere.log"),
+        (["train.log", "--family", "mega"], "one of: auto, maxtext"),
+        (["train.log", "--policy", "fast"], "one of: steady"),
+        (["train.log", "--convention", "mine"], "one of: causal"),
+        (["train.log", "--published", "much"], "10%"),
+        (["train.log", "--published", "10%"], "--against"),
+        (["train.log", "--cvs-compat"], "--against"),
+        (["train.log", "--against", "nowhere.yaml"], "nowhere.yaml"),
+        (["megatron.yaml"], "no line in it"),
+        (["empty"], "no line in it"),
+    ],
+)
+def test_wrong_input_is_told_with_place_and_fix(folder: Path, arguments: list[str], what: str) -> None:
+    write(folder, megatron(3))
+    (folder / "empty").mkdir()
+    result = seatrial("judge", *arguments, cwd=folder)
+    assert result.returncode == 2
+    assert what in result.stderr
+    assert "fix:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_text_of_a_hostile_log_stays_text(folder: Path) -> None:
+    evil = "<script>alert(1)</script>\x1b]0;owned\x07\x1b[2J\u202e"
+    log = write(folder, [*megatron(12), f"[rank3]: RuntimeError: CUDA error: {evil}", "x" * 1_000_000])
+    result = seatrial("judge", log, "--against", "megatron.yaml", "--out", "runs/evil", cwd=folder)
+    assert result.returncode in (1, 4)
+    assert not any(text in result.stdout for text in ("\x1b", "\x07", "\u202e"))
+    html = (folder / "runs/evil/report.html").read_text()
+    assert "<script>alert" not in html
+    assert not any(text in html for text in ("\x1b", "\x07", "\u202e"))
