@@ -28,7 +28,7 @@ def truncated(family: Family, course: Course, rng: random.Random) -> Mutant:
 def truncated_early(family: Family, course: Course, rng: random.Random) -> Mutant:
     lines = log_of(family, course)
     first = next(index for index, line in enumerate(lines) if line.kind == "step")
-    return Mutant(lines=lines[: rng.randrange(1, first)], truth="bad", named=r"[Nn]o(ne| step)|before the first step")
+    return Mutant(lines=lines[: rng.randrange(1, max(2, first))], truth="bad", named=r"[Nn]o(ne| step)|before the first step")
 
 
 def steps_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -87,7 +87,7 @@ def interleaved(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 def _interleave(first: Sequence[Line], second: Sequence[Line], rng: random.Random) -> list[Line]:
     mixed: list[Line] = []
-    queues = [list(reversed(first)), list(reversed(second))]
+    queues = [list(reversed(first)), list(reversed(_of_other_node(second)))]
     while any(queues):
         rank = rng.randrange(2)
         if abs(len(queues[0]) - len(queues[1])) > 3:

@@ -183,7 +183,8 @@ def _learning_rate(step: int, planned: int) -> float:
 
 def _maxtext(course: Course, rng: random.Random) -> Iterator[Line]:
     def logged(text: str, at: float, source: str = "metric_logger.py:265") -> str:
-        return f"I0921 {_time(at, micro=True)[11:]} 140213061369728 {source}] {text}"
+        date, clock = _time(at, micro=True).split(" ")
+        return f"I{date[5:].replace('-', '')} {clock} 140213061369728 {source}] {text}"
 
     start = 33_000.0 + course.clock
     yield Line(text=logged(f"Num_devices: {DEVICES}, shape (1, 2, 8, 1)", start, "max_utils.py:310"), kind="setup")

@@ -7,17 +7,23 @@ CVS reads the log of the last node only, as it is: no colour is stripped, no pre
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from seatrial.events import encode
 from seatrial.spec import RunSpec
 from seatrial.verdict.check import Check
 from seatrial.verdict.cvs_compat.findings import MISTAKES, Answer, CvsAnswer, Finding, Flavour
-from seatrial.verdict.cvs_compat.maxtext import MaxTextReading
+from seatrial.verdict.cvs_compat.maxtext import MAXTEXT_KEYS, MaxTextReading
 from seatrial.verdict.cvs_compat.megatron import MegatronReading
 
-__all__ = ["MISTAKES", "Answer", "CvsAnswer", "Finding", "Flavour", "judge_like_cvs", "to_dict", "unseen"]
+__all__ = [
+    "MISTAKES", "Answer", "CvsAnswer", "Finding", "Flavour", "from_dict", "judge_like_cvs", "to_dict", "told", "unseen",
+]  # fmt: skip
+
+_IF_PASSED = {"all steps done", "record complete", "orderly end", *MAXTEXT_KEYS}  # it failed them in its own way
+
+_TESTS: dict[Flavour, str] = {"jax": "JAX", "megatron": "Megatron"}
 
 # Why CVS is silent where a check of ours is not: flavour → name of the check → reason.
 _UNSEEN_BY_BOTH = {
@@ -25,6 +31,7 @@ _UNSEEN_BY_BOTH = {
     "processes agree": "CVS reads one node's log only",
     "processes together": "CVS verifies the last node only",
     "ran as configured": "CVS does not compare what ran with what was asked for",
+    "figures agree": "CVS does not hold the figures of a log against each other",
     "mfu": "CVS knows no peak of the device",
 }
 _UNSEEN: dict[Flavour, dict[str, str]] = {
@@ -35,6 +42,9 @@ _UNSEEN: dict[Flavour, dict[str, str]] = {
         "loss trend": "CVS reads the loss but compares it with nothing: its check is commented out",
         "step_seconds": "CVS does not compare the step time",
         "memory_fraction": "CVS does not read the memory of JAX runs",
+        **dict.fromkeys(
+            MAXTEXT_KEYS, "CVS compares single steps with the bar, whatever their spread and the device's peak"
+        ),
     },
     "megatron": {
         **_UNSEEN_BY_BOTH,
@@ -43,6 +53,7 @@ _UNSEEN: dict[Flavour, dict[str, str]] = {
         "loss trend": "CVS never reads the loss",
         "all steps done": "CVS takes the summary lines for the end of training, and they come after a crash too",
         "record complete": "CVS reads the last 15 lines only",
+        "orderly end": "CVS looks neither at exit codes nor at what follows the summary",
         "step_seconds": MISTAKES["direction"],
         "memory_fraction": MISTAKES["direction"],
     },
@@ -53,6 +64,13 @@ def to_dict(answer: CvsAnswer) -> dict[str, Any]:
     """The answer as plain data that JSON can carry."""
     fields: dict[str, Any] = encode(dataclasses.asdict(answer))
     return fields
+
+
+def from_dict(data: Mapping[str, Any]) -> CvsAnswer:
+    """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
+    from pydantic import TypeAdapter  # late: only the border pays for it
+
+    return TypeAdapter(CvsAnswer).validate_python(dict(data))
 
 
 def judge_like_cvs(lines: Iterable[str], spec: RunSpec | None, *, tolerance: float = 0.05) -> CvsAnswer:
@@ -78,4 +96,32 @@ def judge_like_cvs(lines: Iterable[str], spec: RunSpec | None, *, tolerance: flo
 def unseen(answer: CvsAnswer, checks: Iterable[Check]) -> list[tuple[Check, str]]:
     """The checks of our own verdict that did not pass and that CVS has no eye for, each with the reason."""
     reasons = _UNSEEN[answer.flavour] if answer.flavour else {}
-    return [(c, reasons[c.name]) for c in checks if c.status in ("fail", "inconclusive") and c.name in reasons]
+    silent = any(finding.about == "direction" for finding in answer.silences)
+    return [
+        (check, reasons[check.name])
+        for check in checks
+        if check.name in reasons
+        and (check.status == "fail" or (check.status == "inconclusive" and answer.verdict == "pass"))
+        and (answer.verdict == "pass" or check.name not in _IF_PASSED)
+        and not (silent and reasons[check.name] == MISTAKES["direction"])
+    ]
+
+
+def told(answer: CvsAnswer, checks: Iterable[Check]) -> list[str]:
+    """The answer for people, beside `checks` of our own: a heading, and a line for each thing said or missed."""
+    if answer.flavour is None:
+        return ["ROCm CVS would not judge this: it knows the logs of MaxText and of Megatron-LM only."]
+    verdict, count = answer.verdict.upper(), answer.num_complaints
+    complaints = f"{count} complaint{'s' * (count != 1)}" if count else "no complaint"
+    return [
+        f"ROCm CVS would say {verdict}, with {complaints} ({_TESTS[answer.flavour]} tests of November 2025).",
+        *(f"{'right' if finding.right else 'wrong'}: {_says(finding)}" for finding in answer.complaints),
+        *(f"missed: it says {_says(finding)}" for finding in answer.silences),
+        *(f"missed: {check.title}: {check.sentence} {reason}." for check, reason in unseen(answer, checks)),
+    ]
+
+
+def _says(finding: Finding) -> str:
+    times = f", {finding.count} times" if finding.count > 1 else ""
+    where = f" (line {finding.line}{times})" if finding.line else f" ({finding.count} times)" if times else ""
+    return f"{finding.says}{where}. {finding.why[0].upper()}{finding.why[1:]}."

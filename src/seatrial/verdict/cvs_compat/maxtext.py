@@ -46,7 +46,7 @@ _STEP = re.compile(
 )
 _BAD_TOKENS = re.compile(r"Tokens/s/device:\s+(?:nan|inf)", re.IGNORECASE)
 _SHUTDOWN = "distributed task shutdown result: ok"
-_KEYS = ("tflops_per_second_per_device", "tokens_per_second_per_device")
+MAXTEXT_KEYS = ("tflops_per_second_per_device", "tokens_per_second_per_device")
 _TAIL = 2000  # lines in which the last step is looked for
 _WARMUP = 5  # the last step that is not compared
 _DEVIATION = 11  # times the median; 9 times it below 0 is the other end, which nothing reaches
@@ -60,7 +60,7 @@ class MaxTextReading:
         self._spec, self._tolerance = spec, tolerance
         self._words = Words(_WORDS)
         self._numbers, self._lines = array("q"), array("q")
-        self._values = {name: array("d") for name in _KEYS}
+        self._values = {name: array("d") for name in MAXTEXT_KEYS}
         self._next, self._ahead = 0, set[int]()  # steps below `_next` have been read, and those in `_ahead`
         self._unread: dict[str, list[Any]] = {}  # row of MISTAKES → [count, line, text]
         self._broken: tuple[int, str] | None = None
@@ -96,7 +96,7 @@ class MaxTextReading:
             values = math.nan, math.nan
         self._numbers.append(step)
         self._lines.append(number)
-        for name, value in zip(_KEYS, values, strict=True):
+        for name, value in zip(MAXTEXT_KEYS, values, strict=True):
             self._values[name].append(value)
         self._ahead.add(step)
         while self._next in self._ahead:
@@ -185,19 +185,19 @@ class MaxTextReading:
         return Finding(about="no cause", says=says, right=True, why=why)
 
     def _bars(self) -> dict[str, Expectation]:
-        return {e.metric: e for e in self._spec.expectations if e.metric in _KEYS}
+        return {e.metric: e for e in self._spec.expectations if e.metric in MAXTEXT_KEYS}
 
     def _no_bar(self) -> list[Finding]:
-        missing = [name for name in _KEYS if name not in self._bars()]
+        missing = [name for name in MAXTEXT_KEYS if name not in self._bars()]
         why = f"CVS needs both of its bars; the configuration has none for {' and '.join(missing)}"
         return [Finding(about="", says="KeyError", right=False, why=why)]
 
     def _compared(self) -> list[Finding] | None:
         """What is below its bar; None if a bar is missing, on which CVS breaks."""
         bars, findings = self._bars(), []
-        if len(bars) < len(_KEYS):
+        if len(bars) < len(MAXTEXT_KEYS):
             return None
-        for name in _KEYS:
+        for name in MAXTEXT_KEYS:
             bar, kind = bars[name], METRICS[name]
             rows = zip(self._values[name], self._numbers, self._lines, strict=True)
             late = [(value, line) for value, step, line in rows if step > _WARMUP]
