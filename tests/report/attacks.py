@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import strategies
@@ -39,14 +41,16 @@ def _poisoned(value: Any, evil: str) -> Any:
     return value
 
 
-def sound_report(folder: Path) -> RunReport:
-    """A report with something of everything: a run that was killed, with logs and a fault."""
-    return gather(run_directory.write(folder / "run", run_directory.killed, rehearsing=False))
+@cache
+def killed() -> RunReport:
+    """A report with something of everything: a run that was killed, with logs and faults."""
+    with TemporaryDirectory() as folder:
+        return gather(run_directory.write(Path(folder) / "run", run_directory.killed, rehearsing=False))
 
 
-def poisoned(report: RunReport, raw: str) -> RunReport:
+def poisoned(raw: str) -> RunReport:
     """The report as `gather` would give it if every text of the run were this one, which it makes inert first."""
-    evil = clean(raw)
+    report, evil = killed(), clean(raw)
     assert report.metrics is not None
     assert report.verdict is not None
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seatrial import events, metrics, verdict
+from seatrial import events, flops, metrics, verdict
 from seatrial.presets import MODELS
 from seatrial.rehearsal import rehearse
 from seatrial.spec import (
@@ -200,6 +200,61 @@ def write(
     found = verdict.judge(measured, spec, rehearsal=rehearsing)
     _json(run_dir / "verdict.json", verdict.to_dict(found))
     return run_dir
+
+
+def write_judged(
+    run_dir: Path,
+    story: Story,
+    *,
+    asked: RunSpec | None = None,
+    sources: Iterable[str] = ("logs/node0.log",),
+    family: str = "maxtext",
+    convention: str | None = None,
+) -> Path:
+    """What judging foreign logs leaves: no plan, and a configuration only if they were held against one (`asked`)."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    recorded = events.merge(list(part) for part in story(asked or asked_for()))
+    writer = events.Writer(run_dir / "events-0.jsonl")
+    for event in recorded:
+        writer.write(event)
+    writer.close()
+    against = "configs/llama.yml" if asked else None
+    _json(run_dir / "judged.json", {"v": 1, "sources": list(sources), "family": family, "against": against})
+    if asked:
+        _json(run_dir / "spec.json", {"v": 1, "spec": to_dict(asked), "origins": _origins(asked), "problems": []})
+    measured = metrics.measure(recorded, asked, convention=convention)
+    _json(run_dir / "metrics.json", metrics.to_dict(measured))
+    _json(run_dir / "verdict.json", verdict.to_dict(verdict.judge(measured, asked, rehearsal=False)))
+    return run_dir
+
+
+def foreign(spec: RunSpec, *, off: float = 0.0, slow_rank: int | None = None) -> list[list[events.Event]]:
+    """A log of somebody else's run: its own figures are `off` by a fraction, and a rank may be slower than the rest."""
+    tokens = spec.tokens_per_step / spec.topology.num_devices
+    per_token = flops.flops_per_token(spec.model, spec.batch.sequence_length, "non_causal")
+    stories: list[list[events.Event]] = []
+    for process in range(spec.topology.num_nodes):
+        facts = {"family": "maxtext", "source": f"logs/node{process}.log", "clock": "log", "counted_from": 0}
+        pace = 1.2 if process == slow_rank else 1.0
+        start = replace(streams.started(spec, process, device_kind="AMD Instinct MI300X"), facts=facts)
+        made = streams.steps(
+            spec, process, seconds=lambda n, pace=pace, p=process: pace * jitter(n, p, typical=30.0, compiling=95.0)
+        )
+        own: list[events.Event] = []
+        for step in made:
+            assert step.seconds is not None
+            rate = tokens / step.seconds * (1 + off)
+            own.append(
+                replace(
+                    step,
+                    reported={
+                        "tokens_per_second_per_device": rate,
+                        "tflops_per_second_per_device": rate * per_token / 1e12,
+                    },
+                )
+            )
+        stories.append([start, *own, streams.ended(process=process, at=2000.0)])
+    return stories
 
 
 def _origins(spec: RunSpec) -> dict[str, Any]:

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-from seatrial.report import html
+from seatrial.report import html, scaling_formats
 from seatrial.report.gather import gather
-from tests.report import run_directory
+from seatrial.report.scaling import measure_scaling
+from tests.report import attacks, run_directory
 from tests.report.run_directory import Story
-from tests.report.test_html import hostile_run
+from tests.report.test_html import HOSTILE, hostile_run
+from tests.report.test_scaling import noisy, recipe, run
 
-DESKTOP, PHONE = (1280, 800), (390, 844)
-CHARTS = ("loss", "seconds", "rate")
+DESKTOP, PHONE = (1280, 800), (360, 740)
+CHARTS = ("loss", "grad_norm", "seconds", "rate")
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if not (CHROMIUM and DRIVER):
@@ -240,14 +242,40 @@ def test_it_prints_and_looks_the_same_afterwards(browser: Browser, sound: Path) 
 def test_hostile_text_does_nothing(browser: Browser, tmp_path: Path) -> None:
     run = hostile_run(tmp_path / "run")
     (run / "report.html").write_text(html.render(gather(run)), encoding="utf-8")
+    _does_nothing(browser, run / "report.html")
+
+
+def test_hostile_logs_do_nothing_in_what_is_said_of_them(browser: Browser, tmp_path: Path) -> None:
+    report = attacks.poisoned(" ".join((*HOSTILE, *attacks.PIECES, "y" * 20_000)))
+    (tmp_path / "report.html").write_text(html.render(report), encoding="utf-8")
+    _does_nothing(browser, tmp_path / "report.html")
+
+
+def _does_nothing(browser: Browser, page: Path) -> None:
     for size in (DESKTOP, PHONE):
-        browser.open(run / "report.html", size)
+        browser.open(page, size)
         assert browser.wait(INK, "loss")["ink"] > 100
         assert browser.run("return window.owned === undefined")
         assert browser.run("return document.querySelectorAll('img, iframe, body script').length") == 2
         assert browser.run("return document.documentElement.scrollWidth") <= size[0]
         assert browser.complaints() == []
-        assert browser.requests() == [(run / "report.html").as_uri()]
+        assert browser.requests() == [page.as_uri()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_how_runs_scale_is_drawn(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    reports = [run(tmp_path, recipe(devices), noisy(7.0, devices)) for devices in (64, 128, 256)]
+    page = tmp_path / "scaling.html"
+    page.write_text(scaling_formats.as_html(measure_scaling(reports)), encoding="utf-8")
+    for size in (PHONE, DESKTOP):
+        browser.open(page, size, scheme)
+        assert browser.wait(INK, "rate")["ink"] > 100
+        assert browser.run("return document.documentElement.scrollWidth") <= size[0]
+        assert browser.complaints() == []
+        assert browser.requests() == [page.as_uri()]
+    x, y, width, height = browser.run(BOX, "rate")
+    browser.mouse("mouseMoved", x + width / 2, y + height / 2)
+    browser.wait(READS, "rate", "^128 devices: 1,1")
 
 
 def test_the_policy_stops_a_script_that_got_in_all_the_same(browser: Browser, tmp_path: Path, sound: Path) -> None:

@@ -26,11 +26,6 @@ def rows(report: RunReport) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(report_csv.render(report), newline=""), strict=True))
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
-    return attacks.sound_report(tmp_path_factory.mktemp("killed"))
-
-
 def test_every_step_with_what_follows_from_its_time(tmp_path: Path) -> None:
     report = gather(run_directory.write(tmp_path / "run", rehearsing=False))
     assert report.metrics is not None
@@ -77,7 +72,8 @@ def test_what_is_not_finite_or_not_there(tmp_path: Path) -> None:
     assert report_csv.render(replace(bare, attempts=())) == ",".join(report_csv.COLUMNS)
 
 
-def test_a_run_without_metrics_keeps_what_its_steps_say(killed: RunReport) -> None:
+def test_a_run_without_metrics_keeps_what_its_steps_say() -> None:
+    killed = attacks.killed()
     found = rows(replace(killed, metrics=None))
     assert len(found) == 8
     assert {row["mfu"] for row in found} == {""}
@@ -86,8 +82,8 @@ def test_a_run_without_metrics_keeps_what_its_steps_say(killed: RunReport) -> No
 
 @settings(max_examples=150, deadline=None)
 @given(raw=attacks.text)
-def test_no_text_is_a_formula(killed: RunReport, raw: str) -> None:
-    found = rows(attacks.poisoned(killed, raw))
+def test_no_text_is_a_formula(raw: str) -> None:
+    found = rows(attacks.poisoned(raw))
     assert len(found) == 8
     for row in found:
         assert None not in row  # no cell broke out of its row

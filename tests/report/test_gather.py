@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, clean, gather, show_value
+from seatrial import events
+from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
+from seatrial.spec import RunSpec
+from tests import streams
 from tests.report import run_directory
 
 PIECES = ("spec.json", "plan.json", "metrics.json", "verdict.json")
@@ -85,6 +89,60 @@ def test_a_log_outside_of_the_run_directory_is_not_read(tmp_path: Path) -> None:
     plan["processes"][1]["log"] = "../secret"
     (run / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     assert [tail.log for tail in gather(run).tails] == ["nodes/local0/rank0.log"]
+
+
+def test_logs_held_against_a_configuration_need_no_plan(tmp_path: Path) -> None:
+    asked = run_directory.asked_for()
+    run = run_directory.write_judged(
+        tmp_path / "run", run_directory.foreign, asked=asked, sources=["logs/node0.log", "logs/node1.log"]
+    )
+    report = gather(run)
+    assert report.missing == ()
+    assert report.spec == asked
+    assert report.name == asked.name
+    assert report.sources == ("logs/node0.log", "logs/node1.log")
+    assert (report.family, report.against) == ("maxtext", "configs/llama.yml")
+    assert [len(attempt) for attempt in report.attempts] == [30]
+    assert {value.kind for value in report.values} == {"file", "override", "derived", "default"}
+
+
+def test_a_log_without_a_configuration_is_called_by_its_file(tmp_path: Path) -> None:
+    report = gather(run_directory.write_judged(tmp_path / "run", run_directory.foreign))
+    assert report.missing == ()
+    assert (report.spec, report.values, report.against) == (None, (), "")
+    assert report.name == "node0.log"
+    assert report.verdict is not None
+
+
+def test_a_counted_clock_is_no_date(tmp_path: Path) -> None:
+    def story(spec: RunSpec) -> list[list[events.Event]]:
+        start = replace(streams.started(spec), wall_time=0.0, facts={"family": "maxtext", "clock": "counted"})
+        return [[start, *(replace(step, wall_time=float(step.step)) for step in streams.steps(spec))]]
+
+    report = gather(run_directory.write_judged(tmp_path / "run", story))
+    assert report.started_at is None
+    assert gather(run_directory.write(tmp_path / "own")).started_at == streams.START
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"v": 1}', '{"v": 1, "sources": 5, "family": 6, "against": 7}'])
+def test_a_damaged_word_on_what_was_judged(tmp_path: Path, damage: str) -> None:
+    run = run_directory.write_judged(tmp_path / "run", run_directory.foreign)
+    (run / "judged.json").write_text(damage, encoding="utf-8")
+    report = gather(run)
+    assert report.verdict is not None
+    assert report.sources == ()
+    assert len(report.steps) == 30
+
+
+def test_no_text_is_longer_than_a_reader_can_bear(tmp_path: Path) -> None:
+    def story(spec: RunSpec) -> list[list[events.Event]]:
+        trainer, *_ = run_directory.killed(spec)
+        return [trainer, [streams.fault("process_died", "rank 0", "x" * 3_000_000), streams.ended("died", -1)]]
+
+    report = gather(run_directory.write(tmp_path / "run", story))
+    assert report.metrics is not None
+    (fault,) = report.metrics.completion.faults
+    assert fault.text == "x" * TEXT_CHARACTERS + "… (3,000,000 characters)"
 
 
 @pytest.mark.parametrize(

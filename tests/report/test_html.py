@@ -5,21 +5,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import time
 from html.parser import HTMLParser
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from seatrial import events
 from seatrial.report import html
-from seatrial.report.gather import RunReport, gather
+from seatrial.report.gather import RunReport, clean, gather
 from seatrial.spec import RunSpec
 from tests import streams
-from tests.report import run_directory
+from tests.report import attacks, run_directory
 
 HOSTILE = (
     "</script><script>window.owned = 1</script>",
@@ -190,6 +193,51 @@ def test_a_long_run_is_thinned_but_keeps_its_extremes(tmp_path: Path) -> None:
     assert (data["steps"][0], data["steps"][-1]) == (0, 19_999)
     assert len(text) < 500_000
     assert seconds < 5
+
+
+def test_of_a_long_run_every_extreme_is_drawn(tmp_path: Path) -> None:
+    """A hundred thousand steps, with a checkpoint at every tenth: the page stays small, and hides no spike or gap."""
+    count = 100_000
+    odd = {12_345: 9.0, 54_321: 0.01}
+    losses = {3_333: 77.0, 66_666: 0.001, 70_001: math.nan}
+    norms = {44_444: 500.0, 88_888: 1e-9}
+
+    def story(spec: RunSpec) -> list[list[events.Event]]:
+        made = streams.steps(
+            spec,
+            seconds=lambda n: odd.get(n, 0.5 + n % 7 / 100),
+            loss=lambda n: losses.get(n, 6 - n / count + n % 11 / 100),
+            grad_norm=lambda n: norms.get(n, 1 + n % 13 / 10),
+        )
+        saved = [events.Checkpoint(action="save", step=n, wall_time=made[n].wall_time) for n in range(0, count, 10)]
+        return [events.merge([[streams.started(spec), *made], saved])]
+
+    asked = run_directory.asked_for(steps=count, topology=streams.make_spec().topology)
+    report = gather(run_directory.write(tmp_path / "run", story, asked=asked, rehearsing=False))
+    text = html.render(report)
+    assert len(text.encode()) < 2_000_000
+    assert "The run has more steps than can be drawn" in text
+    data = json.loads(Page(text).texts["script"][0])
+    drawn = {step: index for index, step in enumerate(data["steps"])}
+    assert len(drawn) <= html.MAX_POINTS + 1
+    for series, extremes in (("seconds", odd), ("loss", losses), ("grad_norm", norms)):
+        for step, value in extremes.items():
+            assert data[series][drawn[step]] == (None if math.isnan(value) else value)
+    assert max(after - before for before, after in pairwise(data["steps"])) < 200
+
+
+@settings(max_examples=100, deadline=None)
+@given(raw=attacks.text)
+def test_no_text_becomes_markup(raw: str) -> None:
+    evil = clean(raw)
+    found, ordinary = Page(html.render(attacks.poisoned(raw))), Page(html.render(attacks.poisoned("x")))
+    assert found.elements.count(("script", {})) == 1
+    names = {name for _, attributes in found.elements for name in attributes}
+    assert not [name for name in names if name.startswith("on") or name in ("src", "style")]
+    if evil.strip():
+        assert [tag for tag, _ in found.elements] == [tag for tag, _ in ordinary.elements]
+        shown = " ".join("".join(part for parts in found.texts.values() for part in parts).split())
+        assert " ".join(evil.split()) in shown
 
 
 def test_it_is_small_and_quick(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from markdown_it import MarkdownIt
 
 from seatrial.report import markdown
-from seatrial.report.gather import RunReport, Tail, clean, gather
+from seatrial.report.gather import Tail, clean, gather
 from tests.report import attacks, run_directory
 from tests.report.run_directory import Story
 
@@ -72,11 +72,6 @@ class Shown(HTMLParser):
         (self.code if "pre" in self._open else self.text).append(data)
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
-    return attacks.sound_report(tmp_path_factory.mktemp("killed"))
-
-
 @pytest.mark.parametrize("name", STORIES)
 def test_golden_markdown(tmp_path: Path, name: str) -> None:
     shown = markdown.render(gather(run_directory.write(tmp_path / name, STORIES[name], rehearsing=False)))
@@ -86,7 +81,8 @@ def test_golden_markdown(tmp_path: Path, name: str) -> None:
     assert shown + "\n" == path.read_text(encoding="utf-8")
 
 
-def test_it_says_what_the_verdict_says(killed: RunReport) -> None:
+def test_it_says_what_the_verdict_says() -> None:
+    killed = attacks.killed()
     assert killed.verdict is not None
     shown = Shown(markdown.render(killed))
     said = " ".join("".join(shown.text).replace(markdown.JOINER, "").split())
@@ -100,9 +96,9 @@ def test_it_says_what_the_verdict_says(killed: RunReport) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(raw=attacks.text)
-def test_hostile_text_stays_text(killed: RunReport, raw: str) -> None:
-    source = markdown.render(attacks.poisoned(killed, raw))
-    ordinary, found = Shown(markdown.render(killed)), Shown(source)
+def test_hostile_text_stays_text(raw: str) -> None:
+    source = markdown.render(attacks.poisoned(raw))
+    ordinary, found = Shown(markdown.render(attacks.killed())), Shown(source)
     assert set(found.tags) <= OURS
     assert found.attributes <= {"style", "class"}  # of markdown-it's own: alignment and the language of code
     assert found.comments == 0
@@ -131,13 +127,15 @@ def test_inert_text_shows_what_it_was(raw: str) -> None:
     assert wanted in "".join(Shown(f"Before: {safe}").text).replace(markdown.JOINER, "")
 
 
-def test_no_log_gets_out_of_its_fence(killed: RunReport) -> None:
+def test_no_log_gets_out_of_its_fence() -> None:
+    killed = attacks.killed()
     lines = ("```", "````", "</pre></details>", "~~~", "`````x", "@someone")
     shown = Shown(markdown.render(replace(killed, tails=(Tail(log="a", lines=lines),))))
     assert "".join(shown.code) == "\n".join(lines) + "\n"
 
 
-def test_a_comment_holds_it_however_much_there_is(killed: RunReport) -> None:
+def test_a_comment_holds_it_however_much_there_is() -> None:
+    killed = attacks.killed()
     assert killed.verdict is not None
     axis = killed.verdict.axes["completion"]
     many = replace(axis, checks=tuple(replace(axis.checks[0], evidence=("x<" * 400,) * 20) for _ in range(20)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from seatrial.report import text
 from seatrial.report.gather import gather
-from tests.report import run_directory
+from tests.report import attacks, run_directory
 from tests.report.run_directory import Story
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
@@ -60,6 +62,22 @@ def test_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
     shown = text.render(gather(run), color=False)
     assert [character for character in shown if ord(character) < 32 and character != "\n"] == []
     assert "\u202e" not in shown
+
+
+@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("rehearsing", [True, False])
+def test_it_fits_a_terminal(tmp_path: Path, name: str, rehearsing: bool) -> None:
+    report = gather(run_directory.write(tmp_path / name, STORIES[name], rehearsing=rehearsing))
+    assert max(map(len, text.render(report, color=False).splitlines())) <= 80
+
+
+@settings(max_examples=100, deadline=None)
+@given(raw=attacks.text)
+def test_no_text_steers_the_terminal(raw: str) -> None:
+    shown = text.render(attacks.poisoned(raw), color=False)
+    hidden = [c for c in shown if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+    assert hidden == []
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_run_that_wrote_nothing(tmp_path: Path) -> None:

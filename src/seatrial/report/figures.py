@@ -193,4 +193,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def summary(axis: AxisVerdict) -> Check:
     """The check that decides an axis: its first one of the axis's own status."""
-    return next(check for check in axis.checks if check.status == axis.status)
+    unexplained = Check(name="", axis="completion", status=axis.status, sentence="")
+    return next((check for check in axis.checks if check.status == axis.status), unexplained)

@@ -16,6 +16,7 @@ from seatrial.verdict import Axis, AxisVerdict, Check
 WIDTH = 80
 CELL_WIDTH = 28  # of any column of a table but the last, which wraps
 NAME_WIDTH = 20
+LAST_WIDTH = 20  # at the least, of the last one
 TAIL_LINES = 12
 SECTION_ROWS = 20
 
@@ -74,7 +75,8 @@ def _axis(name: Axis, axis: AxisVerdict, paint: _Paint) -> str:
 def _check(check: Check, paint: _Paint) -> list[str]:
     name = f"{check.title:{NAME_WIDTH}} " if len(check.title) <= NAME_WIDTH else f"{check.title}: "
     indent = " " * (NAME_WIDTH + 5)
-    first, *rest = textwrap.wrap(name + check.sentence, WIDTH, initial_indent="    ", subsequent_indent=indent)
+    told = f"{name}{check.sentence}"
+    first, *rest = textwrap.wrap(told, WIDTH, initial_indent="    ", subsequent_indent=indent) or ["    "]
     symbol = paint(_STATUS_COLORS[check.status], SYMBOLS[check.status])
     return [f"  {symbol} {first[4:]}", *rest, *(_wrapped(line, indent + "· ", paint, _DIM) for line in check.evidence)]
 
@@ -112,8 +114,9 @@ def _columns(
     """Rows side by side, the last column wrapped into what is left of the width; long cells of the others too."""
     shown = [head, *rows] if head else rows
     last = len(shown[0]) - 1
-    widths = [min(CELL_WIDTH, max(len(row[n]) for row in shown)) for n in range(last)]
-    rest = max(CELL_WIDTH // 2, WIDTH - 2 - sum(widths) - 2 * last)
+    most = min(CELL_WIDTH, (WIDTH - 2 - LAST_WIDTH) // max(1, last) - 2)
+    widths = [min(most, max(len(row[n]) for row in shown)) for n in range(last)]
+    rest = WIDTH - 2 - sum(widths) - 2 * last
     widths.append(min(rest, max(len(row[last]) for row in shown)))
     lines = []
     for row in shown:
@@ -130,7 +133,7 @@ def _columns(
 
 def _tail(log: str, lines: Sequence[str], paint: _Paint) -> str:
     shown = [paint(_DIM, "  │ ") + line[: WIDTH - 4] for line in lines[-TAIL_LINES:]]
-    return "\n".join([f"the end of {log}", *shown])
+    return "\n".join([_wrapped(f"the end of {log}", "", paint, _PLAIN), *shown])
 
 
 def _short(value: str) -> str:

@@ -1,0 +1,79 @@
+"""The table of formats: what the command line offers is what there is, and each of them writes what it says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from seatrial.cli import ReportFormat, app
+from seatrial.report import scaling_formats
+from seatrial.report.formats import FORMATS
+from seatrial.report.gather import gather
+from tests.report import run_directory
+from tests.report.test_scaling import recipe, run
+from tests.report.test_text import STORIES
+
+
+def invoke(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return result.exit_code, result.stdout
+
+
+def test_the_command_line_offers_all_of_them() -> None:
+    assert [offered.value for offered in ReportFormat] == list(FORMATS)
+    assert set(scaling_formats.FORMATS) < set(FORMATS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_of_every_run(tmp_path: Path, name: str) -> None:
+    for story in STORIES:
+        report = gather(run_directory.write(tmp_path / story, STORIES[story]))
+        assert FORMATS[name](report).strip()
+    assert FORMATS[name](gather(tmp_path)).strip()  # a folder that holds no run
+
+
+def test_one_run(tmp_path: Path) -> None:
+    folder = run_directory.write(tmp_path / "run")
+    code, said = invoke(folder)
+    assert (code, said) == (0, f"report: {folder / 'report.html'}\n")
+    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert invoke(folder, "--format", "text")[1].startswith("PASS")
+    assert invoke(folder, "--format", "markdown")[1].startswith("## ✓ PASS")
+    assert ElementTree.fromstring(invoke(folder, "--format", "junit")[1]).tag == "testsuites"
+    assert len(list(csv.reader(io.StringIO(invoke(folder, "--format", "csv")[1])))) == 31
+    assert json.loads(invoke(folder, "--format", "json")[1])["verdict"]["outcome"] == "pass"
+
+
+def test_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for devices in (64, 128):
+        run(tmp_path, recipe(devices), 7.0)
+    names = ("run-64", "run-128")
+    assert invoke(*names) == (0, "report: scaling.html\n")
+    assert (tmp_path / "scaling.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert invoke(*names, "--format", "text")[1].startswith("Weak scaling")
+    assert json.loads(invoke(*names, "--format", "json")[1])["kind"] == "weak"
+    assert len(list(csv.reader(io.StringIO(invoke(*names, "--format", "csv")[1])))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run-64", "run-128", "--format", "junit"), "junit is a format for one run"),
+        (("run-64", "./run-64", "--format", "text"), "a run directory is named twice"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for devices in (64, 128):
+        run(tmp_path, recipe(devices), 7.0)
+    result = CliRunner().invoke(app, ["report", *arguments])
+    assert said in str(result.exception)
