@@ -6,7 +6,7 @@ from seatrial.metrics import Completion, FaultRecord, show_ranges
 from seatrial.verdict.check import Axis, Check, Status
 
 AXIS: Axis = "completion"
-MAX_FAULTS_SHOWN = 10
+MAX_FAULTS_SHOWN, MAX_ALIKE_SHOWN = 10, 3
 
 
 def judge_completion(completion: Completion) -> list[Check]:
@@ -149,11 +149,17 @@ def _told(completion: Completion) -> tuple[str, ...]:
     """The lines that say what broke, and what follows from them; those that the run survived come last."""
     if completion.reason == "interrupted":
         return ()  # all of it follows from that
-    diagnosis, lines = completion.diagnosis, []
+    diagnosis = completion.diagnosis
+    kinds: dict[tuple[bool, str], list[FaultRecord]] = {}
     for fault in sorted(completion.faults, key=lambda fault: (fault.survived is True, not fault.is_fatal)):
-        lines.append(_line(fault))
-    more = len(lines) - MAX_FAULTS_SHOWN
-    lines[MAX_FAULTS_SHOWN:] = [f"… and {more} more"] if more > 0 else []
+        kinds.setdefault((fault.survived is True, fault.fault), []).append(fault)
+    lines = []
+    for alike in kinds.values():
+        lines += [_line(fault) for fault in alike[:MAX_ALIKE_SHOWN]]
+        if (more := len(alike) - MAX_ALIKE_SHOWN) > 0:
+            lines.append(f"… and {more} more of {alike[0].fault}")
+    if (more := len(lines) - MAX_FAULTS_SHOWN) > 0:
+        lines[MAX_FAULTS_SHOWN:] = [f"… and {more} more lines"]
     if diagnosis:
         lines += [f"followed from it: {symptom}" for symptom in diagnosis.symptoms]
         lines += [f"suspect: {', '.join(diagnosis.suspects[:MAX_FAULTS_SHOWN])}"] if diagnosis.suspects else []
