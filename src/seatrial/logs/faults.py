@@ -38,6 +38,10 @@ _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Warning|Timeout|Found)"
     r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::|\s*$)"
 )
+# What follows on the source code in a traceback.
+_ANY_EXCEPTION = re.compile(
+    r"(?!(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTE|Traceback)\b)(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::\s|\s*$)"
+)
 _TASK = re.compile(r"/task:(\d+)\b")
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*:\s*(\S+)")
 _SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
@@ -224,8 +228,9 @@ class FaultScanner:
         if block.kind == "elastic":
             return self._elastic(block, text, key, about)
         if text[:1].isspace():
+            block.found += 1
             return []  # source code, or where it stands
-        last = _EXCEPTION.match(text)
+        last = _EXCEPTION.match(text) or (_ANY_EXCEPTION.match(text) if block.found else None)
         if not last:
             return None
         del self._blocks[key]
