@@ -100,7 +100,10 @@ def from_dict(data: Mapping[str, Any]) -> Verdict:
 
 
 def judge(metrics: Metrics, spec: RunSpec | None, *, rehearsal: bool, tolerance: float = TOLERANCE) -> Verdict:
-    """The verdict on a run; `tolerance` is the fraction of an expected value by which it may be missed."""
+    """The verdict on a run; `tolerance` is the fraction of an expected value by which it may be missed.
+
+    `spec` is what was run, None where no configuration is known: then nothing is expected of its speed.
+    """
     completion, numerics, performance = metrics.completion, metrics.numerics, metrics.performance
     checks = [
         *judge_completion(completion),
