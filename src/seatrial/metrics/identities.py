@@ -15,7 +15,7 @@ import numpy as np
 
 from seatrial import flops, hardware
 from seatrial.events import RunStarted, Step
-from seatrial.metrics.interval import Values, relative_rounding
+from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding
 from seatrial.metrics.record import ranges, show_ranges
 from seatrial.spec import RunSpec
 
@@ -73,7 +73,14 @@ def check_identities(facts: Facts) -> tuple[Identity, ...]:
 
 def reported(steps: Sequence[Step], name: str) -> Values:
     """A log's own figure at these steps: NaN where it gives none."""
-    return np.array([step.reported.get(name, math.nan) for step in steps])
+    found = np.array([step.reported.get(name, math.nan) for step in steps])
+    size = np.abs(found)
+    return np.where((size < LARGEST) & ((size > 1 / LARGEST) | (size == 0)), found, math.nan)
+
+
+def above_zero(values: Values) -> Values:
+    """The values to divide by: NaN where they are not positive."""
+    return np.where(values > 0, values, math.nan)
 
 
 def _numbers(facts: Facts) -> Identity | None:
@@ -82,7 +89,7 @@ def _numbers(facts: Facts) -> Identity | None:
     for step in facts.all_steps:
         own = (("seconds", step.seconds), ("data_seconds", step.data_seconds), ("learning_rate", step.learning_rate))
         for name, value in (*own, *step.reported.items()):
-            if value is not None and not math.isfinite(value):
+            if value is not None and not is_number(value):
                 bad.setdefault(name, []).append(step.step)
     if not bad:
         return None
@@ -129,7 +136,7 @@ def _consumed(facts: Facts) -> Identity | None:
 
 def _growth(steps: Sequence[Step], name: str) -> float | None:
     """By how much a count grows in a step, between the first and the last that report it."""
-    told = [(step.step, step.reported[name]) for step in steps if math.isfinite(step.reported.get(name, math.nan))]
+    told = [(step.step, step.reported[name]) for step in steps if is_number(step.reported.get(name))]
     if len(told) < 2 or told[-1][0] == told[0][0]:
         return None
     (first, before), (last, after) = told[0], told[-1]
@@ -202,11 +209,13 @@ def _flops_per_token(facts: Facts) -> Identity | None:
             f"{found.convention.replace('_', '-')}, is {ours}."
         )
     rates = reported(facts.steps, "tflops_per_second_per_device")
-    pace = reported(facts.steps, "tokens_per_second_per_device")
+    pace = above_zero(reported(facts.steps, "tokens_per_second_per_device"))
     slack = relative_rounding(rates) + relative_rounding(pace)
     if not len(_present(pace)) and facts.seconds is not None:
         pace, slack = 1 / facts.seconds, relative_rounding(rates) + relative_rounding(facts.seconds)
-    off = np.abs(_present(rates / pace) / np.median(_present(rates / pace)) - 1)
+    ratios = _present(rates / pace)
+    typical = float(np.median(ratios)) if len(ratios) else 0.0
+    off = np.abs(ratios / typical - 1) if typical > 0 else np.array([])
     if len(off) and np.mean(off > TOLERANCE + slack) > OFTEN:
         agreement = "contradiction"
         sentence = f"TFLOP/s and the pace of the steps do not go together: off by up to {off.max():.0%} of each other."
@@ -231,7 +240,7 @@ def _mfu(facts: Facts) -> Identity | None:
     """MFU = TFLOP/s ÷ the peak, of whichever format."""
     rates = reported(facts.steps, "tflops_per_second_per_device")
     mfu = reported(facts.steps, "mfu")
-    implied = _present(rates * TERA / np.where(mfu > 0, mfu, math.nan))
+    implied = _present(rates * TERA / above_zero(mfu))
     slack = relative_rounding(rates) + relative_rounding(mfu)
     if facts.device is None or facts.peak_flops_per_second is None or not len(implied) or slack > MOST_ROUNDING:
         return None

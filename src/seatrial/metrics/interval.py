@@ -19,7 +19,13 @@ FEWEST_TO_RESAMPLE = 10
 MOST_TO_RESAMPLE = 1024  # of a longer series so many are drawn, and the interval is scaled down
 SEED = 20240229
 FINEST, USUAL = 6, 3  # decimals
+LARGEST = 1e30  # no time, rate or count is
 TELLING = 4  # different values, to tell how many decimals are printed
+
+
+def is_number(value: float | None) -> bool:
+    """Whether a figure of a log can be one: finite, and not so large that arithmetic with it is not."""
+    return value is not None and abs(value) < LARGEST
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seatrial import hardware
-from seatrial.metrics.interval import Estimate
+from seatrial.metrics.interval import Estimate, is_number
 from seatrial.metrics.record import Record
 
 
@@ -39,4 +38,4 @@ def _exactly(fraction: float, origin: str) -> Estimate:
 
 def _most(records: Sequence[Record], name: str) -> float | None:
     found = [step.reported[name] for record in records for step in record.steps if name in step.reported]
-    return max((value for value in found if math.isfinite(value)), default=None)
+    return max((value for value in found if is_number(value)), default=None)

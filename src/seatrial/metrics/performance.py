@@ -12,8 +12,8 @@ import numpy as np
 from seatrial import flops, hardware
 from seatrial.events import Event, Step
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
-from seatrial.metrics.identities import Facts, Identity, check_identities, reported
-from seatrial.metrics.interval import Estimate, estimate, relative_rounding
+from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported
+from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
 from seatrial.metrics.memory import memory_fraction
 from seatrial.metrics.record import Record
 from seatrial.metrics.stragglers import Straggler, find_stragglers
@@ -206,7 +206,7 @@ def _fewest_flops(spec: RunSpec | None) -> float:
 
 def positive(value: float | None) -> float | None:
     """The value if it is a number above 0."""
-    return value if value is not None and 0 < value < math.inf else None
+    return value if value is not None and 1 / LARGEST < value < LARGEST else None
 
 
 def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
@@ -244,7 +244,7 @@ def _counted_flops(window: Window | None, tokens_per_device: float | None, clock
     """FLOPs per token by the log's own TFLOP/s, over its tokens/s or else the configuration's tokens in its seconds."""
     if window is None:
         return None
-    rates, pace = (reported(window.steps, name) for name in (TFLOPS, TOKENS))
+    rates, pace = reported(window.steps, TFLOPS), above_zero(reported(window.steps, TOKENS))
     if np.isnan(pace).all() and tokens_per_device and clock.in_seconds:
         pace = tokens_per_device / window.times
     found = rates * TERA / pace

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from seatrial.metrics.interval import is_number
 from seatrial.metrics.record import Record
 
 SLOWER_BY = 0.05
@@ -26,7 +27,8 @@ def find_stragglers(records: Sequence[Record], first_step: int, last_step: int) 
     """The slow ones among the processes that report times between these steps, the slowest first."""
     medians = {}
     for record in records:
-        seconds = [s.seconds for s in record.steps if s.seconds and first_step <= s.step <= last_step]
+        own = [s.seconds for s in record.steps if s.seconds is not None and first_step <= s.step <= last_step]
+        seconds = [value for value in own if is_number(value) and value > 0]
         if len(seconds) >= FEWEST_STEPS:
             medians[record.process] = (median(seconds), record.started.host if record.started else "")
     if len(medians) < 2:
