@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seatrial.events import Event
-from seatrial.logs import lightning, maxtext, megatron, mlperf, nanotron, torchtitan
+from seatrial.logs import lightning, maxtext, megatron, mlperf, nanotron, torchtitan, transformers
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
@@ -20,7 +20,8 @@ __all__ = ["AUTO", "FAMILIES", "parse", "read", "read_lines"]
 
 AUTO = "auto"
 FAMILIES: dict[str, Family] = {
-    family.FAMILY.name: family.FAMILY for family in (maxtext, megatron, nanotron, torchtitan, lightning, mlperf)
+    family.FAMILY.name: family.FAMILY
+    for family in (maxtext, megatron, nanotron, torchtitan, lightning, mlperf, transformers)
 }
 
 

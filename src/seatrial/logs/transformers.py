@@ -1,0 +1,98 @@
+"""Hugging Face's Trainer, and TRL, axolotl and ms-swift on top: `{'loss': 2.31, 'grad_norm': 1.25, 'epoch': 0.04}`.
+
+Few of these lines say which step they are of; for the others it is the progress bar that was drawn before. Without
+either there are no steps. Values are strings since version 5. No line says how long a step took.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from seatrial.logs.grammar import Family, Field, Note, Reading, ReadLine
+from seatrial.logs.numbers import NUMBER, quantity
+
+_FIELDS: Mapping[str, Field] = {
+    "loss": Field(name="loss"),
+    "grad_norm": Field(name="grad_norm"),
+    "learning_rate": Field(name="learning_rate"),
+    "ppl": Field(name="perplexity"),
+    "tokens_per_second_per_gpu": Field(name="tokens_per_second_per_device"),
+    "num_input_tokens_seen": Field(name="consumed_tokens"),
+}
+
+_DICT = re.compile(r"\{('(?:loss|eval_loss|train_runtime)': [^{}]{1,4000})\}")
+_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d+))?'?(?=,|$)", re.IGNORECASE)
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d+)/(\d+) \[")
+_NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
+
+_EVAL = Note(means="eval", literal="'eval_loss'", pattern=_DICT)
+_END = Note(means="end", literal="'train_runtime'", pattern=_DICT)
+_START = Note(
+    means="start",
+    literal="Total optimization steps",
+    pattern=re.compile(r"Total optimization steps = (?P<planned_steps>[\d,]+)"),
+)
+
+
+class _Log:
+    """The bar of the training, as it was drawn last."""
+
+    def __init__(self) -> None:
+        self._total: int | None = None  # the first bar is the training's; an evaluation counts to something else
+        self._step: int | None = None
+
+    def __call__(self, line: str) -> Iterator[Reading | tuple[Note, Mapping[str, Any]]]:
+        if begun := _START.pattern.search(line):
+            self._total, self._step = int(begun[1].replace(",", "")), None
+        marks = [*_BAR.finditer(line), *_DICT.finditer(line)]
+        for mark in sorted(marks, key=lambda found: found.start()):
+            if mark.re is _DICT:
+                yield from self._told(mark[1])
+            elif _NO_DESCRIPTION.search(line[max(0, mark.start() - 40) : mark.start()]):
+                step, total = int(mark[1]), int(mark[2])
+                if self._total is None:
+                    self._total = total
+                if total == self._total:
+                    self._step = step
+
+    def _told(self, text: str) -> Iterator[Reading | tuple[Note, Mapping[str, Any]]]:
+        pairs = {pair[1]: (pair[2], pair[3]) for pair in _PAIR.finditer(text)}
+        numbers = {name: number for name, (said, _) in pairs.items() if (number := quantity(said)) is not None}
+        said, of = pairs.get("step") or pairs.get("global_step/max_steps") or (None, None)
+        step = int(said) if said is not None and said.isdigit() else self._step
+        total = int(of) if of else self._total
+        if "train_runtime" in pairs:
+            yield _END, {}
+        elif "eval_loss" in numbers and step is not None:
+            yield _EVAL, {"step": step, "loss": pairs["eval_loss"][0]}
+        elif "loss" in numbers and step:
+            found = {_FIELDS[name].name: number for name, number in numbers.items() if name in _FIELDS}
+            yield Reading(values={"step": step, **({"total": total} if total else {}), **found})
+
+
+def _reader() -> ReadLine:
+    return _Log()
+
+
+_NEVER = re.compile(r"(?!)")
+
+FAMILY = Family(
+    name="transformers",
+    anchors=("{'loss': ",),
+    head=_NEVER,
+    pair=_NEVER,
+    fields={},
+    counted_from=1,
+    other=_reader,
+    other_words=("{'loss': ", "{'eval_loss': ", "{'train_runtime': ", "%|", "Total optimization steps = "),
+    notes=(
+        _START,
+        Note(
+            means="facts",
+            literal="Total train batch size",
+            pattern=re.compile(r"Total train batch size \([^)]{1,80}\) = (?P<global_batch_size>[\d,]+)"),
+        ),
+    ),
+)
