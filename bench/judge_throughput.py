@@ -32,7 +32,6 @@ from typing import Any
 import made_logs as made
 import record
 
-REPEATS = 3
 MEGABYTE = 1 << 20
 BATCH = 2000  # lines are written, and their noise is drawn, so many at a time
 
@@ -99,17 +98,27 @@ def _consume(path: Path) -> None:
             pass
 
 
+def _reference() -> float:
+    """CPU seconds of five million additions: how fast this core is just now, beside its neighbours."""
+    start, total = time.process_time(), 0
+    for number in range(5_000_000):
+        total += number
+    return time.process_time() - start
+
+
 def measure_here(path: Path) -> dict[str, float]:
     """CPU and wall seconds, and the peak of memory in bytes, of parsing a log in this process."""
     from seatrial import logs
 
     list(logs.parse(["warm up: imports and tables"]))
+    reference = _reference()
     cpu, wall = time.process_time(), time.perf_counter()
     _consume(path)
     return {
         "cpu_seconds": time.process_time() - cpu,
         "wall_seconds": time.perf_counter() - wall,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "reference_seconds": reference,
     }
 
 
@@ -167,7 +176,7 @@ def profile(path: Path) -> str:
         return out.read()
 
 
-def main(gigabytes: float, share: float, *, profiled: bool, judged: bool) -> None:
+def main(gigabytes: float, share: float, *, repeats: int, profiled: bool, judged: bool) -> None:
     size = int(gigabytes * 1000**3)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="judge_throughput-", dir="/tmp") as folder:
@@ -188,7 +197,7 @@ def main(gigabytes: float, share: float, *, profiled: bool, judged: bool) -> Non
         if judged:
             runs["seatrial judge"] = []
             logs_made["seatrial judge"] = logs_made["mix"]
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             for name, (path, _) in logs_made.items():
                 runs[name].append(_judge_command(path, config) if name == "seatrial judge" else _in_own_process(path))
         for name, (path, lines) in logs_made.items():
@@ -206,7 +215,9 @@ def main(gigabytes: float, share: float, *, profiled: bool, judged: bool) -> Non
                 f"{name:15} {lines:10,} lines: {lines / cpu:10,.0f} lines/s of CPU{goal}, "
                 f"{lines / wall:10,.0f} of wall time, peak {peak / MEGABYTE:,.0f} MiB"
             )
-    facts = {"metric_share": share, "repeats": REPEATS, "results": results}
+    spare = [run["reference_seconds"] for measured in runs.values() for run in measured if "reference_seconds" in run]
+    print(f"five million additions took {min(spare):.2f} to {max(spare):.2f} s of CPU beside it")
+    facts = {"metric_share": share, "repeats": repeats, "results": results}
     print(f"written: {record.write('judge_throughput', facts).name}")
 
 
@@ -216,6 +227,7 @@ if __name__ == "__main__":
         "gigabytes", nargs="?", type=float, default=1.0, help="size of the mix; the others take a fifth"
     )
     parser.add_argument("--metric-share", type=float, default=0.3, help="share of step lines in the mix")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="print where the time goes, and measure nothing")
     parser.add_argument("--no-judge", action="store_true", help="leave out the command line")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
@@ -223,4 +235,10 @@ if __name__ == "__main__":
     if given.measure:
         print(json.dumps(measure_here(given.measure)))
     else:
-        main(given.gigabytes, given.metric_share, profiled=given.profile, judged=not given.no_judge)
+        main(
+            given.gigabytes,
+            given.metric_share,
+            repeats=given.repeats,
+            profiled=given.profile,
+            judged=not given.no_judge,
+        )
