@@ -24,6 +24,12 @@ def test_it_holds_the_whole_run(tmp_path: Path) -> None:
         assert [tail["log"] for tail in data["tails"]] == [tail.log for tail in report.tails]
 
 
+def test_it_says_which_logs_a_run_was_read_from(tmp_path: Path) -> None:
+    run = run_directory.write_judged(tmp_path / "run", run_directory.foreign, asked=run_directory.asked_for())
+    data = json.loads(report_json.render(gather(run)))
+    assert (data["sources"], data["family"], data["against"]) == (["logs/node0.log"], "maxtext", "configs/llama.yml")
+
+
 def test_what_is_not_there_is_null(tmp_path: Path) -> None:
     data = json.loads(report_json.render(gather(tmp_path)))
     assert (data["verdict"], data["metrics"], data["spec"]) == (None, None, None)

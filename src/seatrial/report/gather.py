@@ -110,8 +110,8 @@ class RunReport:
     missing: tuple[str, ...]
 
 
-def gather(run_dir: Path) -> RunReport:
-    """Reads a run directory. Raises FileNotFoundError where there is none."""
+def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
+    """Reads a run directory; `record` are its events, where they are at hand. Raises FileNotFoundError without one."""
     if not run_dir.is_dir():
         raise FileNotFoundError(f"no run directory: {run_dir}")
     missing: list[str] = []
@@ -140,7 +140,7 @@ def gather(run_dir: Path) -> RunReport:
     plan = nothing if was_read else piece("plan.json", lambda: document("plan.json"), nothing)
     verdict = piece("verdict.json", lambda: judging.from_dict(document("verdict.json")), None)
     metrics = piece("metrics.json", lambda: measuring.from_dict(document("metrics.json")), None)
-    events: list[Event] = piece("events-*.jsonl", lambda: read_run(run_dir), [])
+    events = piece("events-*.jsonl", lambda: read_run(run_dir), []) if record is None else record
     if not events:
         missing.append("no process recorded an event")
     records = measuring.records(events)
