@@ -214,8 +214,11 @@ _FIELDS = {name: _fields(kind) for name, kind in KINDS.items()}
 
 def dumps(event: Event) -> str:
     """One event as one line of JSON, without its newline; fields that are None are left out."""
-    fields = {k: encode(v) for k, v in vars(event).items() if v is not None}
-    return json.dumps({"v": VERSION, "kind": event.kind, **fields}, ensure_ascii=False)
+    fields = {"v": VERSION, "kind": event.kind, **{k: v for k, v in vars(event).items() if v is not None}}
+    try:
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError):  # numbers that are not finite, mappings that are no dictionaries
+        return json.dumps(encode(fields), ensure_ascii=False)
 
 
 def loads(line: str) -> Event:

@@ -116,7 +116,8 @@ def judge_logs(
             write_json(run_dir / "spec.json", {"v": 1, **asked(resolved)})
         if cvs_compat:
             write_json(run_dir / "cvs.json", _cvs_answer(paths, spec))
-        _write_events(record, run_dir)
+        if out:
+            _write_events(record, run_dir)
         text, verdict = _judge(run_dir, record, spec, options, rehearsal=False, as_json=as_json)
         if out:
             report_run(run_dir, "html")
@@ -231,7 +232,7 @@ def _judge(
     judged = verdict.judge(measured, spec, rehearsal=rehearsal)
     write_json(run_dir / "metrics.json", metrics.to_dict(measured))
     write_json(run_dir / "verdict.json", verdict.to_dict(judged))
-    return _rendered(gather(run_dir), "json" if as_json else "text"), judged
+    return _rendered(gather(run_dir, record), "json" if as_json else "text"), judged
 
 
 def _held_to_published(spec: RunSpec | None, measured: Metrics, allowed: float) -> RunSpec:

@@ -140,7 +140,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
     plan = nothing if was_read else piece("plan.json", lambda: document("plan.json"), nothing)
     verdict = piece("verdict.json", lambda: judging.from_dict(document("verdict.json")), None)
     metrics = piece("metrics.json", lambda: measuring.from_dict(document("metrics.json")), None)
-    events = piece("events-*.jsonl", lambda: read_run(run_dir), []) if record is None else record
+    events: Sequence[Event] = piece("events-*.jsonl", lambda: read_run(run_dir), []) if record is None else record
     if not events:
         missing.append("no process recorded an event")
     records = measuring.records(events)
