@@ -124,6 +124,8 @@ def test_places_leave_out_what_all_logs_share(tmp_path: Path) -> None:
         sources=["/data/run/a/node0.log", "/data/run/b/node1.log"],
     )  # fmt: skip
     assert found(gather(run))["faults"].rows[0][2] == "b/node1.log:7"
+    alone = replace(gather(run), sources=("/data/run/b/node1.log",))
+    assert found(alone)["faults"].rows[0][2] == "line 7"
 
 
 def test_every_format_tells_of_every_section_once(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_POINTS = 8000  # far more than the pixels of a chart; a longer run is thinned, extremes kept
 MAX_PROCESSES = 64
+MAX_EVIDENCE = 4  # lines below a check before they are folded
 MAX_ROWS = 50  # of a table that a run can make long
 NARROW, WIDE = 0.1, 1.0  # of the median: charts of speed show at least so much, and of the warm-up no more than that
 
@@ -84,7 +85,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"SYMBOLS": SYMBOLS, "WORDS": WORDS, "MAX_ROWS": MAX_ROWS}
+    environment.globals |= {"SYMBOLS": SYMBOLS, "WORDS": WORDS, "MAX_ROWS": MAX_ROWS, "MAX_EVIDENCE": MAX_EVIDENCE}
     environment.filters |= {"show": show, "basename": lambda place: place.rpartition("/")[2]}
     return environment
 

@@ -82,7 +82,9 @@ def _fault(fault: FaultRecord, place: str) -> tuple[str, str, str, str]:
 
 
 def _shortened(place: str, sources: Sequence[str]) -> str:
-    """A place in one of the logs without the folders that all of them are in; the logs are listed in full elsewhere."""
+    """A place without the folders that all of the logs are in, of a single log the line; they are listed elsewhere."""
+    if len(sources) == 1:
+        return place.replace(f"{sources[0]}:", "line ", 1) if place.startswith(f"{sources[0]}:") else place
     folders = {tuple(source.split("/")[:-1]) for source in sources}
     shared = 0
     while len({folder[: shared + 1] for folder in folders}) == 1 and all(len(f) > shared for f in folders):
