@@ -134,3 +134,11 @@ def test_a_short_run_before_the_long_one_is_an_attempt_of_its_own() -> None:
     assert [event.attempt for event in found if isinstance(event, RunStarted)] == [1, 2]
     assert len(steps(found)) == 65
     assert not [event for event in found if isinstance(event, RunEnded)]
+
+
+def test_a_cut_line_is_no_model_for_the_lines_that_follow() -> None:
+    form, _ = VERSIONS["2024-09"]
+    line: dict[str, float] = {"seconds": 2.0, TFLOPS: 3.0, TOKENS: 4.0, "tokens": 5, "perplexity": 1, "grad_norm": 1}
+    text = [form({"step": n, "loss": 9 - n / 100, **line}) for n in range(20)]
+    text[0], text[7] = text[0][:-1], text[7][:-2]
+    assert [step.step for step in steps(both(text)) if step.loss is None] == [0, 7]

@@ -195,6 +195,8 @@ class Reader:
         **where: tuple[int, int] | None,
     ) -> None:
         """The next line is likely to look like this one; but for a log in which it never does, this is too dear."""
+        if _is_cut(family, reading, line):
+            return  # whole lines would look like it, and lose their last value
         since, self._learnt_at = self._number - self._learnt_at, self._number
         self._in_vain = self._in_vain + 1 if since <= len(self._shapes) else 0
         if self._in_vain > MAX_IN_VAIN and self._number % MAX_IN_VAIN:
@@ -210,6 +212,14 @@ class Reader:
         if process not in self._streams:
             self._streams[process] = Stream(process, self._source, prefix.host or "", prefix.num_ranks, self._streams)
         return self._streams[process]
+
+
+def _is_cut(family: Family, reading: Reading, line: str) -> bool:
+    """Whether the line ends in a number that the tables did not accept, though they know its key."""
+    end = line[max(span[1] for span in reading.spans) :].rstrip()
+    return end[-1:] in tuple("0123456789.") and any(
+        key in end for key, field in family.fields.items() if field.name not in reading.values
+    )
 
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:
