@@ -29,7 +29,7 @@ _FACT_KEYS = {
     "global_batch_size": "global_batch_size",
     "max_sequence_length": "sequence_length",
     "gradient_accumulation_steps": "accumulation_steps",
-    "max_steps": "planned_steps",
+    "max_steps": "max_steps",  # most runs reach their target earlier
     "submission_benchmark": "model",
     "submission_org": "organization",
     "submission_platform": "platform",
