@@ -51,7 +51,7 @@ lines = st.fixed_dictionaries(
     {
         "loss": st.one_of(st.integers(0, 10**7).map(lambda n: n / 10**5), st.sampled_from([math.nan, math.inf])),
         "norm": st.one_of(st.integers(0, 10**7).map(lambda n: n / 10**4), st.sampled_from([math.nan, math.inf])),
-        "gib": _hundredths(300), "percent": _hundredths(100), "tps": st.integers(0, 10**7).map(float),
+        "gib": _hundredths(300), "percent": _hundredths(100), "tps": st.integers(0, 999_999).map(float),
         "tflops": _hundredths(5000), "mfu": _hundredths(100),
     }
 )  # fmt: skip

@@ -15,8 +15,9 @@ from typing import Any
 from seatrial.logs.grammar import Family, Field, Note, ReadLine
 from seatrial.logs.numbers import NUMBER
 
-# A number is whole if there is something behind it: a blank, its unit, or both decimals of tflops.
-_VALUE = rf"{NUMBER}(?=\s|GiB\()|{NUMBER}%(?=\)|\s|$)|(?<=tflops: )\d[\d,]*\.\d\d$"
+# A number is whole if there is something behind it: a blank or its unit. At the end of a line, tflops needs both of its
+# decimals, and tps all three digits after its comma.
+_VALUE = rf"{NUMBER}(?=\s|GiB\()|{NUMBER}%(?=\)|\s|$)|(?<=tflops: )\d[\d,]*\.\d\d$|(?<=[tw]ps: )\d{{1,3}},\d{{3}}$"
 _TOKENS = Field(name="tokens_per_second_per_device")
 
 _MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
