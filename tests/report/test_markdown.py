@@ -94,7 +94,7 @@ def test_it_says_what_the_verdict_says() -> None:
     assert killed.tails[0].lines[-1] in "".join(shown.code)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(raw=attacks.text)
 def test_hostile_text_stays_text(raw: str) -> None:
     source = markdown.render(attacks.poisoned(raw))
@@ -113,7 +113,7 @@ def test_hostile_text_stays_text(raw: str) -> None:
         assert fenced or re.match(r"[#*<|]|- |Note: |Left out: |Not shown: |```|$", line), line
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(raw=attacks.text)
 def test_inert_text_shows_what_it_was(raw: str) -> None:
     """In a table's cell, in a paragraph, and where HTML alone is read."""

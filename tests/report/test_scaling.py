@@ -168,10 +168,10 @@ def test_the_interval_covers_the_truth(tmp_path: Path) -> None:
         folder = tmp_path / str(seed)
         small = run(folder, recipe(64), noisy(7.0, 2 * seed))
         large = run(folder, recipe(128), noisy(7.7, 2 * seed + 1))
-        low, high = (measure_scaling([small, large]).sizes[1].efficiency_low, 0.0)
-        high = measure_scaling([small, large]).sizes[1].efficiency_high or 0.0
-        assert low is not None
-        hits += low <= 7.0 / 7.7 <= high
+        _, size = measure_scaling([small, large]).sizes
+        assert size.efficiency_low is not None
+        assert size.efficiency_high is not None
+        hits += size.efficiency_low <= 7.0 / 7.7 <= size.efficiency_high
     assert hits >= 0.9 * pairs
 
 

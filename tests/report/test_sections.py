@@ -10,7 +10,8 @@ import pytest
 from seatrial import events
 from seatrial.report import html, markdown, text
 from seatrial.report.gather import RunReport, gather
-from seatrial.report.sections import Section, sections
+from seatrial.report.section import Section
+from seatrial.report.sections import sections
 from seatrial.spec import RunSpec
 from tests import streams
 from tests.report import run_directory
