@@ -160,6 +160,40 @@ def test_the_json_is_the_same_verdict(folder: Path) -> None:
     assert code == report["verdict"]["exit_code"] == 1
 
 
+def maxtext(steps: int = 50, seconds: float = 7.0) -> list[str]:
+    noise = random.Random(9)
+    return [
+        f"completed step: {step}, seconds: {seconds * (1 + noise.gauss(0, 0.003)):.3f}, TFLOP/s/device: "
+        f"{3640.44 / seconds:.3f}, Tokens/s/device: {8192 / seconds:.3f}, total_weights: 524288, "
+        f"loss: {11 * 0.97**step:.3f}"
+        for step in range(steps)
+    ]
+
+
+def test_the_nearest_published_results_stand_beside_it(folder: Path) -> None:
+    log = write(folder, maxtext())
+    arguments = ("judge", log, "--against", RECIPE)
+    result = seatrial(*arguments, "--out", "run", cwd=folder)
+    assert result.returncode == 0, result.stdout
+    assert "beside published" in result.stdout
+    for kind in ("markdown", "html"):
+        shown = seatrial("report", "run", "--format", kind, cwd=folder).stdout
+        assert "64 h100-sxm" in (shown if kind == "markdown" else (folder / "run/report.html").read_text())
+    assert seatrial(*arguments, "--published", "5%", cwd=folder).returncode == 0
+    slow = seatrial("judge", write(folder, maxtext(seconds=9.0)), *arguments[2:], "--published", "5%", cwd=folder)
+    assert slow.returncode == 1
+    assert "910.2 tokens/s" in slow.stdout  # 8192 / 9
+
+
+def test_what_cvs_would_have_said_is_kept_with_the_run(folder: Path) -> None:
+    log = write(folder, [*megatron(), "throughput per GPU: 612.4", "tokens/GPU/s: 12000.1"])
+    result = seatrial("judge", log, "--against", "megatron.yaml", "--cvs-compat", "--out", "run", cwd=folder)
+    assert result.returncode == 0
+    assert "Its verdict: FAIL" in result.stdout  # a faster run: less is better, and CVS does not know
+    assert "Its verdict: FAIL" in seatrial("report", "run", "--format", "text", cwd=folder).stdout
+    assert json.loads(seatrial("report", "run", "--format", "json", cwd=folder).stdout)["cvs"]["verdict"] == "fail"
+
+
 def test_overrides_are_of_the_configuration(folder: Path) -> None:
     """With another batch it is the log of another run, and that is not passed."""
     log = write(folder, megatron())

@@ -23,7 +23,8 @@ from seatrial.events import Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.report.problems import inert
 from seatrial.spec import Origin, Resolved, RunSpec
-from seatrial.verdict import Verdict
+from seatrial.verdict import Verdict, cvs_compat
+from seatrial.verdict.cvs_compat import CvsAnswer
 
 FIRST_CLOCK = 946_684_800.0  # the year 2000: whatever is before counts seconds, or has no clock
 MAX_TAILS = 4
@@ -83,7 +84,8 @@ class RunReport:
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
     `tails` the ends of the first few logs of a run that broke, the culprit's first. `sources` are the logs that a run
-    of somebody else was read from, `family` how they are spelled, `against` the configuration they were held against.
+    of somebody else was read from, `family` how they are spelled, `against` the configuration they were held against,
+    `cvs` what ROCm CVS would have said of them.
     """
 
     directory: str
@@ -107,6 +109,7 @@ class RunReport:
     against: str
     metrics: Metrics | None
     verdict: Verdict | None
+    cvs: CvsAnswer | None
     missing: tuple[str, ...]
 
 
@@ -173,6 +176,9 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         against=str(judged.get("against") or ""),
         metrics=metrics,
         verdict=verdict,
+        cvs=piece("cvs.json", lambda: cvs_compat.from_dict(document("cvs.json")), None)
+        if (run_dir / "cvs.json").exists()
+        else None,
         missing=tuple(missing),
     )
 

@@ -9,6 +9,7 @@ from seatrial import verdict as judging
 from seatrial.events import encode
 from seatrial.report.gather import RunReport
 from seatrial.spec import to_dict
+from seatrial.verdict import cvs_compat
 
 VERSION = 1
 
@@ -28,6 +29,7 @@ def render(report: RunReport) -> str:
             "against": report.against,
             "rehearsal": {"changes": [vars(change) for change in report.changes]} if report.rehearsal else None,
             "verdict": judging.to_dict(report.verdict) if report.verdict else None,
+            "cvs": cvs_compat.to_dict(report.cvs) if report.cvs else None,
             "metrics": measuring.to_dict(report.metrics) if report.metrics else None,
             "spec": encode(to_dict(report.spec)) if report.spec else None,
             "values": [vars(value) for value in report.values],

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
 from seatrial.report.gather import RunReport, Tail
-from seatrial.report.sections import Section, sections
+from seatrial.report.section import Section
+from seatrial.report.sections import sections
 from seatrial.verdict import Axis, AxisVerdict, Check, Status, show
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from seatrial.metrics import FaultRecord, Performance, show_ranges
+from seatrial.report.comparisons import cvs_answer, published_results
 from seatrial.report.figures import AS_REPORTED, spelled
 from seatrial.report.gather import RunReport
+from seatrial.report.section import Section
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 
 MAX_STRAGGLERS = 10
 MAX_LISTED = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A table of texts: `numbers` names its columns of figures, `strong` its rows that matter most.
-
-    `first`: it says what went wrong, so it stands before everything else. `in_evidence`: the checks' evidence says it
-    too, so a format that shows all of that leaves it out.
-    """
-
-    key: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: tuple[str, ...] = ()
-    strong: frozenset[int] = frozenset()
-    notes: tuple[str, ...] = ()
-    first: bool = False
-    in_evidence: bool = False
 
 
 def sections(report: RunReport) -> list[Section]:
@@ -220,4 +203,6 @@ _SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
     _attempts,
     _reported,
     _evenness,
+    published_results,
+    cvs_answer,
 )

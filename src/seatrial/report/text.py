@@ -10,7 +10,8 @@ from itertools import zip_longest
 from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
 from seatrial.report.gather import RunReport
 from seatrial.report.problems import is_colorful
-from seatrial.report.sections import Section, sections
+from seatrial.report.section import Section
+from seatrial.report.sections import sections
 from seatrial.verdict import Axis, AxisVerdict, Check
 
 WIDTH = 80
@@ -95,7 +96,7 @@ def _section(section: Section, paint: _Paint) -> str:
     if len(section.rows) > SECTION_ROWS:
         lines.append(paint(_DIM, f"  {len(section.rows) - SECTION_ROWS} more rows"))
     notes = [_wrapped(note, "  ", paint, _DIM) for note in section.notes]
-    return "\n".join([section.title.lower(), *lines, *notes])
+    return "\n".join([section.title[:1].lower() + section.title[1:], *lines, *notes])
 
 
 def _changes(report: RunReport, paint: _Paint) -> str:

@@ -1,0 +1,72 @@
+"""What others say, beside our verdict: published results, and ROCm CVS."""
+
+from __future__ import annotations
+
+from seatrial import published
+from seatrial.report.gather import RunReport
+from seatrial.report.section import Section
+from seatrial.verdict import cvs_compat, show
+
+MOST_PUBLISHED = 3
+_ANSWERS: dict[str, str] = {
+    "pass": "PASS", "fail": "FAIL", "crash": "it would have crashed",
+    "not_applicable": "nothing: the log is of neither MaxText nor Megatron",
+}  # fmt: skip
+
+
+def published_results(report: RunReport) -> Section | None:
+    """The nearest published results, with what differs from them: never a bar unless that was asked for."""
+    if report.metrics is None or report.spec is None or report.rehearsal:
+        return None
+    speed = report.metrics.performance
+    ours = speed.estimates.get("tokens_per_second_per_device")
+    if ours is None or speed.num_devices is None:
+        return None
+    found = published.nearest(
+        report.spec,
+        num_devices=speed.num_devices,
+        device=speed.device,
+        convention=speed.convention,
+        limit=MOST_PUBLISHED,
+    )
+    rows = []
+    for result in found:
+        expected = result.equivalent_tokens_per_second_per_device
+        told = ", ".join(f"{d.aspect} ({d.published}, yours {d.yours})" for d in result.differences)
+        of = result.result
+        what = f"{of.num_devices:,} {of.device}, {of.precision}, {of.framework}"
+        rows.append((show(expected), f"{ours.value / expected:.1%}", what, told or "nothing that it states"))
+    counted = ", ".join(sorted({result.convention for result in found if not result.same_work})).replace("_", "-")
+    other_work = f"Where a token is other work, it is the rate of the same FLOP/s here, counted {counted}."
+    sources = "; ".join(dict.fromkeys(result.result.source for result in found))
+    return Section(
+        key="published",
+        title="Beside published tokens/s per device",
+        columns=("Published", "Yours", "For", "Differs in"),
+        rows=tuple(rows),
+        numbers=("Published", "Yours"),
+        notes=(*([other_work] if counted else []), *([f"Published by {sources}."] if sources else [])),
+    )
+
+
+def cvs_answer(report: RunReport) -> Section | None:
+    """What ROCm CVS would have said, and which of it is right."""
+    answer = report.cvs
+    if answer is None:
+        return None
+    rows = [
+        (finding.says, "right" if finding.right else "wrong", finding.why, f"{finding.line}" if finding.line else "")
+        for finding in answer.complaints
+    ]
+    rows += [(f"silent: {finding.says}", "wrong", finding.why, "") for finding in answer.silences]
+    checks = [check for axis in report.verdict.axes.values() for check in axis.checks] if report.verdict else []
+    rows += [(f"silent: {check.title}", "wrong", why, "") for check, why in cvs_compat.unseen(answer, checks)]
+    times = f", with {answer.num_complaints} complaints" if answer.num_complaints > 1 else ""
+    return Section(
+        key="cvs",
+        title="What CVS would have said",
+        columns=("CVS", "That is", "Because", "Line"),
+        rows=tuple(rows),
+        numbers=("Line",),
+        notes=(f"Its verdict: {_ANSWERS.get(answer.verdict, answer.verdict)}{times}.",),
+    )
