@@ -47,8 +47,8 @@ _ARGUMENTS = {
 }
 _ARGUMENT = re.compile(
     r"(?<![\w.-])(?:"
-    + "|".join(rf"{argument} \.{{2,}}:? ?(?!None\b)(?P<{fact}>[\w.]+?)" for argument, fact in _ARGUMENTS.items())
-    + r")(?:\.{4,}\w+)?\s*$"  # NeoX says behind it whether it is the default
+    + "|".join(rf"{name} \.{{2,60}}:? ?(?!None\b)(?P<{fact}>\w[\w.]{{0,60}}?)" for name, fact in _ARGUMENTS.items())
+    + r")(?:\.{4,60}\w{1,20})?\s*$"  # NeoX says behind it whether it is the default
 )
 
 # A launcher or a scheduler that starts the program again; after them, the next step belongs to a new attempt.
@@ -79,7 +79,7 @@ FAMILY = Family(
     head=re.compile(r"\biteration\s+(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*\|"),
     # The loss, or what stands behind the place where it is left out.
     whole=re.compile(r"\b(?:(?:lm_)?loss|loss scale|grad[ _]norm|number of \w+ iterations):[^|]*\|"),
-    pair=re.compile(r"([^|:]+):([^|]*)\|"),  # a value that no bar follows may be cut
+    pair=re.compile(r"(?<=\|)([^|:]+):([^|]*)\|"),  # a value that no bar follows may be cut
     fields={
         "elapsed time per iteration (ms)": Field(name="seconds", per=1000),
         "elapsed time per iteration (s)": Field(name="seconds"),

@@ -14,6 +14,7 @@ from seatrial.logs.numbers import find_time, quantity, seconds_since_epoch
 from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
 
+MAX_SAID = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_SHAPES = 4  # a program has one or two
 MAX_INNOCENT, LONGEST_INNOCENT = 20_000, 4000  # shapes, characters
 MAX_IN_VAIN = 32  # shapes learnt from one line after the other
@@ -226,7 +227,7 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
     """The step lines in a line: more than one where prints are glued."""
     heads = list(family.head.finditer(text))
     for n, head in enumerate(heads):
-        end = heads[n + 1].start() if n + 1 < len(heads) else len(text)
+        end = min(heads[n + 1].start() if n + 1 < len(heads) else len(text), head.end() + MAX_SAID)
         if family.whole and not family.whole.search(text, head.end(), end):
             continue
         groups = head.groupdict()

@@ -19,10 +19,12 @@ from seatrial.logs.numbers import quantity
 # Values that hardly ever change from line to line are part of the literal text, until they do.
 SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
 
-_TOKENS = re.compile(r"(\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them, and wide blanks
-_VALUE = "([^ ,|]+)"
+_TOKENS = re.compile(r"((?<![^\W\d])\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them; wide blanks
+_RUNS = re.compile(r"(\d+|\s{2,})")
+_VALUE = "([^ ,|_]+)"
 _THOUSANDS = "([^ |]+)"
-_TIME = r"([^ ]+ [^ ,|\]]+(?:,\d+)?)"
+_WHOLE = "([0-9]+)"
+_NUMBER = "[0-9][^ |]*"
 
 Read = Callable[[str], Any]
 
@@ -59,18 +61,24 @@ def learn(
     spans = sorted(span for span in reading.spans if span[2] not in constant)
     spans = sorted([*spans, *((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)])
     kept = sorted(span for span in reading.spans if span[2] in constant)
-    pattern, position = [""], 0
-    for start, end, name, _ in sorted([*spans, *kept]):
+    pattern, position, behind_head = [""], 0, False
+    for start, end, name, field in sorted([*spans, *kept], key=lambda span: span[:2]):
         if start < position:
             return None
-        value = re.escape(line[start:end]) if name in constant else _TIME if name == "time" else _VALUE
-        if value is _VALUE and not line[end:].strip():
+        value = re.escape(line[start:end]) if name in constant else _WHOLE if field is None else _VALUE
+        if name == "time":
+            value = "(" + re.sub(r"\d", "[0-9]", re.escape(line[start:end])) + ")"
+        elif value is _VALUE and not line[end:].strip():
             value = _last(line[start:end])
         elif value is _VALUE and "," in line[start:end]:
             value = _THOUSANDS
-        pattern += [_blind(line[position:start]), value]
+        pattern += [_blind(line[position:start], _TOKENS if behind_head else _RUNS), value]
+        behind_head |= name == "step"
         position = end
-    pattern.append(_blind(line[position:].rstrip()) + r"\s*")
+    rest = _blind(line[position:].rstrip(), _TOKENS)
+    if rest.endswith(_NUMBER):  # it may have been cut before its unit
+        rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
+    pattern.append(rest + r"\s*")
     read = {
         name: (n, _reader(line[start:end], name, field), field.per if field else 1.0)
         for n, (start, end, name, field) in enumerate(spans)
@@ -120,11 +128,15 @@ def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read, floa
     return made
 
 
-def _blind(text: str) -> str:
-    """The text as a pattern: any number where it has one, any number of blanks where it has several."""
+def _blind(text: str, tokens: re.Pattern[str]) -> str:
+    """The text as a pattern: any number where it has one, any number of blanks where it has several.
+
+    In what stands before a step, a number is digits and nothing else: all of it says who printed the line, and when.
+    """
+    number = "[0-9]+" if tokens is _RUNS else _NUMBER
     return "".join(
-        re.escape(piece) if n % 2 == 0 else " +" if piece.isspace() else "[^ |]+"
-        for n, piece in enumerate(_TOKENS.split(text))
+        re.escape(piece) if n % 2 == 0 else " +" if piece.isspace() else number
+        for n, piece in enumerate(tokens.split(text))
     )
 
 
