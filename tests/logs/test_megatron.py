@@ -249,3 +249,14 @@ def test_arguments_are_facts(line: str, of: Callable[[RunStarted], object], expe
     (started,) = [event for event in _parse(line, _line(1)) if isinstance(event, RunStarted)]
     assert of(started) == expected
     assert started.planned_steps == 10  # the step line's own total
+
+
+def test_time_does_not_count_while_the_batch_grows() -> None:
+    arguments = (
+        "  global_batch_size ............................... 64",
+        "  rampup_batch_size ............................... ['16', '16', '96']",
+    )
+    sizes = (16, 32, 32, 48, 64, 64)
+    lines = [_line(n + 1).replace("lm loss", f"global batch size: {size} | lm loss") for n, size in enumerate(sizes)]
+    assert [step.phase for step in steps(logs.parse([*arguments, *lines]))] == ["batch_rampup"] * 4 + [""] * 2
+    assert {step.phase for step in steps(logs.parse([arguments[0], *lines]))} == {""}

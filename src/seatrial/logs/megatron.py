@@ -47,7 +47,10 @@ _ARGUMENTS = {
 }
 _ARGUMENT = re.compile(
     r"(?<![\w.-])(?:"
-    + "|".join(rf"{name} \.{{2,60}}:? ?(?!None\b)(?P<{fact}>\w[\w.]{{0,60}}?)" for name, fact in _ARGUMENTS.items())
+    + "|".join(
+        rf"{name} \.{{2,60}}:? ?(?!None\b)(?P<{fact}>\w[\w.]{{0,60}}?|\[[^\]]{{1,60}}\])"
+        for name, fact in _ARGUMENTS.items()
+    )
     + r")(?:\.{4,60}\w{1,20})?\s*$"  # NeoX says behind it whether it is the default
 )
 

@@ -41,14 +41,15 @@ class Stream:
         self._last = -1  # step of this attempt; -1 before the first
         self._total: int | None = None
         self._begins = True  # the next step is the first of an attempt
+        self._full_batch: float | None = None  # that the batches grow up to
         self._ended = False
         self._eval_loss: float | None = None
         self._facts: dict[str, Any] = {}
         self._figures: dict[str, float] = {}
         self._summary: dict[str, Any] = {}
         self._checkpoint: tuple[str, int, bool] | None = None  # the last one, and whether its time was told
-        # The last few lines: (step, seconds, loss) at step modulo their number.
-        self._recent: list[tuple[int, float | None, float | None] | None] = [None] * RANKS_APART
+        # The fields of the last few steps, at the step modulo their number.
+        self._recent: list[Mapping[str, Any] | None] = [None] * RANKS_APART
 
     @property
     def reports(self) -> bool:
@@ -68,7 +69,14 @@ class Stream:
 
         There is no event for a line that only repeats what another rank has said.
         """
-        step, seconds, loss = fields["step"], fields["seconds"], fields["loss"]
+        step = fields["step"]
+        if step > self._last and not (self._begins or self._figures or self._ended or self._full_batch):
+            if time is not None and (total is None or total == self._total):  # as almost always
+                fields["wall_time"] = fields["monotonic_time"] = self.wall_time = time
+                self._last = step
+                self._recent[step % RANKS_APART] = fields
+                return (trusted(Step, fields),)
+        seconds, loss = fields["seconds"], fields["loss"]
         begins = self._begins or (total != self._total and total is not None and self._total is not None)
         if step <= self._last and not begins:
             if self._is_copy(step, seconds, loss):
@@ -83,12 +91,14 @@ class Stream:
         fields["wall_time"] = fields["monotonic_time"] = self.wall_time
         if self._figures:
             self._add_figures(fields)
-        event = trusted(Step, fields)
         started = self._start(family, total, timed=time is not None) if begins else None
+        if self._full_batch is not None and fields["reported"].get("global_batch_size", math.inf) < self._full_batch:
+            fields["phase"] = "batch_rampup"
+        event = trusted(Step, fields)
         if total is not None:
             self._total = total
         self._last, self._ended = step, False
-        self._recent[step % RANKS_APART] = (step, seconds, loss)
+        self._recent[step % RANKS_APART] = fields
         return (started, event) if started else (event,)
 
     def _hear_others(self) -> None:
@@ -188,10 +198,10 @@ class Stream:
 
     def _is_copy(self, step: int, seconds: float | None, loss: float | None) -> bool:
         """Whether the line repeats a recent one: another rank prints it too, or a doubled print."""
-        of_step, said_seconds, said_loss = self._recent[step % RANKS_APART] or (None, None, None)
-        if step != of_step or not _same(said_loss, loss):
+        said = self._recent[step % RANKS_APART]
+        if said is None or step != said["step"] or not _same(said["loss"], loss):
             return False
-        return _same(said_seconds, seconds) or loss is not None
+        return _same(said["seconds"], seconds) or loss is not None
 
     def _start(self, family: Family, total: int | None, *, timed: bool) -> RunStarted:
         self._family, self._begins, self._total = family, False, total
@@ -205,6 +215,7 @@ class Stream:
         if total is not None:
             own["planned_steps"] = total + 1 if family.last_is_total else total
         sequence, batch = facts.get("sequence_length"), facts.get("global_batch_size")
+        self._full_batch = batch if facts.get("rampup_batch_size") else None
         if own.get("tokens_per_step") is None and sequence and batch:
             own["tokens_per_step"] = sequence * batch
         facts |= {
