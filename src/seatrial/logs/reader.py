@@ -16,7 +16,7 @@ from seatrial.logs.stream import Stream
 
 MAX_SAID = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_SHAPES = 4  # a program has one or two
-MAX_INNOCENT, LONGEST_INNOCENT = 20_000, 4000  # shapes, characters
+MAX_KINDS, LONGEST_KIND = 20_000, 4000  # shapes of lines, characters of one
 MAX_IN_VAIN = 32  # shapes learnt from one line after the other
 
 Remark = tuple[Note, Mapping[str, Any], float | None]  # what it says, and when
@@ -46,7 +46,7 @@ class Reader:
         words += [(note.literal,) for note in self._notes]
         words += [(word,) for family in families for word in family.other_words]
         self._words = [tuple(map(shape_of, each)) for each in words]
-        self._innocent: set[bytes] = set()  # shapes of lines that say nothing, most of any log
+        self._innocent: dict[bytes, bool] = {}  # whether lines of this shape say nothing, as most of any log do
         self._told = False  # whether there was a fault since the last step
         self._number = 0
 
@@ -72,13 +72,15 @@ class Reader:
                     self._progressed()
                 return stream.step(family, fields, shape.total, time)
         kind = shape_of(line)
-        if kind in self._innocent:
-            if not self._faults.is_waiting:
-                return ()
-        elif len(kind) < LONGEST_INNOCENT and self._is_innocent(kind):
-            if len(self._innocent) > MAX_INNOCENT:
-                self._innocent.clear()
-            self._innocent.add(kind)
+        innocent = self._innocent.get(kind)
+        if innocent is None:
+            innocent = self._is_innocent(kind)
+            if len(kind) < LONGEST_KIND:
+                if len(self._innocent) > MAX_KINDS:
+                    self._innocent.clear()
+                self._innocent[kind] = innocent
+        if innocent and not self._faults.is_waiting:
+            return ()
         return [event for text in split_lines((line,)) for event in self._read(text)]
 
     def _is_innocent(self, kind: bytes) -> bool:

@@ -70,12 +70,12 @@ class Stream:
         There is no event for a line that only repeats what another rank has said.
         """
         step = fields["step"]
-        if step > self._last and not (self._begins or self._figures or self._ended or self._full_batch):
-            if time is not None and (total is None or total == self._total):  # as almost always
-                fields["wall_time"] = fields["monotonic_time"] = self.wall_time = time
-                self._last = step
-                self._recent[step % RANKS_APART] = fields
-                return (trusted(Step, fields),)
+        usual = not (self._begins or self._figures or self._ended or self._full_batch)
+        if usual and step > self._last and time is not None and (total is None or total == self._total):
+            fields["wall_time"] = fields["monotonic_time"] = self.wall_time = time
+            self._last = step
+            self._recent[step % RANKS_APART] = fields
+            return (trusted(Step, fields),)
         seconds, loss = fields["seconds"], fields["loss"]
         begins = self._begins or (total != self._total and total is not None and self._total is not None)
         if step <= self._last and not begins:
