@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -66,6 +67,20 @@ def _load(config: Path, overrides: list[str] | None, *, action: str, model: str 
     from seatrial.dialects import load
 
     return lint(load(config, overrides or (), action=action, model=model, gpu=gpu), action=action)
+
+
+def _load_bars(config: Path, overrides: list[str], *, model: str | None, gpu: str | None) -> Any:
+    """What a log is held against: every word of it has to be understood, but it need not be able to run here."""
+    from seatrial.check import lint
+    from seatrial.dialects import load
+
+    read = load(config, overrides, action="judge", model=model, gpu=gpu)
+    _refuse(read)
+    found = (
+        replace(problem, severity="warning") if problem.severity == "error" else problem
+        for problem in lint(read, action="judge").problems
+    )
+    return replace(read, problems=tuple(found))
 
 
 def _refuse(resolved: Any) -> None:
@@ -208,16 +223,20 @@ def judge(
     from seatrial.judging import Options, judge_logs, judge_run, options_of, run_directory_in, sort_arguments
     from seatrial.report.problems import warn
 
-    paths, overrides = sort_arguments(what)
+    paths, overrides = sort_arguments(what, against)
     options: Options = options_of(policy=policy, convention=convention, published=published)
     as_json = output is Format.json
     if run_dir := run_directory_in(paths):
+        if against:
+            why, fix = (
+                f"{run_dir} holds the configuration that it is judged by",
+                "leave --against away, or judge the log",
+            )
+            raise InputError.single("run-directory", "--against", why, fix)
         text, verdict = judge_run(run_dir, options, as_json=as_json)
     else:
-        resolved = _load(against, overrides, action="judge", model=model, gpu=gpu) if against else None
+        resolved = _load_bars(against, overrides, model=model, gpu=gpu) if against else None
         if resolved:
-            if resolved.spec is None:
-                raise InputError(resolved.problems)
             warn(resolved.problems)
         text, verdict = judge_logs(
             paths,

@@ -58,9 +58,15 @@ def _fraction(text: str | None) -> float | None:
     return value
 
 
-def sort_arguments(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """(logs or run directory, overrides): key=value is an override, unless a file is called so."""
+def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list[Path], list[str]]:
+    """(logs or run directory, overrides): key=value is an override, unless a file is called so.
+
+    Raises InputError for overrides of nothing.
+    """
     overrides = [text for text in arguments if "=" in text and not Path(text).exists()]
+    if overrides and against is None:
+        why = "it is no file, and there is no configuration that it could override"
+        raise InputError.single("no-such-log", overrides[0], why, "name a log, or the configuration: --against FILE")
     return [Path(text) for text in arguments if text not in overrides], overrides
 
 
