@@ -9,8 +9,8 @@ known whether the run is still good. Three figures come out, and the first has t
   named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence
   false alarm   a good run, or one whose log is only decorated, that is not passed
 
-`--all` makes every mutation of every family instead of 200, `--show` prints the right answers too. The log of a wrong
-one is kept. Each goes through a file and `logs.read`, as it does for `seatrial judge`.
+`--all` makes every mutation of every family, plain and decorated, instead of 200 of them; `--show` prints the right
+answers too. The log of a wrong one is kept. Each goes through a file and `logs.read`, as it does for `seatrial judge`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import made_logs as made
 import record
-from log_mutations import LOG_MUTATIONS, unchanged
+from log_mutations import DECORATIONS, LOG_MUTATIONS, decorated, unchanged
 from made_logs import Family
 from mutation import Mutant, Mutation
 from run_mutations import RUN_MUTATIONS
@@ -96,7 +96,9 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     rng = random.Random(seed)
     tally, results = Tally(), []
     families = list(made.FAMILIES.values())
-    every = [(mutation, family) for mutation in (*LOG_MUTATIONS, *RUN_MUTATIONS) for family in families]
+    single = (*LOG_MUTATIONS, *RUN_MUTATIONS)
+    double = [decorated(mutation, rng.choice(DECORATIONS)) for mutation in single]
+    every = [(mutation, family) for mutation in (*single, *double) for family in families]
     chosen = every if everything else rng.sample(every, MUTATIONS)
     plan: list[tuple[Mutation, Family]] = [*((unchanged, family) for family in families), *chosen]
     with tempfile.TemporaryDirectory() as folder:

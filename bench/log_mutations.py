@@ -28,7 +28,9 @@ def truncated(family: Family, course: Course, rng: random.Random) -> Mutant:
 def truncated_early(family: Family, course: Course, rng: random.Random) -> Mutant:
     lines = log_of(family, course)
     first = next(index for index, line in enumerate(lines) if line.kind == "step")
-    return Mutant(lines=lines[: rng.randrange(1, max(2, first))], truth="bad", named=r"[Nn]o(ne| step)|before the first step")
+    return Mutant(
+        lines=lines[: rng.randrange(1, max(2, first))], truth="bad", named=r"[Nn]o(ne| step)|before the first step"
+    )
 
 
 def steps_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -176,7 +178,7 @@ def no_marker(family: Family, course: Course, rng: random.Random) -> Mutant:
 def benign_words(family: Family, course: Course, rng: random.Random) -> Mutant:
     lines = log_of(family, course)
     for text in _BENIGN:
-        lines.insert(rng.randrange(1, len(lines) - 4), Line(text=text))
+        lines.insert(rng.randrange(1, max(2, len(lines) - 4)), Line(text=text))
     return good(lines)
 
 
@@ -261,6 +263,25 @@ def second_node_stops(family: Family, course: Course, rng: random.Random) -> Mut
         truth="bad",
         named=r"equally far|got to|breaks off|last step|rank 1",
     )
+
+
+# Changes that leave every line's meaning, and so can be made to the log of any run.
+DECORATIONS: tuple[Mutation, ...] = (
+    noise_added, doubled, interleaved, garbage, carriage_returns, progress_bar, coloured, prefixed, benign_words,
+    endless_lines,
+)  # fmt: skip
+
+
+def decorated(mutation: Mutation, decoration: Mutation) -> Mutation:
+    """First something happens to the run or to its log, and then the log is decorated."""
+
+    def both(family: Family, course: Course, rng: random.Random) -> Mutant:
+        first = mutation(family, course, rng)
+        second = decoration(replace(family, write=lambda _, __: iter(first.lines)), course, rng)
+        return replace(first, lines=second.lines, glue=second.glue)
+
+    both.__name__ = f"{mutation.__name__} + {decoration.__name__}"
+    return both
 
 
 LOG_MUTATIONS: tuple[Mutation, ...] = (
