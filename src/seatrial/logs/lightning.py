@@ -34,8 +34,8 @@ FIELDS: Mapping[str, Field] = {
     "throughput": Field(name="samples_per_second_total"),
 }
 
-_PAIR = re.compile(rf"([^|:]+): ({NUMBER})(?=\s*(?:\||$))", re.IGNORECASE)
-_LINE = re.compile(r"Training epoch \d+, iteration (?P<n>\d+)/(?P<total>\d+)\s*\|(?P<pairs>.*)")
+_PAIR = re.compile(rf"([^|:]{{1,60}}): ({NUMBER})(?=\s*(?:\||$))", re.IGNORECASE)
+_LINE = re.compile(r"Training epoch \d+, iteration (?P<n>\d+)/(?P<total>\d+)\s*\|(?P<pairs>.{0,2000})")
 _BAR = re.compile(
     r"Epoch (?P<epoch>\d+):.{0,300}?(?P<n>\d+)(?:/(?P<of>\d+|\?))?(?:it)? "
     r"\[(?P<inside>[^\[\]]{0,2000}(?:reduced_train_loss|global_step)=[^\[\]]{0,2000})\]"
@@ -101,7 +101,7 @@ FAMILY = Family(
     # Any other line goes to `other`: one that says "global_step" and means another step, or repeats a validation.
     head=re.compile(
         r"Training epoch \d+, iteration (?P<step>\d+)/(?P<total>\d+)\s*\|"
-        r"(?!.*(?:\bval_loss: |\bglobal_step: (?!(?P=step)\s*(?:\||$))))"
+        r"(?!.{0,2000}(?:\bval_loss: |\bglobal_step: (?!(?P=step)\s*(?:\||$))))"
     ),
     pair=_PAIR,
     fields=FIELDS,

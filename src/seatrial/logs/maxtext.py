@@ -74,7 +74,7 @@ def _checkpoint(literal: str, pattern: str, action: str = "save") -> Note:
     return Note(means="checkpoint", action=action, literal=literal, pattern=re.compile(pattern))
 
 
-_SECONDS_AT = rf" (?P<seconds>{NUMBER}) seconds[^@]{{0,80}}@ \S*?/(?P<step>\d+)(?:/\S*)?\.?\s*$"
+_SECONDS_AT = rf" (?P<seconds>{NUMBER}) seconds[^@]{{0,80}}@ \S{{1,400}}?/(?P<step>\d+)(?:/\S{{0,200}})?\.?\s*$"
 
 FAMILY = Family(
     name="maxtext",
@@ -83,7 +83,7 @@ FAMILY = Family(
         r"(?P<batch_rampup>\[Rampup Batch Size Phase\],? )?(?<![A-Za-z])completed "
         r"(?P<profiler>profiler activation/deactivation )?step: (?P<step>\d+)(?=,)"
     ),
-    pair=re.compile(rf"((?:raw_)?grad_norm(?==)|[A-Za-z_][\w /]*?(?=:))[:=] ?({_VALUE})", re.IGNORECASE),
+    pair=re.compile(rf"((?:raw_)?grad_norm(?==)|\b[A-Za-z_][\w /]{{0,40}}?(?=:))[:=] ?({_VALUE})", re.IGNORECASE),
     fields={
         "seconds": Field(name="seconds"),
         "TFLOP/s/device": _TFLOPS,
