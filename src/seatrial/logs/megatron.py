@@ -138,7 +138,7 @@ FAMILY = Family(
         Note(
             means="start",
             literal=" arguments ---",
-            pattern=re.compile(r"-{8,} (?:[\w-]+ )?arguments -{8,}"),
+            pattern=re.compile(r"-{8} (?:[\w-]{1,30} )?arguments -{8}"),
         ),
         Note(
             means="start",
@@ -174,7 +174,7 @@ FAMILY = Family(
             means="figures",
             literal="memory (MB) |",
             pattern=re.compile(
-                rf"iterations\) memory \(MB\) \|.*?\bmax (?:reserved|cached): (?P<memory_bytes>{NUMBER})"
+                rf"iterations\) memory \(MB\) \|.{{0,300}}?\bmax (?:reserved|cached): (?P<memory_bytes>{NUMBER})"
             ),
             per=1 / MEBIBYTE,
         ),
@@ -182,14 +182,14 @@ FAMILY = Family(
             means="figures",
             literal="memory (MB) |",  # of 2020
             pattern=re.compile(
-                rf"\d iterations memory \(MB\) \|.*?\bmax (?:reserved|cached): (?P<memory_bytes>{NUMBER})"
+                rf"\d iterations memory \(MB\) \|.{{0,300}}?\bmax (?:reserved|cached): (?P<memory_bytes>{NUMBER})"
             ),
             per=1 / MEBIBYTE,
         ),
         Note(
             means="figures",
             literal="memory (GB) |",
-            pattern=re.compile(rf"memory \(GB\) \|.*?\bmem-max-reserved-gigabytes: (?P<memory_bytes>{NUMBER})"),
+            pattern=re.compile(rf"memory \(GB\) \|.{{0,300}}?\bmem-max-reserved-gigabytes: (?P<memory_bytes>{NUMBER})"),
             per=1 / GIGABYTE,
         ),
         Note(
