@@ -55,22 +55,22 @@ class Reader:
         self._number += 1
         if "\x1b" in line:
             line = without_codes(line)
-        for shape, family, stream in self._shapes:
-            if found := shape.match(line):
+        for (match, read, total, time_at, rank_at), family, stream in self._shapes:
+            if found := match(line):
                 groups = found.groups()
                 try:
-                    fields = shape.read(groups)
+                    fields = read(groups)
                 except ValueError:
                     break
-                time = None if shape.time is None else seconds_since_epoch(groups[shape.time])
-                if shape.rank is not None:
-                    if (other := self._streams.get(int(groups[shape.rank]))) is None:
+                if rank_at is not None:
+                    if (other := self._streams.get(int(groups[rank_at]))) is None:
                         break
                     stream = other
                     fields["process"] = stream.process
                 if self._told:
                     self._progressed()
-                return stream.step(family, fields, shape.total, time)
+                time = None if time_at is None else seconds_since_epoch(groups[time_at])
+                return stream.step(family, fields, total, time)
         kind = shape_of(line)
         innocent = self._innocent.get(kind)
         if innocent is None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.logs.grammar import Field, Reading
 from seatrial.logs.numbers import quantity
@@ -29,8 +28,7 @@ _NUMBER = "[0-9][^ |]*"
 Read = Callable[[str], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """`match` takes a whole line; `read` makes the fields of a step of its groups.
 
     `read` raises ValueError where a value is odd: the tables have to read that line.
