@@ -230,7 +230,7 @@ def judge(
         if against:
             why, fix = (
                 f"{run_dir} holds the configuration that it is judged by",
-                "leave --against away, or judge the log",
+                "leave it away, or judge the log",
             )
             raise InputError.single("run-directory", "--against", why, fix)
         text, verdict = judge_run(run_dir, options, as_json=as_json)

@@ -238,3 +238,15 @@ class TestFilesOfOneRun:
         with gzip.open(tmp_path / "rank0.log.gz", "wt") as file:
             file.write("\n".join(map(line, range(1, 5))))
         assert [event.step for event in steps(logs.read([tmp_path]))] == [1, 2, 3, 4]
+
+    def test_files_are_read_by_their_bytes_whatever_their_name(self, tmp_path: Path) -> None:
+        text = "\n".join(map(line, range(1, 2001))) + "\n"
+        packed = gzip.compress(text.encode())
+        for name, content, last in (
+            ("a.log", packed, 2000),
+            ("b.log", text.encode("utf-16"), 2000),
+            ("c.log.gz", text.encode(), 2000),
+            ("d.log.gz", packed[: len(packed) // 2], 800),  # cut: what is there counts
+        ):
+            (tmp_path / name).write_bytes(content)
+            assert last <= steps(logs.read([tmp_path / name]))[-1].step <= 2000, name

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, BinaryIO, TextIO
 
 from seatrial.logs.numbers import CUT
 
@@ -76,11 +78,37 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _open(path: Path) -> AbstractContextManager[TextIO]:
+    """The text of a file, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
     if str(path) == "-":
         return nullcontext(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline=None))
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", errors="replace", newline=None))
-    return path.open(encoding="utf-8", errors="replace", newline=None)
+    file = path.open("rb")
+    if file.peek(2)[:2] == b"\x1f\x8b":
+        file = BufferedReader(_Unzipped(file))
+    is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return TextIOWrapper(file, encoding="utf-16" if is_wide else "utf-8", errors="replace", newline=None)
+
+
+class _Unzipped(RawIOBase):
+    """What a compressed file holds, as far as it is there: one that was cut just ends."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._unzipped = gzip.GzipFile(fileobj=file)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._unzipped.read1(len(buffer))
+        except (EOFError, zlib.error):
+            return 0
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def shortened(line: str) -> str:
