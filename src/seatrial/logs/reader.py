@@ -108,7 +108,8 @@ class Reader:
             if all(anchor in text for anchor in family.anchors)
             for reading in _readings(family, text)
         ]
-        teaches = text is line and len(readings) == 1 and not said  # a line with more in it is no model for others
+        # A line with more in it is no model for others, nor is one that takes long to make a pattern of.
+        teaches = text is line and len(readings) == 1 and not said and len(line) < LONGEST_KIND
         for family, reading in readings:
             while said and said[0][0] < reading.spans[0][0]:  # glued together, the order counts
                 events += self._note(*said.pop(0)[1], text, prefix)
