@@ -2,7 +2,7 @@
 
     python bench/judge_mutations.py [SEED] [--all] [--show]
 
-Good runs of eight families of logs are made (`made_logs`), and each of 200 mutations changes one: by construction it is
+Good runs of nine families of logs are made (`made_logs`), and each of 200 mutations changes one: by construction it is
 known whether the run is still good. Three figures come out, and the first has to be 0:
 
   false PASS    a bad run that is passed

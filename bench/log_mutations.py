@@ -275,6 +275,9 @@ DECORATIONS: tuple[Mutation, ...] = (
 def decorated(mutation: Mutation, decoration: Mutation) -> Mutation:
     """First something happens to the run or to its log, and then the log is decorated."""
 
+    if decoration is prefixed and "interleaved" in mutation.__name__:  # its lines say already who prints them
+        decoration = coloured
+
     def both(family: Family, course: Course, rng: random.Random) -> Mutant:
         first = mutation(family, course, rng)
         second = decoration(replace(family, write=lambda _, __: iter(first.lines)), course, rng)

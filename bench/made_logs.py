@@ -1,4 +1,4 @@
-"""Logs of runs that never happened, in the grammar of eight frameworks, with the noise of real ones.
+"""Logs of runs that never happened, in the grammar of nine frameworks and versions, with the noise of real ones.
 
 A `Course` is what happened, step by step; a family writes it down as `Line`s, which remember what they say. So a change
 can be made to the run (slower, NaN) or to the record of it (lines lost, doubled), and what is right is known.
@@ -197,18 +197,40 @@ def _maxtext(course: Course, rng: random.Random) -> Iterator[Line]:
     yield Line(text=f" Total TFLOPs: {_tflop(course):.2f} ", kind="setup")
     yield Line(text=logged("number parameters: 8.030 billion", start), kind="setup")
     for step, seconds, loss, _, clock in _walk(course):
-        if step == course.first + 1:
-            seconds = 0.011  # the device has not been waited for
-        value = loss if loss is not None else math.nan
-        text = (
-            f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {_tflop(course) / seconds:.3f}, "
-            f"Tokens/s/device: {_tokens(course) / seconds:.3f}, total_weights: {course.batch * 8192}, "
-            f"loss: {_number(value, '.3f')}, lm_loss: {_number(value, '.3f')}, "
-            f"perplexity: {_number(math.exp(value) if value < 300 else math.inf, '.3f')}"
-        )
+        value = math.nan if loss is None else loss
+        perplexity = math.exp(value) if value < 300 else math.inf if value >= 300 else math.nan
+        more = f", lm_loss: {_number(value, '.3f')}, perplexity: {_number(perplexity, '.3f')}"
+        text = _maxtext_line(course, step, seconds, value) + more
         yield Line(text=logged(text, clock), kind="step", step=step)
         if step in course.saves:
             yield Line(text=logged(f"Saved a checkpoint at step {step}.", clock, "checkpointing.py:412"))
+        yield from _noise(rng, 2)
+    if course.ends:
+        yield Line(text="I0921 23:00:00.000000 139 distributed.cc:80] Distributed task shutdown result: OK", kind="end")
+
+
+def _maxtext_line(course: Course, step: int, seconds: float, loss: float) -> str:
+    if step == course.first + 1:
+        seconds = 0.011  # the device has not been waited for
+    return (
+        f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {_tflop(course) / seconds:.3f}, "
+        f"Tokens/s/device: {_tokens(course) / seconds:.3f}, total_weights: {course.batch * 8192}, "
+        f"loss: {_number(loss, '.3f')}"
+    )
+
+
+def _maxtext_print(course: Course, rng: random.Random) -> Iterator[Line]:
+    """Before 2026: plain prints, and no time anywhere."""
+    yield Line(text=f"Num_devices: {DEVICES}, shape (1, 2, 8, 1)", kind="setup")
+    yield Line(text=f"Config param steps: {course.planned}", kind="setup")
+    yield from _noise(rng, 12)
+    if course.first:
+        yield Line(text=f"restoring from this run's directory step {course.first - 1}", kind="setup")
+    for step, seconds, loss, _, _ in _walk(course):
+        text = _maxtext_line(course, step, seconds, math.nan if loss is None else loss)
+        yield Line(text=text, kind="step", step=step)
+        if step in course.saves:
+            yield Line(text=f"saved a checkpoint at step {step}")
         yield from _noise(rng, 2)
     if course.ends:
         yield Line(text="I0921 23:00:00.000000 139 distributed.cc:80] Distributed task shutdown result: OK", kind="end")
@@ -400,6 +422,7 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family(name="maxtext", write=_maxtext, has_grad_norm=False, prints_total=False, counts_from=0),
+        Family(name="maxtext-print", write=_maxtext_print, has_grad_norm=False, prints_total=False, counts_from=0),
         Family(name="megatron", write=_FULL, omits_nan_loss=True),
         Family(name="megatron-plain", write=_PLAIN, omits_nan_loss=True),
         Family(name="rocm", write=_rocm, omits_nan_loss=True),
