@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seatrial import logs
 from seatrial.events import Event, RunEnded, RunStarted, Step
 from seatrial.logs import lines, numbers, reader
-from seatrial.logs.lines import read_lines, read_prefix, split_lines, without_codes
+from seatrial.logs.lines import read_lines, read_prefix, split_line, without_codes
 
 
 def line(step: int, total: int = 50, *, loss: str = "2.5", seconds: float = 1.0, at: str = "") -> str:
@@ -113,9 +113,18 @@ def test_prefixes_of_launchers_are_read_and_taken_off(prefix: str, rank: int | N
 
 def test_colours_titles_and_carriage_returns_are_no_text() -> None:
     assert without_codes("\x1b[31mstep:\x1b[0m \x1b]0;title\x07 4") == "step:  4"
-    assert list(split_lines(["a\rb\r\n", "c\n"])) == ["a", "b", "c"]
+    assert [split_line("a\rb\r\n"), split_line("c\n"), split_line("\rd")] == [["a", "\rb"], ["c"], ["\rd"]]
     coloured = "\x1b[32m" + line(1).replace("lm loss", "\x1b[1mlm loss") + "\x1b[0m"
     assert [event.loss for event in steps(parse([coloured + "\r" + line(2)]))] == [2.5, 2.5]
+
+
+def test_what_stands_before_a_progress_bar_stands_before_all_of_its_line(tmp_path: Path) -> None:
+    log = f"1:  7%|█\r 31%|███\r{line(1)}\n0: {line(1)}\r\n1: {line(2)}\n"
+    (tmp_path / "log.txt").write_bytes(log.encode())
+    for events in (logs.parse(read_lines(tmp_path / "log.txt")), logs.parse(log.splitlines(keepends=True))):
+        assert [(event.process, event.step) for event in steps(events)][-2:] == [(0, 1), (1, 2)]
+    read = logs.parse(read_lines(tmp_path / "log.txt"))
+    assert [(event.process, event.step) for event in steps(read)] == [(1, 1), (0, 1), (1, 2)]
 
 
 def test_a_line_of_a_megabyte_is_shortened_and_the_next_is_read(tmp_path: Path) -> None:

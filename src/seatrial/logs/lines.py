@@ -7,7 +7,7 @@ import gzip
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase, TextIOWrapper
@@ -58,14 +58,18 @@ NO_PREFIX = Prefix()
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a file ("-": the standard input) without their ends; a carriage return is one. Raises OSError.
+    """The lines of a file ("-": the standard input) without their ends. Raises OSError.
 
-    Never holds more than a chunk and a line; whatever is not UTF-8 is replaced. Where the file ends in a number without
-    an end of line, the number may have been cut: `CUT` stands behind it.
+    A carriage return ends a line too, and the next one begins with it: the same line of a terminal goes on. Never holds
+    more than a chunk and a line; whatever is not UTF-8 is replaced. Where the file ends in a number without an end of
+    line, the number may have been cut: `CUT` stands behind it.
     """
     rest = ""
     with _open(path) as file:
         while chunk := file.read(CHUNK):
+            if "\r" in chunk:
+                chunk += file.read(1) if chunk.endswith("\r") else ""
+                chunk = chunk.replace("\r\n", "\n").replace("\r", "\n\r")
             *lines, last = chunk.split("\n")
             if lines:
                 yield shortened(rest + lines[0])
@@ -80,12 +84,12 @@ def read_lines(path: Path) -> Iterator[str]:
 def _open(path: Path) -> AbstractContextManager[TextIO]:
     """The text of a file, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
     if str(path) == "-":
-        return nullcontext(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline=None))
+        return nullcontext(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline=""))
     file = path.open("rb")
     if file.peek(2)[:2] == b"\x1f\x8b":
         file = BufferedReader(_Unzipped(file))
     is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return TextIOWrapper(file, encoding="utf-16" if is_wide else "utf-8", errors="replace", newline=None)
+    return TextIOWrapper(file, encoding="utf-16" if is_wide else "utf-8", errors="replace", newline="")
 
 
 class _Unzipped(RawIOBase):
@@ -116,14 +120,10 @@ def shortened(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
 
 
-def split_lines(lines: Iterable[str]) -> Iterator[str]:
-    """The same lines without their ends, those with carriage returns (progress bars) as several."""
-    for line in lines:
-        line = line.rstrip("\r\n")
-        if "\r" in line:
-            yield from (shortened(piece) for piece in line.split("\r") if piece)
-        else:
-            yield shortened(line)
+def split_line(line: str) -> list[str]:
+    """The line without its end, or the several that carriage returns (progress bars) make of it; as in `read_lines`."""
+    first, *others = line.rstrip("\r\n").split("\r")
+    return [*([shortened(first)] if first else []), *("\r" + shortened(piece) for piece in others if piece)]
 
 
 def without_codes(line: str) -> str:

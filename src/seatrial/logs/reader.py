@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from seatrial.events import Event
 from seatrial.logs.faults import FaultScanner, shape_of
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, Span
-from seatrial.logs.lines import Prefix, read_prefix, split_lines, without_codes
+from seatrial.logs.lines import Prefix, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, quantity, seconds_since_epoch
 from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
@@ -49,6 +50,7 @@ class Reader:
         self._innocent: dict[bytes, bool] = {}  # whether lines of this shape say nothing, as most of any log do
         self._told = False  # whether there was a fault since the last step
         self._number = 0
+        self._line, self._line_at = "", 0  # the beginning of the line of the terminal
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
@@ -71,6 +73,8 @@ class Reader:
                     self._progressed()
                 time = None if time_at is None else seconds_since_epoch(groups[time_at])
                 return stream.step(family, fields, total, time)
+        carried = self._line if line[:1] == "\r" and self._line_at == self._number - 1 else ""
+        self._line, self._line_at = carried or line, self._number
         kind = shape_of(line)
         innocent = self._innocent.get(kind)
         if innocent is None:
@@ -81,7 +85,7 @@ class Reader:
                 self._innocent[kind] = innocent
         if innocent and not self._faults.is_waiting:
             return ()
-        return [event for text in split_lines((line,)) for event in self._read(text)]
+        return [event for text in split_line(line) for event in self._read(text)]
 
     def _is_innocent(self, kind: bytes) -> bool:
         """Whether no line of this shape can say anything: it holds none of the words that the tables look for."""
@@ -98,8 +102,10 @@ class Reader:
         self._faults.progressed()
 
     def _read(self, line: str) -> list[Event]:
-        text = without_codes(line) if "\x1b" in line else line
+        text, goes_on = line.lstrip("\r"), line[:1] == "\r"
         prefix = read_prefix(text)
+        if goes_on and prefix.rank is None:  # what stood before the line stands before the rest of it
+            prefix = replace(read_prefix(self._line), length=prefix.length, rank_span=None)
         events: list[Event] = []
         said = self._said(text)
         readings = [
@@ -109,7 +115,7 @@ class Reader:
             for reading in _readings(family, text)
         ]
         # A line with more in it is no model for others, nor is one that takes long to make a pattern of.
-        teaches = text is line and len(readings) == 1 and not said and len(line) < LONGEST_KIND
+        teaches = len(readings) == 1 and not said and not goes_on and len(line) < LONGEST_KIND
         for family, reading in readings:
             while said and said[0][0] < reading.spans[0][0]:  # glued together, the order counts
                 events += self._note(*said.pop(0)[1], text, prefix)
