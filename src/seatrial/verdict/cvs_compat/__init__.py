@@ -18,12 +18,10 @@ from seatrial.verdict.cvs_compat.maxtext import MAXTEXT_KEYS, MaxTextReading
 from seatrial.verdict.cvs_compat.megatron import MegatronReading
 
 __all__ = [
-    "MISTAKES", "Answer", "CvsAnswer", "Finding", "Flavour", "from_dict", "judge_like_cvs", "to_dict", "told", "unseen",
+    "MISTAKES", "Answer", "CvsAnswer", "Finding", "Flavour", "from_dict", "judge_like_cvs", "to_dict", "unseen",
 ]  # fmt: skip
 
 _IF_PASSED = {"all steps done", "record complete", "orderly end", *MAXTEXT_KEYS}  # it failed them in its own way
-
-_TESTS: dict[Flavour, str] = {"jax": "JAX", "megatron": "Megatron"}
 
 # Why CVS is silent where a check of ours is not: flavour → name of the check → reason.
 _UNSEEN_BY_BOTH = {
@@ -105,23 +103,3 @@ def unseen(answer: CvsAnswer, checks: Iterable[Check]) -> list[tuple[Check, str]
         and (answer.verdict == "pass" or check.name not in _IF_PASSED)
         and not (silent and reasons[check.name] == MISTAKES["direction"])
     ]
-
-
-def told(answer: CvsAnswer, checks: Iterable[Check]) -> list[str]:
-    """The answer for people, beside `checks` of our own: a heading, and a line for each thing said or missed."""
-    if answer.flavour is None:
-        return ["ROCm CVS would not judge this: it knows the logs of MaxText and of Megatron-LM only."]
-    verdict, count = answer.verdict.upper(), answer.num_complaints
-    complaints = f"{count} complaint{'s' * (count != 1)}" if count else "no complaint"
-    return [
-        f"ROCm CVS would say {verdict}, with {complaints} ({_TESTS[answer.flavour]} tests of November 2025).",
-        *(f"{'right' if finding.right else 'wrong'}: {_says(finding)}" for finding in answer.complaints),
-        *(f"missed: it says {_says(finding)}" for finding in answer.silences),
-        *(f"missed: {check.title}: {check.sentence} {reason}." for check, reason in unseen(answer, checks)),
-    ]
-
-
-def _says(finding: Finding) -> str:
-    times = f", {finding.count} times" if finding.count > 1 else ""
-    where = f" (line {finding.line}{times})" if finding.line else f" ({finding.count} times)" if times else ""
-    return f"{finding.says}{where}. {finding.why[0].upper()}{finding.why[1:]}."
