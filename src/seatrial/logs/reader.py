@@ -61,7 +61,7 @@ class Reader:
             if found := match(line):
                 groups = found.groups()
                 try:
-                    fields = read(groups)
+                    fields = read(*groups)
                 except ValueError:
                     break
                 if rank_at is not None:

@@ -8,7 +8,7 @@ nothing else in it. Any other line is read by the tables again, so a shape saves
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ _WHOLE = "([0-9]+)"
 _NUMBER = "[0-9][^ |]*"
 
 Read = Callable[[str], Any]
+Make = Callable[..., dict[str, Any]]  # of the groups of a match
 
 
 class Shape(NamedTuple):
@@ -35,7 +36,7 @@ class Shape(NamedTuple):
     """
 
     match: Callable[[str], re.Match[str] | None]
-    read: Callable[[Sequence[str]], dict[str, Any]]
+    read: Make
     total: int | None
     time: int | None  # the group of the date and time
     rank: int | None  # the group of the rank that the prefix names
@@ -85,7 +86,7 @@ def learn(
     total = reading.values.get("total") if "total" in constant else None
     return Shape(
         match=re.compile("".join(pattern)).fullmatch,
-        read=_maker(template, read),
+        read=_maker(template, read, len(spans)),
         total=None if total is None else int(total),
         time=when,
         rank=who,
@@ -100,7 +101,7 @@ def _last(text: str) -> str:
     return rf"([^ ,|]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
 
 
-def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read, float]]) -> Callable[[Sequence[str]], Any]:
+def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read, float]], num_groups: int) -> Make:
     """A function from the groups of a match to the template with the values that they hold.
 
     It is compiled from a dictionary display, as `dataclasses` makes its methods: a loop takes three times as long. Only
@@ -112,17 +113,17 @@ def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read, floa
         parts = []
         for name, value in of.items():
             known[f"v_{name}"] = value
-            expression = f"v_{name}"
+            expression = "None" if value is None else f"v_{name}"
             if name in read:
                 place, known[f"r_{name}"], per = read[name]
-                expression = f"r_{name}(groups[{place}])" + (f" / {per!r}" if per != 1.0 else "")
+                expression = f"r_{name}(g{place})" + (f" / {per!r}" if per != 1.0 else "")
             elif isinstance(value, dict):
                 expression = display(value)
             parts.append(f"{name!r}: {expression}")
         return "{" + ", ".join(parts) + "}"
 
-    source = f"lambda groups: {display(template)}"
-    made: Callable[[Sequence[str]], Any] = eval(source, known)
+    groups = ", ".join(f"g{n}" for n in range(num_groups))
+    made: Make = eval(f"lambda {groups}: {display(template)}", known)
     return made
 
 
