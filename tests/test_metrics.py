@@ -231,8 +231,8 @@ def test_a_record_of_our_own_has_every_step() -> None:
     ends = [step for step in streams.steps(spec) if step.step in (0, 29)]
     for run in (ends, [streams.started(spec), *ends]):
         assert missing(run, spec) == ((1, 28),)
-    late = [step for step in streams.steps(spec) if step.step >= 10 and step.step % 5 == 0]  # begins too late for that
-    assert missing(late, spec)[0] == (0, 9)
+    late = [step for step in streams.steps(spec) if step.step >= 10 and step.step % 5 == 0]
+    assert missing(late, spec) == ((0, 9),)  # what came before it may have been another attempt, but nothing says so
     holed = [step for step in streams.steps(spec) if step.step % 5 == 0 and step.step != 15]
     assert missing(holed, spec) == ((15, 15),)
 

@@ -43,7 +43,7 @@ def test_a_sound_run_passes() -> None:
     }
     assert found.headline == (
         "All 30 steps were done, and the loss fell from 6.240 to 2.580. "
-        "Speed was recorded, not judged: the configuration expects none."
+        "Speed was recorded, not judged: the configuration expects no speed."
     )
     assert (found.tolerance, found.convention) == (0.05, "causal")
 

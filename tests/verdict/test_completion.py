@@ -17,6 +17,9 @@ from tests.streams import falling, make_spec
 
 OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has no more."
 MARKER = "[after training is done] datetime: 2026-03-01 11:00:00"
+PEER = (
+    "[rank3]:[W301 11:00:01.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer"
+)
 EXIT_0, EXIT_1 = "EXIT_CODE=0", "EXIT_CODE=1"
 
 
@@ -71,6 +74,8 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     "crash after the end marker": (
         "teardown_failed", [*megatron(1, 50, 50), MARKER, "Aborted (core dumped)"], OF_50,
     ),
+    "connections are closed after the end marker": ("pass", [*megatron(1, 50, 50), MARKER, PEER], OF_50),
+    "a connection is lost after all steps, without a marker": ("teardown_failed", [*megatron(1, 50, 50), PEER], OF_50),
     "srun sees a task fail after all steps": (
         "teardown_failed", [*maxtext(0, 49), "srun: error: gpu-03: task 3: Exited with exit code 1"], OF_50,
     ),
@@ -164,10 +169,23 @@ def test_the_evidence_is_the_line_of_the_log() -> None:
     evidence = check(found, "orderly end").evidence
     assert evidence[0].startswith("run.log:22: device_oom · [rank2]: torch.OutOfMemoryError")
     assert any(line.startswith("what to do: ") for line in evidence)
-    assert "rank 2" in found.headline
+    assert found.headline.startswith("GPU out of memory on rank 2 after step ")
     assert "micro batch" in found.headline
     _, survived = judged([*maxtext(0, 20), OOM, *maxtext(21, 49)], OF_50)
     assert check(survived, "orderly end").evidence[0].startswith("survived · run.log:22: ")
+
+
+def test_a_log_that_begins_later_is_told_so() -> None:
+    loaded = " successfully loaded checkpoint from /ckpt [ t 1/1, p 1/1 ] at iteration 20"
+    measured, resumed = judged([loaded, *megatron(21, 50, 50)], OF_50)
+    assert resumed.outcome == "pass"
+    assert resumed.headline.startswith("The run came to the last of 50 steps; the log has them from step 21")
+    assert measured.completion.wall_seconds < 60  # what stands before the first time has none
+    for every in (1, 5):
+        _, open_ = judged(megatron(21, 50, 50, every=every), OF_50)
+        assert open_.outcome == "inconclusive"
+        assert open_.headline.startswith(f"The log begins with step {20 + every}: whether")
+    assert judged(megatron(21, 40, 50), OF_50)[1].headline.startswith("The record breaks off after step 40 of 50")
 
 
 def test_attempts_are_listed_each_with_its_own_plan() -> None:

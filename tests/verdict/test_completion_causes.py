@@ -102,6 +102,9 @@ def test_different_collectives_are_a_divergence(rng: random.Random, ranks: int) 
         ([fault("worker_failed", 1, root=True), fault("exception", 2)], "exception", "rank 2"),
         ([fault("peer_lost", 2), fault("exception", 2), fault("host_oom", 5)], "host_oom", "rank 5"),
         ([fault("killed", 4)], "killed", "rank 4"),
+        ([fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),
+        ([fault("peer_lost", 2), fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),
+        ([timeout(3), fault("killed", 8, root=True)], "collective_timeout", "rank 3"),
         ([fault("step_failed", 0, text="CUDA out of memory"), fault("process_died", 0)], "device_oom", "rank 0"),
         ([fault("step_failed", 0, text="peer closed"), fault("process_died", 1)], "process_died", "rank 1"),
         ([fault("start_barrier"), fault("process_missing", 4), fault("process_missing", 5)], "start_barrier", ""),
@@ -111,6 +114,23 @@ def test_who_is_blamed(faults: list[FaultRecord], kind: str, where: str) -> None
     found = diagnose(faults)
     assert found is not None
     assert (found.kind, found.cause.where) == (kind, where)
+
+
+def test_a_fault_is_told_by_name_place_and_the_words_of_the_log() -> None:
+    text = (
+        "[rank8]:[E921 09:40:11.123456789 Allocator.cpp:607] CUDA out of memory. Tried to allocate 2.00 GiB. "
+        + 9 * "x y"
+    )
+    oom = diagnose([fault("device_oom", 8, text=text)])
+    assert oom is not None
+    assert (oom.what, oom.quote) == (
+        "GPU out of memory on rank 8",
+        "CUDA out of memory. Tried to allocate 2.00 GiB. " + 9 * "x y",
+    )
+    killed = diagnose([fault("killed", 4, text="x" * 200)])
+    assert killed is not None
+    assert killed.what == "rank 4 was killed"
+    assert len(killed.quote) < 170
 
 
 def test_nothing_is_blamed_for_what_cannot_have_ended_a_run() -> None:

@@ -24,7 +24,7 @@ class Pattern:
 BENIGN = re.compile(
     r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
-    r"|retrying\b|skipping\b|adjusting timeout|\bdebug\b|: warning: "
+    r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b|: warning: "
 )
 # A line of an option parser's or a program's banner that only echoes a setting.
 ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$")
@@ -43,12 +43,16 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"(?i:(?<!0 )uncorrectable hardware errors? detected)"),
     ("gpu_lost", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>79)\b"),
     ("gpu_ecc", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>48|64|92|94|95|140)\b"),
-    ("gpu_link", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>74)\b",
+    # NVLink 5 says itself whether it goes on.
+    ("gpu_xid_after", "nonfatal", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>14[4-9]|150), \S+ Nonfatal\b"),
+    ("gpu_link", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>74|14[4-9]|150)\b",
      r"SXid \(PCI:(?P<device2>[^)]*)\): (?P<code2>\d{5}), Fatal"),
     ("gpu_memory_fault", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>31)\b"),
     ("gpu_xid_after", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>43|45|63)\b"),
     ("gpu_xid", "xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]*)\): (?P<code>\d+)\b"),
-    ("gpu_lost", "off the bus|gpu is lost", r"(?i:fallen off the bus)", r"(?i:GPU is lost)"),
+    ("gpu_lost", "off the bus|gpu is lost|gpu_is_lost|device handle|initadapter|init_adapter|probe routine",
+     r"(?i:fallen off the bus)", r"(?i:GPU[ _]is[ _]lost)", r"Unable to determine the device handle for GPU ?(?P<device>\S+?):? ",
+     r"NVRM: GPU (?P<device2>\S+): (?:RmInitAdapter|rm_init_adapter) failed", r"NVRM: The NVIDIA probe routine failed"),
     ("gpu_link", "nvlink|nvswitch|xgmi",
      r"(?i:(?:nvlink|nvswitch|xgmi)\b.*(?:fatal|uncorrectable|link (?:is )?down|failed|error detected))"),
     ("gpu_hang", "hw exception|gpu hang|gpu reset|fence wait loop|unrecoverable state|ring gfx|ring sdma",
@@ -64,7 +68,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("device_assert", "device-side assert", r"device-side assert triggered", r"hipErrorAssert", r"cudaErrorAssert"),
     # --- memory ---
     ("device_oom", "out of memory|resource_exhausted|outofmemory|out_of_memory|alloc_failed",
-     r"OutOfMemoryError", r"(?:CUDA|HIP|hip|cuda|XPU)(?: error:)? out of memory", r"(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY",
+     r"OutOfMemoryError", r"(?:CUDA|HIP|hip|cuda|XPU|NPU)(?: error:)? out of memory", r"(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY",
      r"hipErrorOutOfMemory",
      r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|Error allocating|.*\bHBM\b|.*allocat)",
      r"failed: RESOURCE_EXHAUSTED", r"(?i:out of memory while trying to allocate)", r"CUBLAS_STATUS_ALLOC_FAILED",
@@ -76,7 +80,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"\bOUT_OF_ME(?:MORY)?\+?\s*\|?\s*(?P<exit_code>\d+):\d+", r"MemoryError\b"),
     ("dataloader_died", "dataloader worker",
      r"DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"),
-    ("bus_error", "bus error|sigbus", r"Bus error", r"\bSIGBUS\b"),
+    ("bus_error", "bus error|sigbus", _SRUN_TASK + "Bus error", r"Bus error", r"\bSIGBUS\b"),
     # --- numbers ---
     ("non_finite_gradient", "unexpected result|found nan|found inf|nan in",
      r"Unexpected result (?:nan|-?inf)\b(?: on rank (?P<rank>\d+))?(?: at iteration #(?P<step>\d+))?",
@@ -95,7 +99,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"[Gg]ot async (?:fatal )?event.*(?:port error|fatal)"),
     ("link_down", "link is down|link down",
      r"(?i:NIC Link is Down)", r"(?i:(?<!if )link is down)", r"(?i:: link down\b)"),
-    ("rdma_error", "completion|ibv_|retry exceeded|vendor err",
+    ("rdma_error", "completion|ibv_|retry exceeded|vendor err|net/ofi|:efa:|unresponsive receiver",
+     r"NET/OFI .*[Rr]equest .*completed with error", r"NET/OFI (?:Could not|Unable to) register memory",
+     r"efa_rdm_[rt]xe_handle_error\(\).*\berr: \d+", r"Unresponsive receiver \(",
      r"[Gg]ot completion (?:from peer )?.*(?:status=(?!0\b)\d+|with error)", r"IBV_WC_\w*ERR\w*",
      r"ibv_(?:poll_cq|post_send|reg_mr\w*|modify_qp)\b.*(?:failed|error)", r"transport retry (?:counter )?exceeded"),
     # --- collectives ---
@@ -104,11 +110,11 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("collective_timeout", "ran for",
      _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
     ("collective_timeout",
-     "nccl timeout|rccl timeout|collective timeout|collective operation timeout|"
+     "nccl timeout|rccl timeout|collective timeout|collective operation timeout|notify register times|"
      "collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
      "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
-     r"(?i:collective (?:operation )?timed? ?out)", r"Timed out waiting \d+ms for (?:recv|send)",
+     r"(?i:collective (?:operation )?timed? ?out)", r"The wait execution of the Notify register times out", r"Timed out waiting \d+ms for (?:recv|send)",
      r"(?:participant|rank) .*(?:may be stuck|is stuck)", r"This thread has been waiting for .* and may be stuck"),
     ("collective_desync", "mismatch between collectives|desync|mismatched collective|collective fingerprint",
      r"Detected mismatch between collectives on ranks", r"[Dd]esync", r"[Mm]ismatched collective"),
@@ -124,7 +130,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"[Cc]onnection reset by peer", r"[Cc]onnection closed by (?:remote )?peer", r"Socket closed",
      r"ncclRemoteError", r"[Rr]emote process exited", r"peer closed the connection",
      r"NCCL WARN .*Call to (?:recv|write|send|sendmsg|recvmsg) .*failed", r"(?:send|recv)Bytes failed"),
-    ("collective_error", "nccl|rccl|gloo|distbackenderror|hip failure|cuda failure",
+    ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure",
+     r"call hccl api failed", r"HCCL function error",
      r"[NR]CCL [Ee][Rr][Rr][Oo][Rr]", r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
      r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation \S+ failed",
      r"unhandled (?:cuda|system|hip) error.*[NR]CCL", r"[Gg]loo .*(?:failed|error|timeout|timed out)",
@@ -158,13 +165,17 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("preempted", "preempt",
      r"DUE TO PREEMPTION", r"(?i:preemption (?:notice|signal|event)|(?:was|being|has been) preempted)",
      r"\bPREEMPTED\+?\s*\|?\s*\d+:\d+"),
-    ("node_lost", "node failure|node_fail|node fail|not responding|notready|node_lost",
+    ("node_lost", "node failure|node_fail|node fail|not responding|notready|node_lost|still not ready|boot of the nodes",
      r"DUE TO NODE FAILURE", r"Node failure on (?P<host>[\w.,\[\]-]+)", r"\bNODE_FAIL\b",
-     r"[Nn]odes? (?P<host2>[\w.-]+) (?:is )?not responding", r"NodeNotReady"),
+     r"[Nn]odes? (?P<host2>[\w.-]+) (?:is )?not responding", r"NodeNotReady",
+     r"Nodes (?P<host3>[\w.,\[\]-]+) are still not ready", r"Something is wrong with the boot of the nodes"),
+    ("pod_evicted", "evicted|low on resource|tainteviction|tainttoleration|taintmanager",
+     r"[Rr]eason:?\s+Evicted\b", r"The node was low on resource: (?P<resource>[\w-]+)", r"\bTaintManagerEviction\b"),
     ("launch_failed",
-     "task launch|unable to create step|credential|slurmd|prolog|boot_fail|launch failed"
+     "insufficient|failedmount|task launch|unable to create step|credential|slurmd|prolog|boot_fail|launch failed"
      "|authentication error",
-     r"Task launch for \S+ failed on node (?P<host>[\w.-]+)", r"[Uu]nable to create step",
+     r"\d+/\d+ nodes are available: .*\bInsufficient (?P<reason>[\w./-]+)", r"\bFailedMount\b",
+     r"Task launch for \S+ failed on node (?P<host>[\w.-]+)", r"Prolog hung on node (?P<host2>[\w.-]+)", r"[Uu]nable to create step",
      r"Job credential (?:expired|revoked)", r"Prolog (?:error|failed)", r"[Pp]rolog.*exit", r"\bBOOT_FAIL\b",
      r"Zero Bytes were transmitted", r"[Ll]aunch failed requeued"),
     ("step_cancelled", "cancelled", r"\*\*\* STEP (?P<job>\S+) ON (?P<host>[\w.-]+) CANCELLED AT"),
@@ -214,8 +225,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"HSA_STATUS_ERROR\w*", r"CUDA_ERROR_(?!NO_DEVICE)\w+", r"HSA exception"),
     # --- kernel (dmesg) ---
     ("hardware_corrected", "correctable err|corrected",
-     r"(?i:(?<!un)correctable err)", r"(?i:\[Hardware Error\].*(?<!un)corrected)"),
-    ("hardware_error", "hardware error|hardware fail|machine check|mce:",
+     r"(?i:(?<!un)correctable err)", r"AER: Corrected error", r"severity=Corrected\b", r"(?i:nonfatal)|\(Non-Fatal\)", r"(?i:\[Hardware Error\].*(?<!un)corrected)"),
+    ("hardware_error", "hardware error|hardware fail|machine check|mce:|aer:|bus error: severity",
+     r"severity=Uncorrected \(Fatal\)", r"AER: Uncorrected \(Fatal\)",
      r"(?i:\[Hardware Error\])", r"(?i:hardware (?:error|fail))", r"(?i:Machine check)",
      r"(?i:mce: .*(?:fatal|uncorrected))"),
     ("kernel_panic", "kernel panic|kernel bug|bug:|fatal error|soft lockup|general protection",
@@ -231,11 +243,11 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("interpreter_died", "fatal python error", r"Fatal Python error: (?!Aborted|Segmentation|Bus error)"),
     ("aborted", "fatal python error: aborted", r"Fatal Python error: Aborted"),
     ("segfault", "segmentation fault|sigsegv|segfault|signal ",
-     r"Segmentation fault", r"\bSIGSEGV\b", r"segfault at", r"(?i:caught )?signal:? 11\b", r"[Ss]ignal 11 \("),
+     _SRUN_TASK + "Segmentation fault", r"Segmentation fault", r"\bSIGSEGV\b", r"segfault at", r"(?i:caught )?signal:? 11\b", r"[Ss]ignal 11 \("),
     ("killed", "sigkill",
      r"(?:Signal 9 )?\(?\bSIGKILL\b\)?(?: received by PID| \(9\)|.*(?:killed|exit))", r"died .*SIGKILL",
      r"got SIGKILL"),
-    ("killed", " killed", r"(?:line \d+|\[\d+\][+-]?):?\s+\d*\s*Killed\b", _SRUN_TASK + "Killed"),
+    ("killed", "killed", r"^Killed\s*$", r"(?:line \d+|\[\d+\][+-]?):?\s+\d*\s*Killed\b", _SRUN_TASK + "Killed"),
     ("terminated", "sigterm|terminated|signal |got signal", r"Sending process \d+ closing signal SIGTERM",
      r"[Rr]eceived (?:death signal|signal|a)? ?(?:\d+ )?\(?SIGTERM", r"[Gg]ot SIGTERM",
      r"[Rr]eceived (?:termination )?signal:? 15\b", r"[Cc]aught signal:? (?:SIGTERM|15)",

@@ -6,19 +6,28 @@ what the other ranks saw of it; *victims* were stopped because of it. What the r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.logs.faults import KINDS, classify
+from seatrial.logs.lines import read_prefix
 from seatrial.metrics.record import ranges
 
 MAX_PLACES = 4
+MAX_QUOTE = 160  # characters
+# What logging puts before a line: glog's and absl's, [E921 09:40:11.1 ProcessGroupNCCL.cpp:607], or a time in brackets.
+_LOGGED = re.compile(
+    r"^(?:\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d[\d.]* [^\]]{0,80}\] |\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*\]?:? )+"
+)
 # What a process that has lost its peers does in the end, too.
 _AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_finite_gradient"}
 # What is done to a run that hangs or fails anyhow.
 _ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
 # Symptoms that say that something ended, but not of what.
 _VAGUE = {"bad_exit", "job_failed", "worker_failed", "aborted", "step_failed"}
+_DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
+_STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
 _REFINED = {"step_failed", "process_died", "exception", "start_failed"}
 
@@ -67,6 +76,7 @@ class FaultRecord:
 class Diagnosis:
     """What ended the run: the fault that is blamed and its kind, and what followed from it.
 
+    `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
     come where the others waited. `exclude` is what to leave out of the next try.
     """
@@ -76,6 +86,8 @@ class Diagnosis:
     sentence: str
     hint: str
     retry: str
+    what: str = ""
+    quote: str = ""
     symptoms: tuple[str, ...] = ()
     victims: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
@@ -94,15 +106,19 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
     blamed = _first_cause(fatal)
     kind = KINDS[blamed.fault]
     others = [fault for fault in pending if fault is not blamed]
+    what = _what(blamed)
+    quote = _quote(blamed, fatal)
     return Diagnosis(
         cause=blamed,
         kind=blamed.fault,
-        sentence=_sentence(blamed, fatal),
+        sentence=f"{what}: {quote}".removesuffix(": ") if blamed.source else quote,
         hint=kind.hint,
         retry=kind.retry,
+        what=what,
+        quote=quote,
         symptoms=_symptoms(blamed, [fault for fault in others if fault.is_fatal and _role(fault) == "symptom"]),
         victims=tuple(dict.fromkeys(f.where for f in others if f.where and _is_victim(f, blamed))),
-        suspects=_suspects(fatal, num_ranks),
+        suspects=_suspects(blamed, fatal, num_ranks),
         exclude=tuple(place for place in (blamed.host or blamed.where,) if place and kind.retry == "elsewhere"),
     )
 
@@ -134,6 +150,10 @@ def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
                 return apart
             affected.add(me)
             symptoms.append(fault)
+    stood_still = any(fault.fault in _STOOD_STILL for fault in symptoms)
+    killed_first = next((fault for fault in fatal if fault.root and _role(fault) == "victim"), None)
+    if killed_first and not stood_still:
+        return killed_first  # from outside, before any of the others went down
     return min(symptoms, key=lambda f: (f.fault in _VAGUE, not f.root), default=fatal[0])
 
 
@@ -167,7 +187,17 @@ def _ranks(found: Iterable[int | None]) -> str:
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(shown[:MAX_PLACES])}{more}"
 
 
-def _sentence(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
+def _what(fault: FaultRecord) -> str:
+    """What broke and where, unless the fault is about several places."""
+    if not fault.where or fault.fault in ("collective_timeout", "collective_desync", "process_missing"):
+        return fault.title
+    if fault.fault in _DONE_TO and fault.rank is not None:
+        return f"{fault.where} was {fault.title}"
+    return f"{fault.title} on {fault.where}"
+
+
+def _quote(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
+    """What is said of the fault: a line of a log without what logging puts before it, or what its kind counts."""
     alike = [fault for fault in fatal if fault.fault == blamed.fault]
     if blamed.fault == "collective_timeout":
         return _waited([fault for fault in alike if _collective(fault) == _collective(blamed)])
@@ -175,9 +205,15 @@ def _sentence(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
         return f"{_ranks(fault.rank for fault in alike)} did not come"
     if blamed.fault == "collective_desync":
         return blamed.text
-    text = " ".join(blamed.text.split()) or blamed.title
-    told = text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
-    return f"{blamed.title}, {told}" if blamed.source else told  # a line of a log does not introduce itself
+    text = " ".join(blamed.text.split())
+    if not blamed.source:
+        text = text or blamed.title
+        return text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
+    text = _LOGGED.sub("", text[read_prefix(text).length :].strip())
+    if len(text) <= MAX_QUOTE:
+        return text.removesuffix(".")
+    end = text.rfind(". ", MAX_QUOTE // 3, MAX_QUOTE)
+    return text[:end] if end > 0 else text[:MAX_QUOTE].rpartition(" ")[0] + " …"
 
 
 def _waited(faults: Sequence[FaultRecord]) -> str:
@@ -209,11 +245,16 @@ def _is_victim(fault: FaultRecord, blamed: FaultRecord) -> bool:
     return fault.fault in KINDS and _role(fault) == "victim" and fault.where != blamed.where
 
 
-def _suspects(fatal: Sequence[FaultRecord], num_ranks: int | None) -> tuple[str, ...]:
-    """The ranks that did not come to a barrier, and those that no watchdog names where it names most."""
+def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> tuple[str, ...]:
+    """The ranks that did not come to a barrier, and those that no watchdog names where it names most.
+
+    Where the rank of a cause is known, no other one is suspected: a process without a watchdog is silent, too.
+    """
     missing = {fault.rank for fault in fatal if fault.fault == "process_missing" and fault.rank is not None}
     waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
     if num_ranks and waiting and max(waiting) < num_ranks and num_ranks - len(waiting) <= len(waiting):
         missing |= set(range(num_ranks)) - waiting
+    if blamed.rank is not None and _role(blamed) == "cause":
+        missing &= {blamed.rank}
     silent = [f.where for f in fatal if f.fault == "heartbeat_lost" and f.where]
     return tuple(dict.fromkeys([*(f"rank {rank}" for rank in sorted(missing)), *silent]))

@@ -86,6 +86,16 @@ class Completion:
         return None if self.planned_steps is None else self.counted_from + self.planned_steps - 1
 
     @property
+    def first_step(self) -> int | None:
+        """Of the first attempt that the record has; a run that was resumed began before."""
+        return self.attempts[0].first_step if self.attempts else None
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether the record begins after the first step of the run."""
+        return self.first_step is not None and _begins_late(self.first_step, self.counted_from, self.stride)
+
+    @property
     def culprit(self) -> FaultRecord | None:
         """The fault that is blamed, as it was recorded."""
         return self.diagnosis.cause if self.diagnosis else None
@@ -118,7 +128,7 @@ def measure_completion(
     planned = (
         spec.steps if spec else next((s.planned_steps for s in reversed(own.starts) if s and s.planned_steps), None)
     )
-    stride = _stride(steps, restored=restored) if steps and (own.is_foreign or not own.started) else 1
+    stride = _stride(steps) if steps and (own.is_foreign or not own.started) else 1
     reporting = sum(1 for record in trainers if record.steps)
     num_processes = max([reporting, 1, *(s.num_processes or 1 for s in started if not own.is_foreign)])
     last = counted_from + planned - 1 if planned else None
@@ -183,9 +193,11 @@ def _faults(
 
     A fault stands in the order of the steps of its own file; between files only the clock of the log orders them.
     """
-    times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
-    origin, latest = min(times), max(times)
     timed = not own.started or own.started.facts.get("clock", "log") == "log"
+    times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
+    if timed:  # what stands before the first time of a log has none
+        times = [time for time in times if time > 0] or times
+    origin, latest = min(times), max(times)
     courses: dict[int, _Course] = {}
     for index, event in enumerate(events):
         if isinstance(event, (RunStarted, Step)):
@@ -205,11 +217,19 @@ def _faults(
             survived = False  # it has watched to the end
         elif not placed and whole.at:
             survived = None
-        elif done and event.fault in _PARTING and ended and ended.reason == "completed" and ended.exit_code == 0:
+        elif done and event.fault in _PARTING and _parted(events[:index], event, ended):
             survived = True
-        found.append(_fault(event, event.wall_time - origin if placed else 0.0, survived))
+        found.append(_fault(event, max(0.0, event.wall_time - origin) if placed else 0.0, survived))
         latest = max(latest, event.wall_time if placed else latest)
     return latest - origin, tuple(found)
+
+
+def _parted(before: Sequence[Event], fault: Event, ended: RunEnded | None) -> bool:
+    """Whether the run had ended in order: by its exit code, or by what the log said `before` of the same process."""
+    if not ended or ended.reason != "completed":
+        return False
+    said = (e for e in reversed(before) if isinstance(e, RunEnded) and e.process == fault.process)
+    return ended.exit_code == 0 or (ended.exit_code is None and next(said, None) is ended)
 
 
 @dataclass
@@ -281,20 +301,25 @@ def _missing(record: Record, counted_from: int, *, restored: bool) -> Ranges:
     steps = [step.step for step in record.steps]
     if not steps:
         return ()
-    stride = 1 if record.started and not record.is_foreign else _stride(steps, restored=restored)
-    begin = counted_from if stride == 1 and not restored else steps[0]
-    return tuple(
+    stride = 1 if record.started and not record.is_foreign else _stride(steps)
+    head = () if restored or not _begins_late(steps[0], counted_from, stride) else ((counted_from, steps[0] - 1),)
+    return head + tuple(
         (before + stride, max(before + stride, after - stride))
-        for before, after in pairwise([begin - stride, *steps])
+        for before, after in pairwise(steps)
         if after - before > stride
     )
 
 
-def _stride(steps: Sequence[int], *, restored: bool) -> int:
-    """A foreign log may report every n-th step only; it does if it does so from the start, and again and again."""
+def _begins_late(first: int, counted_from: int, stride: int) -> bool:
+    """Whether steps came before the first one of a record, which are not in it."""
+    return first > (stride if stride > 1 else counted_from)
+
+
+def _stride(steps: Sequence[int]) -> int:
+    """A foreign log may report every n-th step only; it does if it does so again and again."""
     gaps = [after - before for before, after in pairwise(steps)]
     stride = median_low(gaps) if gaps else 1
-    return stride if gaps.count(stride) >= REGULAR_GAPS and (restored or steps[0] <= stride) else 1
+    return stride if gaps.count(stride) >= REGULAR_GAPS else 1
 
 
 def _compared(

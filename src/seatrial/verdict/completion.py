@@ -20,6 +20,14 @@ def judge_completion(completion: Completion) -> list[Check]:
     ]
 
 
+def steps_told(completion: Completion) -> str:
+    """What a record that has the last planned step shows, without the full stop."""
+    first, planned = completion.first_step, completion.planned_steps
+    if completion.begins_late:
+        return f"The run came to the last of {planned:,} steps; the log has them from step {first:,}"
+    return f"All {planned:,} steps were done"
+
+
 def _steps(completion: Completion) -> Check:
     last, planned, stride = completion.last_step, completion.last_planned_step, completion.stride
     status: Status = "fail"
@@ -32,7 +40,7 @@ def _steps(completion: Completion) -> Check:
     elif completion.idle:
         sentence = f"The run was started again after step {last} and did no step."
     elif last == planned:
-        status, sentence = "pass", f"All {completion.planned_steps:,} steps were done."
+        status, sentence = "pass", f"{steps_told(completion)}."
     elif last > planned:
         sentence = f"The run went on to step {last}; it should have ended with {planned}."
     elif last > planned - stride and completion.reason == "completed":
@@ -67,13 +75,18 @@ def _record(completion: Completion) -> Check:
         for process in completion.processes
         if process.missing_steps
     ]
+    gaps = {gap for process in completion.processes for gap in process.missing_steps}
+    only_late = completion.begins_late and gaps == {(completion.counted_from, (completion.first_step or 0) - 1)}
     every = f"Every {completion.stride}th step" if completion.stride > 1 else "Every step"
     return Check(
         name="record complete",
         axis=AXIS,
         status="pass" if completion.num_steps and not missing else "inconclusive",
         sentence=(
-            f"Not in the record: {'; '.join(missing)}."
+            f"The log begins with step {completion.first_step}: whether the run was resumed there, or lines are "
+            "missing, it does not say."
+            if missing and only_late
+            else f"Not in the record: {'; '.join(missing)}."
             if missing
             else f"{every} is in the record."
             if completion.num_steps

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from seatrial.metrics import Completion, Metrics, Numerics
+from seatrial.metrics import Completion, Diagnosis, Metrics, Numerics, Performance, show_ranges
 from seatrial.verdict.check import Check, show
+from seatrial.verdict.completion import steps_told
 
 MAX_CAUSE = 300  # characters
 MAX_PEERS = 3
+MUCH_LOST = 0.05  # of the time
 
 
 def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> str:
@@ -20,16 +22,20 @@ def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehears
         case "fail" | "inconclusive":
             return _not_passed(outcome, metrics, checks)
         case "teardown_failed":
-            cause = _cause(completion) if completion.diagnosis else f". {_ending(checks)}"
-            return f"All {completion.planned_steps:,} steps were done, but the run did not end in order{cause}"
+            cause = f": {_told(completion.diagnosis)}" if completion.diagnosis else f". {_ending(checks)}"
+            return f"{steps_told(completion)}, but the run did not end in order{cause}"
+    if completion.diagnosis and completion.diagnosis.cause.source:
+        return _broke(completion, completion.diagnosis)
+    cause = f": {_told(completion.diagnosis)}" if completion.diagnosis else "."
+    match outcome:
         case "died":
-            return f"Training died {_how_far(completion)}{_cause(completion)}"
+            return f"Training died {_how_far(completion)}{cause}"
         case "no_progress":
-            return f"The processes lived on, but stood still {_how_far(completion)}{_cause(completion)}"
+            return f"The processes lived on, but stood still {_how_far(completion)}{cause}"
         case "could_not_run":
-            return f"The run could not be started{_cause(completion)}"
+            return f"The run could not be started{cause}"
         case _:
-            return f"Interrupted {_how_far(completion)}{_cause(completion)}"
+            return f"Interrupted {_how_far(completion)}{cause}"
 
 
 def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> str:
@@ -39,8 +45,20 @@ def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> s
     elif rehearsal:
         speed = "Speed was not judged: this was a rehearsal."
     else:
-        speed = "Speed was recorded, not judged: the configuration expects none."
-    return f"All {metrics.completion.planned_steps:,} steps were done{_loss(metrics.numerics)}. {speed}"
+        why = next((check.sentence for check in checks if check.name == "speed"), "not judged.")
+        speed = f"Speed was {why[:1].lower()}{why[1:]}"
+    return f"{steps_told(metrics.completion)}{_loss(metrics.numerics)}. {speed}{_lost(metrics.performance)}"
+
+
+def _lost(performance: Performance) -> str:
+    """What a median does not show, where it is much."""
+    spikes = performance.spikes
+    if spikes is None or spikes.share_lost < MUCH_LOST:
+        return ""
+    longest = show(spikes.longest_seconds, "s")
+    return (
+        f" But slow steps cost {spikes.share_lost:.0%} of the time, up to {longest} each: {show_ranges(spikes.steps)}."
+    )
 
 
 def _loss(numerics: Numerics) -> str:
@@ -56,13 +74,14 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
         stopped = "; the run stopped there" if completion.last_step == numerics.first_bad_step else ""
         return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
     if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
-        return f"The run failed {_how_far(completion)}{_cause(completion)}"
+        return _broke(completion, completion.diagnosis)
     causes = [check for check in checks if check.status == outcome]
     breaks_off = completion.reason is None and completion.num_steps and completion.planned_steps is not None
     if breaks_off and not completion.idle and causes and (completion.last_step or 0) < _last_needed(completion):
-        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended."
+        still = " If it still runs, judge it again at its end." if completion.is_foreign else ""
+        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended.{still}"
     if not causes:
-        return f"The run failed{_cause(completion)}"
+        return f"The run failed: {_told(completion.diagnosis)}" if completion.diagnosis else "The run failed."
     others = len(causes) - 1
     more = f" {others} more check{'s' * (others > 1)} {'failed' if outcome == 'fail' else 'could not be decided'}."
     first = causes[0]
@@ -81,29 +100,41 @@ def _ending(checks: Sequence[Check]) -> str:
 
 
 def _how_far(completion: Completion) -> str:
-    if completion.last_step is None:
+    last, planned = completion.last_step, completion.planned_steps
+    if last is None:
         return "before the first step"
-    if completion.planned_steps is None:
-        return f"after step {completion.last_step}"
-    return f"after step {completion.last_step} ({completion.num_steps} of {completion.planned_steps} done)"
+    if planned is None:
+        return f"after step {last:,}"
+    done = last - completion.counted_from + 1
+    return (
+        f"after step {last:,} of {planned:,}" if done == last else f"after step {last:,} ({done:,} of {planned:,} done)"
+    )
 
 
-def _cause(completion: Completion) -> str:
-    diagnosis = completion.diagnosis
-    if diagnosis is None:
-        return "."
-    told = diagnosis.sentence.removesuffix(".")
-    told = told if len(told) <= MAX_CAUSE else told[: MAX_CAUSE - 1] + "…"
-    sentences = [f": {told}."]
+def _broke(completion: Completion, diagnosis: Diagnosis) -> str:
+    """What happened in the field's words, where and when; what the log says of it; what to do."""
+    what = f"{diagnosis.what[:1].upper()}{diagnosis.what[1:]} {_how_far(completion)}"
+    return " ".join([f"{what}: {_short(diagnosis.quote)}" if diagnosis.quote else f"{what}.", *_followed(diagnosis)])
+
+
+def _told(diagnosis: Diagnosis) -> str:
+    return " ".join([_short(diagnosis.sentence), *_followed(diagnosis)])
+
+
+def _short(text: str) -> str:
+    text = text if len(text) <= MAX_CAUSE else text[: MAX_CAUSE - 1] + "…"
+    return text if text.endswith(("…", "?", "!")) else text.removesuffix(".") + "."
+
+
+def _followed(diagnosis: Diagnosis) -> Iterator[str]:
     if suspects := [place for place in diagnosis.suspects if place not in diagnosis.cause.where]:
-        sentences.append(f"Suspect: {_some(suspects)}.")
+        yield f"Suspect: {_some(suspects)}."
     if diagnosis.symptoms:
-        sentences.append(f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}.")
+        yield f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}."
     if diagnosis.victims:
-        sentences.append(f"Because of it, {_some(diagnosis.victims)} went down too.")
+        yield f"Because of it, {_some(diagnosis.victims)} went down too."
     if diagnosis.hint:
-        sentences.append(diagnosis.hint)
-    return " ".join(sentences)
+        yield diagnosis.hint
 
 
 def _some(places: Sequence[str]) -> str:
