@@ -55,7 +55,7 @@ def cvs_answer(report: RunReport) -> Section | None:
     if answer is None:
         return None
     rows = [
-        (finding.says, "right" if finding.right else "wrong", finding.why, f"{finding.line}" if finding.line else "")
+        (_says(finding), "right" if finding.right else "wrong", finding.why, f"{finding.line}" if finding.line else "")
         for finding in answer.complaints
     ]
     rows += [(f"silent: {finding.says}", "wrong", finding.why, "") for finding in answer.silences]
@@ -70,3 +70,7 @@ def cvs_answer(report: RunReport) -> Section | None:
         numbers=("Line",),
         notes=(f"Its verdict: {_ANSWERS.get(answer.verdict, answer.verdict)}{times}.",),
     )
+
+
+def _says(finding: cvs_compat.Finding) -> str:
+    return finding.says + (f", {finding.count} times" if finding.count > 1 else "")
