@@ -2,7 +2,7 @@
 
     python bench/judge_mutations.py [SEED] [--all] [--show]
 
-Good runs of nine families of logs are made (`made_logs`), and each of 200 mutations changes one: by construction it is
+Good runs of nine families of logs are made (`mutants/`), and each of 200 mutations changes one: by construction it is
 known whether the run is still good. Three figures come out, and the first has to be 0:
 
   false PASS    a bad run that is passed
@@ -25,12 +25,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import made_logs as made
 import record
-from log_mutations import DECORATIONS, LOG_MUTATIONS, decorated, unchanged
-from made_logs import Family
-from mutation import Mutant, Mutation
-from run_mutations import RUN_MUTATIONS
+from mutants import made_logs as made
+from mutants.log_mutations import DECORATIONS, LOG_MUTATIONS, decorated, unchanged
+from mutants.made_logs import Family
+from mutants.mutation import Mutant, Mutation
+from mutants.run_mutations import RUN_MUTATIONS
 
 from seatrial import logs
 from seatrial.metrics import measure
@@ -128,6 +128,8 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     print(f"false alarms {tally.false_alarms} of {tally.good} good runs")
     print(f"crashes      {tally.crashes}")
     print(f"written: {record.write('judge_mutations', {'seed': seed, **vars(tally), 'results': results}).name}")
+    if tally.false_passes or tally.crashes:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

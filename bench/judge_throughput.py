@@ -29,8 +29,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import made_logs as made
 import record
+from mutants import made_logs as made
 
 MEGABYTE = 1 << 20
 LONG_RUN_SHARE = 0.01

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import made_logs as made
-from made_logs import Course, Family, Line
-from mutation import Mutant, Mutation, changed, good, log_of, middle, next_printed
+from mutants import made_logs as made
+from mutants.made_logs import Course, Family, Line
+from mutants.mutation import Mutant, Mutation, changed, good, log_of, middle, next_printed
 
 
 def truncated(family: Family, course: Course, rng: random.Random) -> Mutant:

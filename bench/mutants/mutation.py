@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import made_logs as made
-from made_logs import Course, Family, Line
+from mutants import made_logs as made
+from mutants.made_logs import Course, Family, Line
 
 Truth = Literal["bad", "good", "either"]
 

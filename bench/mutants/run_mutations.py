@@ -6,9 +6,9 @@ import math
 import random
 from dataclasses import replace
 
-import made_logs as made
-from made_logs import Course, Family, Line
-from mutation import Mutant, Mutation, bad, changed, log_of, middle, next_printed
+from mutants import made_logs as made
+from mutants.made_logs import Course, Family, Line
+from mutants.mutation import Mutant, Mutation, bad, changed, log_of, middle, next_printed
 
 
 def slowed(factor: float) -> Mutation:
