@@ -7,7 +7,7 @@ import pytest
 from seatrial import logs
 from tests.logs.case_folders import steps
 
-LONG = 1 << 17
+LONG = 1 << 15
 STARTS = {
     "maxtext": "completed step: 7, seconds: 1.000, ",
     "maxtext_checkpoint": "Finished save in 1.00 seconds @ ",

@@ -163,7 +163,7 @@ def test_runs_of_one_size_have_no_efficiency(tmp_path: Path) -> None:
 
 def test_the_interval_covers_the_truth(tmp_path: Path) -> None:
     """Of many pairs of noisy runs, about 95% of the intervals hold the true efficiency: here, at least 90%."""
-    hits, pairs = 0, 40
+    hits, pairs = 0, 20
     for seed in range(pairs):
         folder = tmp_path / str(seed)
         small = run(folder, recipe(64), noisy(7.0, 2 * seed))
