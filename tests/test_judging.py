@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from seatrial.cli import main
+from tests.command_line import seatrial
 
 RECIPE = Path(__file__).parents[1] / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
 MEGATRON = """\
@@ -31,18 +28,6 @@ expectations:
 """
 SECONDS = 10.9227
 FLOP_PER_TOKEN = 51.47e9  # of Llama 3.1 8B at 8192, causal
-
-
-def seatrial(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command in this process: starting a new one takes far longer than most of what is asked of it."""
-    command, code = ["seatrial", *map(str, arguments)], 0
-    out, err = io.StringIO(), io.StringIO()
-    with patch.object(sys, "argv", command), chdir(cwd), redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def judged(*arguments: str | Path, cwd: Path) -> tuple[int, dict[str, Any]]:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import time
 from html.parser import HTMLParser
 from importlib import resources
 from itertools import pairwise
@@ -222,12 +221,9 @@ def test_no_text_becomes_markup(raw: str) -> None:
         assert " ".join(evil.split()) in shown
 
 
-def test_it_is_small_and_quick(tmp_path: Path) -> None:
-    run = run_directory.write(tmp_path / "run")
-    start = time.monotonic()
-    text = html.render(gather(run))
-    assert time.monotonic() - start < 2
-    assert len(text.encode()) < 2_000_000
+def test_it_is_small(tmp_path: Path) -> None:
+    text = html.render(gather(run_directory.write(tmp_path / "run")))
+    assert len(text.encode()) < 200_000
 
 
 def test_the_chart_library_has_its_licence_beside_it() -> None:
