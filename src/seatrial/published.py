@@ -90,11 +90,6 @@ class Comparable:
         return self.result.tokens_per_second_per_device
 
     @property
-    def grade(self) -> str:
-        """How comparable it is, in words: "exact", or "other scale, other batch per device"."""
-        return ", ".join(f"other {difference.aspect}" for difference in self.differences) or "exact"
-
-    @property
     def same_work(self) -> bool:
         """Whether a token is the same work in both, so that the rates themselves can be compared."""
         return _OTHER_WORK.isdisjoint(difference.aspect for difference in self.differences)
@@ -249,23 +244,6 @@ def _show(value: Number) -> str:
     if value is None:
         return "not stated"
     return value or "the usual one" if isinstance(value, str) else f"{value:,.10g}"
-
-
-def render(comparable: Comparable, tokens_per_second_per_device: float | None = None) -> str:
-    """A published result in one line, beside the run's own rate (tokens/s per device) where it is given."""
-    result = comparable.result
-    variant, recipe = (f" ({text})" if text else "" for text in (result.variant, result.recipe))
-    line = (
-        f"published: {result.tokens_per_second_per_device:,.0f} tokens/s per device on {result.num_devices:,} "
-        f"{result.device}{variant} in {result.precision}{recipe} with {result.framework} ({result.source})"
-    )
-    expected = comparable.equivalent_tokens_per_second_per_device
-    if not comparable.same_work:
-        line += f", which is the work of {expected:,.0f} tokens/s here (FLOPs counted {comparable.convention})"
-    if tokens_per_second_per_device is not None:
-        line += f", yours {tokens_per_second_per_device:,.0f} = {tokens_per_second_per_device / expected:.1%}"
-    told = [f"{d.aspect} ({d.published}, yours {d.yours})" for d in comparable.differences]
-    return f"{line}; " + (f"differs in: {', '.join(told)}" if told else "the same in everything that it states")
 
 
 def expectation_from(comparable: Comparable, *, tolerance: float) -> Expectation:
