@@ -287,7 +287,7 @@ def test_every_process_is_looked_at() -> None:
         ("orderly end", [e for e in sound if not (e.process == 1 and isinstance(e, events.RunEnded))]),
         ("processes together", [e for e in sound if e.process != 1]),
         ("gradient finite", [_with(e, grad_norm=math.nan) if is_of_rank_1(e, {9}) else e for e in sound]),
-        ("processes agree", [_with(e, loss=None) if is_of_rank_1(e, {*range(1, 30)}) else e for e in sound]),
+        ("loss reported", [_with(e, loss=None) if is_of_rank_1(e, {*range(1, 30)}) else e for e in sound]),
         ("processes agree", [_with(e, loss=None) if is_of_rank_1(e, {*range(30)}) else e for e in sound]),
     ):
         found = judged(run, spec)
@@ -375,10 +375,29 @@ def test_a_jump_of_the_loss_is_named() -> None:
     assert found.sentence == "The loss jumps to 900, out of proportion at step 17."
 
 
-def test_a_loss_falls_only_to_less_than_its_first() -> None:
-    spec = make_spec()
-    found = judged(whole_run(spec, loss=lambda n: 6.5 if n == 29 else falling(n)), spec)
-    assert found.headline.startswith("All 30 steps were done, with a finite loss throughout (last 6.500).")
+def test_a_loss_that_leaves_where_it_had_settled_is_not_passed() -> None:
+    spec = make_spec(steps=60)
+    for end in (lambda n: 4.0 if n > 56 else falling(n), lambda n: 6.5 if n == 59 else falling(n)):
+        found = judged(whole_run(spec, loss=end), spec)
+        assert found.outcome == "inconclusive"
+        assert "far above" in found.headline
+    noisy = random.Random(3)
+    for _ in range(50):  # a small batch: noise of a third of the loss
+        assert judged(whole_run(spec, loss=lambda n: falling(n) * noisy.uniform(0.67, 1.33)), spec).outcome == "pass"
+
+
+def test_losses_that_are_no_longer_printed_and_evaluations_that_are_nan_fail() -> None:
+    spec = make_spec(processes=2, steps=200)
+    sound = whole_run(spec)
+    for process in (0, 1):
+        for last, outcome in ((198, "fail"), (199, "inconclusive")):
+            run = [
+                _with(e, loss=None) if isinstance(e, events.Step) and e.process == process and e.step >= last else e
+                for e in sound
+            ]
+            assert judged(run, spec).outcome == outcome
+    nan = events.Eval(step=20, loss=math.nan, wall_time=sound[60].wall_time)
+    assert judged(events.merge([sound, [nan]]), spec).outcome == "fail"
 
 
 def test_a_few_steps_have_no_trend() -> None:
@@ -450,6 +469,14 @@ def test_neither_an_outlier_nor_noise_far_from_the_bound_leaves_it_open() -> Non
         assert found.outcome == "pass", check(found, TOKENS)
     slow = expecting(TOKENS, 1e6)
     assert judged(whole_run(slow, seconds=lambda n: rng.uniform(0.3, 0.7)), slow).outcome == "fail"
+
+
+def test_a_slow_rank_is_not_hidden_by_the_one_that_counts() -> None:
+    spec = expecting("step_seconds", 0.5, processes=2)
+    slow = [_with(e, seconds=0.6) if isinstance(e, events.Step) and e.process else e for e in whole_run(spec)]
+    found = judged(slow, spec)
+    assert found.outcome == "inconclusive"
+    assert "rank 1 is 20.0% slower" in found.headline
 
 
 def test_an_expectation_that_cannot_be_measured_is_not_met() -> None:

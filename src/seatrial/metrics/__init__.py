@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.events import Event, encode
+from seatrial.events import Eval, Event, encode
 from seatrial.metrics.causes import Diagnosis, FaultRecord
 from seatrial.metrics.completion import Completion, ProcessRecord, measure_completion
 from seatrial.metrics.drift import Drift, Levels, Spikes
@@ -96,7 +96,7 @@ def measure(
     others = [record for record in found.values() if record is not own]
     return Metrics(
         completion=measure_completion(events, spec, own, others, launcher.ended if launcher else None),
-        numerics=measure_numerics(own, others),
+        numerics=measure_numerics(own, others, [event for event in events if isinstance(event, Eval)]),
         performance=measure_performance(events, spec, own, others, convention=convention, policy=policy),
     )
 

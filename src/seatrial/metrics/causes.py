@@ -193,6 +193,8 @@ def _what(fault: FaultRecord) -> str:
         return fault.title
     if fault.fault in _DONE_TO and fault.rank is not None:
         return f"{fault.where} was {fault.title}"
+    if fault.fault == "bad_exit" and fault.exit_code is not None:
+        return f"{fault.where} ended with exit code {fault.exit_code}"
     return f"{fault.title} on {fault.where}"
 
 

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seatrial.events import Eval
 from seatrial.metrics.record import Ranges, Record, ranges
 from seatrial.metrics.window import lines_apart
 
@@ -18,6 +19,7 @@ TREND_Z = 2.5  # about 1 in 160 by chance
 CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
 DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however few the steps
 LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
+END_RISE, END_NOISE = 0.25, 5.0  # of the loss of the last third; times what losses differ from one to the next
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
@@ -46,6 +48,10 @@ class Numerics:
     `disagreement` is the largest relative difference between two processes' losses at a step; `num_comparable` counts
     the losses that there should be to compare, `num_compared` those that there are; a process of another framework that
     reports no loss at all is not compared. What is not finite counts wherever a process saw it.
+
+    `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
+    `non_finite_evals` are the steps of evaluations whose loss is not finite. `settled_loss` is where the last third
+    stood, if the very end lies far above it.
     """
 
     num_steps: int
@@ -85,9 +91,12 @@ class Numerics:
     num_compared: int
     disagreement: float | None
     disagreement_step: int | None
+    falls_silent: tuple[tuple[int, int], ...] = ()
+    non_finite_evals: Ranges = ()
+    settled_loss: float | None = None
 
 
-def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
+def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval] = ()) -> Numerics:
     """The facts of numerics; numbers that are not finite are looked for in every record."""
     telling = record_with_losses(own, others)
     losses = [step.loss for step in telling.steps if step.loss is not None]
@@ -149,6 +158,9 @@ def measure_numerics(own: Record, others: Sequence[Record]) -> Numerics:
         num_compared=compared,
         disagreement=disagreement,
         disagreement_step=where,
+        falls_silent=tuple((r.process, n) for r in (own, *others) if (n := _silent_at_end(r))),
+        non_finite_evals=ranges(sorted({e.step for e in evals if e.loss is not None and not math.isfinite(e.loss)})),
+        settled_loss=_settled_below_the_end(finite),
     )
 
 
@@ -237,6 +249,30 @@ def _diverged(losses: NDArray[np.float64]) -> bool:
         return False
     ends = (np.median(losses[-n:]) for n in (LAST_LOSSES, max(LAST_LOSSES, len(losses) // 3)))
     return any(end > DIVERGED * early for end in ends) or bool(losses[-1] > LOSS_SPIKE * early)
+
+
+def _settled_below_the_end(losses: NDArray[np.float64]) -> float | None:
+    """Where the last third stood, if the last few losses lie above it by a quarter, or the very last is twice that.
+
+    Both have to be far more than the losses differ from one to the next.
+    """
+    if len(losses) < MIN_STEPS_FOR_TREND:
+        return None
+    before = losses[-(len(losses) // 3) : -LAST_LOSSES] if len(losses) >= 4 * LAST_LOSSES else losses[:0]
+    if not len(before):
+        return None
+    settled, noise = (
+        float(np.median(before)),
+        float(np.median(np.abs(np.diff(losses[len(losses) // 3 : -LAST_LOSSES])))),
+    )
+    rise, jump = float(np.median(losses[-LAST_LOSSES:])) - settled, float(losses[-1]) - settled
+    is_above = rise > max(END_RISE * settled, END_NOISE * noise) or jump > max(settled, 2 * END_NOISE * noise)
+    return settled if settled > 0 and is_above else None
+
+
+def _silent_at_end(record: Record) -> int:
+    """How many of the last steps report no loss, though some did before."""
+    return next((n for n, step in enumerate(reversed(record.steps)) if step.loss is not None), 0)
 
 
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:

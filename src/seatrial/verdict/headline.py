@@ -86,7 +86,11 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
     more = f" {others} more check{'s' * (others > 1)} {'failed' if outcome == 'fail' else 'could not be decided'}."
     first = causes[0]
     told = f"{first.title}: {first.sentence}" if first.axis == "performance" else first.sentence
-    reason = f" ({first.evidence[0]})" if outcome == "inconclusive" and first.evidence else ""
+    reason = (
+        f" ({first.evidence[0]})"
+        if outcome == "inconclusive" and first.axis == "performance" and first.evidence
+        else ""
+    )
     return told.removesuffix(".") + reason + "." + (more if others else "")
 
 

@@ -45,6 +45,9 @@ def _loss_finite(numerics: Numerics) -> Check:
     if step is not None:
         status = "fail"
         sentence = f"The loss is {value} at step {step}" + (f" and in {count} steps in all." if count > 1 else ".")
+    elif numerics.non_finite_evals:
+        status = "fail"
+        sentence = f"The loss of the evaluation after {show_ranges(numerics.non_finite_evals)} is not finite."
     elif numerics.num_losses:
         status, sentence = "pass", "The loss is finite at every step."
     else:
@@ -69,12 +72,18 @@ def _loss_reported(numerics: Numerics) -> Check:
     sentence = f"{losses} of {expected} steps report a loss."
     if skipped > 0:
         sentence += f" Before them, {skipped} were skipped in search of a loss scale."
+    status: Status = "pass" if losses and share >= MIN_REPORTED else "fail"
     if not losses:
         sentence = "No process reports a loss."
+    elif numerics.falls_silent:
+        process, last = max(numerics.falls_silent, key=lambda found: found[1])
+        status = "fail" if last > 1 or status == "fail" else "inconclusive"
+        times = f"last {last} steps" if last > 1 else "last step"
+        sentence += f" Rank {process} reports none for its {times}; some programs print none when it is NaN."
     return Check(
         name="loss reported",
         axis=AXIS,
-        status="pass" if losses and share >= MIN_REPORTED else "fail",
+        status=status,
         sentence=sentence,
         measured=share,
         bound=MIN_REPORTED,
@@ -91,6 +100,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "stuck": ("fail", "inconclusive", "inconclusive"),
     "rising": ("fail", "fail", "fail"),
     "zero": ("fail", "inconclusive", "inconclusive"),
+    "ends high": ("inconclusive", "inconclusive", "inconclusive"),
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
@@ -112,6 +122,7 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
         "stuck": f"The last {repeated} losses are all {last}: nothing is learnt, or it is not the loss.",
         "rising": f"The loss rises; it ends at {last}.",
         "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
+        "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had come down to.",
         "spiked": f"The loss jumps to {show(numerics.max_loss)}, out of proportion at {spikes}.",
         "falling": "The loss falls.",
         "flat": "The loss stays flat, as it may on synthetic data."
@@ -149,6 +160,8 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
         return "rising"
     if numerics.min_loss == 0 < highest:
         return "zero"
+    if numerics.settled_loss is not None:
+        return "ends high"
     return "spiked" if numerics.loss_spikes else numerics.trend
 
 
