@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from seatrial.cli import app
+from seatrial.logs import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,6 +68,11 @@ def _console_commands() -> Iterator[tuple[str, str]]:
 
 
 COMMANDS = [pytest.param(command, id=where) for where, command in _console_commands()]
+
+
+def test_the_reference_lists_every_family_of_logs() -> None:
+    text = (ROOT / "docs" / "reference" / "logs.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(FAMILIES)
 
 
 def _parse(arguments: list[str]) -> None:
