@@ -50,7 +50,8 @@ def test_a_sound_run_passes() -> None:
 
 def test_every_outcome_has_its_exit_code() -> None:
     assert EXIT_CODES == {
-        "pass": 0, "fail": 1, "teardown_failed": 1, "could_not_run": 3, "died": 4, "no_progress": 5, "inconclusive": 6, "interrupted": 130,
+        "pass": 0, "fail": 1, "teardown_failed": 1, "could_not_run": 3, "died": 4, "no_progress": 5, "inconclusive": 6,
+        "interrupted": 130,
     }  # fmt: skip
 
 
@@ -113,7 +114,8 @@ CASES: dict[str, tuple[str, str, str, Callable[[RunSpec], list[events.Event]]]] 
         lambda s: [started(s), *steps(s), ended("died", exit_code=1), ended(process=-1)],
     ),
     "completed with an exit code": (
-        "teardown_failed", "orderly end", "fail", lambda s: [started(s), *steps(s), ended(exit_code=1), ended(process=-1)],
+        "teardown_failed", "orderly end", "fail",
+        lambda s: [started(s), *steps(s), ended(exit_code=1), ended(process=-1)],
     ),
     "the launcher contradicts itself": (
         "teardown_failed", "orderly end", "fail",
@@ -398,6 +400,18 @@ def test_losses_that_are_no_longer_printed_and_evaluations_that_are_nan_fail() -
             assert judged(run, spec).outcome == outcome
     nan = events.Eval(step=20, loss=math.nan, wall_time=sound[60].wall_time)
     assert judged(events.merge([sound, [nan]]), spec).outcome == "fail"
+
+
+def test_a_gradient_that_overflowed_in_a_skipped_step_was_not_applied() -> None:
+    spec = make_spec()
+    sound = whole_run(spec)
+
+    def overflows(skipped: float) -> list[events.Event]:
+        found = {"grad_norm": math.inf, "reported": {"skipped_steps": skipped}}
+        return [_with(e, **found) if isinstance(e, events.Step) and e.step == 0 else e for e in sound]
+
+    assert check(judged(overflows(1.0), spec), "gradient finite").status == "pass"
+    assert check(judged(overflows(0.0), spec), "gradient finite").status == "fail"
 
 
 def test_a_few_steps_have_no_trend() -> None:

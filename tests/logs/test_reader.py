@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import logs
-from seatrial.events import Event, RunEnded, RunStarted, Step
+from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import lines, numbers, reader
 from seatrial.logs.lines import read_lines, read_prefix, split_line, without_codes
 
@@ -259,3 +259,20 @@ class TestFilesOfOneRun:
         ):
             (tmp_path / name).write_bytes(content)
             assert last <= steps(logs.read([tmp_path / name]))[-1].step <= 2000, name
+
+    def test_a_failure_in_a_file_of_one_rank_is_that_ranks(self, tmp_path: Path) -> None:
+        paths = self.write(
+            tmp_path, rank0=map(line, range(1, 5)), rank7=["torch.OutOfMemoryError: CUDA out of memory."]
+        )
+        (fault,) = [event for event in logs.read(paths) if isinstance(event, Fault)]
+        assert (fault.where, fault.facts["rank"]) == ("rank 7", 7)
+
+
+def test_a_traceback_that_steps_follow_is_no_end() -> None:
+    said = '{"prompt": "Traceback (most recent call last): what is it?"}'
+    faults = [event for event in parse([line(1), said, line(2), line(3)]) if isinstance(event, Fault)]
+    assert [fault.fault for fault in faults if fault.fault == "exception"] == []
+    cut = [
+        event for event in parse([line(1), line(2), "Traceback (most recent call last):"]) if isinstance(event, Fault)
+    ]
+    assert [fault.fault for fault in cut] == ["exception"]

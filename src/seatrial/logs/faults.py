@@ -62,6 +62,7 @@ class _Block:
     root: bool = False
     entry: dict[str, str] = field(default_factory=dict)
     found: int = 0
+    overtaken: bool = False  # a step was done since it began
 
 
 @dataclass(slots=True)
@@ -134,6 +135,8 @@ class FaultScanner:
         """A step was done: whatever was said before it did not stop the run."""
         if self._groups:
             self._groups.clear()
+        for block in self._blocks.values():
+            block.overtaken = True
 
     def finish(self) -> list[Fault]:
         """The logs are over: what was waiting for its end, and the last of each fault that repeats itself."""
@@ -378,7 +381,7 @@ def _worker(block: _Block, about: dict[str, Any]) -> Fault:
 
 def _cut_off(block: _Block) -> Iterator[Fault]:
     """What is known of a block whose end the log does not have."""
-    if block.kind == "traceback":
+    if block.kind == "traceback" and not block.overtaken:
         yield _fault("exception", block.first, {}, block.first["text"])
     elif block.kind == "elastic" and block.entry.get("rank"):
         yield _worker(block, block.last or block.first)

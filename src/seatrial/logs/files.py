@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from seatrial.events import Event, RunStarted, Step, merge
+from seatrial.events import Event, Fault, RunStarted, Step, merge
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_events
@@ -43,9 +43,10 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
     """
     numbers = _processes(paths)
+    by_name = [_rank(path, _RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
     logs = [
-        _log(path, read_events(read_lines(path), families, process=number, source=str(path)))
-        for path, number in zip(paths, numbers, strict=True)
+        _log(path, _of_rank(rank, read_events(read_lines(path), families, process=number, source=str(path))))
+        for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
     if not following:
@@ -67,9 +68,17 @@ def _named(paths: Sequence[Path]) -> list[int] | None:
     return numbers if len(set(numbers)) == len(paths) else None
 
 
-def _rank(path: Path) -> int | None:
+def _rank(path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES) -> int | None:
     text = "/".join(path.parts[-3:])
-    return next((int(match[1]) for pattern in _RANK_NAMES if (match := pattern.search(text))), None)
+    return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
+
+
+def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
+    """The events, with the rank that the file is named after in those faults that name no place."""
+    for event in events:
+        if rank is not None and isinstance(event, Fault) and not event.where and "rank" not in event.facts:
+            event = replace(event, where=f"rank {rank}", facts={**event.facts, "rank": rank})
+        yield event
 
 
 def _processes(paths: Sequence[Path]) -> list[int]:

@@ -142,7 +142,7 @@ class Reader:
             rank=prefix.rank,
             host=prefix.host,
         )
-        if faults:
+        if faults or self._faults.is_waiting:
             self._told = True
             events += faults
         return events

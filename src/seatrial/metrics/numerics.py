@@ -111,6 +111,8 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
     norms = [
         (step.step, step.grad_norm) for record in (own, *others) for step in record.steps if step.grad_norm is not None
     ]
+    # A gradient that overflowed is why the optimizer skipped the step: how often it may is a check of its own.
+    skipped = {s.step for record in (own, *others) for s in record.steps if _count(s.reported.get("skipped_steps"))}
     finite_norms = [norm for _, norm in norms if math.isfinite(norm)]
     own_norms = [s.grad_norm for s in own.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
     spike = SPIKE * float(np.median(finite_norms)) if finite_norms else math.inf
@@ -152,7 +154,7 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         max_grad_norm=max(finite_norms, default=None),
         early_grad_norm=early_norm,
         late_grad_norm=late_norm,
-        non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)})),
+        non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
         grad_norm_spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
         num_comparable=comparable,
         num_compared=compared,
