@@ -16,7 +16,7 @@ from seatrial.logs.numbers import NUMBER
 _TFLOPS = Field(name="tflops_per_second_per_device")
 
 # Every number but total_weights has three decimals: one with fewer, and nothing behind it, was cut.
-_VALUE = rf"{NUMBER}(?=[,\s])|[-+]?(?:nan|inf)\b|[-+]?\d+\.\d{{3}}(?![\deE%])"
+_VALUE = rf"{NUMBER}(?=[,\s])|[-+]?(?:nan|inf)\b|[-+]?\d+\.\d{{3}}(?:e[-+]\d\d\b|(?![\deE%]))"
 
 _CONFIG = re.compile(r"Config param (\w+): (.+?)\s*$")
 # Parameter of the configuration, printed in full by every program → fact.
@@ -94,6 +94,7 @@ FAMILY = Family(
         "perplexity": Field(name="perplexity"),
         "raw_grad_norm": Field(name="grad_norm", preferred=True),  # before clipping, as everybody means it
         "grad_norm": Field(name="grad_norm"),
+        "lr": Field(name="learning_rate"),  # a fork's
     },
     counted_from=0,
     whole=re.compile(r"\bseconds: ?\d"),

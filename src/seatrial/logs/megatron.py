@@ -158,6 +158,12 @@ FAMILY = Family(
             literal="[after training is done] datetime:",
             pattern=re.compile(r"\[after training is done\] datetime: [-\d]+ [\d:.]+"),
         ),
+        # --exit-interval and --exit-duration-in-mins: in order, but earlier than planned.
+        Note(
+            means="end",
+            literal="[exiting program a",
+            pattern=re.compile(r"\[exiting program (?:at iteration \d+|after [\d.]+ minutes)\] datetime:"),
+        ),
         # Bridge prints its speed on a line of its own, before that of the step; 0 stands for "cannot tell".
         Note(
             means="figures",
@@ -200,11 +206,23 @@ FAMILY = Family(
                 rf"\|(?:[^|]*\|)*? lm loss value: (?P<loss>{NUMBER}) \|"
             ),
         ),
+        Note(
+            means="eval",
+            literal="validation results at iteration ",  # NeoX's
+            pattern=re.compile(
+                rf"validation results at iteration (?P<step>\d+) \|(?:[^|]*\|)*? lm_loss value: (?P<loss>{NUMBER}) \|"
+            ),
+        ),
         # "saving checkpoint" only says that it began.
         Note(
             means="checkpoint",
             literal="successfully saved ",
             pattern=re.compile(r"successfully saved (?:checkpoint (?:at|from) iteration\s+|\S*/iter_0*)(?P<step>\d+)"),
+        ),
+        Note(
+            means="checkpoint",
+            literal=" is ready now!",  # DeepSpeed's
+            pattern=re.compile(r"Checkpoint (?:global_step|iter_0*)(?P<step>\d+) is ready now!"),
         ),
         Note(
             means="checkpoint",

@@ -49,6 +49,8 @@ class _Log:
         self._sequence = 0.0
         self._benchmark = ""
         self._running = True
+        self._steps_told = False
+        self._block: tuple[float, float] | None = None  # when it began, and how many samples there had been
 
     def __call__(self, line: str) -> Iterator[Found]:
         at = line.find(_MARK)
@@ -75,6 +77,11 @@ class _Log:
                 self._running = False
                 if reason := _REASONS.get(str(metadata.get("status"))):
                     yield _END, {**time, "reason": reason}
+            case "block_start":
+                samples = _number(metadata.get("samples_count"))
+                self._block = (time["time"], samples) if time and samples is not None else None
+            case "block_stop" if self._block and time and not self._steps_told:
+                yield from self._step_of_block(metadata, time)
             case "tracked_stats" if isinstance(value, dict):
                 yield from self._step(metadata, value, time)
             case "train_loss":
@@ -110,7 +117,16 @@ class _Log:
         }
         if self._running and step is not None and (samples_per_second or figures["loss"] is not None):
             known = {name: number for name, number in figures.items() if number is not None}
+            self._steps_told = True
             yield Reading(values={"step": step, **time, **known})
+
+    def _step_of_block(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
+        """The last step of what lies between two evaluations, for logs that tell of no other."""
+        began, before = self._block or (0.0, 0.0)
+        samples, step = _number(metadata.get("samples_count")), self._steps(metadata)
+        if step is not None and samples is not None and samples > before and time["time"] > began:
+            per_second = (samples - before) / self._tokens() / (time["time"] - began)
+            yield Reading(values={"step": step, **time, "samples_per_second_total": per_second})
 
     def _steps(self, metadata: Mapping[str, Any]) -> int | None:
         """The step of a line; None without a batch size that tells it."""
