@@ -140,8 +140,8 @@ def test_a_judged_log_is_a_run_directory(folder: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert (folder / "runs/tuesday/report.html").stat().st_size < 2_000_000
     assert seatrial("judge", "runs/tuesday", cwd=folder).stdout == first.stdout
-    again = seatrial("judge", "runs/tuesday", "--against", "megatron.yaml", "steps=100", cwd=folder)
-    assert again.returncode == 2
+    for also in (("--against", "megatron.yaml", "steps=100"), (log,)):
+        assert seatrial("judge", "runs/tuesday", *also, cwd=folder).returncode == 2
     for kind in ("text", "markdown", "junit", "csv", "json"):
         assert seatrial("report", "runs/tuesday", "--format", kind, cwd=folder).returncode == 0
     slower = write(folder, megatron(seconds=lambda _: 11.5), "slower.log")

@@ -71,9 +71,12 @@ def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list
 
 
 def run_directory_in(paths: Sequence[Path]) -> Path | None:
-    """The run directory, where the paths are one."""
-    is_run = len(paths) == 1 and any((paths[0] / name).exists() for name in ("plan.json", "judged.json"))
-    return paths[0] if is_run else None
+    """The run directory, where the paths are one. Raises InputError for one among others."""
+    found = [path for path in paths if any((path / name).exists() for name in ("plan.json", "judged.json"))]
+    if found and len(paths) > 1:
+        why, fix = "it is a run directory, and it is judged by what is in it alone", "name one run directory, or logs"
+        raise InputError.single("run-directory", str(found[0]), why, fix)
+    return found[0] if found else None
 
 
 def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -> tuple[str, Verdict]:

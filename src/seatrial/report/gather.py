@@ -188,8 +188,9 @@ def _sources(judged: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _name(run_dir: Path, sources: Sequence[str]) -> str:
-    """What to call a run that no configuration names: its log, if that is one, else its directory."""
-    return sources[0].rpartition("/")[2] if len(sources) == 1 else clean(run_dir.name)
+    """What to call a run that no configuration names: its logs, if it was read from some, else its directory."""
+    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+    return sources[0].rpartition("/")[2] + more if sources else clean(run_dir.name)
 
 
 def _started_at(events: Sequence[Event]) -> float | None:

@@ -134,7 +134,7 @@ def _ending(completion: Completion) -> Check:
         status = "inconclusive"
         sentence = f"There is a fault without a time, before or after the last step: {diagnosis.cause.title}."
     elif diagnosis:
-        status, sentence = "fail", f"The run did not end in order: {diagnosis.cause.title}."
+        status, sentence = "fail", f"The run did not end in order: {diagnosis.what}."
     elif completion.is_foreign and completion.all_steps_done:
         status, sentence = "pass", "The run came to its last step, and nothing broke after it."
         said = said or ["the log has no end marker"]
