@@ -154,9 +154,7 @@ class Index:
 
     def _unusable(self, why: str) -> InputError:
         fix = next((fix for words, fix in _FIXES if words in why), _MOVE_AWAY)
-        return InputError.single(
-            "history-index", str(self._path), f"the index of runs cannot be used: {why}", fix
-        )  # fmt: skip
+        return InputError.single("history-index", str(self._path), f"the index of runs cannot be used: {why}", fix)
 
 
 def _values(row: Row) -> list[Any]:

@@ -18,6 +18,7 @@ from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.errors import InputError
 from seatrial.metrics import Metrics
+from seatrial.report.figures import counted
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
@@ -104,17 +105,8 @@ def _steady(attempts: Sequence[Sequence[events.Step]], metrics: Metrics) -> Seco
     nothing = np.array([], dtype=np.float64)
     if times is None or not 1 <= times.attempt <= len(attempts):
         return nothing
-    ranges = (*times.disturbed, *times.not_counted, *times.impossible)
-    left_out = {step for first, last in ranges for step in range(first, last + 1)}
-    seconds = np.array(
-        [
-            step.seconds
-            for step in attempts[times.attempt - 1]
-            if times.first_step <= step.step <= times.last_step
-            and step.step not in left_out
-            and step.seconds is not None
-            and 0 < step.seconds < math.inf
-        ]
-    )
+    counts = counted(metrics.performance)
+    own = attempts[times.attempt - 1]
+    seconds = np.array([s.seconds for s in own if s.seconds is not None and counts(times.attempt, s)])
     same = len(seconds) == times.n and math.isclose(float(np.median(seconds)), times.median, rel_tol=SAME_MEDIAN)
     return seconds if same else nothing

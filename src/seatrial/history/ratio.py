@@ -6,15 +6,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Seconds = NDArray[np.float64]
+from seatrial.metrics.interval import BLOCK, RESAMPLES, SEED, Values
 
-BLOCK = 5  # neighbouring steps resemble each other, so they are drawn together
-RESAMPLES, FEWEST_RESAMPLES = 2000, 200
+FEWEST_RESAMPLES = 200
 MOST_DRAWN = 40_000_000  # numbers in all, to bound the time of a long run
 MOST_AT_ONCE = 2_000_000  # of them, to bound the memory
-SEED = 20_240_229
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +35,7 @@ class Ratio:
         return Ratio(value=self.value, low=self.low / (1 + share), high=self.high * (1 + share))
 
 
-def ratio_of_intervals(
-    a: tuple[float, float, float], b: tuple[float, float, float]
-) -> Ratio:  # fmt: skip
+def ratio_of_intervals(a: tuple[float, float, float], b: tuple[float, float, float]) -> Ratio:
     """b ÷ a from two values with independent intervals (value, low, high), all above 0.
 
     The distances to the ends add in squares, on the logarithm (MOVER; Donner and Zou 2012).
@@ -52,7 +47,7 @@ def ratio_of_intervals(
     return Ratio(value=value, low=value * math.exp(-down), high=value * math.exp(up))
 
 
-def ratio_of_medians(a: Seconds, b: Seconds) -> Ratio:
+def ratio_of_medians(a: Values, b: Values) -> Ratio:
     """median(b) ÷ median(a) of two series of step times, with the interval that resampling blocks gives (Künsch 1989).
 
     It sees that steps resemble their neighbours, but is too narrow for few steps: take the wider of this and
@@ -66,7 +61,7 @@ def ratio_of_medians(a: Seconds, b: Seconds) -> Ratio:
     return Ratio(value=value, low=min(low, value), high=max(high, value))
 
 
-def _resampled_medians(values: Seconds, count: int, rng: np.random.Generator) -> Seconds:
+def _resampled_medians(values: Values, count: int, rng: np.random.Generator) -> Values:
     """The medians of `count` series of the same length, made of blocks of neighbours; the two ends are neighbours."""
     n = len(values)
     block = min(BLOCK, n)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from seatrial.events import Step
 from seatrial.metrics import Performance
-from seatrial.report.figures import counted
+from seatrial.report.figures import counted, step_rate
 from seatrial.report.gather import RunReport
 
 Cell = str | float | int | None
@@ -80,11 +80,10 @@ def _speed(step: Step, performance: Performance | None) -> tuple[float | None, .
     """Tokens/s of all devices, then per device tokens/s, TFLOP/s and MFU: from the time, else as the log reports it."""
     reported = [step.reported.get(name) for name in ("tokens_per_second_per_device", *_OWN)]
     devices = performance.num_devices if performance else None
-    tokens = step.tokens or (performance.tokens_per_step if performance else None)
-    if performance is None or not step.seconds or not step.seconds > 0 or not tokens or not devices:
+    each = step_rate(step, performance)
+    if performance is None or each is None or not devices:
         each, *rest = reported
         return each * devices if each is not None and devices else None, each, *rest
-    each = tokens / step.seconds / devices
     flops = each * performance.flops_per_token if performance.flops_per_token else None
     peak = performance.peak.flops_per_second if performance.peak else None
     computed = (flops / 1e12 if flops else None, flops / peak if flops and peak else None)

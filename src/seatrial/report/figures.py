@@ -119,6 +119,14 @@ def counted(performance: Performance | None) -> Callable[[int, Step], bool]:
     return counts
 
 
+def step_rate(step: Step, performance: Performance | None) -> float | None:
+    """Tokens/s per device of one step, by its time; None where the record does not give it."""
+    if performance is None or not performance.num_devices or not step.seconds or not 0 < step.seconds < math.inf:
+        return None
+    tokens = step.tokens or performance.tokens_per_step
+    return tokens / step.seconds / performance.num_devices if tokens else None
+
+
 def left_out(times: StepTimes) -> Ranges:
     """All steps that the run's speed is not taken from, whyever, in order."""
     return tuple(sorted((*times.warmup, *times.disturbed, *times.not_counted, *times.impossible)))

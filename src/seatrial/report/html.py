@@ -19,8 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import Problem
 from seatrial.events import Step
-from seatrial.metrics import Performance, Ranges
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, hardware, left_out, progress, speed, summary, where, within
+from seatrial.metrics import Ranges
+from seatrial.report.figures import (
+    SYMBOLS,
+    TITLES,
+    WORDS,
+    hardware,
+    left_out,
+    progress,
+    speed,
+    step_rate,
+    summary,
+    where,
+    within,
+)
 from seatrial.report.gather import RunReport, Value
 from seatrial.report.problems import ORDER, PLURALS, SINGULARS
 from seatrial.report.sections import sections
@@ -160,7 +172,7 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
     steps = [report.steps[index] for index in kept]
     unused: Ranges = left_out(times) if times else ()
     seconds = [_number(step.seconds) for step in steps]
-    rates = [_tokens_per_second_per_device(step, performance) for step in steps]
+    rates = [_number(step_rate(step, performance)) for step in steps]
     steady = [not within(step.step, unused) for step in steps]
     bounds = [c for c in report.verdict.axes["performance"].checks if c.name == _RATE] if report.verdict else []
     return {
@@ -178,14 +190,6 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
         "seconds_frame": _frame(seconds, steady, median.value if median else None),
         "rate_frame": _frame(rates, steady, rate.value if rate else None),
     }
-
-
-def _tokens_per_second_per_device(step: Step, performance: Performance | None) -> float | None:
-    seconds = _number(step.seconds)
-    if performance is None or not seconds or not performance.num_devices:
-        return None
-    tokens = step.tokens or performance.tokens_per_step
-    return _number(tokens / seconds / performance.num_devices) if tokens else None
 
 
 def _number(value: float | None) -> float | None:
