@@ -181,6 +181,9 @@ def test_a_log_that_begins_later_is_told_so() -> None:
     assert resumed.outcome == "pass"
     assert resumed.headline.startswith("The run came to the last of 50 steps; the log has them from step 21")
     assert measured.completion.wall_seconds < 60  # what stands before the first time has none
+    _, holed = judged([loaded, *megatron(31, 50, 50)], OF_50)
+    assert holed.outcome == "inconclusive"
+    assert "21–30" in holed.headline
     for every in (1, 5):
         _, open_ = judged(megatron(21, 50, 50, every=every), OF_50)
         assert open_.outcome == "inconclusive"
@@ -283,3 +286,13 @@ def test_numerics_come_before_a_failed_teardown() -> None:
         streams.fault("process_died", "rank 0", "killed"),
     ]
     assert verdict.judge(metrics.measure(run, spec), spec, rehearsal=False).outcome == "fail"
+
+
+def test_a_process_that_broke_before_the_others_is_told_with_its_own_step() -> None:
+    of_two = [
+        *logs.parse(megatron(1, 50, 50), process=0, source="logs/node0.log"),
+        *logs.parse([*megatron(1, 30, 50), OOM.partition(": ")[2]], process=1, source="logs/node1.log"),
+    ]
+    measured = metrics.measure(events.merge([of_two[:52], of_two[52:]]), OF_50)
+    found = verdict.judge(measured, OF_50, rehearsal=False)
+    assert found.headline.startswith("GPU out of memory in node1.log after step 30 of 50: torch.OutOfMemoryError")

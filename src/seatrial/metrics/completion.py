@@ -124,7 +124,7 @@ def measure_completion(
     end = launcher or max(said, key=lambda end: _RANK.get(end.reason, len(_RANK)), default=None)
     steps = [step.step for step in own.steps]
     counted_from = _counted_from(own.started, steps)
-    restored = any(isinstance(e, Checkpoint) and e.action == "restore" for e in events)
+    restored = [e.step for e in events if isinstance(e, Checkpoint) and e.action == "restore"]
     planned = (
         spec.steps if spec else next((s.planned_steps for s in reversed(own.starts) if s and s.planned_steps), None)
     )
@@ -142,7 +142,7 @@ def measure_completion(
         last_step=steps[-1] if steps else None,
         num_processes=num_processes,
         processes=tuple(
-            _process(record, _missing(record, counted_from, restored=restored))
+            _process(record, _missing(record, counted_from, restored))
             for record in sorted(trainers, key=lambda record: record.process)
         ),
         attempts=_attempts(own),
@@ -296,13 +296,19 @@ def _process(record: Record, missing: Ranges) -> ProcessRecord:
     )
 
 
-def _missing(record: Record, counted_from: int, *, restored: bool) -> Ranges:
-    """The steps without a record, up to the last one that has one; what came before a restored checkpoint is no gap."""
+def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Ranges:
+    """The steps without a record, up to the last one that has one; what came before a restored checkpoint is no gap.
+
+    Programs name a checkpoint by the last step in it, or by the next one; a step of 0 may stand for an unknown one.
+    """
     steps = [step.step for step in record.steps]
     if not steps:
         return ()
     stride = 1 if record.started and not record.is_foreign else _stride(steps)
-    head = () if restored or not _begins_late(steps[0], counted_from, stride) else ((counted_from, steps[0] - 1),)
+    known = max((step for step in restored if 0 < step < steps[0]), default=None)
+    begin = counted_from if not restored else steps[0] if known is None else known + 1
+    is_late = steps[0] > begin + stride if restored else _begins_late(steps[0], begin, stride)
+    head = ((begin, steps[0] - 1),) if is_late else ()
     return head + tuple(
         (before + stride, max(before + stride, after - stride))
         for before, after in pairwise(steps)

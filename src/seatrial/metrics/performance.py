@@ -287,7 +287,7 @@ def _speed(
         many = f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {beyond}"
         return dict.fromkeys(SPEEDS, many)
     found: dict[str, Estimate | str] = {
-        **dict.fromkeys(SPEEDS, "the log does not give it, and there is no configuration to compute it from"),
+        **dict.fromkeys(SPEEDS, "the log does not give it, nor what it could be computed from"),
         "mfu": f"no peak is known for {device!r}" if device else "the record does not name the device",
         **own,
     }

@@ -10,6 +10,7 @@ from seatrial.verdict.completion import steps_told
 
 MAX_CAUSE = 300  # characters
 MAX_PEERS = 3
+_OF_MANY = {"collective_timeout", "collective_desync", "process_missing", "start_barrier"}
 MUCH_LOST = 0.05  # of the time
 
 
@@ -71,7 +72,8 @@ def _loss(numerics: Numerics) -> str:
 def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
     completion, numerics = metrics.completion, metrics.numerics
     if numerics.first_bad_step is not None:
-        stopped = "; the run stopped there" if completion.last_step == numerics.first_bad_step else ""
+        last = completion.last_step
+        stopped = "; the run stopped there" if last == numerics.first_bad_step != completion.last_planned_step else ""
         return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
     if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
         return _broke(completion, completion.diagnosis)
@@ -103,8 +105,9 @@ def _ending(checks: Sequence[Check]) -> str:
     return next((check.sentence for check in checks if check.name == "orderly end"), "")
 
 
-def _how_far(completion: Completion) -> str:
-    last, planned = completion.last_step, completion.planned_steps
+def _how_far(completion: Completion, of_process: int | None = None) -> str:
+    """Up to where the run came, or the process that broke if it is another."""
+    last, planned = of_process or completion.last_step, completion.planned_steps
     if last is None:
         return "before the first step"
     if planned is None:
@@ -117,7 +120,12 @@ def _how_far(completion: Completion) -> str:
 
 def _broke(completion: Completion, diagnosis: Diagnosis) -> str:
     """What happened in the field's words, where and when; what the log says of it; what to do."""
-    what = f"{diagnosis.what[:1].upper()}{diagnosis.what[1:]} {_how_far(completion)}"
+    cause = diagnosis.cause
+    own = next((process for process in completion.processes if process.process == cause.process), None)
+    behind = own.last_step if own and own.last_step != completion.last_step else None
+    file = cause.source.rpartition("/")[2]
+    where = f"in {file} " if len(completion.processes) > 1 and not cause.where and cause.fault not in _OF_MANY else ""
+    what = f"{diagnosis.what[:1].upper()}{diagnosis.what[1:]} {where}{_how_far(completion, behind)}"
     return " ".join([f"{what}: {_short(diagnosis.quote)}" if diagnosis.quote else f"{what}.", *_followed(diagnosis)])
 
 
