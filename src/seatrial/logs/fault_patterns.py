@@ -24,8 +24,8 @@ class Pattern:
 BENIGN = re.compile(
     r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
-    r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b|: warning: |search for `\w+' in https"
-    r"|\] unable to initialize backend"  # JAX tries all that it knows
+    r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
+    r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
 )
 # A line of an option parser's or a program's banner that only echoes a setting.
 ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$")
@@ -75,10 +75,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|Error allocating|.*\bHBM\b|.*allocat)",
      r"failed: RESOURCE_EXHAUSTED", r"(?i:out of memory while trying to allocate)", r"CUBLAS_STATUS_ALLOC_FAILED",
      r"HIPBLAS_STATUS_ALLOC_FAILED", r"Ran out of memory in memory space \w+"),
-    ("host_oom", "oom|out of memory|low on resource|bad_alloc|cannot allocate memory|memoryerror|out_of_me",
+    ("host_oom", "oom|out of memory|memory limit|low on resource|bad_alloc|cannot allocate memory|memoryerror"
+     "|out_of_me",
      r"Detected \d+ oom[_-]kill", r"oom-kill:", r"oom_reaper", _SRUN_TASK + "Out Of Memory",
      r"Out of memory: Killed process", r"invoked oom-killer", r"OOMKilled", r"std::bad_alloc",
      r"Cannot allocate memory", r"DefaultCPUAllocator: can't allocate", r"low on resource: memory",
+     r"xceeded (?:job |step )?memory limit",
      r"\bOUT_OF_ME(?:MORY)?\+?\s*\|?\s*(?P<exit_code>\d+):\d+", r"MemoryError\b"),
     ("dataloader_died", "dataloader worker",
      r"DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"),
@@ -114,11 +116,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("collective_timeout", "ran for",
      _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
     ("collective_timeout",
-     "nccl timeout|rccl timeout|collective timeout|collective operation timeout|notify register times|"
+     "megascale|nccl timeout|rccl timeout|collective timeout|collective operation timeout|notify register times|"
      "collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
      "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
      r"(?i:collective (?:operation )?timed? ?out)", r"The wait execution of the Notify register times out",
+     r"Mega[Ss]cale (?:hang detected|detects a hang)", r"watchdog got stuck for \d+",
      r"Timed out waiting \d+ms for (?:recv|send)",
      r"(?:participant|rank) .*(?:may be stuck|is stuck)", r"This thread has been waiting for .* and may be stuck"),
     ("collective_desync", "mismatch between collectives|desync|mismatched collective|collective fingerprint",
@@ -126,7 +129,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("heartbeat_lost", "keep-alive heartbeat",
      r"[Nn]ode '(?P<host>[^'\s]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat"),
     ("heartbeat_lost", "heartbeat", r"(?:" + _TASK + r"[^/]*)?(?:heartbeat timeout|stopped sending heartbeats"
-     r"|did not (?:send|respond to).*heartbeat|missed heartbeats?|heartbeat (?:monitor )?timed out"
+     r"|did not (?:send|respond to).*heartbeat|missed heartbeats?|[Hh]eartbeat (?:monitor )?timed out"
      r"|failed to send heartbeat)(?:.*" + _TASK.replace("rank", "task") + r")?"),
     ("peer_lost",
      "connection reset|connection closed by|remoteerror|socket closed|peer closed|broken pipe"
@@ -138,7 +141,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure",
      r"call hccl api failed", r"HCCL function error",
      r"[NR]CCL [Ee][Rr][Rr][Oo][Rr]", r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
-     r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation \S+ failed",
+     r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation .{1,200}? failed",
      r"unhandled (?:cuda|system|hip) error.*[NR]CCL", r"[Gg]loo .*(?:failed|error|timeout|timed out)",
      r"NCCL (?:communicator|watchdog).*(?:abort|error)", r"WARN .*(?:Cuda|CUDA|HIP) failure"),
     # --- start-up and coordination ---
@@ -172,7 +175,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"(?i:preemption (?:notice|signal|event)|(?:was|being|has been) preempted)",
      r"\bPREEMPTED\+?\s*\|?\s*\d+:\d+"),
     ("node_lost",
-     "node failure|node_fail|node fail|not responding|notready|node_lost|still not ready|boot of the nodes",
+     "node failure|node_fail|node fail|not responding|notready|node_lost|still not ready|boot of the nodes"
+     "|lost communication",
+     r"[OP]RTE has lost communication with a remote daemon",
      r"DUE TO NODE FAILURE", r"Node failure on (?P<host>[\w.,\[\]-]+)", r"\bNODE_FAIL\b",
      r"[Nn]odes? (?P<host2>[\w.-]+) (?:is |are )?(?:not responding|still not ready)", r"NodeNotReady",
      r"Something is wrong with the boot of the nodes"),
@@ -205,10 +210,11 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"(?:ImagePullBackOff|ErrImagePull|CreateContainerError|RunContainerError)", r"could not select device driver"),
     # --- GPU software ---
     ("no_device",
-     "no visible|nodevice|no cuda|no nvidia|no hip|no rocm|cuda_error_no_device|no accelerator"
+     "no visible|nodevice|no cuda|no nvidia|no hip|no rocm|cuda_error_no_device|no accelerator|tpu topology"
      "|unable to initialize backend",
      r"No visible GPU devices", r"failed call to hipInit: HIP_ERROR_NoDevice", r"hipErrorNoDevice",
      r"no CUDA-capable device", r"CUDA_ERROR_NO_DEVICE", r"Found no NVIDIA driver",
+     r"Failed to get global TPU topology",
      r"No (?:HIP|CUDA|ROCm) (?:GPUs|devices?) (?:are|is|was|were)? ?(?:available|found|detected)",
      r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'"),
     ("rocm_not_found", "librocm", r"librocm reported version is: NOT_FOUND"),
@@ -224,7 +230,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("gpu_throttled", "slowdown|throttl|above threshold",
      r"(?i:HW (?:Power Brake )?Slowdown.*: Active)", r"(?i:(?:thermal|power) throttl\w+ (?:active|detected))",
      r"(?i:temperature above threshold)"),
-    ("gpu_error", "cuda|cudnn|cublas|hip|hsa",
+    ("gpu_error", "cuda|cudnn|cublas|hip|hsa|slice_failure|tpu session error",
+     r"\bSLICE_FAILURE_\w+", r"detected TPU session error",
      r"\b(?:CUDA|HIP) error: (?P<reason>[\w -]+)", r"CUDNN_STATUS_(?!SUCCESS|NOT_SUPPORTED)\w+",
      r"(?:CU|HIP)BLAS_STATUS_(?!SUCCESS)\w+", r"hipError(?!Success|NotReady)[A-Z]\w+", r"cudaError(?!_t)[A-Z]\w+",
      r"HSA_STATUS_ERROR\w*", r"CUDA_ERROR_(?!NO_DEVICE)\w+", r"HSA exception"),
@@ -298,7 +305,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"[Dd]ataset .*(?:not found|does not exist|doesn't exist|corrupt)",
      r"FileNotFoundError: .*\.(?:idx|bin|jsonl|arrow|parquet|model)", r"[Tt]okenizer .*not found"),
     ("checkpoint_error", "checkpoint|state_dict",
-     r"Error\(s\) in loading state_dict", r"could not find (?:arguments in the )?checkpoint",
+     r"Error\(s\) in loading state_dict", r"could not find checkpoint",
      r"[Cc]heckpoint .*(?:is corrupt|corrupted|does not exist|not found and|incomplete|mismatch)",
      r"[Nn]o (?:valid )?checkpoint found.*(?:exit|abort)", r"exit-on-missing-checkpoint.*exiting",
      r"CheckpointException"),
