@@ -133,6 +133,15 @@ def test_a_fault_is_told_by_name_place_and_the_words_of_the_log() -> None:
     assert len(killed.quote) < 170
 
 
+def test_where_every_rank_came_nobody_is_looked_for() -> None:
+    some, all_came = diagnose([timeout(0), timeout(1)], 4), diagnose([timeout(rank) for rank in range(4)], 4)
+    assert some is not None
+    assert all_came is not None
+    assert "not in the list" in some.hint
+    assert "network" in all_came.hint
+    assert all_came.suspects == ()
+
+
 def test_nothing_is_blamed_for_what_cannot_have_ended_a_run() -> None:
     assert diagnose([]) is None
     assert diagnose([fault("suspicious_line", 1), fault("gpu_throttled", 2), fault("of_another_version", 3)]) is None

@@ -24,6 +24,7 @@ WINDOW, OVERLAP = 4000, 400  # of a longer line, pieces of so many characters ar
 MAX_SHAPES, MAX_WORDS, MAX_GROUPS, MAX_BLOCKS = 20_000, 50_000, 4096, 1024
 MAX_BLOCK_LINES = 400
 MAX_MISSING = 256  # processes named by one barrier
+BEFORE_TASKS = 4  # lines, at most, between a barrier and the processes that it names
 SHOWN_AT_FIRST = 3  # of a fault that comes again and again; then the 4th, 8th, 16th and so on
 
 _LOWER = bytes(ord(chr(code).lower()) if code < 128 else code for code in range(256))
@@ -45,6 +46,7 @@ _ANY_EXCEPTION = re.compile(
 _TASK = re.compile(r"/task:(\d+)\b")
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*:\s*(\S+)")
 _SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
+_TASKS_OF = {"start_barrier": "process_missing", "heartbeat_lost": "heartbeat_lost"}  # lists follow on these
 _OF_EXIT = ("bad_exit", "job_failed")
 _KINDS_OF_NAME = {"KeyboardInterrupt": "interrupted", "SystemExit": ""}
 
@@ -62,6 +64,7 @@ class _Block:
     root: bool = False
     entry: dict[str, str] = field(default_factory=dict)
     found: int = 0
+    of: str = ""  # what the tasks are named for that it lists
     overtaken: bool = False  # a step was done since it began
 
 
@@ -206,8 +209,10 @@ class FaultScanner:
                     break  # the head of a block whose entries say more
                 fault = _fault(pattern.kind, about, found.groupdict(), text)
                 yield fault
-                if pattern.kind == "start_barrier" and "ask" in text:
-                    block = self._open(key, "barrier", about)
+                told_itself = pattern.kind == "heartbeat_lost" and _TASK.search(text)
+                if pattern.kind in _TASKS_OF and "ask" in text and not told_itself:
+                    block = self._open(key, "tasks", about)
+                    block.of = _TASKS_OF[pattern.kind]
                     yield from _missing(block, text, about)
                 break
 
@@ -223,9 +228,9 @@ class FaultScanner:
         if block.lines > MAX_BLOCK_LINES:
             del self._blocks[key]
             return None
-        if block.kind == "barrier":
+        if block.kind == "tasks":
             found = list(_missing(block, text, about))
-            if not found and text.strip():
+            if not found and text.strip() and (block.found or block.lines > BEFORE_TASKS):
                 del self._blocks[key]
             return found or None
         if block.kind == "elastic":
@@ -356,11 +361,12 @@ def _counted(fault: Fault, count: int) -> Fault:
 
 
 def _missing(block: _Block, text: str, about: dict[str, Any]) -> Iterator[Fault]:
-    """One fault for each process that a barrier waited for in vain."""
-    for task in _TASK.findall(text):
+    """One fault for each process that a barrier waited for in vain; the first that came is named before them."""
+    came, _, timed_out = text.partition("timed out task names")
+    for task in _TASK.findall(timed_out if "first task at the barrier" in came else text):
         block.found += 1
         if block.found <= MAX_MISSING:
-            yield _fault("process_missing", about, {"rank": task}, text)
+            yield _fault(block.of, about, {"rank": task}, text)
 
 
 def _worker(block: _Block, about: dict[str, Any]) -> Fault:

@@ -25,7 +25,8 @@ _AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_f
 # What is done to a run that hangs or fails anyhow.
 _ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
 # Symptoms that say that something ended, but not of what.
-_VAGUE = {"bad_exit", "job_failed", "worker_failed", "aborted", "step_failed"}
+_VAGUE = {"coordination_lost", "bad_exit", "job_failed", "worker_failed", "aborted", "step_failed"}
+_ALL_CAME = "All ranks came, and none got through: look at the network between the nodes, with NCCL_DEBUG=INFO."
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
@@ -112,7 +113,7 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         cause=blamed,
         kind=blamed.fault,
         sentence=f"{what}: {quote}".removesuffix(": ") if blamed.source else quote,
-        hint=kind.hint,
+        hint=_ALL_CAME if _all_came(blamed, fatal, num_ranks) else kind.hint,
         retry=kind.retry,
         what=what,
         quote=quote,
@@ -185,6 +186,12 @@ def _ranks(found: Iterable[int | None]) -> str:
     shown = [str(a) if a == b else f"{a}–{b}" for a, b in ranges(numbers)]
     more = f" and {len(shown) - MAX_PLACES} more" if len(shown) > MAX_PLACES else ""
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(shown[:MAX_PLACES])}{more}"
+
+
+def _all_came(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> bool:
+    """Whether every rank waited in the collective that is blamed."""
+    waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
+    return blamed.fault == "collective_timeout" and num_ranks is not None and len(waiting) >= max(2, num_ranks)
 
 
 def _what(fault: FaultRecord) -> str:
