@@ -26,6 +26,7 @@ BENIGN = re.compile(
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
     r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
     r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
+    r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
 )
 # A line of an option parser's or a program's banner that only echoes a setting.
 ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$")
@@ -71,7 +72,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     # --- memory ---
     ("device_oom", "out of memory|resource_exhausted|outofmemory|out_of_memory|alloc_failed",
      r"OutOfMemoryError", r"(?:CUDA|HIP|hip|cuda|XPU|NPU)(?: error:)? out of memory",
-     r"(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY", r"hipErrorOutOfMemory",
+     r"(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY", r"hipErrorOutOfMemory", r"(?:Cuda|CUDA|HIP) failure \d* ?'out of memory'",
      r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|Error allocating|.*\bHBM\b|.*allocat)",
      r"failed: RESOURCE_EXHAUSTED", r"(?i:out of memory while trying to allocate)", r"CUBLAS_STATUS_ALLOC_FAILED",
      r"HIPBLAS_STATUS_ALLOC_FAILED", r"Ran out of memory in memory space \w+"),
@@ -86,7 +87,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"),
     ("bus_error", "bus error|sigbus", _SRUN_TASK + "Bus error", r"Bus error", r"\bSIGBUS\b"),
     # --- numbers ---
-    ("non_finite_gradient", "unexpected result|found nan|found inf|nan in",
+    ("non_finite_gradient", "unexpected result|found nan|found inf|nan in|loss scale already",
+     r"loss scale already at minimum",
      r"Unexpected result (?:nan|-?inf)\b(?: on rank (?P<rank>\d+))?(?: at iteration #(?P<step>\d+))?",
      r"[Ff]ound (?:NaN|Inf|nan|inf)\b.* in (?:local |global )?(?:forward|loss|grad)"),
     ("non_finite_gradient", "unexpected result is reproducible|different gpu",
@@ -116,12 +118,13 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("collective_timeout", "ran for",
      _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
     ("collective_timeout",
-     "megascale|nccl timeout|rccl timeout|collective timeout|collective operation timeout|notify register times|"
-     "collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
+     "megascale|termination timeout|nccl timeout|rccl timeout|collective timeout|collective operation timeout"
+     "|notify register times|collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
      "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
      r"(?i:collective (?:operation )?timed? ?out)", r"The wait execution of the Notify register times out",
      r"Mega[Ss]cale (?:hang detected|detects a hang)", r"watchdog got stuck for \d+",
+     r"Termination timeout .*exceeded",
      r"Timed out waiting \d+ms for (?:recv|send)",
      r"(?:participant|rank) .*(?:may be stuck|is stuck)", r"This thread has been waiting for .* and may be stuck"),
     ("collective_desync", "mismatch between collectives|desync|mismatched collective|collective fingerprint",
@@ -277,6 +280,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"ChildFailedError", r"failed \(exitcode: (?P<exit_code>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: \d+\)"),
     ("bad_exit", "exited with exit code", _SRUN_TASK + r"Exited with exit code (?P<exit_code>[1-9]\d*)"),
     ("job_failed", "failed", r"\bFAILED\+?\s*\|?\s*(?P<exit_code>\d+):\d+"),
+    ("bad_exit", "return code", r"exits with return code = (?P<exit_code>-?[1-9]\d*)"),
     ("bad_exit", "exit code|exit_code|exitcode|exit status|exited with",
      r"(?i:\bexit[_ ]?(?:code|status)\s*[:=]?\s*(?P<exit_code>-?[1-9]\d*)\b)",
      r"(?i:exited with (?:code|status|error) (?P<exit_code2>[1-9]\d*))", r"(?i:non-zero exit)"),
@@ -284,7 +288,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("mesh_mismatch", "parallelism|divisible|world size|world_size|mesh|parallel dims|unspecified value",
      r"Number of (?:devices(?: per slice)?|slices) \d+ does not match the product",
      r"DCN parallelism requested but only one slice", r"Unspecified value unable to be determined",
-     r"world[_ ]size .*(?:not divisible|is not|must be|!=)", r"not (?:evenly )?divisible by",
+     r"[Ww]orld[_ ]size .*(?:not divisible|is not|must be|!=)",
+     r"(?:must|should) be (?:a multiple of|divisible by) .*parallel",
+     r"not (?:evenly )?divisible by",
      r"[Ii]nvalid parallel dim", r"parallel (?:size|dim).*(?:exceed|greater than|does not match)"),
     ("config_error",
      "config|argument|error: invalid|emb_dim|remat policy|attention kernel|overridden by|override|unrecognized"
