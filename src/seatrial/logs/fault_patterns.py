@@ -83,7 +83,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"Cannot allocate memory", r"DefaultCPUAllocator: can't allocate", r"low on resource: memory",
      r"xceeded (?:job |step )?memory limit",
      r"\bOUT_OF_ME(?:MORY)?\+?\s*\|?\s*(?P<exit_code>\d+):\d+", r"MemoryError\b"),
-    ("dataloader_died", "dataloader worker",
+    ("dataloader_died", "dataloader worker|encountered in worker",
+     r"Unexpected (?:bus error|segmentation fault) encountered in worker",
      r"DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"),
     ("bus_error", "bus error|sigbus", _SRUN_TASK + "Bus error", r"Bus error", r"\bSIGBUS\b"),
     # --- numbers ---
@@ -106,7 +107,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"NET/IB : .*\basync fatal event\b"),
     ("link_down", "link is down|link down",
      r"(?i:NIC Link is Down)", r"(?i:(?<!if )link is down)", r"(?i:: link down\b)"),
-    ("rdma_error", "completion|ibv_|retry exceeded|vendor err|net/ofi|libfabric|unresponsive receiver",
+    ("rdma_error", "completion|ibv_|retry exceeded|vendor err|net/ofi|net/ib|libfabric|unresponsive receiver",
+     r"NET/IB : Remote .* device is incompatible with",
      r"NET/OFI .*[Rr]equest .*completed with error", r"NET/OFI (?:Could not|Unable to) register memory",
      r"efa_rdm_[rt]xe_handle_error\(\).*\berr: \d+", r"Unresponsive receiver \(",
      r"[Gg]ot completion (?:from peer )?.*(?:status=(?!0\b)\d+|with error)", r"IBV_WC_\w*ERR\w*",
@@ -119,7 +121,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      _RANK + r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+).*\bran for \d+ milliseconds"),
     ("collective_timeout",
      "megascale|termination timeout|nccl timeout|rccl timeout|collective timeout|collective operation timeout"
-     "|notify register times|collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
+     "|notify register times"
+     "|collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
      "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
      r"(?i:collective (?:operation )?timed? ?out)", r"The wait execution of the Notify register times out",
@@ -142,7 +145,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"ncclRemoteError", r"[Rr]emote process exited", r"peer closed the connection",
      r"NCCL WARN .*Call to (?:recv|write|send|sendmsg|recvmsg) .*failed", r"(?:send|recv)Bytes failed"),
     ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure",
-     r"call hccl api failed", r"HCCL function error",
+     r"Test NCCL failure", r"call hccl api failed", r"HCCL function error",
      r"[NR]CCL [Ee][Rr][Rr][Oo][Rr]", r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
      r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation .{1,200}? failed",
      r"unhandled (?:cuda|system|hip) error.*[NR]CCL", r"[Gg]loo .*(?:failed|error|timeout|timed out)",
