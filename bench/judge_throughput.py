@@ -5,8 +5,8 @@
 Logs are made in /tmp and removed again. Every measurement is a fresh process on one core, and the measurements
 take turns. CPU time is what counts on a machine that does other things too; wall time is printed beside it.
 
-  metric lines     nothing but step lines, through `logs.parse`: Megatron's, MaxText's of today, and those of 2025
-  the mix          step lines among noise, with the whole table of faults, through `logs.parse`
+  metric lines     nothing but step lines, through `logs.parse_file`: Megatron's, MaxText's of today, and those of 2025
+  the mix          step lines among noise, with the whole table of faults, through `logs.parse_file`
   seatrial judge   a long run from the command line: one line in a hundred is a step's, of which all are kept
 """
 
@@ -94,9 +94,8 @@ def make_log(path: Path, num_bytes: int, families: tuple[str, ...], share: float
 def _consume(path: Path) -> None:
     from seatrial import logs
 
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-        for _ in logs.parse(lines):
-            pass
+    for _ in logs.parse_file(path):
+        pass
 
 
 def _reference() -> float:

@@ -156,7 +156,7 @@ def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
     _check_logs(paths, family)
     try:
         alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
-        found = logs.parse(logs.read_lines(alone), family, source=str(alone)) if alone else logs.read(paths, family)
+        found = logs.parse_file(alone, family) if alone else logs.read(paths, family)
         yield from map(events.dumps, found)
     except OSError as error:
         raise _unreadable(paths, error) from error

@@ -55,9 +55,12 @@ def by_tables(lines: Iterable[str]) -> list[Event]:
 
 
 def both(lines: Sequence[str]) -> list[Event]:
-    """What the log is read as; the fast path and the tables agree."""
+    """What the log is read as; the tables, the fast path, and the one for many lines at once agree."""
     found = list(logs.parse(lines))
-    assert [dumps(event) for event in by_tables(lines)] == [dumps(event) for event in found]
+    told_of = [dumps(event) for event in found]
+    assert [dumps(event) for event in by_tables(lines)] == told_of
+    at_once = reader.Reader(tuple(logs.FAMILIES.values()), process=0, source="")
+    assert [dumps(event) for event in (*at_once.feed_block(lines), *at_once.finish())] == told_of
     return found
 
 

@@ -17,6 +17,7 @@ from seatrial import logs
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import lines, numbers, reader
 from seatrial.logs.lines import read_lines, read_prefix, split_line, without_codes
+from tests.logs.case_folders import HERE, both, folders
 
 
 def line(step: int, total: int = 50, *, loss: str = "2.5", seconds: float = 1.0, at: str = "") -> str:
@@ -160,6 +161,32 @@ def test_the_fast_path_says_what_the_tables_say(monkeypatch: pytest.MonkeyPatch)
     slow = parse(log)
     assert [repr(event) for event in fast] == [repr(event) for event in slow]
     assert len(steps(fast)) == 399
+
+
+def test_many_lines_at_once_say_what_they_say_one_by_one() -> None:
+    """Long runs of like lines, broken by other lines, copies, ranks, totals, odd values and new attempts."""
+    made = random.Random(11)
+    log, step = [], 0
+    for _ in range(300):
+        for _ in range(made.randrange(1, 30)):
+            step += made.choice([1, 1, 1, 1, 10])
+            log.append(line(step, 9000, loss=f"{made.random():.6E}", at=f"[2026-01-01 {step // 3600:02d}:00:00]"))
+        log += made.choice(
+            [
+                ["noise"], [log[-1]], [f"[rank{made.randrange(2)}]:" + line(step + 1, 9000)], [line(step, 9000)],
+                [line(step + 1, 9000).replace("2.5", "nan"), line(step + 2, 9000)], ["RuntimeError: CUDA error"], [],
+            ]
+        )  # fmt: skip
+        if made.random() < 0.05:
+            step //= 2
+    both(log)
+    both([text.partition("]")[2] for text in log])
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HERE.iterdir() if path.is_dir()))
+def test_every_case_says_the_same_one_by_one_and_at_once(name: str) -> None:
+    for folder in folders(name):
+        both((folder / "log.txt").read_text(errors="replace").split("\n") * 2)
 
 
 def test_what_a_log_does_not_give_is_not_reported() -> None:

@@ -14,9 +14,9 @@ from seatrial.logs import lightning, maxtext, megatron, mlperf, nanotron, torcht
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
-from seatrial.logs.reader import read_events
+from seatrial.logs.reader import read_events, read_file
 
-__all__ = ["AUTO", "FAMILIES", "parse", "read", "read_lines"]
+__all__ = ["AUTO", "FAMILIES", "parse", "parse_file", "read", "read_lines"]
 
 AUTO = "auto"
 FAMILIES: dict[str, Family] = {
@@ -32,6 +32,11 @@ def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source:
     printed the lines that name no rank, `source` the log's name for people. Raises KeyError for an unknown family.
     """
     return read_events(lines, _families(family), process=process, source=source)
+
+
+def parse_file(path: Path, family: str = AUTO, *, process: int = 0) -> Iterator[Event]:
+    """As `parse`, of one log file or, for "-", of the standard input. Raises OSError too."""
+    return read_file(path, _families(family), process=process)
 
 
 def _families(name: str) -> Sequence[Family]:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from seatrial.events import Event, Fault, RunStarted, Step, merge
 from seatrial.logs.grammar import Family
-from seatrial.logs.lines import read_lines
-from seatrial.logs.reader import read_events
+from seatrial.logs.reader import read_file
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
 _RANK_NAMES = tuple(
@@ -45,7 +44,7 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     numbers = _processes(paths)
     by_name = [_rank(path, _RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
     logs = [
-        _log(path, _of_rank(rank, read_events(read_lines(path), families, process=number, source=str(path))))
+        _log(path, _of_rank(rank, read_file(path, families, process=number)))
         for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])

@@ -8,9 +8,9 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase, TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -58,12 +58,20 @@ NO_PREFIX = Prefix()
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a file ("-": the standard input) without their ends. Raises OSError.
+    """The lines of a file, as in `read_blocks`."""
+    return chain.from_iterable(read_blocks(path))
+
+
+def read_blocks(path: Path) -> Iterator[list[str]]:
+    """The lines of a file ("-": the standard input, as they come) without their ends, many at a time. Raises OSError.
 
     A carriage return ends a line too, and the next one begins with it: the same line of a terminal goes on. Never holds
     more than a chunk and a line; whatever is not UTF-8 is replaced. Where the file ends in a number without an end of
     line, the number may have been cut: `CUT` stands behind it.
     """
+    if str(path) == "-":
+        yield from ([line.rstrip("\n")] for line in TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n"))
+        return
     rest = ""
     with _open(path) as file:
         while chunk := file.read(CHUNK):
@@ -72,19 +80,17 @@ def read_lines(path: Path) -> Iterator[str]:
                 chunk = chunk.replace("\r\n", "\n").replace("\r", "\n\r")
             *lines, last = chunk.split("\n")
             if lines:
-                yield shortened(rest + lines[0])
-                yield from lines[1:]
+                lines[0] = shortened(rest + lines[0])
+                yield lines
                 rest = last
             else:
                 rest = shortened(rest + last)
     if rest:
-        yield shortened(rest) + (CUT if rest[-1].isdigit() or rest[-1] == "." else "")
+        yield [shortened(rest) + (CUT if rest[-1].isdigit() or rest[-1] == "." else "")]
 
 
-def _open(path: Path) -> AbstractContextManager[TextIO]:
+def _open(path: Path) -> TextIO:
     """The text of a file, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
-    if str(path) == "-":
-        return nullcontext(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline=""))
     file = path.open("rb")
     if file.peek(2)[:2] == b"\x1f\x8b":
         file = BufferedReader(_Unzipped(file))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -60,6 +62,14 @@ def _minute(text: str) -> float | None:
         return datetime(year, month, day, hour, minute, tzinfo=UTC).timestamp()
     except ValueError:
         return None
+
+
+def seconds_of_all(texts: Sequence[str]) -> list[float | None]:
+    """`seconds_since_epoch` of each."""
+    if texts[0][4:5] == "-":
+        with suppress(ValueError):
+            return [datetime.fromisoformat(text + "+00:00").timestamp() for text in texts]
+    return list(map(seconds_since_epoch, texts))
 
 
 def seconds_since_epoch(text: str) -> float | None:

@@ -8,12 +8,13 @@ nothing else in it. Any other line is read by the tables again, so a shape saves
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
-from seatrial.logs.grammar import Field, Reading
-from seatrial.logs.numbers import quantity
+from seatrial.events import Step
+from seatrial.logs.grammar import Field, Reading, Span
+from seatrial.logs.numbers import quantity, seconds_since_epoch
 
 # Values that hardly ever change from line to line are part of the literal text, until they do.
 SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
@@ -26,20 +27,22 @@ _WHOLE = "([0-9]+)"
 _NUMBER = "[0-9][^ |]*"
 
 Read = Callable[[str], Any]
-Make = Callable[..., dict[str, Any]]  # of the groups of a match
+Make = Callable[..., Step]
 
 
 class Shape(NamedTuple):
-    """`match` takes a whole line; `read` makes the fields of a step of its groups.
+    """`match` takes a whole line, `readers` the groups of the match, and `make` what they gave: it makes the step.
 
-    `read` raises ValueError where a value is odd: the tables have to read that line.
+    A reader raises ValueError where a value is odd: the tables have to read that line.
     """
 
     match: Callable[[str], re.Match[str] | None]
-    read: Make
+    readers: tuple[Read, ...]
+    make: Make
     total: int | None
+    step: int  # the group of its number
     time: int | None  # the group of the date and time
-    rank: int | None  # the group of the rank that the prefix names
+    rank: int | None  # the group of the rank, which may be another one in the next line
 
 
 def learn(
@@ -78,19 +81,20 @@ def learn(
     if rest.endswith(_NUMBER):  # it may have been cut before its unit
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
     pattern.append(rest + r"\s*")
-    read = {
-        name: (n, _reader(line[start:end], name, field), field.per if field else 1.0)
-        for n, (start, end, name, field) in enumerate(spans)
-    }
-    when, who = (read.pop(name, (None,))[0] for name in ("time", "rank"))
     total = reading.values.get("total") if "total" in constant else None
     return Shape(
         match=re.compile("".join(pattern)).fullmatch,
-        read=_maker(template, read, len(spans)),
+        readers=tuple(_reader(line[start:end], name, field) for start, end, name, field in spans),
+        make=_maker(template, [(name, field.per if field else 1.0) for _, _, name, field in spans]),
         total=None if total is None else int(total),
-        time=when,
-        rank=who,
+        step=[name for _, _, name, _ in spans].index("step"),
+        time=_place("time", spans),
+        rank=_place("rank", spans),
     )
+
+
+def _place(name: str, spans: Sequence[Span]) -> int | None:
+    return next((n for n, span in enumerate(spans) if span[2] == name), None)
 
 
 def _last(text: str) -> str:
@@ -101,29 +105,30 @@ def _last(text: str) -> str:
     return rf"([^ ,|]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
 
 
-def _maker(template: Mapping[str, Any], read: Mapping[str, tuple[int, Read, float]], num_groups: int) -> Make:
-    """A function from the groups of a match to the template with the values that they hold.
+def _maker(template: Mapping[str, Any], groups: Sequence[tuple[str, float]]) -> Make:
+    """A function from the values of the groups (name, divided by) to a step: the template with these values.
 
-    It is compiled from a dictionary display, as `dataclasses` makes its methods: a loop takes three times as long. Only
+    It is compiled, as `dataclasses` makes its methods: a loop and the step's constructor take three times as long. Only
     names of our own tables get into its text; whatever a log says goes in as a value.
     """
-    known: dict[str, Any] = {}
+    places = {name: f"g{n}" + (f" / {per!r}" if per != 1.0 else "") for n, (name, per) in enumerate(groups)}
+    for name, field in (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process")):
+        if name in places:
+            places[field] = places[name]
+    known: dict[str, Any] = {"new": object.__new__, "put": object.__setattr__, "Step": Step}
 
     def display(of: Mapping[str, Any]) -> str:
         parts = []
         for name, value in of.items():
             known[f"v_{name}"] = value
-            expression = "None" if value is None else f"v_{name}"
-            if name in read:
-                place, known[f"r_{name}"], per = read[name]
-                expression = f"r_{name}(g{place})" + (f" / {per!r}" if per != 1.0 else "")
-            elif isinstance(value, dict):
-                expression = display(value)
-            parts.append(f"{name!r}: {expression}")
+            constant = display(value) if isinstance(value, dict) else "None" if value is None else f"v_{name}"
+            parts.append(f"{name!r}: {places.get(name, constant)}")
         return "{" + ", ".join(parts) + "}"
 
-    groups = ", ".join(f"g{n}" for n in range(num_groups))
-    made: Make = eval(f"lambda {groups}: {display(template)}", known)
+    parameters = ", ".join(f"g{n}" for n in range(len(groups)))
+    body = ("step = new(Step)", f"put(step, '__dict__', {display(template)})", "return step")
+    exec("\n    ".join((f"def make({parameters}):", *body)), known)
+    made: Make = known["make"]
     return made
 
 
@@ -141,7 +146,7 @@ def _blind(text: str, tokens: re.Pattern[str]) -> str:
 
 def _reader(text: str, name: str, field: Field | None) -> Read:
     if field is None:
-        return str if name == "time" else int
+        return seconds_since_epoch if name == "time" else int
     if name == "tokens":
         return int
     if field.part or field.missing is not None or not _is_plain(text):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import lt
 from typing import Any
 
 from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
@@ -105,6 +107,24 @@ class Stream:
         self._last, self._ended = step, False
         self._recent[step % RANKS_APART] = fields
         return (started, event) if started else (event,)
+
+    def are_usual(self, steps: Sequence[int], total: int | None) -> bool:
+        """Whether these just go on, so that `go_on` does all that there is to do about them."""
+        if self._begins or self._figures or self._ended or self._full_batch:
+            return False
+        return (total is None or total == self._total) and all(map(lt, chain((self._last,), steps), steps))
+
+    def go_on(self, steps: Sequence[Step], *, timed: bool) -> None:
+        """Takes the usual steps, one after the other; without a time of their own, they get it here."""
+        if not timed:
+            for step in steps:
+                if step.seconds is not None and math.isfinite(step.seconds):
+                    self.wall_time += step.seconds * (step.step - self._last)
+                vars(step)["wall_time"] = vars(step)["monotonic_time"] = self.wall_time
+                self._last = step.step
+        self._last, self.wall_time = steps[-1].step, steps[-1].wall_time
+        for step in steps[-RANKS_APART:]:
+            self._recent[step.step % RANKS_APART] = vars(step)
 
     def _hear_others(self) -> None:
         """Takes over what processes have said that report no steps."""
