@@ -2,7 +2,7 @@
 
 One JSON object a line, maybe behind a launcher's prefix. Throughput is in samples a second of the whole cluster, and
 what is called "step" counts samples (tokens for "gpt3"), so that the batch size makes a step of it; without one there
-are no steps. Nothing says how long a step took. https://github.com/mlcommons/logging
+are no steps. Since v6.0, some say how long a step took. https://github.com/mlcommons/logging
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class _Log:
         step = self._steps(metadata)
         samples_per_second = _number(value.get("throughput"))
         figures = {
-            "loss": _number(value.get("loss")),
+            "seconds": _number(value.get("train_step_time")),
+            "loss": _number(value.get("loss", value.get("reduced_train_loss"))),
             "learning_rate": _number(value.get("lr")),
             "samples_per_second_total": samples_per_second and samples_per_second / self._tokens(),
         }
