@@ -88,6 +88,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"),
     ("bus_error", "bus error|sigbus", _SRUN_TASK + "Bus error", r"Bus error", r"\bSIGBUS\b"),
     # --- numbers ---
+    ("non_finite_gradient", "found nan|found inf",
+     r"Rank (?P<rank>\d+): found (?:NaN|Inf) in (?:local|global) grad norm(?:.*\bnode: (?P<host>[\w.-]+))?"),
     ("non_finite_gradient", "unexpected result|found nan|found inf|nan in|loss scale already",
      r"loss scale already at minimum",
      r"Unexpected result (?:nan|-?inf)\b(?: on rank (?P<rank>\d+))?(?: at iteration #(?P<step>\d+))?",
