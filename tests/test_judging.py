@@ -184,6 +184,19 @@ def test_the_nearest_published_results_stand_beside_it(folder: Path) -> None:
     assert "910.2 tokens/s" in slow.stdout  # 8192 / 9
 
 
+def test_a_run_that_is_judged_again_is_judged_by_the_same_rules(folder: Path) -> None:
+    log = write(folder, maxtext(seconds=9.0))
+    options = ("--published", "5%", "--policy", "last-10", "--convention", "palm", "--tokens", "15T")
+    first = seatrial("judge", log, "--against", RECIPE, *options, "--out", "run", cwd=folder)
+    assert first.returncode == 1
+    assert "15T tokens" in first.stdout
+    again = seatrial("judge", "run", cwd=folder)
+    assert (again.returncode, again.stdout) == (1, first.stdout)
+    other = seatrial("judge", "run", "--policy", "last", cwd=folder)
+    assert other.stdout != first.stdout
+    assert seatrial("judge", "run", cwd=folder).stdout == other.stdout
+
+
 def test_what_cvs_would_have_said_is_kept_with_the_run(folder: Path) -> None:
     log = write(folder, [*megatron(), "throughput per GPU: 612.4", "tokens/GPU/s: 12000.1"])
     result = seatrial("judge", log, "--against", "megatron.yaml", "--cvs-compat", "--out", "run", cwd=folder)
@@ -223,6 +236,7 @@ def test_parse_prints_events(folder: Path) -> None:
         (["train.log", "--policy", "fast"], "one of: steady"),
         (["train.log", "--convention", "mine"], "one of: causal"),
         (["train.log", "--published", "much"], "10%"),
+        (["train.log", "--tokens", "many"], "15T"),
         (["train.log", "--published", "10%"], "--against"),
         (["train.log", "--cvs-compat"], "--against"),
         (["train.log", "--against", "nowhere.yaml"], "nowhere.yaml"),

@@ -215,7 +215,7 @@ _FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
     "GPU out of memory": (
         (
             "[rank5]: Traceback (most recent call last):",
-            '[rank5]:   File "/work/train.py", line 88, in step',
+            '[rank5]:   File "/app/train.py", line 88, in step',
             "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. "
             "GPU 5 has a total capacity of 79.11 GiB of which 0.40 GiB is free.",
         ),
@@ -273,7 +273,7 @@ _FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "plain exception": (
         (
-            "Traceback (most recent call last):", '  File "/work/train.py", line 12, in <module>',
+            "Traceback (most recent call last):", '  File "/app/train.py", line 12, in <module>',
             "RuntimeError: shape '[4, 8]' is invalid for input of size 30",
         ),
         r"RuntimeError|shape|exception|Traceback",

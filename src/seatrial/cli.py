@@ -57,6 +57,10 @@ Out = Annotated[
     Path | None,
     typer.Option(help="The run directory; by default runs/<name>-<time>.", metavar="DIRECTORY", parser=_directory),
 ]
+Keep = Annotated[
+    Path | None,
+    typer.Option(help="Keep it as a run directory, with report.html.", metavar="DIRECTORY", parser=_directory),
+]
 Rehearse = Annotated[bool, typer.Option("--rehearse", help="Shrink model and batch to fit this machine.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for scripts.")]
 
@@ -213,10 +217,11 @@ def judge(
     published: Annotated[
         str | None, typer.Option(help="Hold it to the nearest published result, within so much: 10%.")
     ] = None,
+    tokens: Annotated[str | None, typer.Option(help="Also say how long so many tokens would take: 15T.")] = None,
     cvs_compat: Annotated[bool, typer.Option("--cvs-compat", help="Also show what ROCm CVS would have said.")] = False,
     model: Model = None,
     gpu: Gpu = None,
-    out: Out = None,
+    out: Keep = None,
     output: FormatOption = Format.text,
 ) -> None:
     """Judge what is there: foreign logs, or a run once more; needs no cluster and no jax. Exits with the verdict."""
@@ -224,7 +229,7 @@ def judge(
     from seatrial.report.problems import warn
 
     paths, overrides = sort_arguments(what, against)
-    options: Options = options_of(policy=policy, convention=convention, published=published)
+    options: Options = options_of(policy=policy, convention=convention, published=published, tokens=tokens)
     as_json = output is Format.json
     if run_dir := run_directory_in(paths):
         if against:

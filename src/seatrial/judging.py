@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,22 +30,38 @@ class Options:
     """How to judge; None is the default.
 
     `policy` is a name of `metrics.POLICIES`, `convention` one of `flops.CONVENTIONS`; with `published`, the nearest
-    published result is a bar that may be missed by this fraction of it.
+    published result is a bar that may be missed by this fraction of it. Of `tokens`, the report says how long they take.
     """
 
     policy: str | None = None
     convention: str | None = None
     published: float | None = None
+    tokens: float | None = None
 
 
-def options_of(*, policy: str | None, convention: str | None, published: str | None) -> Options:
+def options_of(
+    *, policy: str | None, convention: str | None, published: str | None, tokens: str | None = None
+) -> Options:
     """The options as a person gives them. Raises InputError for any that there is not."""
     from seatrial.metrics import POLICIES
 
     for option, value, known in (("--policy", policy, POLICIES), ("--convention", convention, flops.CONVENTIONS)):
         if value is not None and value not in known:
             raise InputError.single("unknown-option", option, f"there is no {value!r}", f"one of: {', '.join(known)}")
-    return Options(policy=policy, convention=convention, published=_fraction(published))
+    return Options(policy=policy, convention=convention, published=_fraction(published), tokens=_tokens(tokens))
+
+
+def _tokens(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from seatrial.logs.numbers import quantity
+
+    found = re.fullmatch(r"[\d.,_]+(?:e\d+)?[KMBGT]?", text, re.IGNORECASE)
+    number = quantity(text.upper().replace("E", "e")) if found else None
+    if not number:
+        why = f"{text!r} is no number of tokens"
+        raise InputError.single("not-a-number", "--tokens", why, "give a number, such as 15T or 300B")
+    return number
 
 
 def _fraction(text: str | None) -> float | None:
@@ -90,7 +107,19 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
     except ValueError as error:
         why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
-    return _judge(run_dir, record, spec, options or Options(), rehearsal=was_rehearsal, as_json=as_json)
+    wanted = _as_before(run_dir, options or Options())
+    return _judge(run_dir, record, spec, wanted, rehearsal=was_rehearsal, as_json=as_json)
+
+
+def _as_before(run_dir: Path, options: Options) -> Options:
+    """The options, and for those that are not given, what the run was judged with."""
+    path = run_dir / "judged.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    given = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
+    kept = {name: before.get(name) for name in ("policy", "convention", "published", "tokens")}
+    if given and before:
+        write_json(path, {**before, **given})
+    return Options(**{**kept, **given})
 
 
 def judge_logs(

@@ -25,6 +25,7 @@ _TIMES = re.compile(
     r"|(?P<compact>\d{8} \d\d:\d\d:\d\d)"
     r"|\b[IWEF](?P<absl>\d{4} \d\d:\d\d:\d\d\.\d{1,6})\b"
 )
+NEAR = 400  # characters between a time and what it is the time of
 NO_YEAR = 1972  # stands in where a log gives none: a leap year, and visibly wrong
 
 
@@ -45,9 +46,9 @@ def quantity(text: str, part: int = 0) -> float | None:
 
 
 def find_time(text: str, end: int) -> tuple[int, int] | None:
-    """Where the last date and time before `end` stands."""
+    """Where the last date and time shortly before `end` stands."""
     last = None
-    for found in _TIMES.finditer(text, 0, end):
+    for found in _TIMES.finditer(text, max(0, end - NEAR), end):
         last = found
     return last.span(last.lastgroup or 0) if last else None
 

@@ -108,8 +108,8 @@ def _last(text: str) -> str:
 def _maker(template: Mapping[str, Any], groups: Sequence[tuple[str, float]]) -> Make:
     """A function from the values of the groups (name, divided by) to a step: the template with these values.
 
-    It is compiled, as `dataclasses` makes its methods: a loop and the step's constructor take three times as long. Only
-    names of our own tables get into its text; whatever a log says goes in as a value.
+    It is compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as long.
+    Only names of our own tables get into its text; whatever a log says goes in as a value.
     """
     places = {name: f"g{n}" + (f" / {per!r}" if per != 1.0 else "") for n, (name, per) in enumerate(groups)}
     for name, field in (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process")):

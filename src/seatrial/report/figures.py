@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from seatrial.events import Step
-from seatrial.metrics import Metrics, Performance, Ranges, StepTimes
+from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
 from seatrial.report.gather import RunReport
 from seatrial.verdict import AxisVerdict, Check, Outcome, Status, show
 
@@ -48,7 +48,7 @@ class Figure:
     known: bool = True
 
 
-def speed(metrics: Metrics, *, rehearsal: bool) -> list[Figure]:
+def speed(metrics: Metrics, *, rehearsal: bool, tokens: float | None = None) -> list[Figure]:
     """Speed in the chosen window; a figure that is not available says why. A rehearsal's is not extrapolated."""
     performance = metrics.performance
     times, estimates, unavailable = performance.step_times, performance.estimates, performance.unavailable
@@ -79,6 +79,10 @@ def speed(metrics: Metrics, *, rehearsal: bool) -> list[Figure]:
     if days and not rehearsal:
         detail = "at this throughput, without an interruption"
         figures.append(Figure(label="1T tokens would take", value=show(days), unit="days", detail=detail))
+        wanted = time_to_train(performance, tokens) if tokens else None
+        if tokens and wanted:
+            label, range_ = f"{_short_count(tokens)} tokens", f"{show(wanted.low)} to {show(wanted.high)} days"
+            figures.append(Figure(label=label, value=show(wanted.value), unit="days", detail=range_))
     return figures
 
 
@@ -203,3 +207,11 @@ def summary(axis: AxisVerdict) -> Check:
     """The check that decides an axis: its first one of the axis's own status."""
     unexplained = Check(name="", axis="completion", status=axis.status, sentence="")
     return next((check for check in axis.checks if check.status == axis.status), unexplained)
+
+
+def _short_count(number: float) -> str:
+    """15T, 1.4T, 300B; anything below a thousand as it is."""
+    for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= size:
+            return f"{number / size:g}{suffix}"
+    return f"{number:g}"

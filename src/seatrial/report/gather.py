@@ -85,7 +85,7 @@ class RunReport:
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
     `tails` the ends of the first few logs of a run that broke, the culprit's first. `sources` are the logs that a run
     of somebody else was read from, `family` how they are spelled, `against` the configuration they were held against,
-    `cvs` what ROCm CVS would have said of them.
+    `cvs` what ROCm CVS would have said of them; `tokens` are those that somebody wants to know the time for.
     """
 
     directory: str
@@ -110,6 +110,7 @@ class RunReport:
     metrics: Metrics | None
     verdict: Verdict | None
     cvs: CvsAnswer | None
+    tokens: float | None
     missing: tuple[str, ...]
 
 
@@ -179,6 +180,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         cvs=piece("cvs.json", lambda: cvs_compat.from_dict(document("cvs.json")), None)
         if (run_dir / "cvs.json").exists()
         else None,
+        tokens=judged.get("tokens") if isinstance(judged.get("tokens"), (int, float)) else None,
         missing=tuple(missing),
     )
 

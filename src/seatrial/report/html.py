@@ -66,7 +66,9 @@ def render(report: RunReport) -> str:
         when=_when(report.started_at),
         where=where(report),
         axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
-        figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)] if metrics else [],
+        figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal, tokens=report.tokens)]
+        if metrics
+        else [],
         rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
         sections=sections(report),
         processes=_processes(report),

@@ -52,7 +52,7 @@ def render(report: RunReport) -> str:
     if verdict:
         blocks.append(_checks(verdict.axes))
     if metrics:
-        blocks.append(_figures([*progress(metrics), *speed(metrics, rehearsal=report.rehearsal)]))
+        blocks.append(_figures([*progress(metrics), *speed(metrics, rehearsal=report.rehearsal, tokens=report.tokens)]))
     folded = [_evidence(verdict.axes.values())] if verdict else []
     folded += [_section(section) for section in sections(report) if not section.in_evidence]
     folded += [_tail(tail) for tail in report.tails]

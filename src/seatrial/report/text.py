@@ -33,7 +33,12 @@ def render(report: RunReport, *, color: bool | None = None) -> str:
     if report.verdict:
         blocks += [_axis(name, axis, paint) for name, axis in report.verdict.axes.items()]
     if report.metrics:
-        blocks.append(_figures([*progress(report.metrics), *speed(report.metrics, rehearsal=report.rehearsal)], paint))
+        blocks.append(
+            _figures(
+                [*progress(report.metrics), *speed(report.metrics, rehearsal=report.rehearsal, tokens=report.tokens)],
+                paint,
+            )
+        )
         times = report.metrics.performance.step_times
         if times:
             blocks.append(_wrapped(times.rule, "  ", paint, _DIM))
