@@ -265,3 +265,22 @@ def test_text_of_a_hostile_log_stays_text(folder: Path) -> None:
     html = (folder / "runs/evil/report.html").read_text()
     assert "<script>alert" not in html
     assert not any(text in html for text in ("\x1b", "\x07", "\u202e"))
+
+
+def test_a_log_whose_evaluations_alone_have_a_loss_is_not_passed_and_not_failed(folder: Path) -> None:
+    """As many an MLPerf log: nothing says that the loss of a step was finite, and nothing says that it was not."""
+    marks: list[tuple[str, Any, dict[str, Any]]] = [("global_batch_size", 32, {}), ("run_start", None, {})]
+    for step in range(1, 13):
+        marks.append(("tracked_stats", {"throughput": 30.0 + step % 3 / 10}, {"step": step * 3200}))
+        marks.append(("eval_accuracy", 6.0 - step / 10, {"samples_count": step * 3200}))
+    marks.append(("run_stop", None, {"status": "success"}))
+    lines = [
+        ":::MLLOG "
+        + json.dumps(
+            {"time_ms": 1_790_000_000_000 + n, "event_type": "POINT_IN_TIME", "key": k, "value": v, "metadata": m}
+        )
+        for n, (k, v, m) in enumerate(marks)
+    ]
+    result = seatrial("judge", write(folder, lines), cwd=folder)
+    assert result.returncode == 6, result.stdout
+    assert "12 evaluations do" in " ".join(result.stdout.split())

@@ -30,7 +30,7 @@ class Options:
     """How to judge; None is the default.
 
     `policy` is a name of `metrics.POLICIES`, `convention` one of `flops.CONVENTIONS`; with `published`, the nearest
-    published result is a bar that may be missed by this fraction of it. Of `tokens`, the report says how long they take.
+    published result is a bar that may be missed by this fraction of it. The report says how long `tokens` would take.
     """
 
     policy: str | None = None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from operator import call, methodcaller
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from seatrial.events import Event
 from seatrial.logs.faults import FaultScanner, shape_of
@@ -22,7 +21,7 @@ from seatrial.logs.stream import Stream
 MAX_SAID = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_SHAPES = 4  # a program has one or two
 MAX_KINDS, LONGEST_KIND = 20_000, 4000  # shapes of lines, characters of one
-RUN, WORTH_IT = 256, 4  # step lines read at once: at most, at least
+RUN, WORTH_IT = 64, 4  # step lines read at once: at most, at least
 MAX_IN_VAIN = 32  # shapes learnt from one line after the other
 
 _GROUPS = methodcaller("groups")
@@ -103,17 +102,16 @@ class Reader:
             if self._in_a_row:
                 shape, _, stream = self._shapes[0]
                 found = takewhile(bool, map(shape.match, islice(lines, place, place + RUN)))
-                run = self._run(shape, stream, cast("list[re.Match[str]]", list(found)))
+                run = self._run(shape, stream, list(map(_GROUPS, found)))
                 yield from run
                 place += len(run)
 
-    def _run(self, shape: Shape, stream: Stream, found: Sequence[re.Match[str]]) -> Sequence[Event]:
+    def _run(self, shape: Shape, stream: Stream, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
         """The events of a run of step lines, one each; none where anything about them is unusual."""
-        if len(found) < WORTH_IT:
+        if len(rows) < WORTH_IT:
             return ()
-        columns = zip(*map(_GROUPS, found), strict=True)
         try:
-            values = [_read_all(read, column) for read, column in zip(shape.readers, columns, strict=True)]
+            values = list(map(_read_all, shape.readers, zip(*rows, strict=True)))
         except ValueError:
             return ()
         if shape.rank is not None:

@@ -50,8 +50,8 @@ class Numerics:
     reports no loss at all is not compared. What is not finite counts wherever a process saw it.
 
     `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
-    `non_finite_evals` are the steps of evaluations whose loss is not finite. `settled_loss` is where the last third
-    stood, if the very end lies far above it.
+    `num_evals` evaluations report a loss; `non_finite_evals` are the steps of those whose loss is not finite.
+    `settled_loss` is where the last third stood, if the very end lies far above it.
     """
 
     num_steps: int
@@ -92,6 +92,7 @@ class Numerics:
     disagreement: float | None
     disagreement_step: int | None
     falls_silent: tuple[tuple[int, int], ...] = ()
+    num_evals: int = 0
     non_finite_evals: Ranges = ()
     settled_loss: float | None = None
 
@@ -161,6 +162,7 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         disagreement=disagreement,
         disagreement_step=where,
         falls_silent=tuple((r.process, n) for r in (own, *others) if (n := _silent_at_end(r))),
+        num_evals=sum(e.loss is not None for e in evals),
         non_finite_evals=ranges(sorted({e.step for e in evals if e.loss is not None and not math.isfinite(e.loss)})),
         settled_loss=_settled_below_the_end(finite),
     )

@@ -73,7 +73,9 @@ def _loss_reported(numerics: Numerics) -> Check:
     if skipped > 0:
         sentence += f" Before them, {skipped} were skipped in search of a loss scale."
     status: Status = "pass" if losses and share >= MIN_REPORTED else "fail"
-    if not losses:
+    if not losses and numerics.num_evals:  # as many MLPerf logs; they prove less than the steps would
+        status, sentence = "inconclusive", f"No step reports a loss; {numerics.num_evals} evaluations do."
+    elif not losses:
         sentence = "No process reports a loss."
     elif numerics.falls_silent:
         process, last = max(numerics.falls_silent, key=lambda found: found[1])
