@@ -94,16 +94,18 @@ class Reader:
         return [event for text in split_line(line) for event in self._read(text)]
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Event]:
-        """What many lines say; runs of step lines of one shape are read column by column, in half of the time."""
-        place = 0
+        """What many lines say; runs of step lines of one shape are read column by column, which is faster."""
+        place = again = 0
         while place < len(lines):
             yield from self.feed(lines[place])
             place += 1
-            if self._in_a_row:
+            if self._in_a_row and place >= again:
                 shape, _, stream = self._shapes[0]
                 found = takewhile(bool, map(shape.match, islice(lines, place, place + RUN)))
-                run = self._run(shape, stream, list(map(_GROUPS, found)))
+                rows = list(map(_GROUPS, found))
+                run = self._run(shape, stream, rows)
                 yield from run
+                again = place + len(rows)  # what was looked at in vain is read line by line
                 place += len(run)
 
     def _run(self, shape: Shape, stream: Stream, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
