@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from operator import call, methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.events import Event
 from seatrial.logs.faults import FaultScanner, shape_of
-from seatrial.logs.grammar import PHASES, Family, Note, Reading, Span
+from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, quantity, seconds_of_all, seconds_since_epoch
 from seatrial.logs.shape import SELDOM, Shape, learn
@@ -26,6 +26,20 @@ MAX_IN_VAIN = 32  # shapes learnt from one line after the other
 
 _GROUPS = methodcaller("groups")
 
+ReadOther = tuple[Family, ReadLine]
+
+
+class _Kind(NamedTuple):
+    """Which of the tables may have something to say of a line; most lines of any log are `INNOCENT`."""
+
+    families: tuple[Family, ...] = ()
+    notes: tuple[Note, ...] = ()
+    others: tuple[ReadOther, ...] = ()
+    faults: bool = False
+
+
+INNOCENT = _Kind()
+
 Remark = tuple[Note, Mapping[str, Any], float | None]  # what it says, and when
 
 
@@ -36,7 +50,7 @@ class Reader:
     """
 
     def __init__(self, families: Sequence[Family], *, process: int, source: str) -> None:
-        self._families = list(families)
+        self._families = tuple(families)
         self._process = process
         self._source = source
         self._streams: dict[int, Stream] = {}  # by process
@@ -49,11 +63,7 @@ class Reader:
         self._vary: set[str] = set()
         self._learnt_at = self._in_vain = 0
         self._faults = FaultScanner()
-        words = [family.anchors for family in families]
-        words += [(note.literal,) for note in self._notes]
-        words += [(word,) for family in families for word in family.other_words]
-        self._words = [tuple(map(shape_of, each)) for each in words]
-        self._innocent: dict[bytes, bool] = {}  # whether lines of this shape say nothing, as most of any log do
+        self._kinds: dict[bytes, _Kind] = {}
         self._told = False  # whether there was a fault since the last step
         self._number = 0
         self._in_a_row = False  # whether the last line was a step line like the one before
@@ -81,17 +91,17 @@ class Reader:
         self._in_a_row = False
         carried = self._line if line[:1] == "\r" and self._line_at == self._number - 1 else ""
         self._line, self._line_at = carried or line, self._number
-        kind = shape_of(line)
-        innocent = self._innocent.get(kind)
-        if innocent is None:
-            innocent = self._is_innocent(kind)
-            if len(kind) < LONGEST_KIND:
-                if len(self._innocent) > MAX_KINDS:
-                    self._innocent.clear()
-                self._innocent[kind] = innocent
-        if innocent and not self._faults.is_waiting:
+        shape_of_line = shape_of(line)
+        kind = self._kinds.get(shape_of_line)
+        if kind is None:
+            kind = self._kind(shape_of_line)
+            if len(shape_of_line) < LONGEST_KIND:
+                if len(self._kinds) > MAX_KINDS:
+                    self._kinds.clear()
+                self._kinds[shape_of_line] = kind
+        if kind is INNOCENT and not self._faults.is_waiting:
             return ()
-        return [event for text in split_line(line) for event in self._read(text)]
+        return [event for text in split_line(line) for event in self._read(text, kind)]
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Event]:
         """What many lines say; runs of step lines of one shape are read column by column, which is faster."""
@@ -129,10 +139,19 @@ class Reader:
         self._number += len(run)
         return run
 
-    def _is_innocent(self, kind: bytes) -> bool:
-        """Whether no line of this shape can say anything: it holds none of the words that the tables look for."""
-        said = any(all(word in kind for word in words) for words in self._words)
-        return not said and self._faults.is_innocent(kind)
+    def _kind(self, shape: bytes) -> _Kind:
+        """What lines of this shape can be: which tables have a word in it."""
+        kind = _Kind(
+            families=tuple(f for f in self._families if all(shape_of(word) in shape for word in f.anchors)),
+            notes=tuple(note for note in self._notes if shape_of(note.literal) in shape),
+            others=tuple(
+                (family, other)
+                for family, other in self._others
+                if any(shape_of(word) in shape for word in family.other_words)
+            ),
+            faults=not self._faults.is_innocent(shape),
+        )
+        return kind if any(kind) else INNOCENT
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
@@ -143,16 +162,16 @@ class Reader:
         self._told = False
         self._faults.progressed()
 
-    def _read(self, line: str) -> list[Event]:
+    def _read(self, line: str, kind: _Kind) -> list[Event]:
         text, goes_on = line.lstrip("\r"), line[:1] == "\r"
         prefix = read_prefix(text)
         if goes_on and prefix.rank is None:  # what stood before the line stands before the rest of it
             prefix = replace(read_prefix(self._line), length=prefix.length, rank_span=None)
         events: list[Event] = []
-        said = self._said(text)
+        said = self._said(text, kind.notes)
         readings = [
             (family, reading)
-            for family in self._families
+            for family in sorted(kind.families, key=lambda family: family is not self._known)  # the likeliest first
             if all(anchor in text for anchor in family.anchors)
             for reading in _readings(family, text)
         ]
@@ -162,7 +181,7 @@ class Reader:
             while said and said[0][0] < reading.spans[0][0]:  # glued together, the order counts
                 events += self._note(*said.pop(0)[1], text, prefix)
             events += self._step(family, reading, line, text, prefix, teaches=teaches)
-        for family, other in self._others:
+        for family, other in kind.others:
             if not any(word in text for word in family.other_words):
                 continue
             for found in other(text):
@@ -174,6 +193,8 @@ class Reader:
                     events += self._note(note, groups, says.get("time"), text, prefix)
         for _, remark in said:
             events += self._note(*remark, text, prefix)
+        if not kind.faults and not self._faults.is_waiting:
+            return events
         stream = self._streams.get(self._process if prefix.rank is None else prefix.rank)
         faults = self._faults.scan(
             text,
@@ -189,10 +210,10 @@ class Reader:
             events += faults
         return events
 
-    def _said(self, text: str) -> list[tuple[int, Remark]]:
+    def _said(self, text: str, notes: Sequence[Note]) -> list[tuple[int, Remark]]:
         """The notes in a line, in their order: where, and which, what it says and when."""
         found: list[tuple[int, Remark]] = []
-        for note in self._notes:
+        for note in notes:
             if note.literal in text:
                 for match in note.pattern.finditer(text):
                     span = find_time(text, match.end())
@@ -222,9 +243,7 @@ class Reader:
         where = find_time(text, reading.spans[0][0]) if reading.spans else None
         if self._told:
             self._progressed()
-        if family is not self._known:
-            self._known = family
-            self._families.sort(key=lambda other: other is not family)  # the likeliest first
+        self._known = family
         fields = stream.blank(reading.phase)
         fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
         fields |= {name: value for name, value in reading.values.items() if name in fields}
