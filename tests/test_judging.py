@@ -139,6 +139,7 @@ def test_a_judged_log_is_a_run_directory(folder: Path) -> None:
     first = seatrial("judge", log, "--against", "megatron.yaml", "--out", "runs/tuesday", cwd=folder)
     assert first.returncode == 0, first.stderr
     assert (folder / "runs/tuesday/report.html").stat().st_size < 2_000_000
+    assert not (folder / "runs/tuesday/launch").exists()  # nothing was launched
     assert seatrial("judge", "runs/tuesday", cwd=folder).stdout == first.stdout
     for also in (("--against", "megatron.yaml", "steps=100"), (log,)):
         assert seatrial("judge", "runs/tuesday", *also, cwd=folder).returncode == 2

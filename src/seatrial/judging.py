@@ -213,16 +213,16 @@ def _named(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths))
 
 
-def report_run(run_dir: Path, format: str) -> str:  # noqa: A002  the word that the command line uses
+def report_run(run_dir: Path, kind: str) -> str:
     """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
-    text = _rendered(_judged(run_dir), format)
-    if format != "html":
+    text = _rendered(_judged(run_dir), kind)
+    if kind != "html":
         return text
     write_text(run_dir / "report.html", text)
     return f"report: {short(run_dir / 'report.html')}"
 
 
-def report_scaling(run_dirs: Sequence[Path], format: str) -> str:  # noqa: A002
+def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
     """How several runs of one workload scale: `html` writes scaling.html here, the other formats return the table.
 
     Raises InputError for runs that cannot be compared, and for a format that has no such table.
@@ -230,13 +230,13 @@ def report_scaling(run_dirs: Sequence[Path], format: str) -> str:  # noqa: A002
     from seatrial.report.scaling import measure_scaling
     from seatrial.report.scaling_formats import FORMATS
 
-    if format not in FORMATS:
-        why = f"{format} is a format for one run, and {len(run_dirs)} are named"
+    if kind not in FORMATS:
+        why = f"{kind} is a format for one run, and {len(run_dirs)} are named"
         raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
     if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
         raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
-    text = FORMATS[format](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
-    if format != "html":
+    text = FORMATS[kind](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
+    if kind != "html":
         return text
     write_text(Path("scaling.html"), text)
     return "report: scaling.html"
@@ -251,10 +251,10 @@ def _judged(run_dir: Path) -> RunReport:
     return gather(run_dir)
 
 
-def _rendered(report: RunReport, format: str) -> str:  # noqa: A002
+def _rendered(report: RunReport, kind: str) -> str:
     from seatrial.report.formats import FORMATS
 
-    return FORMATS[format](report)
+    return FORMATS[kind](report)
 
 
 def _judge(
@@ -304,6 +304,7 @@ def _directory(out: Path | None) -> Iterator[Path]:
     """The run directory that is asked for, or one that nobody will miss."""
     if out:
         claim(out)
+        (out / "launch").rmdir()  # nothing is launched
         yield out.resolve()
     else:
         with TemporaryDirectory(prefix="seatrial-") as folder:
