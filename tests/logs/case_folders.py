@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def both(lines: Sequence[str]) -> list[Event]:
     told_of = [dumps(event) for event in found]
     assert [dumps(event) for event in by_tables(lines)] == told_of
     at_once = reader.Reader(tuple(logs.FAMILIES.values()), process=0, source="")
-    assert [dumps(event) for event in (*at_once.feed_block(lines), *at_once.finish())] == told_of
+    assert [dumps(event) for event in (*chain.from_iterable(at_once.feed_block(lines)), *at_once.finish())] == told_of
     return found
 
 

@@ -129,6 +129,13 @@ class FaultScanner:
         found = self._shapes.get(shape)
         return not (self._candidates(shape) if found is None else found)
 
+    def may_show(self, line: str) -> bool:
+        """Whether this line may show a fault or begin one; False for certain, and sooner than `scan` would tell."""
+        candidates = self._shapes.get(shape_of(line))
+        if candidates is None or len(line) > WINDOW:
+            return True
+        return any(isinstance(row, str) or row.regex.search(line) for row in candidates)
+
     @property
     def is_waiting(self) -> bool:
         """Whether a fault has begun whose further lines are still to come."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import call, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,17 +14,24 @@ from seatrial.events import Event
 from seatrial.logs.faults import FaultScanner, shape_of
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
-from seatrial.logs.numbers import find_time, quantity, seconds_of_all, seconds_since_epoch
+from seatrial.logs.numbers import find_time, floats, integers, quantity, seconds_of_all, seconds_since_epoch
 from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
 
 MAX_SAID = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_SHAPES = 4  # a program has one or two
 MAX_KINDS, LONGEST_KIND = 20_000, 4000  # shapes of lines, characters of one
-RUN, WORTH_IT = 64, 4  # step lines read at once: at most, at least
+RUN, WORTH_IT = 128, 4  # step lines read at once: at most, at least
 MAX_IN_VAIN = 32  # shapes learnt from one line after the other
+MAX_PAUSE = 255  # lines until it is tried again whether lines can be read at once
 
 _GROUPS = methodcaller("groups")
+
+_COLUMNS: Mapping[Callable[[str], Any], Callable[[Sequence[str]], Sequence[Any]]] = {
+    float: floats,
+    int: integers,
+    seconds_since_epoch: seconds_of_all,
+}
 
 ReadOther = tuple[Family, ReadLine]
 
@@ -38,7 +45,9 @@ class _Kind(NamedTuple):
     faults: bool = False
 
 
-INNOCENT = _Kind()
+INNOCENT, OF_FAULTS = _Kind(), _Kind(faults=True)
+
+_Known = tuple[Shape, Family, Stream]
 
 Remark = tuple[Note, Mapping[str, Any], float | None]  # what it says, and when
 
@@ -58,7 +67,7 @@ class Reader:
         self._family_of = {note: family.name for family in families for note in family.notes}
         self._notes = tuple(self._family_of)
         self._others = tuple((family, family.other()) for family in families if family.other)
-        self._shapes: list[tuple[Shape, Family, Stream]] = []
+        self._shapes: list[_Known] = []
         self._seldom: dict[str, float] = {}
         self._vary: set[str] = set()
         self._learnt_at = self._in_vain = 0
@@ -66,7 +75,8 @@ class Reader:
         self._kinds: dict[bytes, _Kind] = {}
         self._told = False  # whether there was a fault since the last step
         self._number = 0
-        self._in_a_row = False  # whether the last line was a step line like the one before
+        self._row: _Known | None = None  # which of them the last line looked like
+        self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
 
     def feed(self, line: str) -> Sequence[Event]:
@@ -74,52 +84,101 @@ class Reader:
         self._number += 1
         if "\x1b" in line:
             line = without_codes(line)
-        for shape, family, stream in self._shapes:
+        events = self._like_others(line, self._shapes[:1])
+        if events is not None:
+            return events
+        kind = self._kind_of(line)
+        if kind.families:
+            events = self._like_others(line, self._shapes[1:])
+            if events is not None:
+                return events
+        self._row = None
+        carried = self._line if line[:1] == "\r" and self._line_at == self._number - 1 else ""
+        self._line, self._line_at = carried or line, self._number
+        if self._is_quiet(line, kind):
+            return ()
+        return [event for text in split_line(line) for event in self._read(text, kind)]
+
+    def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event]]:
+        """What many lines say, some at a time; step lines of one shape are read column by column, which is faster."""
+        place = again = pause = 0
+        while place < len(lines):
+            if self._row and place >= again:
+                rows, end = self._gathered(lines, place, self._row[0])
+                self._only_steps = len(rows) == end - place > 0
+                if run := self._run(self._row, rows):
+                    yield run
+                    self._number += end - place
+                    place, pause = end, 0
+                    continue
+                pause = min(2 * pause + 1, MAX_PAUSE)  # what was looked at in vain is read line by line
+                again = max(end, place + pause)
+            if events := self.feed(lines[place]):
+                yield events
+            place += 1
+
+    def _gathered(self, lines: Sequence[str], place: int, shape: Shape) -> tuple[list[Sequence[str]], int]:
+        """The groups of the next step lines of a shape, with quiet lines in between, and where the last one ends."""
+        if self._only_steps:
+            end = min(place + RUN, len(lines))
+            rows = shape.match_all("\n".join(lines[place:end]))
+            if len(rows) == end - place:
+                return rows, end
+        rows, end = [], place
+        while len(rows) < RUN:
+            match = map(shape.match, islice(lines, place, place + RUN - len(rows)))
+            if found := list(map(_GROUPS, takewhile(bool, match))):
+                rows += found
+                place = end = place + len(found)
+            at = place
+            while place < len(lines) and self._is_quiet(line := lines[place], self._kinds.get(shape_of(line))):
+                place += 1
+            if place == at:
+                break
+        return rows, end
+
+    def _is_quiet(self, line: str, kind: _Kind | None) -> bool:
+        """Whether this line, of this kind, says nothing at all."""
+        if self._faults.is_waiting:
+            return False
+        return kind is INNOCENT or (kind is OF_FAULTS and "\r" not in line and not self._faults.may_show(line))
+
+    def _kind_of(self, line: str) -> _Kind:
+        shape = shape_of(line)
+        kind = self._kinds.get(shape)
+        if kind is None:
+            kind = self._kind(shape)
+            if len(shape) < LONGEST_KIND:
+                if len(self._kinds) > MAX_KINDS:
+                    self._kinds.clear()
+                self._kinds[shape] = kind
+        return kind
+
+    def _like_others(self, line: str, shapes: Iterable[_Known]) -> Sequence[Event] | None:
+        """What a step line says that looks like one before."""
+        for known in shapes:
+            shape, family, stream = known
             if found := shape.match(line):
                 try:
                     step = shape.make(*map(call, shape.readers, found.groups()))
                 except ValueError:
-                    break
+                    return None
                 if shape.rank is not None:
                     if (other := self._streams.get(step.process)) is None:
-                        break
+                        return None
                     stream = other
                 if self._told:
                     self._progressed()
-                self._in_a_row = True
+                if known is self._row is not self._shapes[0]:
+                    self._shapes.remove(known)
+                    self._shapes.insert(0, known)
+                self._row = known
                 return stream.step(family, vars(step), shape.total, None if shape.time is None else step.wall_time)
-        self._in_a_row = False
-        carried = self._line if line[:1] == "\r" and self._line_at == self._number - 1 else ""
-        self._line, self._line_at = carried or line, self._number
-        shape_of_line = shape_of(line)
-        kind = self._kinds.get(shape_of_line)
-        if kind is None:
-            kind = self._kind(shape_of_line)
-            if len(shape_of_line) < LONGEST_KIND:
-                if len(self._kinds) > MAX_KINDS:
-                    self._kinds.clear()
-                self._kinds[shape_of_line] = kind
-        if kind is INNOCENT and not self._faults.is_waiting:
-            return ()
-        return [event for text in split_line(line) for event in self._read(text, kind)]
+        return None
 
-    def feed_block(self, lines: Sequence[str]) -> Iterator[Event]:
-        """What many lines say; runs of step lines of one shape are read column by column, which is faster."""
-        place = again = 0
-        while place < len(lines):
-            yield from self.feed(lines[place])
-            place += 1
-            if self._in_a_row and place >= again:
-                shape, _, stream = self._shapes[0]
-                found = takewhile(bool, map(shape.match, islice(lines, place, place + RUN)))
-                rows = list(map(_GROUPS, found))
-                run = self._run(shape, stream, rows)
-                yield from run
-                again = place + len(rows)  # what was looked at in vain is read line by line
-                place += len(run)
-
-    def _run(self, shape: Shape, stream: Stream, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
+    def _run(self, known: _Known, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
         """The events of a run of step lines, one each; none where anything about them is unusual."""
+        shape, _, stream = known
         if len(rows) < WORTH_IT:
             return ()
         try:
@@ -134,9 +193,8 @@ class Reader:
             return ()
         if not stream.are_usual(values[shape.step], shape.total):
             return ()
-        run = list(map(shape.make, *values))
+        run = shape.make_all(*values)
         stream.go_on(run, timed=shape.time is not None)
-        self._number += len(run)
         return run
 
     def _kind(self, shape: bytes) -> _Kind:
@@ -151,7 +209,7 @@ class Reader:
             ),
             faults=not self._faults.is_innocent(shape),
         )
-        return kind if any(kind) else INNOCENT
+        return next((known for known in (INNOCENT, OF_FAULTS) if kind == known), kind)
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
@@ -293,8 +351,8 @@ def _is_cut(family: Family, reading: Reading, line: str) -> bool:
     )
 
 
-def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
-    return seconds_of_all(texts) if read is seconds_since_epoch else list(map(read, texts))
+def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]:
+    return _COLUMNS[read](texts) if read in _COLUMNS else list(map(read, texts))
 
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:
@@ -336,6 +394,6 @@ def read_events(lines: Iterable[str], families: Sequence[Family], *, process: in
 def read_file(path: Path, families: Sequence[Family], *, process: int) -> Iterator[Event]:
     """The events of one log file. Raises OSError."""
     reader = Reader(families, process=process, source=str(path))
-    for block in read_blocks(path):
-        yield from reader.feed_block(block)
+    events = chain.from_iterable(map(reader.feed_block, read_blocks(path)))
+    yield from chain.from_iterable(events)
     yield from reader.finish()

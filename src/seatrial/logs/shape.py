@@ -21,24 +21,28 @@ SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipp
 
 _TOKENS = re.compile(r"((?<![^\W\d])\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them; wide blanks
 _RUNS = re.compile(r"(\d+|\s{2,})")
-_VALUE = "([^ ,|_]+)"
-_THOUSANDS = "([^ |]+)"
+_VALUE = r"([^ ,|_\n]+)"
+_WORD = "([^ ]+)"  # for what is certain to be refused afterwards where it is no number
+_THOUSANDS = r"([^ |\n]+)"
 _WHOLE = "([0-9]+)"
-_NUMBER = "[0-9][^ |]*"
+_NUMBER = r"[0-9][^ |\n]*"
 
 Read = Callable[[str], Any]
-Make = Callable[..., Step]
 
 
 class Shape(NamedTuple):
     """`match` takes a whole line, `readers` the groups of the match, and `make` what they gave: it makes the step.
 
-    A reader raises ValueError where a value is odd: the tables have to read that line.
+    A reader raises ValueError where a value is odd: the tables have to read that line. For many lines at once there are
+    `match_all`, which finds the groups of each line that matches in a text, and `make_all`, which takes the columns of
+    their values.
     """
 
     match: Callable[[str], re.Match[str] | None]
+    match_all: Callable[[str], list[Sequence[str]]]
     readers: tuple[Read, ...]
-    make: Make
+    make: Callable[..., Step]
+    make_all: Callable[..., list[Step]]
     total: int | None
     step: int  # the group of its number
     time: int | None  # the group of the date and time
@@ -64,6 +68,7 @@ def learn(
     spans = sorted([*spans, *((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)])
     kept = sorted(span for span in reading.spans if span[2] in constant)
     pattern, position, behind_head = [""], 0, False
+    quick: dict[int, str] = {}  # parts of the pattern for which there is a faster one
     for start, end, name, field in sorted([*spans, *kept], key=lambda span: span[:2]):
         if start < position:
             return None
@@ -75,17 +80,23 @@ def learn(
         elif value is _VALUE and "," in line[start:end]:
             value = _THOUSANDS
         pattern += [_blind(line[position:start], _TOKENS if behind_head else _RUNS), value]
+        if value is _VALUE and line[end : end + 1] == " " and _reader(line[start:end], name, field) is float:
+            quick[len(pattern) - 1] = _WORD
         behind_head |= name == "step"
         position = end
     rest = _blind(line[position:].rstrip(), _TOKENS)
     if rest.endswith(_NUMBER):  # it may have been cut before its unit
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
-    pattern.append(rest + r"\s*")
+    pattern.append(rest + r"[^\S\n]*")
     total = reading.values.get("total") if "total" in constant else None
+    of_many = "".join(quick.get(n, part) for n, part in enumerate(pattern))
+    make, make_all = _makers(template, [(name, field.per if field else 1.0) for _, _, name, field in spans])
     return Shape(
-        match=re.compile("".join(pattern)).fullmatch,
+        match=re.compile("".join(pattern) + r"\n?").fullmatch,
+        match_all=re.compile(f"^{of_many}$", re.MULTILINE).findall,
         readers=tuple(_reader(line[start:end], name, field) for start, end, name, field in spans),
-        make=_maker(template, [(name, field.per if field else 1.0) for _, _, name, field in spans]),
+        make=make,
+        make_all=make_all,
         total=None if total is None else int(total),
         step=[name for _, _, name, _ in spans].index("step"),
         time=_place("time", spans),
@@ -102,34 +113,34 @@ def _last(text: str) -> str:
     if text.isdigit():
         return _VALUE
     decimals = re.fullmatch(r"[^.]*\.(\d+)(\D*)", text)
-    return rf"([^ ,|]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
+    return rf"([^ ,|\n]*\.\d{{{len(decimals[1])},}}{re.escape(decimals[2])})" if decimals else f"({re.escape(text)})"
 
 
-def _maker(template: Mapping[str, Any], groups: Sequence[tuple[str, float]]) -> Make:
-    """A function from the values of the groups (name, divided by) to a step: the template with these values.
+def _makers(
+    template: Mapping[str, Any], groups: Sequence[tuple[str, float]]
+) -> tuple[Callable[..., Step], Callable[..., list[Step]]]:
+    """Functions from the values of the groups (name, divided by) to a step, and from their columns to the steps.
 
-    It is compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as long.
-    Only names of our own tables get into its text; whatever a log says goes in as a value.
+    They are compiled, as `dataclasses` makes its methods: a loop and the step's constructor take more than twice as
+    long. Only names of our own tables get into the text; whatever a log says goes in as a value.
     """
     places = {name: f"g{n}" + (f" / {per!r}" if per != 1.0 else "") for n, (name, per) in enumerate(groups)}
     for name, field in (("time", "wall_time"), ("time", "monotonic_time"), ("rank", "process")):
         if name in places:
             places[field] = places[name]
-    known: dict[str, Any] = {"new": object.__new__, "put": object.__setattr__, "Step": Step}
-
-    def display(of: Mapping[str, Any]) -> str:
-        parts = []
-        for name, value in of.items():
-            known[f"v_{name}"] = value
-            constant = display(value) if isinstance(value, dict) else "None" if value is None else f"v_{name}"
-            parts.append(f"{name!r}: {places.get(name, constant)}")
-        return "{" + ", ".join(parts) + "}"
-
-    parameters = ", ".join(f"g{n}" for n in range(len(groups)))
-    body = ("step = new(Step)", f"put(step, '__dict__', {display(template)})", "return step")
-    exec("\n    ".join((f"def make({parameters}):", *body)), known)
-    made: Make = known["make"]
-    return made
+    targets = dict.fromkeys(template, "fields") | dict.fromkeys(template["reported"], "reported")
+    stores = [f"{targets[name]}[{name!r}] = {value}" for name, value in places.items() if name in targets]
+    body = ["fields, reported = blank(), others()", *stores, "fields['reported'] = reported"]
+    body += ["step = new(Step)", "put(step, '__dict__', fields)"]
+    values = "".join(f"g{n}, " for n in range(len(groups)))
+    known: dict[str, Any] = {
+        "new": object.__new__, "put": object.__setattr__, "Step": Step,  # a copy is faster than a display with its keys
+        "blank": dict(template).copy, "others": dict(template["reported"]).copy,
+    }  # fmt: skip
+    exec("\n    ".join((f"def make({values}):", *body, "return step")), known)
+    loop = "\n        ".join((f"for {values} in zip(*columns):", *body, "steps.append(step)"))
+    exec(f"def make_all(*columns):\n    steps = []\n    {loop}\n    return steps", known)
+    return known["make"], known["make_all"]
 
 
 def _blind(text: str, tokens: re.Pattern[str]) -> str:
