@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TextIO
 
 from seatrial.logs.numbers import CUT
 
-CHUNK = 1 << 18  # characters
+CHUNK = 1 << 16  # characters
 LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the last half of so many
 
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -95,7 +95,7 @@ def _open(path: Path) -> TextIO:
     if file.peek(2)[:2] == b"\x1f\x8b":
         file = BufferedReader(_Unzipped(file))
     is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return TextIOWrapper(file, encoding="utf-16" if is_wide else "utf-8", errors="replace", newline="")
+    return TextIOWrapper(file, encoding="utf-16" if is_wide else "utf-8", errors="replace", newline="\n")
 
 
 class _Unzipped(RawIOBase):

@@ -105,7 +105,9 @@ def seconds_of_all(texts: Sequence[str]) -> Sequence[float | None]:
     hours = {hour: _hour(hour) for hour in {text[:minutes] for text in texts}}
     known = {hour: start for hour, start in hours.items() if start is not None}
     try:
-        starts = [known[text[:minutes]] + _SIXTIETHS[text[minutes : minutes + 2]] for text in texts]
-        return list(map(add, starts, floats([text[seconds + (text[seconds] == "0") :] for text in texts])))
+        heads = [text[:seconds] for text in texts]
+        starts = {head: known[head[:minutes]] + _SIXTIETHS[head[minutes:-1]] for head in set(heads)}
+        rests = floats([text[seconds + (text[seconds] == "0") :] for text in texts])
+        return list(map(add, map(starts.__getitem__, heads), rests))
     except (KeyError, ValueError):  # there is no such time, or it has a comma
         return list(map(seconds_since_epoch, texts))

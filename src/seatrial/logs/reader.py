@@ -21,7 +21,7 @@ from seatrial.logs.stream import Stream
 MAX_SAID = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_SHAPES = 4  # a program has one or two
 MAX_KINDS, LONGEST_KIND = 20_000, 4000  # shapes of lines, characters of one
-RUN, WORTH_IT = 128, 4  # step lines read at once: at most, at least
+RUN, WORTH_IT = 256, 4  # step lines read at once: at most, at least
 MAX_IN_VAIN = 32  # shapes learnt from one line after the other
 MAX_PAUSE = 255  # lines until it is tried again whether lines can be read at once
 

@@ -1,0 +1,60 @@
+"""What a training run is, in the field's standard terms.
+
+A `RunSpec` is what every dialect is read into and what everything after works from. Its parts are frozen, keyword-only
+and dumb: no I/O, nothing reads the machine, derived values are properties. Values are already coerced; a field that a
+dialect cannot express keeps its default. Where a value came from is not part of the spec: it stands in
+`Resolved.origins`, by dotted spec path.
+"""
+
+from seatrial.spec.machines import AXES, Container, Distributed, MeshShape, Parallelism, Topology
+from seatrial.spec.model import Dropout, Initialization, ModelSpec, RopeScaling
+from seatrial.spec.origins import Origin, Resolved
+from seatrial.spec.run import METRICS, Expectation, MetricKind, RunSpec, flatten, from_dict, to_dict
+from seatrial.spec.training import (
+    Algorithm,
+    Batch,
+    Checkpoint,
+    Data,
+    Dtype,
+    Evaluation,
+    Execution,
+    Logging,
+    Objective,
+    Optimizer,
+    Precision,
+    ScheduleKind,
+)
+
+__all__ = [
+    "AXES",
+    "METRICS",
+    "Algorithm",
+    "Batch",
+    "Checkpoint",
+    "Container",
+    "Data",
+    "Distributed",
+    "Dropout",
+    "Dtype",
+    "Evaluation",
+    "Execution",
+    "Expectation",
+    "Initialization",
+    "Logging",
+    "MeshShape",
+    "MetricKind",
+    "ModelSpec",
+    "Objective",
+    "Optimizer",
+    "Origin",
+    "Parallelism",
+    "Precision",
+    "Resolved",
+    "RopeScaling",
+    "RunSpec",
+    "ScheduleKind",
+    "Topology",
+    "flatten",
+    "from_dict",
+    "to_dict",
+]

@@ -1,0 +1,42 @@
+"""Where the values of a spec came from, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from seatrial.errors import Mark, Problem
+from seatrial.spec.run import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a value of the spec came from.
+
+    `key` is the user's key (dotted path from the root of the file, or the override's), `text` the value as written,
+    `note` says how the value was made from it where that is not plain.
+    """
+
+    kind: Literal["file", "override", "default", "derived"]
+    key: str = ""
+    text: str = ""
+    note: str = ""
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What reading a configuration gives: the spec (None where errors left none), origins by spec path, findings."""
+
+    spec: RunSpec | None
+    origins: Mapping[str, Origin]
+    problems: tuple[Problem, ...]
+
+    def origin(self, path: str) -> Origin:
+        """The origin of a spec path; the nearest parent's where the path itself has none, else the default."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path.rpartition(".")[0]
+        return Origin(kind="default")

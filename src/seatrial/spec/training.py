@@ -1,0 +1,157 @@
+"""What is computed: batch, number formats, optimizer, objective, data, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Sequences per optimizer step (`global_batch_size`) and per data-parallel replica and forward pass (micro)."""
+
+    sequence_length: int
+    global_batch_size: int
+    micro_batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Number formats. `params_dtype` is what the optimizer updates (float32: "master weights")."""
+
+    compute_dtype: Dtype = "bfloat16"
+    params_dtype: Dtype = "float32"
+    optimizer_dtype: Dtype = "float32"
+    gradient_dtype: Dtype = "float32"  # in which gradients are accumulated over micro-batches
+    reduce_dtype: Dtype = "float32"  # in which they are summed over data-parallel replicas
+    stochastic_rounding: bool = False  # where a float32 result is stored as bfloat16
+    quantization: str | None = None  # e.g. "fp8"; None: the matrix products run in compute_dtype
+
+
+Algorithm = Literal[
+    "adamw", "adamw_fp32", "adam", "sgd", "adadelta", "adamax", "adagrad", "rmsprop", "rprop", "novograd", "adafactor"
+]  # fmt: skip
+ScheduleKind = Literal[
+    "cosine", "nemo_cosine", "linear", "constant", "warmup", "warmup_hold", "square", "square_root", "noam",
+    "noam_hold", "warmup_annealing", "inverse_square_root", "t5_inverse_square_root", "polynomial", "polynomial_hold",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """How parameters are updated; by default AdamW with linear warm-up, cosine decay, and clipping by global norm.
+
+    `cosine` is MaxText's and Megatron's schedule; `nemo_cosine` and the others are NeMo's of these names, whose warm-up
+    differs by a step. `adamw_fp32` is NxD's AdamW, which adds epsilon before the bias correction.
+    """
+
+    algorithm: Algorithm = "adamw"
+    learning_rate: float = 3e-5
+    schedule: ScheduleKind = "cosine"
+    warmup_steps: int = 0
+    hold_steps: int = 0  # at the full rate, after the warm-up
+    constant_steps: int = 0  # at the final rate, at the end
+    decay_steps: int | None = None  # length of the whole schedule, warm-up included; None: the run's steps
+    final_learning_rate_fraction: float = 0.1
+    decay_power: float = 1.0  # of the polynomial schedules; of noam_hold, its decay rate
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    momentum: float = 0.0  # of sgd and rmsprop
+    weight_decay: float = 0.1
+    decay_norms: bool = False  # whether weight decay applies to norms and biases too
+    clip_norm: float | None = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What is minimised. `sft`: the loss on answers only; `dpo`, `orpo`: preferences between two answers."""
+
+    kind: Literal["pretraining", "sft", "dpo", "orpo"] = "pretraining"
+    beta: float = 0.1  # of dpo and orpo
+    max_prompt_length: int | None = None  # tokens of a prompt that is shortened because its example does not fit
+    truncation: Literal["keep_start", "keep_end"] = "keep_start"  # which part of that prompt is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is learnt.
+
+    `synthetic`: one random batch, again in every step, as MaxText's. `text`: files, tokenised. `megatron`: `.bin` and
+    `.idx` files, by their common path. `arrow`: folders of `datasets.save_to_disk`. `records`: JSON lines of prompts
+    and answers. `huggingface`, `grain`, `tfds`, `c4_mlperf`: MaxText's pipelines of these names.
+    """
+
+    kind: Literal[
+        "synthetic", "text", "megatron", "arrow", "records", "huggingface", "grain", "tfds", "c4_mlperf"
+    ] = "synthetic"  # fmt: skip
+    # Files or globs; `stdlib:*.py` names files of the running Python's standard library.
+    paths: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()  # how much of each path; none: equal shares
+    validation_paths: tuple[str, ...] = ()
+    test_paths: tuple[str, ...] = ()
+    split: str | None = None  # "980,10,10": the shares of training, validation and test in `paths`
+    dataset: str | None = None  # the name of a data set that its pipeline knows
+    tokenizer: str = "byte"  # or the path or name of a Hugging Face tokenizer
+    index_dir: str | None = None  # where index files are kept; None: beside the data
+    packing: bool = False  # several examples in one sequence
+    max_examples: int | None = None  # the first so many, of training and validation each
+    reset_positions: bool = False  # positions begin anew behind the end of a document
+    reset_attention: bool = False  # a document does not attend to the one before
+    mask_document_ends: bool = False  # no loss on the end-of-document token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """When the loss on validation data is measured, and on how much; off unless one of the intervals is given."""
+
+    interval_steps: int | None = None
+    interval_fraction: float | None = None  # of an epoch
+    batches: int | None = None  # None: by `fraction`
+    fraction: float = 1.0  # of the validation data
+    initial_batches: int = 0  # before the first step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logging:
+    """What is written beside the log itself."""
+
+    interval_steps: int = 1
+    tensorboard: bool = False
+    gradient_norm: bool = True
+    parameter_norm: bool = False
+    startup_times: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Choices that change speed and memory, never the result."""
+
+    remat: str = "full"  # a row of the trainer's remat table
+    remat_modules: tuple[str, ...] = ()  # what the row "selective" recomputes
+    scan_layers: bool = True
+    attention: str = "auto"  # a row of the trainer's attention table
+    xla_flags: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # exported to every process
+    compile_cache: str | None = None  # a folder in which compiled programs are kept
+    profile_from_step: int | None = None  # None: no profile
+    profile_steps: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """When the state of training is saved, how much of it is kept, and what training begins with."""
+
+    enabled: bool = False
+    asynchronous: bool = True
+    directory: str | None = None  # None: in the run directory
+    interval_steps: int | None = None  # None: only at the end
+    interval_minutes: float | None = None
+    keep: int | None = 1  # None: all; which ones, says `keep_best`
+    keep_best: str | None = None  # by this metric ("validation_loss"); None: the newest
+    resume: bool = False  # from the newest checkpoint of this run, where there is one
+    resume_from: str | None = None  # a checkpoint that is used where `resume` finds none
+    weights_only: bool = False  # of `resume_from`, take no optimizer state
