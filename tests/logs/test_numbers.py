@@ -60,4 +60,5 @@ def test_times_are_those_of_the_standard_library(times: list[datetime], style: s
 )
 def test_times_that_do_not_exist_are_none(text: str) -> None:
     assert seconds_since_epoch(text) is None
-    assert seconds_of_all([text, text]) == [None, None]
+    with pytest.raises((KeyError, ValueError), match=r"."):
+        seconds_of_all([text, text])

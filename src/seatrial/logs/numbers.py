@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
-from operator import add
+from itertools import repeat
+from operator import add, sub
 from typing import Any
 
 from pydantic_core import SchemaValidator, core_schema
@@ -31,6 +32,7 @@ _TIMES = re.compile(
     r"|(?P<compact>\d{8} \d\d:\d\d:\d\d)"
     r"|\b[IWEF](?P<absl>\d{4} \d\d:\d\d:\d\d\.\d{1,6})\b"
 )
+_EPOCH = datetime(1970, 1, 1)
 _SIXTIETHS = {f"{minute:02}": 60.0 * minute for minute in range(60)}
 NEAR = 400  # characters between a time and what it is the time of
 NO_YEAR = 1972  # stands in where a log gives none: a leap year, and visibly wrong
@@ -81,33 +83,34 @@ def find_time(text: str, end: int) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=256)
-def _hour(text: str) -> float | None:
-    """Seconds since the epoch at the beginning of "2024-04-06 02:", "20251121 12:" or "1121 03:", taken as UTC."""
-    digits, hour = text[:-4].replace("-", ""), int(text[-3:-1])
-    try:
-        year = int(digits[:-4]) if len(digits) == 8 else NO_YEAR
-        return datetime(year, int(digits[-4:-2]), int(digits[-2:]), hour, tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
+def _hour(text: str) -> float:
+    """Seconds since the epoch at the beginning of "20251121 12:" or "1121 03:". Raises ValueError for no such time."""
+    day, hour = text[:-4], int(text[-3:-1])
+    year = int(day[:-4]) if len(day) == 8 else NO_YEAR
+    return (datetime(year, int(day[-4:-2]), int(day[-2:]), hour) - _EPOCH).total_seconds()
 
 
 def seconds_since_epoch(text: str) -> float | None:
     """The time that `find_time` found, as seconds since the epoch; its time zone is not known and taken as UTC."""
-    minutes = text.index(":") + 1
-    hour, minute = _hour(text[:minutes]), _SIXTIETHS.get(text[minutes : minutes + 2])
-    return None if hour is None or minute is None else hour + minute + float(text[minutes + 3 :].replace(",", "."))
+    try:
+        if text[4:5] == "-":
+            return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
+        return seconds_of_all([text])[0]
+    except (KeyError, ValueError):
+        return None
 
 
-def seconds_of_all(texts: Sequence[str]) -> Sequence[float | None]:
-    """`seconds_since_epoch` of each of these, which have the digits at the same places."""
+def seconds_of_all(texts: Sequence[str]) -> list[float]:
+    """`seconds_since_epoch` of each of these, which have the digits at the same places.
+
+    Raises ValueError or KeyError where one of them is no time.
+    """
+    if texts[0][4:5] == "-":
+        return list(map(timedelta.total_seconds, map(sub, map(datetime.fromisoformat, texts), repeat(_EPOCH))))
     minutes = texts[0].index(":") + 1
     seconds = minutes + 3
     hours = {hour: _hour(hour) for hour in {text[:minutes] for text in texts}}
-    known = {hour: start for hour, start in hours.items() if start is not None}
-    try:
-        heads = [text[:seconds] for text in texts]
-        starts = {head: known[head[:minutes]] + _SIXTIETHS[head[minutes:-1]] for head in set(heads)}
-        rests = floats([text[seconds + (text[seconds] == "0") :] for text in texts])
-        return list(map(add, map(starts.__getitem__, heads), rests))
-    except (KeyError, ValueError):  # there is no such time, or it has a comma
-        return list(map(seconds_since_epoch, texts))
+    heads = [text[:seconds] for text in texts]
+    starts = {head: hours[head[:minutes]] + _SIXTIETHS[head[minutes:-1]] for head in set(heads)}
+    rests = floats([text[seconds + (text[seconds] == "0") :] for text in texts])
+    return list(map(add, map(starts.__getitem__, heads), rests))

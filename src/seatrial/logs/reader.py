@@ -183,14 +183,12 @@ class Reader:
             return ()
         try:
             values = list(map(_read_all, shape.readers, zip(*rows, strict=True)))
-        except ValueError:
+        except (KeyError, ValueError):
             return ()
         if shape.rank is not None:
             if len(set(values[shape.rank])) > 1 or (other := self._streams.get(values[shape.rank][0])) is None:
                 return ()
             stream = other
-        if shape.time is not None and None in values[shape.time]:
-            return ()
         if not stream.are_usual(values[shape.step], shape.total):
             return ()
         run = shape.make_all(*values)
