@@ -136,3 +136,19 @@ def mapped(options: Mapping[str, Any]) -> Reader:
         return options[word]
 
     return read
+
+
+def fraction_of(part: float, whole: float) -> float:
+    """part / whole, as the shortest decimal number that gives the part back: 3e-5 of 3e-4 is 0.1."""
+    return _shortest(part / whole, lambda fraction: fraction * whole == part)
+
+
+def part_of(fraction: float, whole: float) -> float:
+    """fraction × whole, as the shortest decimal number from which `fraction_of` finds the fraction again."""
+    return _shortest(fraction * whole, lambda part: fraction_of(part, whole) == fraction)
+
+
+def _shortest(value: float, fits: Callable[[float], bool]) -> float:
+    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 18))
+    nearest = (math.nextafter(value, direction) for direction in (-math.inf, math.inf))
+    return next((candidate for candidate in (*candidates, *nearest) if fits(candidate)), value)

@@ -7,38 +7,15 @@ What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from seatrial.check import REMAT
-from seatrial.dialects import coerce
+from seatrial.dialects import coerce, keys
 from seatrial.dialects.coerce import Reader
+from seatrial.dialects.keys import Key
 from seatrial.spec import RunSpec
 
-Effective = Callable[[RunSpec], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """One row. `to` is a path in the spec; without it the key has no effect, and `why` says so.
-
-    A key under `model.` is only compared with the model that the cell is named after, unless it comes as an override.
-    `effective` gives what the run really does, for a key that repeats a decision made elsewhere: it is worth a word
-    only where the two differ. `quiet` are the values of which nobody would expect an effect.
-    """
-
-    read: Reader
-    to: str = ""
-    why: str = ""
-    required: bool = False
-    quiet: tuple[Any, ...] = ()
-    effective: Effective | None = None
-    needs_nodes: bool = False  # what is effective depends on the number of nodes
-
-
-def _to(path: str, read: Reader, *, required: bool = False) -> Key:
-    return Key(read=read, to=path, required=required)
+_to, _repeats = keys.to, keys.repeats
 
 
 def _exported(variable: str) -> Key:
@@ -46,11 +23,7 @@ def _exported(variable: str) -> Key:
 
 
 def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
-    return Key(read=read, why=why, quiet=quiet)
-
-
-def _repeats(why: str, read: Reader, effective: Effective, *, needs_nodes: bool = False) -> Key:
-    return Key(read=read, why=why, effective=effective, needs_nodes=needs_nodes)
+    return keys.ignored(why, read, quiet=quiet)
 
 
 def _any(value: Any) -> Any:
