@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import cvs, data_files, native, overrides
+from seatrial.dialects import data_files, overrides
 from seatrial.dialects.entries import Request
+from seatrial.dialects.keys import Key
+from seatrial.dialects.written import Written
 from seatrial.errors import InputError
-from seatrial.source import Node
-from seatrial.spec import Resolved
+from seatrial.source import Document, Node
+from seatrial.spec import Resolved, RunSpec
 
 READS_DATA = ("run", "rehearse", "train")  # the actions that do, and do it on this machine
 
 
+class Reads(Protocol):
+    """What every module of a dialect has: the table of its keys, and a reader."""
+
+    KEYS: Mapping[str, Key]
+
+    def read(self, request: Request) -> Resolved:
+        """The spec, origins and problems of a configuration. Raises InputError where there is nothing to read."""
+
+    def write(self, spec: RunSpec) -> Written:
+        """The spec as text, with a note for each value that it does not say."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A spelling: how it is recognised by its keys, and how it is read (None: not yet)."""
+    """A spelling: how it is recognised by its keys, and the module that reads it, imported when it is needed."""
 
+    name: str
     title: str
     recognise: Callable[[Node], bool]
-    read: Callable[[Request], Resolved] | None
+    module: str
     gpu_key: str = "gpu"  # what --gpu sets
+
+    def load(self) -> Reads:
+        """The dialect's module."""
+        return cast(Reads, import_module(f"seatrial.dialects.{self.module}"))
 
 
 def _has(*keys: str, under: str | None = None) -> Callable[[Node], bool]:
@@ -42,32 +64,57 @@ def _cvs(root: Node) -> bool:
     return {"config", "model_params"} <= root.members.keys()
 
 
+def _command(*programs: str) -> Callable[[Node], bool]:
+    """Whether a shell text starts one of some programs; of none, whether it starts nothing at all."""
+
+    def recognise(root: Node) -> bool:
+        words = [str(word) for word in root.members["argv"].plain()] if "argv" in root.members else None
+        if words is None or not programs:
+            return words == []
+        return any(Path(word).name.startswith(programs) for word in words)
+
+    return recognise
+
+
+MEGATRON_PROGRAMS = ("pretrain_gpt.py", "train_llama")
+MAXTEXT_PROGRAMS = ("train.py", "maxtext.", "MaxText.", "base.yml")
+
 # The first that recognises a file reads it.
 DIALECTS: tuple[Dialect, ...] = (
     Dialect(
-        title="a CVS Megatron-LM configuration",
-        recognise=lambda root: _cvs(root) and _has("training_iterations", "master_address", under="config")(root),
-        read=None,
-    ),
-    Dialect(title="a CVS JAX configuration", recognise=_cvs, read=cvs.read),
-    Dialect(title="a CVS configuration of 2026 (schema_version, framework)", recognise=_has("framework"), read=None),
-    Dialect(
-        title="an NxDT or NeMo configuration",
-        recognise=_has("trainer", "exp_manager", "distributed_strategy"),
-        read=None,
-    ),
-    Dialect(
-        title="a MaxText configuration",
-        recognise=_has("base_config", "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name"),
-        read=None,
-    ),
-    Dialect(
-        title="a native configuration",
-        recognise=_has("model", "batch", "steps", "parallelism"),
-        read=native.read,
+        name="megatron", title="a Megatron-LM command", recognise=_command(*MEGATRON_PROGRAMS), module="megatron",
         gpu_key="topology.device",
     ),
-)
+    Dialect(
+        name="maxtext", title="a MaxText command",
+        recognise=lambda root: _command(*MAXTEXT_PROGRAMS)(root) or _command()(root), module="maxtext",
+        gpu_key="topology.device",
+    ),
+    Dialect(
+        name="cvs-megatron", title="a CVS Megatron-LM configuration",
+        recognise=lambda root: _cvs(root) and _has("training_iterations", "master_address", under="config")(root)
+        and not _has("framework")(root),
+        module="cvs_megatron",
+    ),
+    Dialect(
+        name="cvs-2026", title="a CVS configuration of 2026 (schema_version, framework)", recognise=_has("framework"),
+        module="cvs_2026",
+    ),
+    Dialect(name="cvs-jax", title="a CVS JAX configuration", recognise=_cvs, module="cvs"),
+    Dialect(
+        name="nxdt", title="an NxDT or NeMo configuration",
+        recognise=_has("trainer", "exp_manager", "distributed_strategy"), module="nxdt", gpu_key="topology.device",
+    ),
+    Dialect(
+        name="maxtext", title="a MaxText configuration",
+        recognise=_has("base_config", "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name"),
+        module="maxtext", gpu_key="topology.device",
+    ),
+    Dialect(
+        name="native", title="a native configuration", recognise=_has("model", "batch", "steps", "parallelism"),
+        module="native", gpu_key="topology.device",
+    ),
+)  # fmt: skip
 
 
 def load(
@@ -76,24 +123,34 @@ def load(
     """A configuration file, read by the dialect that its keys show.
 
     `arguments` are overrides, key=value; `action` ("run", "plan", "rehearse" or "train") decides which unfilled values
-    matter. Raises InputError where nothing can be read; everything else that is wrong is among the problems.
+    matter. Instead of a file, the words of a command that starts a training may be given. Raises InputError where
+    nothing can be read; everything else that is wrong is among the problems.
     """
-    document = source.read(path)
+    document, arguments = _document(path, arguments)
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
     if dialect is None:
         why = "its keys are those of no configuration that is known here"
         raise InputError.single("unknown-dialect", str(path), why, "start from an example: `seatrial init`")
-    if dialect.read is None:
-        why = f"this is {dialect.title}, which cannot be read yet"
-        raise InputError.single("dialect-not-supported-yet", str(path), why, "give a CVS JAX or a native configuration")
     flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
     user, home = _person()
     request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home)
-    resolved = dialect.read(request)
+    if find_spec(f"seatrial.dialects.{dialect.module}") is None:
+        why = f"this is {dialect.title}, which cannot be read yet"
+        raise InputError.single("dialect-not-supported-yet", str(path), why, "give a CVS JAX or a native configuration")
+    resolved = dialect.load().read(request)
     if action not in READS_DATA:
         return resolved
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved)))
+
+
+def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[str]]:
+    """What is to be read and the overrides that are left; a file that is not here may be a command's first word."""
+    words = [str(path), *arguments]
+    programs = (*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS)
+    if (path.exists() and path.suffix != ".py") or not any(Path(word).name.startswith(programs) for word in words):
+        return source.read(path), arguments
+    return source.of_words(words, file="command line"), ()
 
 
 def _person() -> tuple[str, Path]:

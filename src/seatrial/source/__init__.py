@@ -8,14 +8,15 @@ this slow or make it crash. Whatever is wrong with a text ends in an InputError 
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.errors import InputError
+from seatrial.errors import InputError, Mark
 from seatrial.source.json_text import read_json
 from seatrial.source.tree import Builder, Document, Node, Places, walk
 from seatrial.source.yaml_text import core_scalar, read_yaml
 
-__all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "parse", "read", "walk"]
+__all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "of_words", "parse", "read", "walk"]
 
 MAX_BYTES = 10_000_000
 
@@ -36,6 +37,14 @@ def parse(text: str, *, file: str, is_json: bool) -> Document:
     if builder.root is None:
         raise builder.places.error(0, "empty", "there is nothing in it", "write a configuration into it")
     return Document(file=file, root=builder.root, problems=tuple(builder.problems))
+
+
+def of_words(words: Sequence[str], *, file: str) -> Document:
+    """The words of a command as the tree of a shell text; `file` is the name that its marks carry."""
+    mark = Mark(file=file, line=1, column=1)
+    argv = [Node(value=word, text=word, mark=mark) for word in words]
+    members = {"environment": Node(value={}, mark=mark), "argv": Node(value=argv, mark=mark)}
+    return Document(file=file, root=Node(value=members, mark=mark))
 
 
 def _read_text(path: Path) -> str:
