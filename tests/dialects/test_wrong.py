@@ -1,0 +1,55 @@
+"""Wrong configurations, a folder a dialect: what `seatrial check` says of each stands beside it.
+
+`<case>.<json|yaml|yml|sh>` is the configuration, `<case>.txt` what is printed, and the first line of `<case>.args`, if
+there is one, what else stands on the command line. SEATRIAL_GOLDEN=1 rewrites what is printed; read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from seatrial.xla_flags import jaxlib_version
+from tests.command_line import seatrial
+from tests.dialects.wrong_cases import WRONG, Case, cases, measured
+
+CASES = cases()
+SAMPLE = {case.path.parent.name: case for case in CASES}.values()  # one a dialect
+
+
+def by_name(case: Case) -> str:
+    return case.name
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_golden_of_a_wrong_configuration(case: Case) -> None:
+    done = seatrial("check", case.path.name, *case.arguments, cwd=case.path.parent)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (2, "")
+    said = done.stdout.replace(f"jaxlib {jaxlib_version()}", "jaxlib VERSION")
+    if os.environ.get("SEATRIAL_GOLDEN"):
+        case.golden.write_text(said, encoding="utf-8")
+    assert said == case.golden.read_text(encoding="utf-8")
+
+
+def test_nothing_else_lies_in_the_folders() -> None:
+    known = {path for case in CASES for path in (case.path, case.golden, case.path.with_suffix(".args"))}
+    assert set(WRONG.glob("*/*")) - known == set()
+    assert len({case.golden for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=by_name)
+def test_a_wrong_configuration_costs_little(case: Case, tmp_path: Path) -> None:
+    cost = measured("check", case.path.name, *case.arguments, cwd=case.path.parent, scratch=tmp_path)
+    assert cost.exit_code == 2
+    cost.assert_modest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_every_wrong_configuration_costs_little(case: Case, tmp_path: Path) -> None:
+    cost = measured("check", case.path.name, *case.arguments, cwd=case.path.parent, scratch=tmp_path)
+    assert cost.exit_code == 2
+    cost.assert_modest()
