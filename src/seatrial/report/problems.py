@@ -18,6 +18,7 @@ PLURALS = {"error": "errors", "warning": "warnings", "info": "notes"}
 SINGULARS = {"error": "error", "warning": "warning", "info": "note"}
 _COLORS = {"error": "31", "warning": "33", "info": "36", "caret": "32", "label": "2"}
 
+MAX_SHOWN = 100  # findings; who has more than that has one cause for many of them
 MAX_EXCERPT = 100
 # What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
 _UNSAFE = re.compile(
@@ -40,10 +41,11 @@ def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> st
     """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
     paint = _Paint(is_colorful(sys.stdout) if color is None else color)
     ordered = sorted(problems, key=_position)
-    lines = _Lines()
-    blocks = [_block(problem, paint, lines) for problem in ordered if problem.severity != "info"]
-    notes = "\n".join(_line(problem, paint) for problem in ordered if problem.severity == "info")
-    return "\n\n".join([*blocks, *([notes] if notes else []), _summary(ordered)])
+    shown, lines = ordered[:MAX_SHOWN], _Lines()
+    blocks = [_block(problem, paint, lines) for problem in shown if problem.severity != "info"]
+    notes = "\n".join(_line(problem, paint) for problem in shown if problem.severity == "info")
+    rest = f"… and {len(ordered) - MAX_SHOWN} more; --format json lists all" if len(ordered) > MAX_SHOWN else ""
+    return "\n\n".join([*blocks, *(part for part in (notes, rest) if part), _summary(ordered)])
 
 
 def warn(problems: Iterable[Problem]) -> None:
@@ -116,7 +118,7 @@ class _Lines:
             except (OSError, ValueError):
                 self._of[mark.file] = []
         lines = self._of[mark.file]
-        return lines[mark.line - 1].rstrip() if mark.line <= len(lines) else None
+        return lines[mark.line - 1] if mark.line <= len(lines) else None
 
 
 def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
@@ -125,7 +127,7 @@ def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
     if line is None:
         return []
     start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
-    shown = line[start : start + MAX_EXCERPT].replace("\t", " ")
+    shown = line[start : start + MAX_EXCERPT].rstrip().replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])
     return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('caret', '^')}"]
 

@@ -18,7 +18,7 @@ from seatrial.source.yaml_text import core_scalar, read_yaml
 
 __all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "of_words", "parse", "read", "walk"]
 
-MAX_BYTES = 10_000_000
+MAX_BYTES = 2_000_000
 
 
 def read(path: Path) -> Document:

@@ -9,7 +9,8 @@ from typing import Any
 from seatrial.errors import InputError, Mark, Problem
 
 MAX_DEPTH = 64
-MAX_VALUES = 20_000
+MAX_VALUES = 10_000
+MAX_KEY = 1000  # characters; a path may be a key, in a mapping of volumes
 MAX_DIGITS = 1000  # Python itself refuses to read a whole number of more than 4300
 
 Scalar = str | int | float | bool | None
@@ -104,6 +105,9 @@ class Builder:
         return bool(self._open) and isinstance(self._open[-1].value, dict) and self._open[-1].key is None
 
     def key(self, key: str, mark: Mark) -> None:
+        if len(key) > MAX_KEY:
+            why = f"this key has {len(key)} characters"
+            raise self.places.error(mark, "too-large", why, f"give it a name of at most {MAX_KEY}")
         self._open[-1].key = (self._character_text(key, mark), mark)
 
     def scalar(self, value: Scalar, text: str, mark: Mark, anchor: str | None = None) -> None:
