@@ -5,11 +5,13 @@ A key may be given in full (`config.nnodes`) or by any suffix of its path that o
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from seatrial.dialects.suggestions import did_you_mean
 from seatrial.errors import InputError, Problem
+
+__all__ = ["Override", "did_you_mean", "parse", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +77,3 @@ def _inside(key: str, mappings: Collection[str]) -> list[str]:
     return [
         f"{mapping}.{'.'.join(parts[cut:])}" for cut in cuts for mapping in _ending_in(".".join(parts[:cut]), mappings)
     ]
-
-
-def did_you_mean(key: str, paths: Collection[str]) -> str:
-    """The known keys whose names look most like one's own, as advice; of several with a name, the nearest path."""
-    names = difflib.get_close_matches(_name(key), {_name(path) for path in paths}, n=3, cutoff=0.6)
-    nearest = [
-        max(
-            (path for path in paths if _name(path) == name),
-            key=lambda path: difflib.SequenceMatcher(a=key, b=path).ratio(),
-        )
-        for name in names
-    ]
-    return f"did you mean {' or '.join(nearest)}?" if nearest else "remove it, or correct its name"
-
-
-def _name(path: str) -> str:
-    return path.rpartition(".")[2]
