@@ -114,6 +114,16 @@ def test_what_looks_like_nothing_is_not_guessed_at(key: str) -> None:
     assert did_you_mean(key, []) == NOTHING
 
 
+def test_only_so_many_keys_are_looked_at_closely() -> None:
+    suggestions.start_anew()
+    alike = [f"distributed_strategy_{n}" for n in range(suggestions.CLOSE_LOOKS + 1)]
+    known = ["distributed_strategy"]
+    assert [bool(suggestions.suggestions(key, known)) for key in alike] == [True] * suggestions.CLOSE_LOOKS + [False]
+    assert suggestions.suggestions("distributed_stratgy", known) == known  # one wrong character is always found
+    suggestions.start_anew()
+    assert suggestions.suggestions(alike[-1], known) == known
+
+
 def test_every_row_has_two_names_and_no_name_twice() -> None:
     for row in ROWS:
         spellings = row.split()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import data_files, overrides
+from seatrial.dialects import data_files, overrides, suggestions
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.written import Written
@@ -126,6 +126,7 @@ def load(
     matter. Instead of a file, the words of a command that starts a training may be given. Raises InputError where
     nothing can be read; everything else that is wrong is among the problems.
     """
+    suggestions.start_anew()
     document, arguments = _document(path, arguments)
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)

@@ -16,6 +16,7 @@ NOTHING = "remove it, or correct its name"
 MOST = 3  # suggestions at once
 LONGEST = 128  # characters of a key that is looked for
 ALIKE = 0.6  # share of characters that stay where one name is made into the other
+CLOSE_LOOKS = 200  # searches for what looks alike; a file with more unknown keys than that is of another kind
 _ALIKE_PAIRS = 0.45  # share of pairs of neighbours that both have: what is less is not looked at closely
 
 
@@ -31,6 +32,12 @@ def suggestions(key: str, known: Collection[str], *, path: str = "") -> list[str
     if not known or len(full) > LONGEST:
         return []
     return list(_search(full, _index(tuple(known)))[:MOST])
+
+
+def start_anew() -> None:
+    """Forgets what was looked for, so that the next file gets its CLOSE_LOOKS."""
+    _search.cache_clear()
+    _index.cache_clear()
 
 
 def distance(a: str, b: str) -> int:
@@ -85,6 +92,7 @@ class _Vocabulary:
         for word in self.things:
             for shorter in set(_shorter(word)):
                 self._near.setdefault(shorter, []).append(word)
+        self._looks_left = CLOSE_LOOKS
         self._bits: dict[str, int] = {}
         pairs = [_pairs(word, self._bits, grow=True) for word in self.things]
         self._sets, self._counts = [each for each, _ in pairs], [count for _, count in pairs]
@@ -96,6 +104,9 @@ class _Vocabulary:
 
     def alike(self, word: str) -> list[str]:
         """The words that look most like one."""
+        if self._looks_left <= 0:
+            return []
+        self._looks_left -= 1
         pairs, count = _pairs(word, self._bits)
         shared = [(pairs & others).bit_count() for others in self._sets]
         shares = [2 * both / (count + others) for both, others in zip(shared, self._counts, strict=True)]
