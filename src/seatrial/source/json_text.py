@@ -78,6 +78,12 @@ def _mistake(text: str, error: json.JSONDecodeError, places: Places) -> InputErr
         return at(offset, "JSON has no comments", "remove it, or keep it as a key that begins with _")
     if rest.startswith("'"):
         return at(offset, "JSON strings stand in double quotes", "write \" instead of '")
+    if literal := re.match(r"(None|True|False)\b", rest):
+        return at(offset, f"{literal[0]} is Python's", "write null, true or false")
+    if rest[:1] in tuple("“”„‟‘’«»"):
+        return at(offset, f"{rest[0]} is no quotation mark of JSON", 'write "')
+    if rest and not before:
+        return at(offset, "this is not JSON, which begins with {", "if it is YAML, let the file's name end in .yaml")
     if not rest:
         return at(offset, "the text ends too early: a bracket or a value is missing", "complete it")
     if error.msg.startswith("Extra data"):

@@ -125,7 +125,10 @@ class Builder:
 
     def alias(self, name: str, mark: Mark) -> None:
         if name not in self._anchors:
-            raise self.places.error(mark, "bad-yaml", f"*{name} stands before &{name}", "define it first")
+            is_open = any(parent.anchor == name for parent in self._open)
+            why = f"&{name} would hold itself" if is_open else f"no &{name} stands before this for *{name} to repeat"
+            fix = "write the value out" if is_open else "define it first, or put the text in quotes"
+            raise self.places.error(mark, "bad-yaml", why, fix)
         node = self._anchors[name]
         for path, _ in walk(node):
             self._count += 1

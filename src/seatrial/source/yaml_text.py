@@ -22,6 +22,24 @@ _CORE: tuple[tuple[str, re.Pattern[str], Callable[[str], Scalar]], ...] = (
 )
 _TAG = "tag:yaml.org,2002:"
 
+# The parser's words; whether the mistake lies where it began to read, or where it stopped; why, and what to do.
+_MISTAKES = (
+    ("quoted scalar: found unexpected end of stream", True, "the quote that begins here never ends", "close it"),
+    ("flow mapping: did not find", True, "the { that begins here is not closed, or lacks a comma", "close it with }"),
+    ("flow sequence: did not find", True, "the [ that begins here is not closed, or lacks a comma", "close it with ]"),
+    ("could not find expected ':'", True, "no colon with a blank after it stands behind this", "write key: value"),
+    ("character that cannot start any token", False, "no plain value begins with this character",
+     "put the value in quotes"),
+    ("mapping values are not allowed", False, "no key can stand here: a value began before it, on this line or above",
+     "indent it like the keys that it belongs to, or put a value with a colon in quotes"),
+    ("expected '-' indicator", False, "a list goes on here without -", "begin the item with -, or indent this less"),
+    ("expected <document start>", False, "the document was complete before this",
+     "remove it, or write everything as key: value"),
+    ("expected node content", False, "a value was expected here", "write one, or put it in quotes"),
+    ("unknown escape character", False, "a \\ inside double quotes begins an escape, and this is none",
+     "write \\\\ for a backslash, or use single quotes"),
+)  # fmt: skip
+
 
 def read_yaml(text: str, builder: Builder) -> None:
     """One document of YAML, from the parser's events: its composer and constructors, which recurse, never run."""
@@ -44,7 +62,10 @@ def read_yaml(text: str, builder: Builder) -> None:
                     raise places.error(mark, "bad-yaml", "YAML 1.2 has no merge key (<<)", "write the keys out")
                 builder.key(event.value, mark)
             elif isinstance(event, yaml.NodeEvent) and builder.expects_key:
-                raise places.error(mark, "bad-yaml", "a key must be a word or a string", "write a plain key")
+                why, fix = "a key must be a word or a string", "write a plain key"
+                if text[event.start_mark.index - 1 :].startswith("{{"):
+                    why, fix = "{{ … }} is a template's, and nothing fills it in here", "write the value itself"
+                raise places.error(mark, "bad-yaml", why, fix)
             elif isinstance(event, yaml.AliasEvent):
                 builder.alias(str(event.anchor), mark)
             elif isinstance(event, yaml.ScalarEvent):
@@ -96,13 +117,28 @@ def _tag(event: Any, known: tuple[str, ...], mark: Mark, places: Places) -> str 
 
 
 def _mistake(text: str, error: Any, places: Places) -> InputError:
-    """The parser's own words; they are precise, but for tabs and control characters."""
+    """What was probably meant; where that is not plain, the parser's own words, which are precise."""
     if getattr(error, "problem_mark", None) is None:
         offset = getattr(error, "position", 0)
         return places.error(offset, "bad-yaml", "a control character stands here", "remove it")
-    mark = Mark(file=places.file, line=error.problem_mark.line + 1, column=error.problem_mark.column + 1)
-    line = (text.splitlines() or [""])[min(mark.line, len(text.splitlines())) - 1]
-    if "\t" in line[: mark.column]:
-        return places.error(mark, "bad-yaml", "a tab stands where YAML allows only spaces", "indent with spaces")
-    why = ": ".join(part for part in (error.context, error.problem) if part)
-    return places.error(mark, "bad-yaml", why, "correct the YAML at this place")
+    said = ": ".join(part for part in (error.context, error.problem) if part)
+    lines = text.split("\n")
+    line, column = lines[min(error.problem_mark.line, len(lines) - 1)], error.problem_mark.column
+    if " tab " in said or re.match(r" *\t", line):
+        return _at(error.problem_mark, "a tab stands where YAML allows only spaces", "indent with spaces", places)
+    for words, at_its_beginning, why, fix in _MISTAKES:
+        if words in said:
+            return _at(error.context_mark if at_its_beginning else error.problem_mark, why, fix, places)
+    if "did not find expected key" in said and line[:column].strip():
+        why, fix = "the value before this was complete", "remove the rest, or put the whole value in quotes"
+    elif "did not find expected key" in said and line[column:].startswith("- "):
+        why, fix = "an item of a list stands among keys", "indent it below its key"
+    elif "did not find expected key" in said:
+        why, fix = "this line is indented like none of the keys above it", "indent it like the keys that it belongs to"
+    else:
+        why, fix = said, "correct the YAML at this place"
+    return _at(error.problem_mark, why, fix, places)
+
+
+def _at(mark: Any, why: str, fix: str, places: Places) -> InputError:
+    return places.error(Mark(file=places.file, line=mark.line + 1, column=mark.column + 1), "bad-yaml", why, fix)
