@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from hypothesis import strategies as st
 
@@ -107,6 +107,7 @@ def words(alias: Any) -> st.SearchStrategy[Any]:
 _STEPS = st.integers(1, 100_000)
 _SHARE = decimals(0, 1) | st.sampled_from((0.0, 0.5, 1.0))
 _PROBABILITY = decimals(0, 0.9)
+_BELOW_ONE = decimals(0, 0.9999)
 
 
 def optimizers(steps: int) -> st.SearchStrategy[Optimizer]:
@@ -114,17 +115,14 @@ def optimizers(steps: int) -> st.SearchStrategy[Optimizer]:
         Optimizer, algorithm=words(Algorithm), learning_rate=rates(), schedule=words(ScheduleKind),
         warmup_steps=st.integers(0, steps), hold_steps=st.integers(0, steps), constant_steps=st.integers(0, steps),
         decay_steps=maybe(st.integers(max(1, steps // 2), 2 * steps)), final_learning_rate_fraction=_SHARE,
-        decay_power=decimals(0.5, 4), beta1=_SHARE, beta2=_SHARE, epsilon=rates(-12, -3), momentum=_SHARE,
+        decay_power=decimals(0.5, 4), beta1=_BELOW_ONE, beta2=_BELOW_ONE, epsilon=rates(-12, -3), momentum=_SHARE,
         weight_decay=decimals(0, 1), decay_norms=st.booleans(), clip_norm=maybe(decimals(0.1, 10)),
     )  # fmt: skip
 
 
 @st.composite
 def _data(draw: st.DrawFn, objective: str) -> Data:
-    kinds = get_args(Data.__annotations__["kind"]) or (
-        "synthetic", "text", "megatron", "arrow", "records", "huggingface", "grain", "tfds", "c4_mlperf",
-    )  # fmt: skip
-    kind = draw(st.sampled_from(kinds) if objective == "pretraining" else st.just("records"))
+    kind = draw(words(get_type_hints(Data)["kind"]) if objective == "pretraining" else st.just("records"))
     if kind == "synthetic":
         return Data()
     is_named = kind in ("huggingface", "tfds", "c4_mlperf")
@@ -161,7 +159,7 @@ _CHECKPOINTS = some_of(
 )  # fmt: skip
 _FLAG = st.from_regex(r"xla_(gpu|cpu)_[a-z]{2,12}", fullmatch=True)
 _EXECUTIONS = some_of(
-    Execution, remat=st.sampled_from((*REMAT, )), scan_layers=st.booleans(),
+    Execution, remat=st.sampled_from(REMAT), scan_layers=st.booleans(),
     attention=st.sampled_from(("auto", "dot_product", "flash", "cudnn_flash_te")),
     xla_flags=st.dictionaries(_FLAG, st.from_regex(r"[a-z0-9_.,:/+-]{1,10}", fullmatch=True), max_size=3),
     environment=st.dictionaries(variables(), texts(), max_size=4), compile_cache=maybe(texts()),
@@ -239,7 +237,7 @@ def _models(draw: st.DrawFn, mesh: Mapping[str, int], chunks: int) -> ModelSpec:
     hidden = whole if whole % shards == 0 and draw(st.booleans()) else 2 * shards * draw(st.integers(1, 512))
     scaling = some_of(
         RopeScaling, factor=decimals(1.5, 32), low_freq_factor=decimals(0.5, 2), high_freq_factor=decimals(3, 8),
-        original_max_positions=st.integers(1, 32) .map(lambda k: 1024 * k),
+        original_max_positions=st.integers(1, 32).map(lambda k: 1024 * k),
     )  # fmt: skip
     rest = draw(some_of(
         dict, rope_theta=st.sampled_from((10_000.0, 500_000.0, 12_345.5)), norm_epsilon=rates(-8, -3),

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from seatrial import source
 from seatrial.dialects.entries import Request
 from seatrial.dialects.overrides import Override, resolve
 from seatrial.dialects.typed import PRESET, WRONG, Reader, as_name, schema
+from seatrial.dialects.written import Written
+from seatrial.dialects.yaml_writer import dump
 from seatrial.errors import InputError, Mark, Problem
+from seatrial.presets import MODELS, architecture
 from seatrial.source import Node
-from seatrial.spec import Resolved, RunSpec
+from seatrial.spec import ModelSpec, Resolved, RunSpec
 
 NAME = "native"
+MAX_CHANGES = 4  # of a preset; a model with more of them is written in full
 _COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
 
 
@@ -32,6 +37,53 @@ def read(request: Request) -> Resolved:
     name = as_name(Path(request.document.file).stem)
     spec = None if given is WRONG else RunSpec(**{"name": name, "dialect": NAME, **given})
     return Resolved(spec=spec, origins=reader.origins, problems=tuple(problems))
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write(spec: RunSpec) -> Written:
+    """The spec as YAML, without what has its default; everything can be said, so there are no notes."""
+    data = {"name": as_name(spec.name), "model": _model(spec.model), **_changed(spec, "name", "dialect", "model")}
+    return Written(text=dump(data), suffix=".yaml")
+
+
+def _changed(part: Any, *apart: str) -> dict[str, Any]:
+    """The fields of a part of the spec that differ from their defaults, as plain data."""
+    return {
+        f.name: _plain(value)
+        for f in fields(part)
+        if f.name not in apart and (value := getattr(part, f.name)) != _default(f)
+    }
+
+
+def _default(f: Field[Any]) -> Any:
+    return f.default_factory() if f.default_factory is not MISSING else f.default
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return _changed(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _model(model: ModelSpec) -> Any:
+    """The name of a preset, or what differs from the nearest one, or from the defaults where none is near."""
+    changes = {
+        name: {key: value for key, value in architecture(model).items() if value != getattr(preset, key)}
+        for name, preset in MODELS.items()
+    }
+    nearest = min(MODELS, key=lambda name: (len(changes[name]), name != model.name))
+    if len(changes[nearest]) > MAX_CHANGES:
+        return {"name": model.name, **_changed(model, "name")}
+    if model == MODELS[nearest]:
+        return nearest
+    return {PRESET: nearest, "name": model.name, **{key: _plain(value) for key, value in changes[nearest].items()}}
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
 
 
 def _override(root: Node, overrides: Sequence[Override], problems: list[Problem]) -> tuple[Node, dict[str, str]]:

@@ -11,14 +11,12 @@ from dataclasses import MISSING, dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from seatrial import hardware
-from seatrial.check import REMAT
-from seatrial.dialects import coerce
+from seatrial.dialects import coerce, ranges
 from seatrial.dialects.overrides import did_you_mean
 from seatrial.errors import Problem
 from seatrial.presets import MODELS
 from seatrial.source import Node
-from seatrial.spec import METRICS, Execution, Expectation, MeshShape, ModelSpec, Origin, RunSpec, Topology
+from seatrial.spec import ModelSpec, Origin, RunSpec, Topology
 
 WRONG: Any = object()  # stands for a value that a finding has been made about
 PRESET = "preset"
@@ -66,40 +64,10 @@ def _name(value: str) -> str:
     return value
 
 
-def _device(value: str) -> str:
-    device = hardware.find(value)
-    if device is None:
-        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
-    return device.name
-
-
 _WORDS: dict[tuple[type, str], Callable[[str], str]] = {
     (RunSpec, "name"): _name,
-    (Topology, "device"): _device,
-    (Execution, "remat"): coerce.one_of(*REMAT),
-    (Expectation, "metric"): coerce.one_of(*METRICS),
-}
-
-# Both ends are allowed. Numbers without a row are at least 1 if they are whole, and above 0 if not.
-_RANGES: dict[str, tuple[float, float]] = {
-    "seed": (0, 2**31 - 1),
-    "warmup_steps": (0, coerce.MAX_NUMBER),
-    "hold_steps": (0, coerce.MAX_NUMBER),
-    "constant_steps": (0, coerce.MAX_NUMBER),
-    "initial_batches": (-1, coerce.MAX_NUMBER),
-    "profile_from_step": (0, coerce.MAX_NUMBER),
-    "momentum": (0, 1),
-    "fraction": (0, 1),
-    "interval_fraction": (0, 1),
-    "rotary_fraction": (0, 1),
-    "hidden": (0, 1),
-    "attention": (0, 1),
-    "ffn": (0, 1),
-    "beta1": (0, 1),
-    "beta2": (0, 1),
-    "weight_decay": (0, coerce.MAX_NUMBER),
-    "final_learning_rate_fraction": (0, 1),
-    "coordinator_port": (1, 65535),
+    (Topology, "device"): ranges.device,
+    **{field: coerce.one_of(*words) for field, words in ranges.CHOICES.items()},
 }
 
 
@@ -109,30 +77,10 @@ def _what_fits(owner: type, name: str, hint: Any) -> str:
     rest = ", or null" if is_optional else ""
     if (owner, name) in _WORDS or typing.get_origin(kind) is Literal:
         return f"give one of the values named here{rest}" if name != "name" else "give a name of such characters"
-    if owner is MeshShape:
-        return "give a whole number from 1 on, or -1"
-    if name == "tolerance":
-        return f"give a fraction such as 0.05 (5 %){rest}"
-    if name in _RANGES:
-        what = "a whole number" if kind is int else "a number"
-        return f"give {what} from {_RANGES[name][0]:g} to {_RANGES[name][1]:g}{rest}"
-    kinds = {int: "a whole number from 1 on", float: "a number above 0", bool: "true or false", str: "text in quotes"}
-    return f"give {kinds.get(kind, 'a mapping of names to texts')}{rest}"
-
-
-def _in_range(owner: type, name: str, value: float) -> float:
-    if owner is MeshShape:
-        return coerce.axis_size(value)
-    if owner is Expectation and name == "tolerance":
-        if not 0 <= value < 1:
-            raise ValueError(f"{value:g} is not a fraction from 0 to less than 1")
-        return value
-    if name in _RANGES:
-        low, high = _RANGES[name]
-        if not low <= value <= high:
-            raise ValueError(f"{value:g} is not between {low:g} and {high:g}")
-        return value
-    return coerce.count(value) if isinstance(value, int) else coerce.positive(value)
+    if kind in (int, float):
+        what = "whole number" if kind is int else "number"
+        return f"give a {what} {ranges.range_of(owner, name, kind)}{rest}"
+    return f"give {({bool: 'true or false', str: 'text in quotes'}).get(kind, 'a mapping of names to texts')}{rest}"
 
 
 # --- nodes → values ---------------------------------------------------------------------------------------------------
@@ -178,11 +126,11 @@ class Reader:
             return WRONG if given is WRONG else typing.cast(type, kind)(**given)
         self._keep_origin(node, path)
         if typing.get_origin(kind) is tuple:
-            return self._items(typing.get_args(kind)[0], node, path)
+            return self._items(owner, name, typing.get_args(kind)[0], node, path)
         try:
             value = self._scalar(kind, node, path)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                return _in_range(owner, name, value)
+                return ranges.in_range(owner, name, value)
             return _WORDS[owner, name](value) if (owner, name) in _WORDS else value
         except ValueError as error:
             return self._wrong(node, path, str(error), _what_fits(owner, name, hint))
@@ -204,31 +152,32 @@ class Reader:
             raise ValueError(f"{coerce.shown(value)} is text, not {wanted}; write it without quotes")
         return {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}[kind](node.plain())
 
-    def _items(self, kind: Any, node: Node, path: str) -> Any:
-        """A tuple of texts, of pairs of texts, or of dataclasses."""
+    def _items(self, owner: type, name: str, kind: Any, node: Node, path: str) -> Any:
+        """A tuple of texts, of numbers, of pairs of texts, or of dataclasses."""
         if self._is_override(path) and kind is str and not isinstance(node.value, list):
             return (node.text,)
         if not isinstance(node.value, list):
             return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a list", "write [ … ]")
-        items = []
-        for index, child in enumerate(node.value):
-            below = f"{path}.{index}"
-            if dataclasses.is_dataclass(kind):
-                given = self.fields(typing.cast(type, kind), child, below)
-                items.append(WRONG if given is WRONG else typing.cast(type, kind)(**given))
-                continue
-            self._keep_origin(child, below)
-            try:
-                item = (
-                    coerce.texts(child.plain()) if typing.get_origin(kind) is tuple else self._scalar(str, child, below)
-                )
-                if isinstance(item, tuple) and len(item) != 2:
-                    raise ValueError(f"{len(item)} texts are not a pair")
-                items.append(item)
-            except ValueError as error:
-                wanted = "text in quotes" if kind is str else "a pair of texts, [ … , … ]"
-                items.append(self._wrong(child, below, str(error), f"give {wanted}"))
+        items = [self._item(owner, name, kind, child, f"{path}.{i}") for i, child in enumerate(node.value)]
         return WRONG if any(item is WRONG for item in items) else tuple(items)
+
+    def _item(self, owner: type, name: str, kind: Any, node: Node, path: str) -> Any:
+        if dataclasses.is_dataclass(kind):
+            given = self.fields(typing.cast(type, kind), node, path)
+            return WRONG if given is WRONG else typing.cast(type, kind)(**given)
+        self._keep_origin(node, path)
+        try:
+            if kind is float:
+                return ranges.in_range(owner, name, self._scalar(kind, node, path))
+            if kind is str:
+                return self._scalar(kind, node, path)
+            pair = coerce.texts(node.plain())
+            if len(pair) != 2:
+                raise ValueError(f"{len(pair)} texts are not a pair")
+            return pair
+        except ValueError as error:
+            wanted = {str: "text in quotes", float: "a number"}.get(kind, "a pair of texts, [ … , … ]")
+            return self._wrong(node, path, str(error), f"give {wanted}")
 
     def _model(self, node: Node, path: str) -> Any:
         """A model by the name of its preset, or by its fields, with or without a preset to start from."""
