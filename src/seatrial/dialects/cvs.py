@@ -5,28 +5,35 @@ CVS (ROCm's Cluster Validation Suite) runs MaxText with it: MaxText's defaults h
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
-from seatrial import hardware
-from seatrial.dialects import coerce
-from seatrial.dialects.cvs_cells import Cell, cells, select
-from seatrial.dialects.cvs_findings import contradictions, without_effect
-from seatrial.dialects.cvs_keys import DERIVED, KEYS, NODES, SECTIONS, find
-from seatrial.dialects.cvs_settings import Settings, gather
-from seatrial.dialects.entries import Entry, Request
+from seatrial.dialects import cvs_keys, cvs_write
+from seatrial.dialects.cvs_build import (
+    below,
+    container,
+    device,
+    execution,
+    expectations,
+    nodes,
+    opened,
+    part_of_spec,
+    place,
+    run_name,
+)  # fmt: skip
+from seatrial.dialects.cvs_cells import Cell
+from seatrial.dialects.cvs_findings import findings
+from seatrial.dialects.cvs_settings import Settings
+from seatrial.dialects.entries import Request
 from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.written import Written
 from seatrial.errors import Problem
 from seatrial.presets import MODELS
 from seatrial.spec import (
     Batch,
     Checkpoint,
-    Container,
     Data,
     Distributed,
-    Execution,
-    Expectation,
     MeshShape,
     ModelSpec,
     Optimizer,
@@ -39,101 +46,54 @@ from seatrial.spec import (
 )
 
 NAME = "cvs-jax"
-SECTIONS_OF_FILE = ("config", "model_params")
-SELECTORS = ("topology", "model", "gpu")
+KEYS = cvs_keys.KEYS
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
-
-ENV = "config.container_config.env_dict"
-
-Part = TypeVar("Part")
 
 
 def read(request: Request) -> Resolved:
     """The spec of the selected cell. Raises InputError where the file has no cells at all."""
-    root = request.document.root
-    problems = [
-        Entry.of(name, node).key_problem(
-            "error", "unknown-key", "only config and model_params stand here", did_you_mean(name, SECTIONS_OF_FILE)
-        )
-        for name, node in root.members.items()
-        if name not in SECTIONS_OF_FILE and not name.startswith("_")
-    ]
-    config = root.members["config"]
-    if not isinstance(config.value, dict):
-        problems.append(
-            Entry.of("config", config).problem("error", "bad-value", "a mapping belongs here", "write { … }")
-        )
-    wanted = {override.key: override.text for override in request.overrides if override.key in SELECTORS}
-    cell, about_it = select(cells(root), wanted, root.members["model_params"].mark)
-    if about_it:
-        problems.append(about_it)
-    settings = gather(request, cell, [override for override in request.overrides if override.key not in SELECTORS])
-    settings.problems[:0] = [*request.document.problems, *problems]
+    settings, cell = opened(request, cvs_keys.TABLE)
     spec, origins = _build(settings, cell) if cell else (None, {})
     if spec is not None:
-        settings.problems.extend(contradictions(settings, spec))
-        settings.problems.extend(without_effect(settings, spec))
+        settings.problems.extend(findings(settings, spec))
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
+
+
+def write(spec: RunSpec) -> Written:
+    """The spec as a CVS JAX configuration of one cell, with a note for each value that such a file cannot say."""
+    return cvs_write.write(spec, read)
 
 
 # --- values → spec ----------------------------------------------------------------------------------------------------
 
 
-def _place(settings: Settings) -> tuple[dict[str, Any], dict[str, Origin]]:
-    """Spec path → value and → origin, for every value that goes somewhere as it is."""
-    placed: dict[str, Any] = {}
-    origins: dict[str, Origin] = {}
-    for name, value in settings.values.items():
-        key, entry = find(name), settings.entries[name]
-        if name in KEYS and key and key.to and (entry.is_override or not key.to.startswith("model.")):
-            placed[key.to], origins[key.to] = value, entry.origin()
-    for section, key in SECTIONS.items():
-        if key.to:
-            origins[key.to] = Origin(kind="file", key=settings.path(section))
-            for part, entry in settings.section(section).items():
-                placed[f"{key.to}.{part}"] = coerce.text(entry.value)
-                origins[f"{key.to}.{part}"] = entry.origin()
-    for name, source in DERIVED.items():
-        if name not in settings.values and source in settings.values and name in settings.entries:
-            path = "container.environment." + name.removeprefix(f"{ENV}.")
-            placed[path] = str(settings.values[source])
-            origins[path] = replace(settings.entries[source].origin(), kind="derived", note=f"from {source}")
-    return placed, origins
-
-
-def _part(kind: type[Part], prefix: str, placed: dict[str, Any], **defaults: Any) -> Part:
-    """A part of the spec from what is placed under its path."""
-    given = {f.name: placed[path] for f in fields(kind) if (path := f"{prefix}.{f.name}") in placed}  # type: ignore[arg-type]
-    return kind(**(defaults | given))
-
-
-def _mapping(prefix: str, placed: dict[str, Any]) -> dict[str, Any]:
-    return {path.removeprefix(f"{prefix}."): value for path, value in placed.items() if path.startswith(f"{prefix}.")}
-
-
 def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Origin]]:
     """The spec, as far as the values allow one, and where its values came from."""
-    placed, origins = _place(settings)
+    placed, origins = place(settings)
+    for name, entry in settings.entries.items():
+        key = KEYS.get(name)
+        if key and key.to.startswith("model.") and not entry.is_override:
+            placed.pop(key.to, None)  # the name decides
+            origins.pop(key.to, None)
     model = _model(settings, cell, placed)
     parallelism = Parallelism(
-        within_node=_part(MeshShape, "parallelism.within_node", placed),
-        across_nodes=_part(MeshShape, "parallelism.across_nodes", placed),
+        within_node=part_of_spec(MeshShape, "parallelism.within_node", placed),
+        across_nodes=part_of_spec(MeshShape, "parallelism.across_nodes", placed),
     )
-    if "topology.num_nodes" not in placed:
-        placed["topology.num_nodes"], origins["topology.num_nodes"] = _assumed_nodes(cell)
-    topology = _topology(settings, cell, placed, parallelism)
+    num_nodes = nodes(settings, cell, placed, origins)
+    topology = _topology(settings, cell, num_nodes, parallelism)
     if model is None or topology is None or not {"steps", "batch.sequence_length"} <= placed.keys():
         return None, origins
     batch = _batch(settings, placed, topology, parallelism)
     if batch is None:
         return None, origins
     steps = placed["steps"]
-    precision = _part(
+    precision = part_of_spec(
         Precision, "precision", placed, params_dtype="float32",
         optimizer_dtype=placed.get("precision.params_dtype", "float32"),
     )  # fmt: skip
     spec = RunSpec(
-        name=re.sub(r"[^A-Za-z0-9._-]+", "-", f"{cell.model}-{cell.gpu}-{cell.topology}").strip(".-"),
+        name=run_name(cell),
         dialect=NAME,
         model=model,
         batch=batch,
@@ -143,20 +103,14 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         precision=precision,
         optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION)),
         data=Data(),
-        execution=_part(
-            Execution, "execution", placed,
-            xla_flags=_mapping("execution.xla_flags", placed),
-            environment=_mapping("execution.environment", placed),
-        ),
-        checkpoint=_part(Checkpoint, "checkpoint", placed),
-        distributed=_part(Distributed, "distributed", placed),
-        container=_container(placed),
+        execution=execution(placed),
+        checkpoint=part_of_spec(Checkpoint, "checkpoint", placed),
+        distributed=part_of_spec(Distributed, "distributed", placed),
+        container=container(placed),
         nic_type=placed.get("nic_type"),
         hf_token_file=placed.get("hf_token_file"),
         log_dir=placed.get("log_dir"),
-        expectations=tuple(
-            Expectation(metric=metric, value=value) for metric, value in _mapping("expectations", placed).items()
-        ),
+        expectations=expectations(placed),
     )  # fmt: skip
     return spec, origins | _made_origins(settings, cell)
 
@@ -181,12 +135,6 @@ def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
     }
 
 
-def _assumed_nodes(cell: Cell) -> tuple[int, Origin]:
-    """A number of nodes to go on with where none is given, so that everything else can be checked all the same."""
-    nodes = 1 if cell.topology == "single_node" else 2
-    return nodes, Origin(kind="default", key=NODES, note=f"assumed until {NODES} is filled in")
-
-
 def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec | None:
     """The preset that the cell is named after, with what overrides change of it."""
     preset = MODELS.get(cell.model)
@@ -199,19 +147,10 @@ def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec 
             )
         )  # fmt: skip
         return None
-    return replace(preset, **_mapping("model", placed))
+    return replace(preset, **below("model", placed))
 
 
-def _topology(settings: Settings, cell: Cell, placed: dict[str, Any], parallelism: Parallelism) -> Topology | None:
-    nodes = placed["topology.num_nodes"]
-    if cell.topology == "single_node" and nodes > 1:
-        settings.problems.append(
-            settings.entries[NODES].problem(
-                "error", "not-supported-yet",
-                "CVS starts as many independent jobs of one node each; only one of them can be run here",
-                "give config.nnodes=1, or use a multi_node configuration for one job over all nodes",
-            )
-        )  # fmt: skip
+def _topology(settings: Settings, cell: Cell, num_nodes: int, parallelism: Parallelism) -> Topology | None:
     if not parallelism.within_node.is_resolved:
         name = next(n for n, key in KEYS.items() if key.to.startswith("parallelism.within_node.")
                     and settings.values.get(n) == -1)  # fmt: skip
@@ -222,17 +161,8 @@ def _topology(settings: Settings, cell: Cell, placed: dict[str, Any], parallelis
             )
         )  # fmt: skip
         return None
-    device = hardware.find(cell.gpu)
-    if device is None:
-        settings.problems.append(
-            Problem(
-                severity="warning", code="unknown-device", path=cell.path, mark=cell.gpu_mark,
-                why="nothing is known about this GPU: there will be no MFU, and no bar is compared with its peak",
-                fix=did_you_mean(cell.gpu, hardware.DEVICES),
-            )
-        )  # fmt: skip
     return Topology(
-        num_nodes=nodes, devices_per_node=parallelism.within_node.product, device=device.name if device else None
+        num_nodes=num_nodes, devices_per_node=parallelism.within_node.product, device=device(settings, cell)
     )
 
 
@@ -258,13 +188,3 @@ def _batch(settings: Settings, placed: dict[str, Any], topology: Topology, paral
     return Batch(
         sequence_length=placed["batch.sequence_length"], global_batch_size=int(total), micro_batch_size=int(micro)
     )
-
-
-def _container(placed: dict[str, Any]) -> Container | None:
-    if "container.image" not in placed:
-        return None
-    return _part(
-        Container, "container", placed,
-        volumes=tuple(_mapping("container.volumes", placed).items()),
-        environment=_mapping("container.environment", placed),
-    )  # fmt: skip

@@ -6,28 +6,15 @@ What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_t
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from seatrial.check import REMAT
-from seatrial.dialects import coerce, keys
-from seatrial.dialects.coerce import Reader
+from seatrial.dialects import coerce, cvs_table, keys
+from seatrial.dialects.cvs_table import CONFIG, ENV, NODES, PRECISIONS, Table, anything, named_billions
 from seatrial.dialects.keys import Key
 from seatrial.spec import RunSpec
 
-_to, _repeats = keys.to, keys.repeats
-
-
-def _exported(variable: str) -> Key:
-    return Key(read=coerce.text, to=f"execution.environment.{variable}")
-
-
-def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
-    return keys.ignored(why, read, quiet=quiet)
-
-
-def _any(value: Any) -> Any:
-    return value
+_to, _repeats, _ignored, _exported = keys.to, keys.repeats, cvs_table.ignored, cvs_table.exported
 
 
 def _activations(value: Any) -> tuple[str, ...]:
@@ -40,55 +27,35 @@ def _billions(value: Any) -> str:
     return coerce.text(value).lower().removesuffix("b")
 
 
-def _named_billions(spec: RunSpec) -> str | None:
-    found = re.search(r"-(\d+)b", spec.model.name)
-    return found.group(1) if found else None
-
-
 def _number_format(spec: RunSpec) -> str:
     return "fp8" if "fp8" in (spec.precision.quantization or "") else spec.precision.compute_dtype
 
 
 _DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
-_TE_PRECISION = coerce.mapped({"TE_FP8": "fp8", "TE_BF16": "bfloat16", "TE_FP16": "bfloat16", "TE_F16": "bfloat16"})
 _SWITCH = coerce.mapped({"0": "off", "1": "on"})
 _REMAT = coerce.one_of(*REMAT)
 
 _SYNTHETIC = "synthetic data needs no files"
 _INFERENCE = "it concerns inference only"
+_GOODPUT = "it is a service of Google Cloud's"
 _NOTE = "CVS does not use it, and MaxText has no such key"
 
 KEYS: dict[str, Key] = {
-    # --- config: the container, the nodes, the network ---
-    "config.container_image": _to("container.image", coerce.text),
-    "config.container_name": _to("container.name", coerce.text),
-    "config.shm_size": _to("container.shm_size", coerce.text),
-    "config.container_config.device_list": _to("container.devices", coerce.texts),
-    "config.container_config.env_dict.JAX_COORDINATOR_PORT": _to("distributed.coordinator_port", coerce.port),
-    "config.container_config.env_dict.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _to(
+    # --- config ---
+    **CONFIG,
+    f"{ENV}.JAX_COORDINATOR_PORT": _to("distributed.coordinator_port", coerce.port),
+    f"{ENV}.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _to(
         "distributed.initialization_timeout_seconds", coerce.count
     ),
-    "config.container_config.env_dict.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _to(
-        "distributed.heartbeat_timeout_seconds", coerce.count
-    ),
-    "config.nnodes": _to("topology.num_nodes", coerce.count, required=True),
+    f"{ENV}.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _to("distributed.heartbeat_timeout_seconds", coerce.count),
     "config.coordinator_ip": _to("distributed.coordinator_host", coerce.text),
-    "config.distributed_training": _repeats(
-        "CVS does not use it: the section single_node or multi_node decides",
-        coerce.boolean, lambda spec: spec.topology.num_nodes > 1, needs_nodes=True,
-    ),
     "config.training_steps": _to("steps", coerce.count, required=True),
     "config.enable_checkpointing": _to("checkpoint.enabled", coerce.boolean),
-    "config.nic_type": _to("nic_type", coerce.text),
     "config.nccl_ib_hca": _exported("NCCL_IB_HCA"),
     "config.nccl_ib_hca_list": _repeats(
         "CVS's JAX tests read only nccl_ib_hca",
         coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
     ),
-    "config.nccl_socket_ifname": _exported("NCCL_SOCKET_IFNAME"),
-    "config.gloo_socket_ifname": _exported("GLOO_SOCKET_IFNAME"),
-    "config.nccl_ib_gid_index": _exported("NCCL_IB_GID_INDEX"),
-    "config.nccl_debug": _exported("NCCL_DEBUG"),
     "config.nccl_proto": _exported("NCCL_PROTO"),
     "config.nccl_ib_tc": _exported("NCCL_IB_TC"),
     "config.nccl_ib_sl": _exported("NCCL_IB_SL"),
@@ -101,8 +68,6 @@ KEYS: dict[str, Key] = {
         "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
         coerce.text, lambda spec: spec.execution.xla_flags.get("xla_gpu_executable_warn_stuck_timeout"),
     ),
-    "config.hf_token_file": _to("hf_token_file", coerce.text),
-    "config.log_dir": _to("log_dir", coerce.text),
     "config.data_cache_dir": _ignored(_SYNTHETIC),
     "config.mock_data": _repeats(
         "CVS does not use it: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
@@ -163,12 +128,25 @@ KEYS: dict[str, Key] = {
     "kv_quant_dtype": _ignored(_INFERENCE, quiet=("int8",)),
     "checkpoint_is_quantized": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
     "skip_first_n_steps_for_profiler": _ignored("no profiler is asked for", coerce.whole, quiet=(1, 3)),
+    "packing": _ignored(_SYNTHETIC, coerce.boolean, quiet=(True, False)),
+    "max_segments_per_seq": _ignored(_SYNTHETIC, coerce.whole, quiet=(-1, 32)),
+    "enable_goodput_recording": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
+    "monitor_goodput": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
+    "optimizer_memory_host_offload": keys.rejected(
+        "the optimizer's state cannot be kept in the host's memory", coerce.boolean, quiet=(False,)
+    ),
+    "param_scan_axis": keys.equivalent("it says how parameters are laid out, not what they are", coerce.whole,
+                                       quiet=(0, 1)),
+    "shardy": keys.equivalent("it chooses the compiler's partitioner, not the partition", coerce.boolean,
+                              quiet=(True, False)),
     "hf_path": _ignored(_SYNTHETIC),
     "hf_train_files": _ignored(_SYNTHETIC),
     "tokenizer_path": _ignored(_SYNTHETIC),
     "tokenizer_model": _ignored(_NOTE + "; synthetic data needs no tokenizer"),
     # --- the cell: notes that repeat what other keys decide ---
-    "model_size": _repeats(f"{_NOTE}: the model's name decides", _billions, _named_billions),
+    "model_size": _repeats(
+        f"{_NOTE}: the model's name decides", _billions, lambda spec: named_billions(spec.model.name)
+    ),
     "batch_size": _repeats(
         f"{_NOTE}: per_device_batch_size × devices decides",
         coerce.count, lambda spec: spec.batch.global_batch_size, needs_nodes=True,
@@ -195,32 +173,19 @@ KEYS: dict[str, Key] = {
     "recompute": _repeats(
         f"{_NOTE}: remat_policy decides", _SWITCH, lambda spec: "off" if spec.execution.remat == "none" else "on"
     ),
-    "precision": _repeats(f"{_NOTE}: dtype and quantization decide", _TE_PRECISION, _number_format),
+    "precision": _repeats(f"{_NOTE}: dtype and quantization decide", coerce.mapped(PRECISIONS), _number_format),
 }  # fmt: skip
 
-# Mappings whose keys are the user's own; each entry goes where its section goes.
-SECTIONS: dict[str, Key] = {
-    "config.container_config.volume_dict": _to("container.volumes", coerce.text),
-    "config.container_config.env_dict": _to("container.environment", coerce.text),
-    "config.dataset_source": _ignored(_SYNTHETIC, _any),
-    "xla_flags": _to("execution.xla_flags", coerce.text),
-}
-
-# Mappings that only group keys of the table.
-GROUPS = ("config", "config.container_config", "result_dict")
-
-
-def find(name: str) -> Key | None:
-    """The row of a key, or of the section that it stands in."""
-    if name in KEYS:
-        return KEYS[name]
-    return next((key for section, key in SECTIONS.items() if name.startswith(f"{section}.")), None)
-
-
-NODES = "config.nnodes"
-
-# Variables that only repeat a key of `config`; unfilled, they take its value.
-DERIVED = {
-    "config.container_config.env_dict.JAX_COORDINATOR_IP": "config.coordinator_ip",
-    "config.container_config.env_dict.NNODES": NODES,
-}
+TABLE = Table(
+    title="CVS's JAX configurations",
+    keys=KEYS,
+    sections={
+        **cvs_table.SECTIONS,
+        "xla_flags": _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes"),
+        # Since 2026 these stand in `config`, and CVS reads them nowhere else.
+        "config.xla_flags": _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes"),
+        "config.env_vars": _to("execution.environment", coerce.text, "variables of every process"),
+        "config.rdma_lib": _ignored("no library is copied into the container here: mount it (volume_dict)", anything),
+    },
+    derived={f"{ENV}.JAX_COORDINATOR_IP": "config.coordinator_ip", f"{ENV}.NNODES": NODES},
+)

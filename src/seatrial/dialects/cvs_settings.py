@@ -1,6 +1,6 @@
 """A CVS configuration's keys and their coerced values, overrides applied; everything wrong with them, collected.
 
-Names are those of the table in `cvs_keys`: `config.nnodes`, but `dtype` and `result_dict.…` for what stands in a cell.
+Names are those of the dialect's table: `config.nnodes`, but `dtype` and `result_dict.…` for what stands in a cell.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.dialects import placeholders
+from seatrial.dialects import coerce, placeholders
 from seatrial.dialects.cvs_cells import Cell
-from seatrial.dialects.cvs_keys import DERIVED, GROUPS, KEYS, SECTIONS, find
+from seatrial.dialects.cvs_table import Table
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
@@ -25,6 +25,7 @@ STRICT_ACTIONS = ("run", "plan")  # the others run on this machine and need neit
 class Settings:
     """`values` and `entries` by name; a value that is missing, unfilled or wrong is in `entries` at most."""
 
+    table: Table
     cell: Cell | None
     entries: dict[str, Entry]
     known: dict[str, str]  # what placeholders in braces stand for
@@ -32,11 +33,11 @@ class Settings:
     problems: list[Problem] = field(default_factory=list)
 
     def section(self, name: str) -> dict[str, Entry]:
-        """The user's own keys in one of SECTIONS, filled in as their values are."""
+        """The user's own keys in a section, filled in as their values are; those that have rows of their own aside."""
         return {
             placeholders.fill(key.removeprefix(f"{name}."), self.known)[0]: self.entries[key]
             for key in self.values
-            if key.startswith(f"{name}.")
+            if key.startswith(f"{name}.") and key not in self.table.keys
         }
 
     def path(self, name: str) -> str:
@@ -48,31 +49,32 @@ class Settings:
         return path if self.cell is None else path.removeprefix(f"{self.cell.path}.")
 
 
-def gather(request: Request, cell: Cell | None, overrides: list[Override]) -> Settings:
+def gather(request: Request, cell: Cell | None, overrides: list[Override], table: Table) -> Settings:
     """Reads `config` and the cell by the table."""
     root = request.document.root
-    entries = dict(_flatten(root.members.get("config"), "config", "config"))
+    entries = dict(_flatten(root.members.get("config"), "config", "config", table))
     if cell is not None:
-        entries |= _flatten(cell.node, "", cell.path)
-    settings = Settings(cell=cell, entries=entries, known=placeholders.values_for(request.user, request.home))
+        entries |= _flatten(cell.node, "", cell.path, table)
+    known = placeholders.values_for(request.user, request.home)
+    settings = Settings(table=table, cell=cell, entries=entries, known=known)
     _override(settings, overrides)
     _report_unfilled(settings, root, request.action)
     for name, entry in list(entries.items()):
         _read(settings, name, entry)
-    for name, key in KEYS.items():
+    for name, key in table.keys.items():
         if key.required and name not in entries and (cell is not None or name.startswith("config.")):
             settings.problems.append(_missing(settings, root, name))
     return settings
 
 
-def _flatten(node: Node | None, name: str, key: str) -> Iterator[tuple[str, Entry]]:
+def _flatten(node: Node | None, name: str, key: str, table: Table) -> Iterator[tuple[str, Entry]]:
     """(name, entry) of every key, going down only where the table knows a group or a section."""
     for part, child in node.members.items() if node else ():
         if part.startswith("_"):
             continue
         below = f"{name}.{part}" if name else part
-        if isinstance(child.value, dict) and (below in GROUPS or below in SECTIONS):
-            yield from _flatten(child, below, f"{key}.{part}")
+        if isinstance(child.value, dict) and (below in table.groups or below in table.sections):
+            yield from _flatten(child, below, f"{key}.{part}", table)
         else:
             yield below, Entry.of(f"{key}.{part}", child)
 
@@ -80,8 +82,8 @@ def _flatten(node: Node | None, name: str, key: str) -> Iterator[tuple[str, Entr
 def _override(settings: Settings, overrides: list[Override]) -> None:
     """Puts each override in the place of what it names; keys of the table may be added to what the file has."""
     given = [entry.key for entry in settings.entries.values()]
-    possible = [settings.path(name) for name in KEYS if settings.cell or name.startswith("config.")]
-    sections = [settings.path(name) for name in SECTIONS]
+    possible = [settings.path(name) for name in settings.table.keys if settings.cell or name.startswith("config.")]
+    sections = [settings.path(name) for name in settings.table.sections]
     for override in overrides:
         try:
             path = resolve(override, given=given, possible=possible, open_=sections)
@@ -100,13 +102,14 @@ def _list_or_text(text: str) -> Any:
 
 def _read(settings: Settings, name: str, entry: Entry) -> None:
     """One value by its row of the table: placeholders filled, coerced; or what is wrong with it."""
-    key = find(name)
+    table = settings.table
+    key = table.find(name)
     if key is None:
-        if name in GROUPS or name in SECTIONS:
+        if name in table.groups or name in table.sections:
             finding = entry.problem("error", "bad-value", "a mapping belongs here", "write { … }")
         else:
-            why = "CVS's JAX configurations have no such key"
-            finding = entry.key_problem("error", "unknown-key", why, did_you_mean(name, KEYS))
+            why = f"{table.title} have no such key"
+            finding = entry.key_problem("error", "unknown-key", why, did_you_mean(name, table.keys))
         settings.problems.append(finding)
         return
     if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
@@ -125,6 +128,10 @@ def _read(settings: Settings, name: str, entry: Entry) -> None:
         settings.values[name] = key.read(value)
     except ValueError as error:
         settings.problems.append(entry.problem("error", "bad-value", str(error), f"give {name}=… a value that fits"))
+        return
+    if key.disposition == "rejected" and settings.values[name] not in key.quiet:
+        fix = f"make it {' or '.join(coerce.shown(value) for value in key.quiet)}, or remove it"
+        settings.problems.append(entry.problem("error", "cannot-be-obeyed", key.why, fix))
 
 
 def _missing(settings: Settings, root: Node, name: str) -> Problem:
@@ -161,14 +168,14 @@ def _report_unfilled(settings: Settings, root: Node, action: str) -> None:
 
 def _need(settings: Settings, name: str | None, action: str) -> tuple[Severity, str]:
     """How much an unfilled value matters, and why."""
-    key = find(name) if name else None
+    key = settings.table.find(name) if name else None
     if name is None or key is None:
         return "warning", ", in a part of the file that is not selected"
-    if name in DERIVED:
-        source = settings.entries.get(DERIVED[name])
+    if name in settings.table.derived:
+        source = settings.entries.get(settings.table.derived[name])
         if source is None or placeholders.is_unfilled(source.value):
-            return "warning", f"; it will follow from {DERIVED[name]}"
-        return "info", f"; it follows from {DERIVED[name]}: {source.text}"
+            return "warning", f"; it will follow from {settings.table.derived[name]}"
+        return "info", f"; it follows from {settings.table.derived[name]}: {source.text}"
     if not key.to:
         return "warning", f", but has no effect anyway: {key.why}"
     if key.required:

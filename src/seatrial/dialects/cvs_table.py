@@ -1,0 +1,90 @@
+"""What the tables of CVS's configurations have in common: their form, and the keys of `config` that all of them know.
+
+What CVS does with each key was read from its own code (ROCm/cvs 7afb1ca3, lib/*_training_lib.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.dialects import coerce, keys
+from seatrial.dialects.coerce import Reader
+from seatrial.dialects.keys import Key
+
+NODES = "config.nnodes"
+VOLUMES = "config.container_config.volume_dict"
+ENV = "config.container_config.env_dict"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The keys of one kind of file; those of `config` carry that prefix, the others are those of a cell.
+
+    `sections` are mappings whose keys are the user's own: each entry goes where its section goes. `groups` only group
+    keys. `derived` are variables that repeat a key of `config`; unfilled, they take its value.
+    """
+
+    title: str
+    keys: Mapping[str, Key]
+    sections: Mapping[str, Key]
+    groups: tuple[str, ...] = ("config", "config.container_config", "result_dict")
+    derived: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, name: str) -> Key | None:
+        """The row of a key, or of the section that it stands in."""
+        if name in self.keys:
+            return self.keys[name]
+        return next((key for section, key in self.sections.items() if name.startswith(f"{section}.")), None)
+
+
+def exported(variable: str) -> Key:
+    """A key whose value every process gets as an environment variable."""
+    return keys.to(f"execution.environment.{variable}", coerce.text)
+
+
+def ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
+    """A key without effect here."""
+    return keys.ignored(why, read, quiet=quiet)
+
+
+def anything(value: Any) -> Any:
+    """Any value, as it is."""
+    return value
+
+
+def named_billions(name: str) -> str | None:
+    """The size in a model's name ("llama3.1-70b" → "70"); None where it has none."""
+    found = re.search(r"-(\d+)b", name)
+    return found.group(1) if found else None
+
+
+# Precisions as CVS names them → the format of the matrix products.
+PRECISIONS = {"TE_FP8": "fp8", "TE_BF16": "bfloat16", "TE_FP16": "bfloat16", "TE_F16": "bfloat16"}
+
+CONFIG: dict[str, Key] = {
+    "config.container_image": keys.to("container.image", coerce.text),
+    "config.container_name": keys.to("container.name", coerce.text),
+    "config.shm_size": keys.to("container.shm_size", coerce.text, "the container's shared memory (docker --shm-size)"),
+    "config.container_config.device_list": keys.to("container.devices", coerce.texts),
+    NODES: keys.to("topology.num_nodes", coerce.count, required=True),
+    "config.distributed_training": keys.repeats(
+        "CVS does not use it: the section single_node or multi_node decides",
+        coerce.boolean, lambda spec: spec.topology.num_nodes > 1, needs_nodes=True,
+    ),
+    "config.nic_type": keys.to("nic_type", coerce.text, "the network card: ainic, thor2, cx7, …"),
+    "config.nccl_socket_ifname": exported("NCCL_SOCKET_IFNAME"),
+    "config.gloo_socket_ifname": exported("GLOO_SOCKET_IFNAME"),
+    "config.nccl_ib_gid_index": exported("NCCL_IB_GID_INDEX"),
+    "config.nccl_debug": exported("NCCL_DEBUG"),
+    "config.hf_token_file": keys.to("hf_token_file", coerce.text),
+    "config.log_dir": keys.to("log_dir", coerce.text),
+}  # fmt: skip
+
+SECTIONS: dict[str, Key] = {
+    VOLUMES: keys.to("container.volumes", coerce.text, "folders of the host → folders in the container"),
+    ENV: keys.to("container.environment", coerce.text, "variables in the container"),
+    "config.dataset_source": ignored("synthetic data needs no files", anything),
+}

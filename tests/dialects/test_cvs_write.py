@@ -1,0 +1,39 @@
+"""What is written as a CVS configuration reads back the same, and what cannot be said is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from seatrial import dialects
+from seatrial.dialects import cvs
+from seatrial.spec import AXES, RunSpec
+from tests.dialects.seeds import COMPLETE, SEEDS
+from tests.dialects.specs import assert_round_trip, specs
+
+# What every CVS configuration has words for.
+ALWAYS_SAID = {
+    "steps", "batch.sequence_length", "batch.global_batch_size", "topology.num_nodes", "topology.devices_per_node",
+    "precision.compute_dtype", "precision.params_dtype", "execution.remat", "checkpoint.enabled", "nic_type",
+    "distributed.coordinator_host", "distributed.coordinator_port", "execution.xla_flags", "container.image",
+    *(f"parallelism.{part}.{axis}" for part in ("within_node", "across_nodes") for axis in AXES),
+}  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=specs())
+def test_any_run_as_a_jax_configuration(spec: RunSpec) -> None:
+    written = assert_round_trip(cvs.write, cvs.read, spec)
+    assert not {note.path for note in written.notes} & ALWAYS_SAID
+
+
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+def test_what_was_read_from_a_jax_configuration_is_written_without_loss(path: Path) -> None:
+    spec = dialects.load(path, COMPLETE[path], action="plan").spec
+    assert spec is not None
+    written = assert_round_trip(cvs.write, cvs.read, spec)
+    assert written.notes == ()
+    assert list(json.loads(written.text)) == ["config", "model_params"]
