@@ -1,4 +1,4 @@
-"""JSON or YAML text → a tree in which every key and every value knows where it was written.
+"""JSON, YAML or shell text → a tree in which every key and every value knows where it was written.
 
 Values are those of JSON (RFC 8259) or of YAML 1.2's core schema, so `3e-4` is a number and `yes` is a string. No reader
 recurses, and size, depth and number of values are limited, aliases counted as often as they are used: no text can make
@@ -13,18 +13,24 @@ from pathlib import Path
 
 from seatrial.errors import InputError, Mark
 from seatrial.source.json_text import read_json
+from seatrial.source.shell_text import is_shell, read_shell
 from seatrial.source.tree import Builder, Document, Node, Places, walk
 from seatrial.source.yaml_text import core_scalar, read_yaml
 
-__all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "of_words", "parse", "read", "walk"]
+__all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "of_words", "parse", "parse_shell", "read", "walk"]
 
 MAX_BYTES = 2_000_000
 
 
 def read(path: Path) -> Document:
-    """The tree of a file: JSON if its name ends in .json or its text begins with `{`, else YAML. Raises InputError."""
+    """The tree of a file: a shell text, JSON if its name ends in .json or its text begins with `{`, else YAML.
+
+    Raises InputError.
+    """
     text = _read_text(path)
     suffix = path.suffix.lower()
+    if is_shell(text, suffix):
+        return parse_shell(text, file=str(path))
     is_json = suffix == ".json" or (suffix not in (".yaml", ".yml") and text.lstrip().startswith("{"))
     return parse(text, file=str(path), is_json=is_json)
 
@@ -36,6 +42,14 @@ def parse(text: str, *, file: str, is_json: bool) -> Document:
         (read_json if is_json else read_yaml)(text, builder)
     if builder.root is None:
         raise builder.places.error(0, "empty", "there is nothing in it", "write a configuration into it")
+    return Document(file=file, root=builder.root, problems=tuple(builder.problems))
+
+
+def parse_shell(text: str, *, file: str) -> Document:
+    """The environment and the words of the one command in a shell text that starts a training. Raises InputError."""
+    builder = Builder(Places(text, file))
+    read_shell(text, builder)
+    assert builder.root is not None
     return Document(file=file, root=builder.root, problems=tuple(builder.problems))
 
 

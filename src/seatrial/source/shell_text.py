@@ -1,0 +1,358 @@
+"""A shell text → the environment and the words of the one command in it that starts a training; nothing is executed.
+
+Variables are replaced by what the text itself assigns to them. What only a shell could tell stays as written, with a
+warning where it matters; loops, conditions and functions are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.source.shell_values import Field, Piece, Value, Variables, assignment, text_of
+from seatrial.source.shell_words import Lexer, Operator, Word
+from seatrial.source.tree import Builder
+
+MAX_CHARACTERS = 500_000
+MAX_SCRIPTS = 8  # bash -c "bash -c '…'"
+
+# What starts a training: a file, by the last part of its path, or a module behind -m.
+_PROGRAM = re.compile(r"(pre)?train(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
+_MODULE = re.compile(r"(.*\.)?[Mm]ax[Tt]ext(\..*)?|(.*\.)?(pretrain_gpt|train)")
+_NAMES_ONE = re.compile(r"\b(pre)?train[\w-]*\.(py|sh)\b|-m\s+[\w.]*[Mm]ax[Tt]ext\b|^\s*(export\s+)?XLA_FLAGS=", re.M)
+_MAPPING = re.compile(r"\s*(#[^\n]*\n\s*|---\s*\n\s*)*[\"']?[\w./-]+[\"']?\s*:(\s|$)")
+_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".zsh")
+
+_DECLARES = ("export", "declare", "typeset", "readonly", "local")
+_CONTROL = frozenset({
+    "!", "[[", "{", "}", "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if",
+    "select", "then", "until", "while",
+})  # fmt: skip
+_TESTS = ("[", "test", "false")
+# Commands that prepare, and are none of a configuration's business.
+_PREPARES = frozenset({
+    ".", ":", "[", "alias", "awk", "cat", "cd", "chmod", "chown", "conda", "cp", "curl", "cut", "date", "df",
+    "dirname", "echo", "exec", "false", "git", "grep", "head", "hostname", "id", "kill", "ln", "ls", "mkdir",
+    "module", "mv", "nvidia-smi", "pip", "pip3", "popd", "printf", "ps", "pushd", "pwd", "read", "rm", "rocm-smi",
+    "sed", "set", "shift", "shopt", "sleep", "sort", "source", "sync", "tail", "tar", "tee", "test", "touch", "trap",
+    "true", "ulimit", "umask", "uniq", "unzip", "wait", "wc", "wget", "which",
+})  # fmt: skip
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_SCRIPT_FLAG = re.compile(r"-[a-z]*c")
+# Wrappers whose options put something into the environment of what they start, and those that hand on nothing else.
+_ENVIRONMENT_FLAGS = {
+    "docker": ("-e", "--env"), "podman": ("-e", "--env"), "nerdctl": ("-e", "--env"), "mpirun": ("-x",),
+    "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",),
+}  # fmt: skip
+_EXPORTED_BEFORE = ("XLA_FLAGS",)  # by the images in which it is assigned
+_CUTS_OFF = ("docker", "podman", "nerdctl", "kubectl", "ssh")
+
+
+def is_shell(text: str, suffix: str) -> bool:
+    """Whether a file is a shell text: by its suffix, its first line, or the command in it."""
+    if suffix in (*_SUFFIXES, ".json", ".yaml", ".yml"):
+        return suffix in _SUFFIXES
+    if text.startswith("#!"):
+        return True
+    return bool(_NAMES_ONE.search(text)) and text.lstrip()[:1] not in "{[" and not _MAPPING.match(text)
+
+
+@dataclass(frozen=True)
+class _Command:
+    argv: tuple[Field, ...]
+    environment: dict[str, Value]
+    trains: bool
+
+    @property
+    def offset(self) -> int:
+        return self.argv[0][0].offset
+
+
+def read_shell(text: str, builder: Builder) -> None:
+    """The tree `{"environment": {NAME: text}, "argv": [word]}` of a shell text. Raises InputError."""
+    reader = _Reader(text, builder.places.file)
+    if text.startswith("\ufeff"):
+        why = "the file begins with a byte order mark, which a shell takes for part of the first word"
+        raise reader.error(0, "bad-shell", why, "save it as UTF-8 without BOM")
+    if "\0" in text:
+        raise reader.error(text.index("\0"), "bad-shell", "a shell text has no NUL characters", "remove it")
+    if len(text) > MAX_CHARACTERS:
+        why = f"this is longer than {MAX_CHARACTERS} characters, which no command is"
+        raise reader.error(0, "too-large", why, "name a file with one command")
+    if "\r\n" in text:
+        why = "lines end as on Windows, and a shell takes the carriage return for part of the last word"
+        reader.find("warning", text.index("\r\n"), "carriage-return", reader.file, why, "save it with Unix line ends")
+    reader.script(text, range(len(text) + 1))
+    _build(reader.chosen(), reader, builder)
+    builder.problems += reader.problems
+
+
+class _Reader:
+    """Takes the commands of a text one after the other and keeps the one that starts a training."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._variables = Variables(self.error)
+        self._training: _Command | None = None
+        self._others: list[_Command] = []  # up to two that neither train nor prepare
+        self._scripts = 0
+
+    # --- findings -----------------------------------------------------------------------------------------------------
+
+    def mark(self, offset: int) -> Mark:
+        line = bisect_right(self._lines, offset)
+        return Mark(file=self.file, line=line, column=offset - self._lines[line - 1] + 1)
+
+    def error(self, offset: int, code: str, why: str, fix: str) -> InputError:
+        return InputError.single(code, self.file, why, fix, self.mark(offset))
+
+    def find(self, severity: Severity, offset: int, code: str, path: str, why: str, fix: str) -> None:
+        mark = self.mark(offset)
+        self.problems.append(Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=mark))
+
+    def _refuse_control(self, offset: int, word: str) -> NoReturn:
+        why = f"with `{word}` it depends on an execution what is run, and nothing is executed here"
+        raise self.error(offset, "control-flow", why, "give the one command that it comes to, with its variables")
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def script(self, text: str, places: Sequence[int]) -> None:
+        """Takes the commands of a text; `places` are the offsets of its characters in the file, and of its end."""
+        self._scripts += 1
+        if self._scripts > MAX_SCRIPTS:
+            raise self.error(
+                places[0], "too-deep", f"there are more than {MAX_SCRIPTS} scripts in scripts", "simplify it"
+            )
+        words: list[Word] = []
+        condition = ""  # the joint before a command that may not run
+        redirection: int | None = None  # where one stands whose file is still to come
+        for token in (*Lexer(text, places, self.error).tokens(), Operator("\n", places[len(text)])):
+            if isinstance(token, Word):
+                words += [token] if redirection is None else []
+                redirection = None
+            elif redirection is not None:
+                raise self.error(redirection, "bad-shell", "this redirection names no file", "name it, or remove it")
+            elif token.text == ">":
+                redirection = token.offset
+            elif token.text in ("(", ")", ";;"):
+                self._refuse_control(token.offset, token.text)
+            else:
+                if words and self._command(words, condition):
+                    return
+                if words or token.text != "\n":  # a line may end behind && and ||
+                    may_fail = bool(condition) or (bool(words) and words[0].bare in _TESTS)
+                    condition = token.text if token.text == "||" or (token.text == "&&" and may_fail) else ""
+                words = []
+
+    def _command(self, words: list[Word], condition: str) -> bool:
+        """Takes one command; whether the text ends with it."""
+        given: dict[str, Value] = {}
+        start = words[0].offset
+        while words and assignment(words[0]):
+            self._assign(words.pop(0), given)
+        name = words[0].bare if words else ""
+        if condition and (given or name in _DECLARES):
+            self._refuse_control(start, condition)
+        if name in _CONTROL:
+            self._refuse_control(words[0].offset, name)
+        if name in ("exit", "return"):
+            return not condition
+        if not words:
+            for key, value in given.items():
+                self._variables.keep(key, value)
+        elif name in _DECLARES:
+            self._declare(words)
+        elif name == "unset":
+            for word in words[1:]:
+                self._variables.known.pop(word.bare, None)
+        else:
+            argv = [field for word in words for field in self._variables.expand(word)]
+            if name == "eval":
+                self._script_in([piece for field in argv[1:] for piece in (*field, Piece(" ", field[-1].offset))])
+            elif argv:
+                self._take(argv[1:] if name == "exec" and len(argv) > 1 else argv, given)
+        return False
+
+    def _assign(self, word: Word, given: dict[str, Value]) -> None:
+        """Adds an assignment to the others of its command."""
+        name, value = self._variables.evaluate(word)
+        if name in given:
+            why = f"it is assigned here and at {self.mark(given[name].offset)}, and only the last one counts"
+            self.find("error", value.offset, "duplicate-key", name, why, "keep one of the two")
+        given[name] = value
+
+    def _declare(self, words: Sequence[Word]) -> None:
+        """`export A=b C`, `declare -x A=b`."""
+        exports = words[0].bare == "export" or any(word.bare.startswith("-") and "x" in word.bare for word in words)
+        given: dict[str, Value] = {}
+        for word in words[1:]:
+            name = word.bare
+            if assignment(word):
+                self._assign(word, given)
+                name = next(reversed(given))
+                self._variables.keep(name, given[name])
+            if exports and name in self._variables.known:
+                self._variables.known[name].exported = True
+
+    def _take(self, argv: Sequence[Field], given: dict[str, Value]) -> None:
+        """Keeps a command if it may be the one; of a shell with -c, the command inside."""
+        texts = [text_of(field) for field in argv]
+        if texts[0] in (".", "source"):
+            why = "what this file assigns is not known here: nothing is executed"
+            fix = "write the assignments that matter into this text"
+            self.find("warning", argv[0][0].offset, "not-executed", " ".join(texts[:2]), why, fix)
+        if _base(texts[0]) in _PREPARES:
+            return
+        script = next((i + 2 for i, word in enumerate(texts[:-2]) if _is_script(word, texts[i + 1])), None)
+        program = next((i for i in range(len(texts)) if _is_program(texts, i)), None)
+        if script is not None and (program is None or script <= program):
+            environment = self._environment(argv[: script - 2], given)
+            for inner in self._commands_in(argv[script], environment):
+                self._keep(_Command((*argv[: script - 2], *inner.argv), inner.environment, inner.trains))
+            return
+        environment = self._environment(argv[:program] if program is not None else (), given)
+        self._keep(_Command(tuple(argv), environment, program is not None))
+
+    def _keep(self, command: _Command) -> None:
+        if not command.trains:
+            self._others = [*self._others, command][:2]
+        elif self._training is None:
+            self._training = command
+        else:
+            why = f"a second training starts here; the first one stands at {self.mark(self._training.offset)}"
+            raise self.error(command.offset, "two-commands", why, "keep one of them in this file")
+
+    def _commands_in(self, script: Field, environment: dict[str, Value]) -> Iterable[_Command]:
+        """The commands of a script in a word that may be the one."""
+        outer = self._variables.known, self._training, self._others
+        self._variables.known, self._training, self._others = dict(environment), None, []
+        self._script_in(script)
+        found = [self._training] if self._training else self._others
+        self._variables.known, self._training, self._others = outer
+        return found
+
+    def _script_in(self, pieces: Sequence[Piece]) -> None:
+        places = [place for piece in pieces for place in range(piece.offset, piece.offset + len(piece.text))]
+        if places:
+            self.script(text_of(pieces), [*places, places[-1] + 1])
+
+    # --- the environment ----------------------------------------------------------------------------------------------
+
+    def _environment(self, wrappers: Sequence[Field], given: dict[str, Value]) -> dict[str, Value]:
+        """The variables of a command, by what stands before it; which of them it sees is decided at the end."""
+        for value in given.values():
+            value.exported = True
+        seen = self._variables.known | given
+        words = [text_of(field) for field in wrappers]
+        cut_off = next((word for word in words if _base(word) in _CUTS_OFF), None)
+        handed_on = dict(self._handed_on(wrappers, seen))
+        if cut_off is None:
+            return seen | handed_on
+        for name, value in seen.items():
+            if name not in handed_on and value.exported:
+                why = f"`{_base(cut_off)}` starts its command in an environment of its own, without this"
+                self.find("warning", value.offset, "not-exported", name, why, f"hand it on, with -e {name} for example")
+        return handed_on
+
+    def _handed_on(self, wrappers: Sequence[Field], seen: dict[str, Value]) -> Iterator[tuple[str, Value]]:
+        """What `env A=b`, `docker -e A=b`, `mpirun -x A=b` and `srun --export=ALL,A=b` add."""
+        flags: tuple[str, ...] = ()
+        before, behind_env = "", False
+        for field in wrappers:
+            word = text_of(field)
+            behind_env = behind_env or _base(word) == "env"
+            flags = _ENVIRONMENT_FLAGS.get(_base(word), flags)
+            flag = next((flag for flag in flags if word.startswith(f"{flag}=")), None)
+            if flag or before in flags or behind_env:
+                told = word[len(flag) + 1 :] if flag else word
+                for pair in told.split(",") if "--export" in flags else [told]:
+                    name, equals, value = pair.partition("=")
+                    if equals and name.isidentifier():
+                        yield name, Value(((Piece(value, field[0].offset),),), field[0].offset, exported=True)
+                    elif name in seen and not behind_env:
+                        seen[name].exported = True
+                        yield name, seen[name]
+            before = word
+
+    def chosen(self) -> _Command:
+        """The command that starts the training; without any command, what the text assigns. Raises InputError."""
+        if self._training is not None:
+            return self._training
+        if len(self._others) == 1:
+            return self._others[0]
+        if self._others:
+            why = "there are several commands, and none of them is known to start a training"
+            fix = "give the one command that starts it (train.py, pretrain_gpt.py, train_llama3.sh)"
+            raise self.error(self._others[1].offset, "no-training-command", why, fix)
+        if not self._variables.known:
+            raise self.error(
+                0, "empty", "there is no command in it", "write the command that starts the training into it"
+            )
+        for value in self._variables.known.values():
+            value.exported = True
+        return _Command((), self._variables.known, False)
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _is_script(shell: str, flag: str) -> bool:
+    return _base(shell) in _SHELLS and bool(_SCRIPT_FLAG.fullmatch(flag))
+
+
+def _is_program(words: Sequence[str], index: int) -> bool:
+    if index and words[index - 1] == "-m":
+        return bool(_MODULE.fullmatch(words[index]))
+    return bool(_PROGRAM.fullmatch(_base(words[index])))
+
+
+# --- the tree ---------------------------------------------------------------------------------------------------------
+
+
+def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
+    """Hands a command to the builder, and says what in it may not be what a shell would see."""
+    builder.begin({}, reader.mark(0))
+    builder.key("environment", reader.mark(0))
+    builder.begin({}, reader.mark(0))
+    for name, value in command.environment.items():
+        if not value.exported and not value.used:
+            rest = ", unless it was exported before; here it is taken as if" if name in _EXPORTED_BEFORE else ""
+            why = f"it is assigned, but not exported, so the command does not see it{rest}"
+            reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")
+        if not value.exported and (value.used or name not in _EXPORTED_BEFORE):
+            continue
+        field = value.fields[0] if value.fields else ()
+        builder.key(name, reader.mark(value.offset))
+        _scalar(field, name, value.offset, reader, builder)
+    builder.end()
+    start = command.offset if command.argv else 0
+    builder.key("argv", reader.mark(start))
+    builder.begin([], reader.mark(start))
+    before = ""
+    for word in command.argv:
+        text = text_of(word)
+        path = text.partition("=")[0] if "=" in text else before if before.startswith("--") else text
+        _scalar(word, path, start, reader, builder)
+        before = text
+    builder.end()
+    builder.end()
+
+
+def _scalar(field: Field, path: str, start: int, reader: _Reader, builder: Builder) -> None:
+    text = text_of(field)
+    builder.scalar(text, text, reader.mark(next((piece.offset for piece in field if piece.text), start)))
+    for piece in field:
+        if piece.doubt == "unknown":
+            why = f"{piece.text} is assigned nowhere in this text, so it stays as it is written"
+            reader.find("warning", piece.offset, "unknown-variable", path, why, "assign it here, or write its value")
+        elif piece.doubt == "executable":
+            shown = piece.text if len(piece.text) <= 60 else piece.text[:57] + "…"
+            why = f"{shown} would have to be executed, and nothing is: it stays as it is written"
+            reader.find("warning", piece.offset, "not-executed", path, why, "write the value that it comes to")

@@ -1,0 +1,205 @@
+"""Shell variables as a text assigns them, and words → the fields that a shell makes of them; nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from seatrial.source.shell_words import Executable, Fail, Part, Text, Variable, Word
+
+MAX_EXPANDED = 1_000_000  # characters and pieces that the variables of one text may come to
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_NAME = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+_BLANKS = re.compile(r"([ \t\n]+)")
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}  # fmt: skip
+
+Doubt = Literal["", "unknown", "executable"]
+
+
+class Piece(NamedTuple):
+    """Part of a value: its text, where it was written, and why a shell may see something else."""
+
+    text: str
+    offset: int
+    doubt: Doubt = ""
+
+
+Field = tuple[Piece, ...]
+
+
+def text_of(field: Iterable[Piece]) -> str:
+    """A field as text."""
+    return "".join(piece.text for piece in field)
+
+
+@dataclass
+class Value:
+    """What a variable holds: one field, or the words of an array."""
+
+    fields: tuple[Field, ...]
+    offset: int  # of the variable's name
+    exported: bool = False
+    used: bool = False  # by an expansion in this text
+    is_list: bool = False
+
+
+def assignment(word: Word) -> tuple[str, bool] | None:
+    """The name that a word assigns to, and whether it appends (`+=`); None if it is no assignment."""
+    first = word.parts[0] if word.parts else None
+    match = _ASSIGNMENT.match(first.text) if isinstance(first, Text) and not first.quoted else None
+    return (match.group(1), bool(match.group(2))) if match else None
+
+
+class Variables:
+    """The variables of a text, in the order in which it assigns them."""
+
+    def __init__(self, fail: Fail) -> None:
+        self.known: dict[str, Value] = {}
+        self._fail = fail
+        self._size = 0
+
+    def evaluate(self, word: Word) -> tuple[str, Value]:
+        """The name and the value of a word that is an assignment; it is not kept yet."""
+        found = assignment(word)
+        assert found is not None
+        name, appends = found
+        before = self.known.get(name) if appends else None
+        first: tuple[Field, ...] = before.fields if before else ()
+        is_list = word.items is not None or bool(before and before.is_list)
+        if word.items is not None:
+            return name, Value(
+                (*first, *(field for item in word.items for field in self.expand(item))), word.offset, is_list=True
+            )
+        head = word.parts[0]
+        assert isinstance(head, Text)
+        start = len(name) + 1 + appends
+        value = self._joined((Text(head.text[start:], head.offset + start), *word.parts[1:]))
+        return name, Value((((*first[0], *value) if first else value), *first[1:]), word.offset, is_list=is_list)
+
+    def keep(self, name: str, value: Value) -> None:
+        """Keeps a value; a variable that was exported stays so."""
+        before = self.known.get(name)
+        if before is not None:
+            value.exported, value.used = value.exported or before.exported, before.used
+        self.known[name] = value
+
+    def expand(self, word: Word) -> list[Field]:
+        """A word as the fields that a shell makes of it: none, one or several."""
+        fields: list[list[Piece]] = []
+        is_open = False  # whether what comes next belongs to the last field
+        for part in word.parts:
+            for index, value in enumerate(self._values(part)):
+                is_open = is_open and not index
+                if isinstance(part, Variable) and not part.quoted:
+                    is_open = _split(value, fields, is_open)
+                    continue
+                if not is_open:
+                    fields.append([])
+                fields[-1] += value
+                is_open = True
+        return [tuple(pieces) for pieces in fields]
+
+    def _joined(self, parts: Iterable[Part]) -> Field:
+        """Parts as one field: what an assignment gets."""
+        pieces: list[Piece] = []
+        for part in parts:
+            for index, value in enumerate(self._values(part)):
+                pieces += [Piece(" ", part.offset), *value] if index else value
+        return tuple(pieces)
+
+    def _values(self, part: Part) -> Sequence[Field]:
+        """What a part stands for: one field, or those of a list."""
+        if isinstance(part, Text):
+            return [(self._piece(part.text, part.offset),)]
+        if isinstance(part, Executable):
+            number = self._arithmetic(part.written)
+            return [
+                (
+                    self._piece(
+                        part.written if number is None else number, part.offset, "executable" if number is None else ""
+                    ),
+                )
+            ]
+        known = self.known.get(part.name)
+        if known is not None:
+            known.used = True
+        is_set = known is not None and not (
+            ":" in part.operator and not text_of(known.fields[0] if known.fields else ())
+        )
+        kind = part.operator.lstrip(":")
+        if kind == "+":
+            return [self._joined(part.default) if is_set else ()]
+        if known is not None and is_set:
+            fields = known.fields if part.is_list else known.fields[:1]
+            return [tuple(self._piece(*piece) for piece in field) for field in fields]
+        if kind in ("-", "="):
+            value = self._joined(part.default)
+            if kind == "=":
+                self.keep(part.name, Value((value,), part.offset))
+            return [value]
+        if part.name in ("@", "*"):
+            return []  # the arguments of the text itself: there are none
+        return [()] if known is not None else [(self._piece(part.written, part.offset, "unknown"),)]
+
+    def _arithmetic(self, written: str) -> str | None:
+        """The value of `$((…))` if it is plain arithmetic of whole numbers and known variables."""
+        if not (written.startswith("$((") and written.endswith("))") and len(written) < 200):
+            return None
+
+        def number(match: re.Match[str]) -> str:
+            value = self.known.get(match.group(1))
+            if value is not None:
+                value.used = True
+            return text_of(value.fields[0]) if value is not None and value.fields else "?"
+
+        try:
+            return str(_computed(ast.parse(_NAME.sub(number, written[3:-2]).strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return None
+
+    def _piece(self, text: str, offset: int, doubt: Doubt = "") -> Piece:
+        self._size += len(text) + 1
+        if self._size > MAX_EXPANDED:
+            why = f"its variables come to more than {MAX_EXPANDED} characters, which no command has"
+            raise self._fail(offset, "too-large", why, "shorten it")
+        return Piece(text, offset, doubt)
+
+
+def _split(value: Field, fields: list[list[Piece]], is_open: bool) -> bool:
+    """Adds what an unquoted variable holds to the fields, cut at blanks; whether the last one is still open."""
+    for piece in value:
+        for text, offset in [(piece.text, piece.offset)] if piece.doubt else _cut(piece):
+            if not text or (text.isspace() and not piece.doubt):
+                is_open = is_open and not text
+                continue
+            if not is_open:
+                fields.append([])
+            fields[-1].append(Piece(text, offset, piece.doubt))
+            is_open = True
+    return is_open
+
+
+def _cut(piece: Piece) -> Iterator[tuple[str, int]]:
+    at = piece.offset
+    for text in _BLANKS.split(piece.text):
+        yield text, at
+        at += len(text)
+
+
+def _computed(node: ast.expr) -> int:
+    """The value of an expression of whole numbers from 0 on. Raises ValueError for anything else."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        value = _ARITHMETIC[type(node.op)](_computed(node.left), _computed(node.right))
+        if 0 <= value < 10**15:  # below 0, shells divide in another way than Python
+            return value
+    raise ValueError("this is not plain arithmetic")
