@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
+from seatrial.dialects import coerce
 from seatrial.dialects.entries import Request
+from seatrial.dialects.fields import FIELDS
+from seatrial.dialects.keys import to
 from seatrial.dialects.overrides import Override, resolve
 from seatrial.dialects.typed import PRESET, WRONG, Reader, as_name, schema
 from seatrial.dialects.written import Written
@@ -24,6 +27,11 @@ from seatrial.source import Node
 from seatrial.spec import ModelSpec, Resolved, RunSpec
 
 NAME = "native"
+_READERS: dict[Any, coerce.Reader] = {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}
+KEYS = {
+    path: to(path, _READERS.get(kind, coerce.text), FIELDS[path].meaning, required=path in ("model", "steps"))
+    for path, kind in schema()
+}
 MAX_CHANGES = 4  # of a preset; a model with more of them is written in full
 _COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
 

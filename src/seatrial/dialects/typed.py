@@ -20,9 +20,11 @@ from seatrial.spec import ModelSpec, Origin, RunSpec, Topology
 
 WRONG: Any = object()  # stands for a value that a finding has been made about
 PRESET = "preset"
+SCHEMA = "$schema"  # where editors of JSON look for the schema; it says nothing about the run
+NAME_PATTERN = r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?"
 
 
-def _bare(kind: Any) -> tuple[Any, bool]:
+def bare(kind: Any) -> tuple[Any, bool]:
     """A type without its `| None`, and whether it had one."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         inner = [option for option in typing.get_args(kind) if option is not types.NoneType]
@@ -31,16 +33,15 @@ def _bare(kind: Any) -> tuple[Any, bool]:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    hints.pop("dialect", None)  # no file sets it
-    return hints
+def hints(kind: type) -> dict[str, Any]:
+    """The fields of a part of the spec that a file may set, with their types."""
+    return {name: hint for name, hint in typing.get_type_hints(kind).items() if name != "dialect"}
 
 
 def schema(kind: type = RunSpec, path: str = "") -> Iterator[tuple[str, Any]]:
     """(path, type) of everything that a configuration may set."""
-    for name, hint in _hints(kind).items():
-        inner, below = _bare(hint)[0], f"{path}.{name}" if path else name
+    for name, hint in hints(kind).items():
+        inner, below = bare(hint)[0], f"{path}.{name}" if path else name
         if not dataclasses.is_dataclass(inner):
             yield below, inner
             continue
@@ -49,6 +50,8 @@ def schema(kind: type = RunSpec, path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{below}.{PRESET}", str
         yield from schema(typing.cast(type, inner), below)
 
+
+_TAKEN_APART = ((ModelSpec, PRESET), (RunSpec, SCHEMA))
 
 # --- what a field may hold beyond its type ----------------------------------------------------------------------------
 
@@ -59,7 +62,7 @@ def as_name(text: str) -> str:
 
 
 def _name(value: str) -> str:
-    if value != as_name(value):
+    if not re.fullmatch(NAME_PATTERN, value):
         raise ValueError(f"{coerce.shown(value)} is no name: use letters, digits, . _ and -")
     return value
 
@@ -73,7 +76,7 @@ _WORDS: dict[tuple[type, str], Callable[[str], str]] = {
 
 def _what_fits(owner: type, name: str, hint: Any) -> str:
     """What a field may hold, as advice; the choices and the special words are named where they are refused."""
-    kind, is_optional = _bare(hint)
+    kind, is_optional = bare(hint)
     rest = ", or null" if is_optional else ""
     if (owner, name) in _WORDS or typing.get_origin(kind) is Literal:
         return f"give one of the values named here{rest}" if name != "name" else "give a name of such characters"
@@ -101,21 +104,21 @@ class Reader:
         values: dict[str, Any] = {}
         for key, child in node.value.items():
             below = f"{path}.{key}" if path else key
-            if key in _hints(kind):
-                values[key] = self._value(kind, key, _hints(kind)[key], child, below)
-            elif not key.startswith("_") and not (kind is ModelSpec and key == PRESET):
+            if key in hints(kind):
+                values[key] = self._value(kind, key, hints(kind)[key], child, below)
+            elif not key.startswith("_") and (kind, key) not in _TAKEN_APART:
                 fix = did_you_mean(below, [known for known, _ in schema()])
                 values[key] = self._wrong(child, below, "there is no such key", fix, "unknown-key", at_key=True)
         for f in dataclasses.fields(kind):
             is_needed = f.default is MISSING and f.default_factory is MISSING and f.name != "name" and not all_optional
-            if is_needed and f.name in _hints(kind) and f.name not in values:
+            if is_needed and f.name in hints(kind) and f.name not in values:
                 below = f"{path}.{f.name}" if path else f.name
                 why = "it has no default, and is not given"
                 values[f.name] = self._wrong(node, below, why, "add it", "missing-key")
         return WRONG if any(value is WRONG for value in values.values()) else values
 
     def _value(self, owner: type, name: str, hint: Any, node: Node, path: str) -> Any:
-        kind, is_optional = _bare(hint)
+        kind, is_optional = bare(hint)
         if kind is ModelSpec:
             return self._model(node, path)
         if node.value is None and is_optional:

@@ -1,0 +1,189 @@
+"""What every field of a run means, in one line and the field's standard terms, with its unit.
+
+The JSON Schema, the reference pages and `plan --explain` take their words from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seatrial.spec import AXES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One sentence, and the unit of the value where it has one."""
+
+    meaning: str
+    unit: str = ""
+
+
+def _field(meaning: str, unit: str = "") -> Field:
+    return Field(meaning=meaning, unit=unit)
+
+
+_AXES = {
+    "pipeline": "Pipeline stages: layers are split into groups that pass activations on",
+    "data": "Data-parallel replicas, each with all parameters",
+    "fsdp": "Replicas that shard parameters and optimizer state among themselves (FSDP, ZeRO-3)",
+    "context": "Parts that the sequence is split into for attention (context parallelism)",
+    "tensor": "Parts that heads, MLP and vocabulary are split into (Megatron's tensor parallelism)",
+}
+_PARTS = {"within_node": "over the fast links of a node", "across_nodes": "over the network between nodes"}
+_MESH = {
+    f"parallelism.{part}.{axis}": _field(f"{_AXES[axis]}, {where}; -1: all that the other axes leave.", "devices")
+    for part, where in _PARTS.items()
+    for axis in AXES
+}
+
+FIELDS: dict[str, Field] = {
+    "name": _field("What the run is called; its run directory is named after it."),
+    "model": _field("The model: the name of a preset, or its fields, with or without a preset to start from."),
+    "model.preset": _field("The published architecture to start from; other fields change it."),
+    "model.name": _field("What the model is called."),
+    "model.vocab_size": _field("Rows of the embedding table, before padding.", "tokens"),
+    "model.hidden_dim": _field("Width of the residual stream."),
+    "model.num_layers": _field("Decoder blocks.", "layers"),
+    "model.num_heads": _field("Query heads of an attention layer.", "heads"),
+    "model.num_kv_heads": _field("Key and value heads; fewer than query heads is grouped-query attention.", "heads"),
+    "model.head_dim": _field("Width of a head."),
+    "model.ffn_dim": _field("Inner width of the MLP; of SwiGLU, of each of its two projections."),
+    "model.rope_theta": _field("Base of the rotary frequencies."),
+    "model.rope_scaling": _field("Llama 3.1's frequency-dependent stretching of rotary positions; null: none."),
+    "model.rope_scaling.factor": _field("By how much low frequencies are stretched."),
+    "model.rope_scaling.low_freq_factor": _field("Wavelengths above original_max_positions ÷ this are stretched."),
+    "model.rope_scaling.high_freq_factor": _field("Wavelengths below original_max_positions ÷ this are not."),
+    "model.rope_scaling.original_max_positions": _field("Sequence length before the stretching.", "tokens"),
+    "model.norm_epsilon": _field("Added to the variance in every norm."),
+    "model.tied_embeddings": _field("Whether the output head is the transposed embedding table."),
+    "model.norm": _field("Kind of normalisation."),
+    "model.activation": _field("Nonlinearity of the MLP."),
+    "model.positions": _field("How positions enter: turned queries and keys (rope), or a learned table."),
+    "model.max_positions": _field("Rows of the table of learned positions; null: the sequence length.", "tokens"),
+    "model.rotary_fraction": _field("Part of head_dim that is turned.", "fraction"),
+    "model.biases": _field("Whether linear maps have biases; the output head never has."),
+    "model.vocab_multiple": _field("Embedding tables are padded to a multiple of this × tensor.", "tokens"),
+    "batch": _field("How many tokens a step takes."),
+    "batch.sequence_length": _field("Length of a training example.", "tokens"),
+    "batch.global_batch_size": _field("Sequences per optimizer step, over all devices.", "sequences"),
+    "batch.micro_batch_size": _field("Sequences per forward pass of a data-parallel replica.", "sequences"),
+    "steps": _field("Optimizer steps after which the run ends.", "steps"),
+    "epochs": _field("Passes over the data after which the run ends, if that is sooner; null: no limit.", "epochs"),
+    "topology": _field("The machines that the run asks for."),
+    "topology.num_nodes": _field("Nodes.", "nodes"),
+    "topology.devices_per_node": _field("Accelerators of a node.", "devices"),
+    "topology.device": _field("Kind of accelerator, by which peaks are known; null: whatever is there."),
+    "parallelism": _field("How the work is split over the devices."),
+    **{f"parallelism.{part}": _field(f"Sizes of the mesh axes {where}.") for part, where in _PARTS.items()},
+    **_MESH,
+    "parallelism.virtual_pipeline": _field("Model chunks per pipeline stage (interleaved schedule).", "chunks"),
+    "parallelism.zero1": _field("Whether optimizer state is sharded over data-parallel replicas (ZeRO-1)."),
+    "parallelism.sequence_parallel": _field(
+        "Whether activations between tensor-parallel regions are sharded along the sequence (Megatron)."
+    ),
+    "precision": _field("Number formats."),
+    "precision.compute_dtype": _field("Format of activations and matrix products."),
+    "precision.params_dtype": _field('Format of the parameters that are updated (float32: "master weights").'),
+    "precision.optimizer_dtype": _field("Format of the optimizer's moments."),
+    "precision.gradient_dtype": _field("Format in which gradients are accumulated over micro-batches."),
+    "precision.reduce_dtype": _field("Format in which gradients are summed over replicas."),
+    "precision.stochastic_rounding": _field("Whether results are rounded at random where they are stored as bfloat16."),
+    "precision.quantization": _field("Quantised matrix products, such as fp8; null: in compute_dtype."),
+    "initialization": _field("How parameters begin."),
+    "initialization.std": _field("Standard deviation of the normal distribution that weights are drawn from."),
+    "initialization.scaled": _field("Whether projections into the residual stream begin at std ÷ √(2 × layers)."),
+    "dropout": _field("Probabilities of dropout."),
+    "dropout.hidden": _field("On the embedding and the residual branches.", "probability"),
+    "dropout.attention": _field("On attention weights.", "probability"),
+    "dropout.ffn": _field("Inside the MLP.", "probability"),
+    "optimizer": _field("How parameters are updated."),
+    "optimizer.algorithm": _field("Update rule; adamw_fp32 is NxD's, which adds epsilon before the bias correction."),
+    "optimizer.learning_rate": _field("Peak learning rate."),
+    "optimizer.schedule": _field("Course of the learning rate after the warm-up."),
+    "optimizer.warmup_steps": _field("Steps over which the rate rises linearly.", "steps"),
+    "optimizer.hold_steps": _field("Steps at the full rate after the warm-up.", "steps"),
+    "optimizer.constant_steps": _field("Steps at the final rate, at the end.", "steps"),
+    "optimizer.decay_steps": _field("Length of the whole schedule, warm-up included; null: the run's steps.", "steps"),
+    "optimizer.final_learning_rate_fraction": _field("Final learning rate as a part of the peak.", "fraction"),
+    "optimizer.decay_power": _field("Power of the polynomial schedules; of noam_hold, its decay rate."),
+    "optimizer.beta1": _field("Decay of Adam's first moment."),
+    "optimizer.beta2": _field("Decay of Adam's second moment."),
+    "optimizer.epsilon": _field("Added to the denominator of the update."),
+    "optimizer.momentum": _field("Momentum of sgd and rmsprop."),
+    "optimizer.weight_decay": _field("Decoupled weight decay."),
+    "optimizer.decay_norms": _field("Whether weight decay applies to norms and biases too."),
+    "optimizer.clip_norm": _field("Largest global norm of the gradient, to which it is clipped; null: no limit."),
+    "objective": _field("What is minimised."),
+    "objective.kind": _field("Loss on all tokens (pretraining), on answers only (sft), or on preferences (dpo, orpo)."),
+    "objective.beta": _field("Weight of the preference term of dpo and orpo."),
+    "objective.max_prompt_length": _field("Longest prompt kept of an example that does not fit; null: any.", "tokens"),
+    "objective.truncation": _field("Which part of a prompt that is too long is kept."),
+    "data": _field("What is learnt."),
+    "data.kind": _field("Where examples come from: one random batch (synthetic), text files, or a pipeline's format."),
+    "data.paths": _field("Files, globs or prefixes of the training data."),
+    "data.weights": _field("How much of each path; empty: equal shares."),
+    "data.validation_paths": _field("The same for validation."),
+    "data.test_paths": _field("The same for the final test."),
+    "data.split": _field("Shares of training, validation and test in paths, such as 980,10,10; null: all is training."),
+    "data.dataset": _field("Name of a data set that its pipeline knows."),
+    "data.tokenizer": _field("byte, or the path or name of a Hugging Face tokenizer."),
+    "data.index_dir": _field("Folder for index files; null: beside the data."),
+    "data.packing": _field("Whether several examples share a sequence."),
+    "data.max_examples": _field("At most so many examples, of training and validation each; null: all.", "examples"),
+    "data.reset_positions": _field("Whether positions begin anew behind the end of a document."),
+    "data.reset_attention": _field("Whether attention stops at the end of a document."),
+    "data.mask_document_ends": _field("Whether the end-of-document token is left out of the loss."),
+    "evaluation": _field("When the loss on validation data is measured; off unless an interval is given."),
+    "evaluation.interval_steps": _field("Steps between evaluations.", "steps"),
+    "evaluation.interval_fraction": _field("Part of an epoch between evaluations.", "fraction"),
+    "evaluation.batches": _field("Batches of an evaluation; null: as fraction says.", "batches"),
+    "evaluation.fraction": _field("Part of the validation data that an evaluation uses.", "fraction"),
+    "evaluation.initial_batches": _field("Batches evaluated before the first step; -1: all, 0: none.", "batches"),
+    "logging": _field("What is written beside the log itself."),
+    "logging.interval_steps": _field("Steps between lines of the log.", "steps"),
+    "logging.tensorboard": _field("Whether metrics are written for TensorBoard."),
+    "logging.gradient_norm": _field("Whether the global norm of the gradient is logged."),
+    "logging.parameter_norm": _field("Whether the global norm of the parameters is logged."),
+    "logging.startup_times": _field("Whether times of start-up phases are logged."),
+    "execution": _field("Choices that change speed and memory, never the result."),
+    "execution.remat": _field("Which activations are kept for the backward pass, and which are computed again."),
+    "execution.remat_modules": _field('What the row "selective" computes again.'),
+    "execution.scan_layers": _field("Whether layers are a compiled loop rather than unrolled."),
+    "execution.attention": _field("Implementation of attention; auto: the best one for the device."),
+    "execution.xla_flags": _field("Flags for XLA's compiler, by name without dashes."),
+    "execution.environment": _field("Environment variables of every process."),
+    "execution.compile_cache": _field("Folder in which compiled programs are kept; null: none."),
+    "execution.profile_from_step": _field("Step at which a profile begins; null: no profile.", "steps"),
+    "execution.profile_steps": _field("Length of the profile.", "steps"),
+    "checkpoint": _field("When the state of training is saved, how much is kept, and what training begins with."),
+    "checkpoint.enabled": _field("Whether checkpoints are saved."),
+    "checkpoint.asynchronous": _field("Whether training goes on while a checkpoint is written."),
+    "checkpoint.directory": _field("Folder of the checkpoints; null: in the run directory."),
+    "checkpoint.interval_steps": _field("Steps between checkpoints; null: only at the end.", "steps"),
+    "checkpoint.interval_minutes": _field("Time between checkpoints; null: by steps alone.", "minutes"),
+    "checkpoint.keep": _field("How many checkpoints are kept; null: all.", "checkpoints"),
+    "checkpoint.keep_best": _field("Metric by which the best are kept; null: the newest are."),
+    "checkpoint.resume": _field("Whether to go on from this run's newest checkpoint, if there is one."),
+    "checkpoint.resume_from": _field("Checkpoint to begin with where resume finds none."),
+    "checkpoint.weights_only": _field("Whether only parameters are taken from resume_from, no optimizer state."),
+    "distributed": _field("How the processes find each other."),
+    "distributed.coordinator_host": _field("Host of the coordinator; null: the first node."),
+    "distributed.coordinator_port": _field("TCP port of the coordinator; null: a free one, chosen at launch."),
+    "distributed.initialization_timeout_seconds": _field("How long processes wait for each other at the start.", "s"),
+    "distributed.heartbeat_timeout_seconds": _field("Silence after which a process counts as dead.", "s"),
+    "container": _field("The container that each node runs in; null: none."),
+    "container.image": _field("Image of the container."),
+    "container.name": _field("Name of the container; null: made up."),
+    "container.devices": _field("Device files that the container sees."),
+    "container.volumes": _field("Pairs of a path on the host and a path in the container."),
+    "container.environment": _field("Environment variables of the container."),
+    "container.shm_size": _field("Size of /dev/shm, such as 64G; null: the runtime's default."),
+    "nic_type": _field("Kind of network card between the nodes."),
+    "hf_token_file": _field("File that holds a Hugging Face token; the token itself is never read into a run."),
+    "log_dir": _field("Folder for logs on the nodes."),
+    "expectations": _field("Bars that the run is held to."),
+    "expectations.metric": _field("What is measured."),
+    "expectations.value": _field("The bar, in the metric's unit; the metric says whether more or less is better."),
+    "expectations.tolerance": _field("By what part it may be missed; null: the verdict's default.", "fraction"),
+    "seed": _field("Seed of every random number."),
+}  # fmt: skip

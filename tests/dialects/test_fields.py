@@ -1,0 +1,34 @@
+"""Every field of a run is described."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from seatrial.dialects.fields import FIELDS
+from seatrial.dialects.typed import bare, hints, schema
+from seatrial.spec import Expectation, RunSpec
+
+
+def _parts(kind: type, path: str = "") -> list[str]:
+    found = []
+    for name, hint in hints(kind).items():
+        inner, below = bare(hint)[0], f"{path}.{name}" if path else name
+        if is_dataclass(inner) and isinstance(inner, type):
+            found += [below, *_parts(inner, below)]
+    return found
+
+
+def test_every_path_has_a_description_and_nothing_else_has() -> None:
+    expected = {path for path, _ in schema()} | set(_parts(RunSpec))
+    expected |= {f"expectations.{f.name}" for f in fields(Expectation)}
+    assert set(FIELDS) == expected
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_description_is_one_short_sentence(path: str) -> None:
+    meaning = FIELDS[path].meaning
+    assert meaning.endswith(".")
+    assert len(meaning) <= 160
+    assert ". " not in meaning
