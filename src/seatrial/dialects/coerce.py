@@ -18,6 +18,23 @@ MAX_NUMBER = 10**12  # more than any count, size or rate in a configuration; kee
 _WHOLE = re.compile(r"[-+]?\d+(_\d+)*", re.ASCII)
 _DECIMAL = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
+_UNKNOWN = (re.compile(r".*\$(\{.*\}|\w+|\(.*\)).*"), lambda text: "nothing is known here to put in its place")
+_HINTS: dict[str, tuple[tuple[re.Pattern[str], Callable[[str], str]], ...]] = {
+    "number": (
+        (re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII), lambda text: f"write {text.replace(',', '')}"),
+        (re.compile(r"[-+]?\d*,\d+", re.ASCII), lambda text: f"write {text.replace(',', '.')}, with a point"),
+        (re.compile(r"[-+]?\d+(\.\d*)?[eE]\+?\d", re.ASCII), lambda text: f"write {float(text):.0f}"),
+        (re.compile(r"[-+]?[\d.]+\s*([kKmMbBgGtT]i?[bB]?|%|s|ms|min|h)"), lambda text: "write it without a unit"),
+        (re.compile(r"(['\"]).*\1"), lambda text: "remove the quotes inside"),
+        _UNKNOWN,
+    ),
+    "truth": (
+        (re.compile(r"yes|y|on|1", re.IGNORECASE), lambda text: "write true"),
+        (re.compile(r"no|n|off|0", re.IGNORECASE), lambda text: "write false"),
+        _UNKNOWN,
+    ),
+}
+
 
 def shown(value: Any) -> str:
     """A value as it is quoted in a message."""
@@ -30,6 +47,13 @@ def shown(value: Any) -> str:
     text = str(value)
     text = text if len(text) <= 60 else text[:57] + "…"
     return repr(text) if isinstance(value, str) else text
+
+
+def _hint(value: Any, wanted: str = "number") -> str:
+    """How to write what was probably meant; empty where that is not known."""
+    text = value.strip() if isinstance(value, str) else ""
+    advices = (advice(text) for pattern, advice in _HINTS[wanted] if len(text) <= 60 and pattern.fullmatch(text))
+    return next((f" ({advice})" for advice in advices), "")
 
 
 def text(value: Any) -> str:
@@ -49,8 +73,10 @@ def whole(value: Any) -> int:
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_NUMBER:
-        raise ValueError(f"{shown(value)} is not a whole number")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a whole number{_hint(value)}")
+    if abs(value) > MAX_NUMBER:
+        raise ValueError(f"{shown(value)} is out of range: no count is beyond {MAX_NUMBER:.0e}")
     return value
 
 
@@ -59,8 +85,8 @@ def decimal(value: Any) -> float:
     if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
         value = float(value)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is not a number")
-    if not math.isfinite(value) or abs(value) > MAX_NUMBER:
+        raise ValueError(f"{shown(value)} is not a number{_hint(value)}")
+    if not abs(value) <= MAX_NUMBER:  # NaN too; a whole number may be too large to be made a float
         raise ValueError(f"{shown(value)} is out of range")
     return float(value)
 
@@ -71,7 +97,7 @@ def boolean(value: Any) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    raise ValueError(f"{shown(value)} is neither true nor false")
+    raise ValueError(f"{shown(value)} is neither true nor false{_hint(value, 'truth')}")
 
 
 def count(value: Any) -> int:
