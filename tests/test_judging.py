@@ -14,7 +14,9 @@ import pytest
 
 from tests.command_line import seatrial
 
-RECIPE = Path(__file__).parents[1] / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
+CONFIGS = Path(__file__).parents[1] / "configs"
+RECIPE = CONFIGS / "native" / "recipe-llama2-70b-h100.yaml"
+CVS_MEGATRON = CONFIGS / "cvs" / "mi3xx_megatron_llama_single.json"
 MEGATRON = """\
 name: megatron-8b
 model: llama3.1-8b
@@ -99,6 +101,19 @@ def test_a_run_that_is_faster_than_its_bars_passes_and_their_contradiction_is_to
     said = seatrial("judge", log, "--against", "megatron.yaml", cwd=folder)
     assert "contradict" in said.stdout + said.stderr or "the bars differ" in said.stdout
     assert "20.16 s" in said.stdout + said.stderr
+
+
+def test_so_it_is_with_cvs_s_own_configuration_whose_bars_contradict_each_other(folder: Path) -> None:
+    """12 000 ms a step of its batch are 10 923 tokens/s and 562 TFLOP/s, and it asks for 6500 and 380."""
+    cell = ("gpu=mi300x", "model=llama3_1_8b", "config.nnodes=1", "training_iterations=30")
+    log = write(folder, [*megatron(), "throughput per GPU: 612.4", "tokens/GPU/s: 12000.1"])
+    code, report = judged(log, *cell, "--against", CVS_MEGATRON, cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    said = seatrial("judge", log, *cell, "--against", CVS_MEGATRON, cwd=folder)
+    told = " ".join((said.stdout + said.stderr).split())
+    assert "the bars differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s" in told
+    slow = write(folder, megatron(seconds=lambda _: 12.9))
+    assert judged(slow, *cell, "--against", CVS_MEGATRON, cwd=folder)[0] == 1
 
 
 @pytest.mark.parametrize(

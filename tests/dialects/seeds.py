@@ -1,4 +1,4 @@
-"""The four CVS JAX configurations that the project was given, and what each needs to be complete."""
+"""The seven CVS configurations that the project was given, and what each needs to be complete."""
 
 from __future__ import annotations
 
@@ -29,3 +29,28 @@ COMPLETE: dict[Path, tuple[str, ...]] = {
     MULTI_405B: (*NETWORK, "result_dict.tokens_per_sec_per_gpu=145"),
 }
 SEEDS = tuple(COMPLETE)
+
+MEGATRON_SINGLE = CVS / "mi3xx_megatron_llama_single.json"
+MEGATRON_SINGLE_MI35X = CVS / "mi35x_megatron_llama_single.json"
+MEGATRON_MULTI = CVS / "mi3xx_megatron_llama_distributed.json"
+
+MEGATRON_COMPLETE: dict[Path, tuple[str, ...]] = {
+    MEGATRON_SINGLE: ("config.nnodes=1", "training_iterations=30"),
+    MEGATRON_SINGLE_MI35X: ("config.nnodes=1", "training_iterations=30"),
+    MEGATRON_MULTI: (
+        "config.nnodes=4", "training_iterations=30", "master_address=10.0.0.1", "nic_type=thor2",
+        "nccl_ib_hca_list=bnxt_re0,bnxt_re1", "nccl_socket_ifname=ens51f1np1", "gloo_socket_ifname=ens51f1np1",
+        "nccl_ib_gid_index=3", "throughput_per_gpu=610", "tokens_per_gpu=12000",
+    ),
+}  # fmt: skip
+# What each of their cells is called: topology, model, GPU.
+MEGATRON_CELLS: tuple[tuple[Path, str, str], ...] = tuple(
+    (path, model, gpu)
+    for path, gpus in (
+        (MEGATRON_SINGLE, ("mi300x", "mi325")),
+        (MEGATRON_SINGLE_MI35X, ("mi350", "mi355")),
+        (MEGATRON_MULTI, ("mi300x", "mi325")),
+    )
+    for model in ("llama3_1_8b", "llama3_1_70b")
+    for gpu in gpus
+)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from seatrial import dialects
-from seatrial.dialects import cvs
+from seatrial.dialects import cvs, cvs_megatron
 from seatrial.spec import AXES, RunSpec
-from tests.dialects.seeds import COMPLETE, SEEDS
+from tests.dialects.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, SEEDS
 from tests.dialects.specs import assert_round_trip, specs
 
 # What every CVS configuration has words for.
@@ -37,3 +37,22 @@ def test_what_was_read_from_a_jax_configuration_is_written_without_loss(path: Pa
     written = assert_round_trip(cvs.write, cvs.read, spec)
     assert written.notes == ()
     assert list(json.loads(written.text)) == ["config", "model_params"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=specs())
+def test_any_run_as_a_megatron_configuration(spec: RunSpec) -> None:
+    written = assert_round_trip(cvs_megatron.write, cvs_megatron.read, spec)
+    always = {path for path in ALWAYS_SAID if not path.startswith(("parallelism", "precision", "execution"))}
+    said = {*always, "batch.micro_batch_size", "data.index_dir"} - {
+        "checkpoint.enabled",
+        "distributed.coordinator_port",
+    }
+    assert not {note.path for note in written.notes} & said
+
+
+@pytest.mark.parametrize(("path", "model", "gpu"), MEGATRON_CELLS)
+def test_what_was_read_from_a_megatron_cell_is_written_without_loss(path: Path, model: str, gpu: str) -> None:
+    spec = dialects.load(path, MEGATRON_COMPLETE[path], action="plan", model=model, gpu=gpu).spec
+    assert spec is not None
+    assert assert_round_trip(cvs_megatron.write, cvs_megatron.read, spec).notes == ()

@@ -180,6 +180,8 @@ def _need(settings: Settings, name: str | None, action: str) -> tuple[Severity, 
         return "warning", f", but has no effect anyway: {key.why}"
     if key.required:
         return "error", ", and nothing can run without it"
+    if key.to == "distributed.coordinator_host" and settings.cell and settings.cell.topology == "single_node":
+        return "info", "; the one node of this run is its own coordinator"
     if action in STRICT_ACTIONS:
         return "error", ", and a run on the cluster needs it"
     return "warning", f"; to {action} works without it"
