@@ -121,19 +121,17 @@ class Variables:
             return [(self._piece(part.text, part.offset),)]
         if isinstance(part, Executable):
             number = self._arithmetic(part.written)
-            return [
-                (
-                    self._piece(
-                        part.written if number is None else number, part.offset, "executable" if number is None else ""
-                    ),
-                )
-            ]
+            if number is not None:
+                return [(self._piece(number, part.offset),)]
+            for name in _NAME.findall(part.written):
+                if name in self.known:
+                    self.known[name].used = True
+            return [(self._piece(part.written, part.offset, "executable"),)]
         known = self.known.get(part.name)
         if known is not None:
             known.used = True
-        is_set = known is not None and not (
-            ":" in part.operator and not text_of(known.fields[0] if known.fields else ())
-        )
+        is_empty = known is None or not text_of(known.fields[0] if known.fields else ())
+        is_set = known is not None and not (is_empty and ":" in part.operator)
         kind = part.operator.lstrip(":")
         if kind == "+":
             return [self._joined(part.default) if is_set else ()]
