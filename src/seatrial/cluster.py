@@ -5,22 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Transport = Literal["local", "ssh", "slurm"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """`name` appears in logs and reports; `address` is what the other hosts connect to."""
+    """`name` is what the host is reached by and called in reports; `address` is what the other hosts connect to."""
 
     name: str
     address: str
+    devices: int | None = None  # None: not known before somebody looks
+    port: int = 22  # of its SSH daemon
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hosts in rank order (the first one coordinates) and how they are reached."""
+    """Hosts in rank order (the first one coordinates) and how they are reached.
+
+    Under Slurm there may be no hosts: then it allots them. `key_file` is a path; the key itself is never read here.
+    """
 
     hosts: tuple[Host, ...]
-    transport: Literal["local", "ssh", "slurm"] = "local"
-    user: str | None = None
+    transport: Transport = "local"
+    user: str | None = None  # None: whoever starts the run
+    key_file: str | None = None  # None: what SSH takes by itself
 
     @classmethod
     def on_this_machine(cls, num_hosts: int = 1) -> Cluster:
