@@ -94,8 +94,8 @@ class _Vocabulary:
                 self._near.setdefault(shorter, []).append(word)
         self._looks_left = CLOSE_LOOKS
         self._bits: dict[str, int] = {}
-        pairs = [_pairs(word, self._bits, grow=True) for word in self.things]
-        self._sets, self._counts = [each for each, _ in pairs], [count for _, count in pairs]
+        sets = [_pairs(word, self._bits, grow=True) for word in self.things]
+        self._sets, self._counts = [each for each, _ in sets], [count for _, count in sets]
 
     def near(self, word: str) -> list[str]:
         """The words that differ from one in a character at most."""

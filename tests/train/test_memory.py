@@ -1,0 +1,55 @@
+"""The estimate of memory against what XLA reserves for the trainer's own step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from seatrial import estimate
+from seatrial.spec import Execution, ModelSpec
+from seatrial.train import objectives
+from seatrial.train.mesh import make_mesh
+from seatrial.train.model import REMAT
+from seatrial.train.step import make_trainer
+from tests.train.conftest import make_spec
+
+SMALL = ModelSpec(
+    name="small", vocab_size=1024, hidden_dim=128, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=16, ffn_dim=352
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mesh", "changes"),
+    [
+        ({}, {}),
+        ({"fsdp": 4}, {}),
+        ({"data": 4}, {"zero1": True}),
+        ({"fsdp": 2, "tensor": 2}, {"execution": Execution(remat="minimal")}),
+    ],
+)
+def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int], changes: dict[str, Any]) -> None:
+    """The state is exact but for norms and counters; the CPU's programs hold up to twice of the rest."""
+    spec = make_spec(mesh, model=SMALL, **changes)
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
+    state = jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        jax.eval_shape(trainer.init),
+        trainer.state_shardings,
+    )
+    batch = {
+        name: jax.ShapeDtypeStruct(trainer.batch_shape, dtype, sharding=trainer.batch_sharding)
+        for name, dtype in (("tokens", "int32"), ("targets", "int32"), ("weights", "float32"))
+    }
+    compiled = trainer.step.lower(state, batch).compile().memory_analysis()
+    expected = estimate.memory(spec)
+    held = expected.parameters_bytes + expected.optimizer_bytes
+    assert held == pytest.approx(compiled.argument_size_in_bytes, rel=0.02)
+    whole = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
+    assert 0.5 * whole < expected.total_bytes < 1.25 * whole
+
+
+def test_the_tables_are_the_trainer_s() -> None:
+    assert {*estimate.KEPT, "none"} == set(REMAT)
+    assert estimate.CHUNK_TOKENS == objectives.CHUNK_TOKENS
