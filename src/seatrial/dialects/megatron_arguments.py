@@ -1,4 +1,4 @@
-"""The arguments of Megatron-LM's pretrain_gpt.py that say what is trained, with Megatron's own defaults, and torchrun's.
+"""The arguments of Megatron-LM's pretrain_gpt.py that say what is trained, with its own defaults, and torchrun's.
 
 Source: NVIDIA/Megatron-LM, megatron/training/arguments.py, as of core_r0.15; names that came and went are in `REST`.
 """
@@ -55,12 +55,14 @@ def _not_negative(value: Any) -> float:
     return number
 
 
+_STATE = one_of("fp32", "bf16", otherwise="fp16 and fp8 are not supported")
+
 ARGUMENTS: Mapping[str, Key] = {
     # the model
     "num-layers": to("model.num_layers", count),
     "encoder-num-layers": to("model.num_layers", count, "Another name for --num-layers."),
     "hidden-size": to("model.hidden_dim", count),
-    "ffn-hidden-size": to("model.ffn_dim", count, "Width of the MLP; absent: 4 × hidden-size, with --swiglu 2/3 of it."),
+    "ffn-hidden-size": to("model.ffn_dim", count, "Width of the MLP; absent: 4 × hidden-size, or with --swiglu 8/3."),
     "num-attention-heads": to("model.num_heads", count),
     "kv-channels": to("model.head_dim", count, "Width of a head; absent: hidden-size / num-attention-heads."),
     "group-query-attention": to("model.num_kv_heads", flag, "Several query heads share a key/value head."),
@@ -82,7 +84,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "untie-embeddings-and-output-weights": to("model.tied_embeddings", flag, "The output head has weights of its own."),
     "disable-bias-linear": to("model.biases", flag, "No biases on linear maps."),
     "make-vocab-size-divisible-by": to("model.vocab_multiple", count, "× tensor parallelism, in Megatron, too."),
-    "vocab-size": to("model.vocab_size", count, "Of a NullTokenizer, which adds one token; else the tokenizer decides."),
+    "vocab-size": to("model.vocab_size", count, "Of a NullTokenizer, which adds a token; else the tokenizer decides."),
     "padded-vocab-size": to("model.vocab_size", count, "Rows of the embedding, padding included."),
     "tokenizer-type": to("data.tokenizer", one_of(
         "HuggingFaceTokenizer", "Llama2Tokenizer", "Llama3Tokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer",
@@ -123,10 +125,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "accumulate-allreduce-grads-in-fp32": to("precision.gradient_dtype,precision.reduce_dtype", flag),
     "use-precision-aware-optimizer": to("precision.optimizer_dtype", flag, "Lets the formats of its state be chosen."),
     "main-grads-dtype": to("precision.gradient_dtype,precision.reduce_dtype", one_of("fp32", "bf16")),
-    "exp-avg-dtype": to("precision.optimizer_dtype", one_of("fp32", "bf16", otherwise="fp16 and fp8 are not supported")),
-    "exp-avg-sq-dtype": to(
-        "precision.optimizer_dtype", one_of("fp32", "bf16", otherwise="fp16 and fp8 are not supported")
-    ),
+    "exp-avg-dtype": to("precision.optimizer_dtype", _STATE),
+    "exp-avg-sq-dtype": to("precision.optimizer_dtype", _STATE),
     "fp8-format": to("precision.quantization", one_of("e4m3", "hybrid"), "Matrix products in FP8."),
     "fp8-hybrid": to("precision.quantization", flag, "Old name of --fp8-format hybrid."),
     "fp8-e4m3": to("precision.quantization", flag, "Old name of --fp8-format e4m3."),
@@ -157,7 +157,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "clip-grad": to("optimizer.clip_norm", _not_negative, "0: no clipping."),
     # data
     "mock-data": to("data.kind", flag, "Sequences made by Megatron itself."),
-    "data-path": to("data.paths,data.weights", several, "Common paths of .bin and .idx, each with a weight before it or none."),
+    "data-path": to("data.paths,data.weights", several, "Paths of .bin and .idx files, with weights or without."),
     "train-data-path": to("data.paths,data.weights", several),
     "valid-data-path": to("data.validation_paths", several),
     "test-data-path": to("data.test_paths", several),
