@@ -173,7 +173,7 @@ def test_a_model_given_by_name_can_be_changed_by_overrides_and_flags(tmp_path: P
         ({"parallelism": {"zero1": 1}}, "parallelism.zero1", "bad-value", "neither true nor false"),
         ({"execution": {"remat": "some"}}, "execution.remat", "bad-value", "one of none, full"),
         ({"execution": {"environment": ["A"]}}, "execution.environment", "bad-value", "is not a mapping"),
-        ({"execution": {"environment": {"A": []}}}, "execution.environment", "bad-value", "is not text"),
+        ({"execution": {"environment": {"A": []}}}, "execution.environment.A", "bad-value", "is not text"),
         ({"data": {"paths": "x"}}, "data.paths", "bad-value", "is not a list"),
         ({"dropout": {"hidden": 1}}, "dropout.hidden", "bad-value", "not less than 1"),
         ({"evaluation": {"initial_batches": -2}}, "evaluation.initial_batches", "bad-value", "nor -1"),

@@ -64,6 +64,11 @@ def _cvs(root: Node) -> bool:
     return {"config", "model_params"} <= root.members.keys()
 
 
+_maxtext = _has("base_config", "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name")
+_native = _has("model", "batch", "steps", "parallelism")
+_SECTIONS = {"batch", "topology", "parallelism", "precision", "optimizer", "data", "execution", "expectations"}
+
+
 def _command(*programs: str) -> Callable[[Node], bool]:
     """Whether a shell text starts one of some programs; of none, whether it starts nothing at all."""
 
@@ -106,13 +111,13 @@ DIALECTS: tuple[Dialect, ...] = (
         recognise=_has("trainer", "exp_manager", "distributed_strategy"), module="nxdt", gpu_key="topology.device",
     ),
     Dialect(
-        name="maxtext", title="a MaxText configuration",
-        recognise=_has("base_config", "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name"),
-        module="maxtext", gpu_key="topology.device",
+        name="native", title="a native configuration",
+        recognise=lambda root: len(_SECTIONS & root.members.keys()) > 1 or (_native(root) and not _maxtext(root)),
+        module="native", gpu_key="topology.device",
     ),
     Dialect(
-        name="native", title="a native configuration", recognise=_has("model", "batch", "steps", "parallelism"),
-        module="native", gpu_key="topology.device",
+        name="maxtext", title="a MaxText configuration", recognise=_maxtext, module="maxtext",
+        gpu_key="topology.device",
     ),
 )  # fmt: skip
 
@@ -149,7 +154,7 @@ def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[
     """What is to be read and the overrides that are left; a file that is not here may be a command's first word."""
     words = [str(path), *arguments]
     programs = (*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS)
-    if (path.exists() and path.suffix != ".py") or not any(Path(word).name.startswith(programs) for word in words):
+    if not any(Path(word).name.startswith(programs) for word in words) or (path.exists() and path.suffix != ".py"):
         return source.read(path), arguments
     return source.of_words(words, file="command line"), ()
 

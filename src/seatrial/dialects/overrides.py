@@ -62,6 +62,10 @@ def resolve(override: Override, *, given: Collection[str], possible: Collection[
             f"{len(paths)} keys end in it: {', '.join(paths)}",
             f"give enough of the path to name one of them, for example {paths[0]}={override.text}",
         )
+    below = [path for path in (*given, *possible) if f".{key}." in f".{path}"]
+    if below:
+        fix = f"give one of its keys, for example {below[0]}=…"
+        raise InputError.single("unknown-override", override.key, "this is a section, not a value", fix)
     why, known = "no key of this kind of configuration has this name", list(dict.fromkeys([*given, *possible]))
     raise InputError.single("unknown-override", override.key, why, did_you_mean(override.key, known))
 

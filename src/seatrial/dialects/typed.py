@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any, Literal
 
 from seatrial.dialects import coerce, ranges
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.fields import FIELDS
+from seatrial.dialects.suggestions import did_you_mean, suggestions
 from seatrial.errors import Problem
 from seatrial.presets import MODELS
 from seatrial.source import Node
@@ -86,6 +87,41 @@ def _what_fits(owner: type, name: str, hint: Any) -> str:
     return f"give {({bool: 'true or false', str: 'text in quotes'}).get(kind, 'a mapping of names to texts')}{rest}"
 
 
+def _advice(owner: type, name: str, hint: Any, node: Node) -> str:
+    """What to do about a value that does not fit: the word that was probably meant, else what would fit."""
+    kind, _ = bare(hint)
+    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ranges.CHOICES.get((owner, name), ())
+    meant = suggestions(node.text, tuple(words)) if isinstance(node.value, str) and words else []
+    return f"did you mean {' or '.join(meant)}?" if meant else _what_fits(owner, name, hint)
+
+
+@cache
+def _paths() -> tuple[str, ...]:
+    return tuple(path for path, _ in schema())
+
+
+def _meaning(path: str) -> str:
+    """What a key means, in the middle of a sentence; of a section, which keys it needs."""
+    field = FIELDS.get(re.sub(r"\.\d+\.", ".", path))
+    if field is None:
+        below = [known.removeprefix(f"{path}.") for known in _paths() if known.startswith(f"{path}.")]
+        return f"{path}: {{{', '.join(f'{name}: …' for name in below)}}}"
+    return f"{field.meaning[0].lower()}{field.meaning[1:].rstrip('.')}"
+
+
+def _unknown(key: str, path: str) -> tuple[str, str]:
+    """Why a key is not known, and what to do about it."""
+    section, _, rest = key.partition(".")
+    if rest and f"{path}.{key}".lstrip(".") in _paths():
+        return "in a file a dot is no way into a section", f"write {section}: {{{rest}: …}}"
+    name, colon, value = key.partition(":")
+    if colon and f"{path}.{name}".lstrip(".") in _paths():
+        return "no blank stands behind the colon, which makes all of it one key", f"write {name}: {value or '…'}"
+    strange = next((character for character in key if not character.isascii()), "")
+    why = f"there is no such key; {strange!r} in it is U+{ord(strange):04X}" if strange else "there is no such key"
+    return why, did_you_mean(key, _paths(), path=path)
+
+
 # --- nodes → values ---------------------------------------------------------------------------------------------------
 
 
@@ -100,21 +136,24 @@ class Reader:
     def fields(self, kind: type, node: Node, path: str = "", *, all_optional: bool = False) -> Any:
         """The given fields of a dataclass by name, or WRONG. Keys that begin with `_` are notes."""
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a mapping", "write name: value pairs")
+            fix = f"write {{{', '.join(f'{name}: …' for name in list(hints(kind))[:3])}}}"
+            return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a mapping", fix)
         values: dict[str, Any] = {}
+        meant: list[str] = []  # what unknown keys may have meant is not said to be missing
         for key, child in node.value.items():
             below = f"{path}.{key}" if path else key
             if key in hints(kind):
                 values[key] = self._value(kind, key, hints(kind)[key], child, below)
             elif not key.startswith("_") and (kind, key) not in _TAKEN_APART:
-                fix = did_you_mean(below, [known for known, _ in schema()])
-                values[key] = self._wrong(child, below, "there is no such key", fix, "unknown-key", at_key=True)
+                meant += suggestions(key, _paths(), path=path)
+                why, fix = _unknown(key, path)
+                values[key] = self._wrong(child, below, why, fix, "unknown-key", at_key=True)
         for f in dataclasses.fields(kind):
             is_needed = f.default is MISSING and f.default_factory is MISSING and f.name != "name" and not all_optional
             if is_needed and f.name in hints(kind) and f.name not in values:
                 below = f"{path}.{f.name}" if path else f.name
-                why = "it has no default, and is not given"
-                values[f.name] = self._wrong(node, below, why, "add it", "missing-key")
+                why, fix = "it has no default, and is not given", f"add it: {_meaning(below)}"
+                values[f.name] = WRONG if below in meant else self._wrong(node, below, why, fix, "missing-key")
         return WRONG if any(value is WRONG for value in values.values()) else values
 
     def _value(self, owner: type, name: str, hint: Any, node: Node, path: str) -> Any:
@@ -136,31 +175,51 @@ class Reader:
                 return ranges.in_range(owner, name, value)
             return _WORDS[owner, name](value) if (owner, name) in _WORDS else value
         except ValueError as error:
-            return self._wrong(node, path, str(error), _what_fits(owner, name, hint))
+            return self._wrong(node, path, str(error), _advice(owner, name, hint, node))
 
     def _scalar(self, kind: Any, node: Node, path: str) -> Any:
         """A value of the field's own type; only what the command line gives is coerced. Raises ValueError."""
         value = node.value
         if typing.get_origin(kind) is Mapping:
-            if not isinstance(value, dict):
-                raise ValueError(f"{coerce.shown(node.plain())} is not a mapping")
-            return {key: coerce.text(child.plain()) for key, child in value.items()}
+            return self._texts(node, path)
+        if value is None and not node.text:
+            raise ValueError("nothing stands here")
         if kind is str or typing.get_origin(kind) is Literal:
             value = node.text if self._is_override(path) else value
             if not isinstance(value, str):
                 raise ValueError(f"{coerce.shown(node.plain())} is not text; put it in quotes if it is meant as such")
             return value if kind is str else coerce.one_of(*typing.get_args(kind))(value)
+        read = {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}[kind](node.plain())
         if isinstance(value, str) and not self._is_override(path):
             wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-            raise ValueError(f"{coerce.shown(value)} is text, not {wanted}; write it without quotes")
-        return {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}[kind](node.plain())
+            raise ValueError(f"{coerce.shown(value)} is text, not {wanted} (write {coerce.text(read)}, without quotes)")
+        return read
+
+    def _texts(self, node: Node, path: str) -> Any:
+        """A mapping of the user's own names to texts. Raises ValueError."""
+        if not isinstance(node.value, dict):
+            raise ValueError(f"{coerce.shown(node.plain())} is not a mapping")
+        texts: dict[str, Any] = {}
+        for key, child in node.value.items():
+            self._keep_origin(child, f"{path}.{key}")
+            try:
+                texts[key] = coerce.text(child.plain())
+            except ValueError as error:
+                texts[key] = self._wrong(child, f"{path}.{key}", str(error), "give a text or a number")
+        return WRONG if any(text is WRONG for text in texts.values()) else texts
 
     def _items(self, owner: type, name: str, kind: Any, node: Node, path: str) -> Any:
         """A tuple of texts, of numbers, of pairs of texts, or of dataclasses."""
         if self._is_override(path) and kind is str and not isinstance(node.value, list):
             return (node.text,)
         if not isinstance(node.value, list):
-            return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a list", "write [ … ]")
+            keys = (
+                ", ".join(f"{key}: …" for key in hints(typing.cast(type, kind)))
+                if dataclasses.is_dataclass(kind)
+                else ""
+            )
+            fix = f"write a list: [{{{keys}}}]" if keys else "write a list: [ … ]"
+            return self._wrong(node, path, f"{coerce.shown(node.plain())} is not a list", fix)
         items = [self._item(owner, name, kind, child, f"{path}.{i}") for i, child in enumerate(node.value)]
         return WRONG if any(item is WRONG for item in items) else tuple(items)
 

@@ -164,7 +164,7 @@ class Variables:
             return None
 
     def _piece(self, text: str, offset: int, doubt: Doubt = "") -> Piece:
-        self._size += len(text) + 1
+        self._size += len(text) + 20  # a piece of one character costs as much as one of many
         if self._size > MAX_EXPANDED:
             why = f"its variables come to more than {MAX_EXPANDED} characters, which no command has"
             raise self._fail(offset, "too-large", why, "shorten it")
