@@ -1,0 +1,180 @@
+"""A scalar of an NxDT file → a value: what PyYAML and OmegaConf make of it there, read by YAML 1.2 here.
+
+Two words differ between the two YAMLs: `yes` and `on` are true in 1.1 and text in 1.2; and many files write Python's
+None, which is text in both and means null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from seatrial.dialects import coerce
+from seatrial.dialects.coerce import Reader
+
+_YES_NO = {"yes": True, "on": True, "no": False, "off": False}
+
+# What each reader takes, as advice: "give …".
+FITS: dict[Reader, str] = {
+    coerce.count: "a whole number from 1 on",
+    coerce.whole: "a whole number",
+    coerce.decimal: "a number",
+    coerce.positive: "a number above 0",
+    coerce.text: "text",
+    coerce.texts: "a list of texts",
+}
+
+
+def fits(read: Reader) -> str:
+    """What a reader takes, as advice."""
+    return f"give {FITS[read]}" if read in FITS else "give one of the values named here"
+
+
+Read = TypeVar("Read", bound=Callable[[Any], Any])
+
+
+def _says(what: str) -> Callable[[Read], Read]:
+    def register(read: Read) -> Read:
+        FITS[read] = what
+        return read
+
+    return register
+
+
+def is_null(value: Any) -> bool:
+    """Whether a value is null, or Python's word for it."""
+    return value is None or value == "None"
+
+
+def optional(read: Reader) -> Reader:
+    """The same reader, and null."""
+
+    def inner(value: Any) -> Any:
+        return None if is_null(value) else read(value)
+
+    if read in FITS:
+        FITS[inner] = f"{FITS[read]}, or null"
+    return inner
+
+
+@_says("true or false")
+def boolean(value: Any) -> bool:
+    """true or false, and YAML 1.1's words for them."""
+    if isinstance(value, str) and value.lower() in _YES_NO:
+        return _YES_NO[value.lower()]
+    return coerce.boolean(value)
+
+
+@_says("a whole number from 0 on")
+def natural(value: Any) -> int:
+    number = coerce.whole(value)
+    if number < 0:
+        raise ValueError(f"{number} is less than 0")
+    return number
+
+
+@_says("a whole number from 1 on, or -1 for as many as there are")
+def count_or_all(value: Any) -> int | None:
+    number = coerce.whole(value)
+    if number < 1 and number != -1:
+        raise ValueError(f"{number} is neither a number from 1 on nor -1")
+    return None if number == -1 else number
+
+
+@_says("a whole number from 0 on, or -1 for all")
+def natural_or_all(value: Any) -> int:
+    number = coerce.whole(value)
+    if number < -1:
+        raise ValueError(f"{number} is neither a number from 0 on nor -1")
+    return number
+
+
+@_says("a number from 0 on")
+def not_negative(value: Any) -> float:
+    number = coerce.decimal(value)
+    if number < 0:
+        raise ValueError(f"{number:g} is less than 0")
+    return number
+
+
+@_says("a number from 0 to 1")
+def share(value: Any) -> float:
+    number = coerce.decimal(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{number:g} is not between 0 and 1")
+    return number
+
+
+@_says("a number from 0 to less than 1")
+def probability(value: Any) -> float:
+    number = coerce.decimal(value)
+    if not 0 <= number < 1:
+        raise ValueError(f"{number:g} is not a probability below 1")
+    return number
+
+
+@_says("a number above 0, up to 1")
+def positive_share(value: Any) -> float:
+    number = coerce.positive(value)
+    if number > 1:
+        raise ValueError(f"{number:g} is more than 1")
+    return number
+
+
+@_says("1 for one batch, 1.0 for all of them, 0 for none: a whole number counts, a number with a point is a share")
+def portion(value: Any) -> int | float:
+    """A number of batches (int) or a share of them (float), as Lightning tells them apart: by the type."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{coerce.shown(value)} is neither a number of batches nor a share of them")
+    return natural(value) if isinstance(value, int) else share(value)
+
+
+@_says("a seed from 1 on")
+def seed(value: Any) -> int:
+    number = coerce.whole(value)
+    if not 1 <= number < 2**31:
+        raise ValueError(f"{number} is not a seed: NxDT takes whole numbers above 0, and below 2147483648")
+    return number
+
+
+@_says("two numbers from 0 to 1, [beta1, beta2]")
+def betas(value: Any) -> tuple[float, float]:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise ValueError(f"{coerce.shown(value)} is not a pair of numbers")
+    return share(value[0]), share(value[1])
+
+
+@_says("the number of copies, a whole number from 1 on")
+def copies(value: Any) -> int:
+    if isinstance(value, bool):
+        word = str(value).lower()
+        raise ValueError(f"{word} is no number: NxDT's documentation calls this a bool, but its code multiplies by it")
+    return coerce.count(value)
+
+
+@_says("'0' or '1'")
+def switch(value: Any) -> bool:
+    """NxDT's '0' and '1', which it exports as environment variables."""
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    if value in ("0", "1"):
+        return bool(value == "1")
+    raise ValueError(f"{coerce.shown(value)} is neither '0' nor '1', nor true or false")
+
+
+@_says("a path or a name")
+def named(value: Any) -> str:
+    text = coerce.text(value)
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def anything(value: Any) -> Any:
+    """Whatever it is: nothing here reads it."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def choice(*options: str, otherwise: str = "") -> Reader:
+    """One of some words."""
+    return coerce.one_of(*options, otherwise=otherwise)
