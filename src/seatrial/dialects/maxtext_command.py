@@ -1,0 +1,151 @@
+"""How MaxText is started: the words of its command, the files that it reads one before the other, and its variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from seatrial import source
+from seatrial.dialects.entries import Entry
+from seatrial.errors import InputError, Problem
+from seatrial.source import Node
+
+BASE = "base.yml"
+COMMAND_LINE = "command line"  # the name of a document that is made of words
+MAX_FILES = 8  # that read each other
+GROUPS = ("dpo", "lora")  # mappings whose keys are keys of their own: dpo.algo
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
+_OTHER_PROGRAMS = re.compile(
+    r"decode|train_rl|train_distill|train_compile|train_tokenizer|maxengine|microbenchmark|vllm"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """A command's words: the configuration file, `key=value` by key, in order, and which trainer is started."""
+
+    config: Node | None = None
+    assignments: tuple[tuple[str, Node], ...] = ()
+    trainer: str = ""
+    problems: tuple[Problem, ...] = ()
+
+
+def _problem(path: str, node: Node, code: str, why: str, fix: str) -> Problem:
+    return Problem(severity="error", code=code, path=path, why=why, fix=fix, mark=node.mark)
+
+
+def split(words: Sequence[Node]) -> Words:
+    """Which word of a command is what. What stands before the program is how it is started, not what it is told."""
+    texts = [str(word.value) for word in words]
+    program = next((i for i, text in enumerate(texts) if text.endswith(".py")), None)
+    module = next((i + 1 for i, text in enumerate(texts[:-1]) if text == "-m"), None)
+    start = program if program is not None else module
+    trainer = texts[start] if start is not None else ""
+    problems = []
+    if _OTHER_PROGRAMS.search(trainer):
+        assert start is not None
+        why, fix = f"{trainer} does not train in a way that is supported here", "give the command that starts train.py"
+        problems.append(_problem("(command)", words[start], "other-program", why, fix))
+    config: Node | None = None
+    assignments = []
+    for word in words[0 if start is None else start + 1 :]:
+        text = str(word.value)
+        name, equals, _ = text.removeprefix("--").partition("=")
+        if equals and name.strip():
+            assignments.append((name.strip(), word))
+        elif text.endswith((".yml", ".yaml")) and config is None:
+            config = word
+        else:
+            why = "MaxText takes a configuration file and then key=value, and this is neither"
+            fix = "write it as key=value, without blanks around the equals sign"
+            problems.append(_problem(text, word, "bad-override", why, fix))
+    return Words(config=config, assignments=tuple(assignments), trainer=trainer, problems=tuple(problems))
+
+
+def value_of(key: str, text: str, node: Node | None = None) -> Entry:
+    """A value from a command line as MaxText reads it, which is as YAML. Raises InputError where it is none."""
+    mark = node.mark if node else None
+    try:
+        if text == "" or _PLAIN.fullmatch(text):
+            value: Any = source.core_scalar(text) if text else ""
+        else:
+            read = source.parse(text, file=key, is_json=False).root
+            value = read.value if isinstance(read.value, str) else read.plain()
+            text = value if isinstance(value, str) else text
+    except ValueError:
+        value = text
+    except InputError as error:
+        problem = error.problems[0]
+        why = f"MaxText reads values as YAML, and {problem.why}"
+        fix = f"""put it in quotes of YAML's own, within those of the shell: '{key}="…"'"""
+        raise InputError.single("bad-value", key, why, fix, mark) from None
+    return Entry(key=key, value=value, text=text, mark=mark, key_mark=mark)
+
+
+def entries(root: Node) -> Iterator[tuple[str, Entry]]:
+    """(key, entry) of everything that a YAML file says; those of a group, with the group's name before them."""
+    for name, child in root.members.items():
+        if name in GROUPS and child.members:
+            yield from ((f"{name}.{part}", Entry.of(f"{name}.{part}", below)) for part, below in child.members.items())
+        else:
+            yield name, Entry.of(name, child)
+
+
+@dataclass
+class Chain:
+    """The files that a configuration changes, the first one first, each with what it says."""
+
+    folder: Path  # where relative names are looked for first
+    files: list[list[tuple[str, Entry]]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    ends_in_base: bool = False
+
+    def follow(self, name: str, word: Node, *, key: str) -> None:
+        """Reads a file and those before it; MaxText's own `base.yml` is its defaults, if it is not here."""
+        seen: set[Path] = set()
+        while True:
+            path = self._find(name)
+            if path is None:
+                if PurePosixPath(name).name == BASE:
+                    self.ends_in_base = True
+                    return
+                self.problems.append(_problem(key, word, "missing-base", *_missing(name)))
+                return
+            if path in seen or len(seen) == MAX_FILES:
+                why = (
+                    f"{name} is read by a file that it reads itself"
+                    if path in seen
+                    else "too many files read each other"
+                )
+                self.problems.append(_problem(key, word, "endless-base", why, "let a base_config name base.yml"))
+                return
+            seen.add(path)
+            try:
+                document = source.read(path)
+            except InputError as error:
+                self.problems.extend(error.problems)
+                return
+            self.problems.extend(document.problems)
+            self.files.insert(0, list(entries(document.root)))
+            further = document.root.members.get("base_config")
+            if further is None or not isinstance(further.value, str):
+                return
+            name, word, key, self.folder = further.value, further, "base_config", path.parent
+
+    def _find(self, name: str) -> Path | None:
+        try:
+            candidates = (self.folder / name, Path(name))
+            return next((path.resolve() for path in candidates if path.is_file()), None)
+        except (OSError, ValueError):  # a name that no file can have
+            return None
+
+
+def _missing(name: str) -> tuple[str, str]:
+    return (
+        f"there is no file {name!r} here, and only MaxText's base.yml is known without one",
+        "give its path, put a copy of MaxText's file there, or write what it says into this one",
+    )
