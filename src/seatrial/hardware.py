@@ -1,7 +1,9 @@
 """Peak speed and memory of accelerators, each figure with its source.
 
 Peaks are dense (no structured sparsity), in FLOP/s per *visible device* — which is not always a package: an MI250X
-shows two. A device that is not listed has no peak: then no MFU is printed, rather than a guessed one.
+shows two. A device that is not listed has no peak: then no MFU is printed, rather than a guessed one. Memory is given
+as data sheets name it, whose "GB" are 2^30 bytes: an H100 of 80 GB has 81 559 MiB by its driver, an MI300X of 192 GB
+has 206.1e9 bytes by rocm-smi.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ class Device:
 def _device(
     name: str, vendor: str, *, bf16: float, fp8: float | None = None, memory: float, bandwidth: float, source: str
 ) -> Device:
-    """bf16, fp8 in TFLOP/s; memory in GB; bandwidth in GB/s."""
+    """bf16, fp8 in TFLOP/s; memory in GiB; bandwidth in GB/s."""
     peaks = {"bfloat16": bf16 * TERA} | ({"fp8": fp8 * TERA} if fp8 else {})
     return Device(
-        name=name, vendor=vendor, peak_flops=peaks, memory_bytes=int(memory * GB),
+        name=name, vendor=vendor, peak_flops=peaks, memory_bytes=int(memory * GIB),
         memory_bytes_per_second=bandwidth * GB, source=source,
     )  # fmt: skip
 

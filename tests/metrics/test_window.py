@@ -191,7 +191,7 @@ def test_memory_is_the_most_that_is_reported() -> None:
     spec = make_spec(steps=30)
     fractions = changed(steps(spec), lambda s: {"reported": {"memory_fraction": 0.5 + 0.01 * (s.step == 7)}})
     assert performance(fractions, spec).estimates["memory_fraction"].value == pytest.approx(0.51)
-    in_bytes = changed(steps(spec), lambda s: {"reported": {"memory_bytes": 40e9}})
+    in_bytes = changed(steps(spec), lambda s: {"reported": {"memory_bytes": 40 * 2**30}})
     found = performance(in_bytes, spec).estimates["memory_fraction"]
     assert found.value == pytest.approx(0.5)
     assert "reported bytes" in found.origin
