@@ -1,4 +1,4 @@
-"""How long a person waits for `seatrial --help`, and for `seatrial check` of each shipped CVS file.
+"""How long a person waits for `seatrial --help`, and for `seatrial check` of each shipped configuration.
 
     python bench/startup.py
 
@@ -26,7 +26,7 @@ GOALS = {"--help": 0.15, "check": 0.5}
 
 def _commands() -> dict[str, list[str]]:
     """The command as shown → its argument vector."""
-    verbs = [["--help"], *(["check", str(path.relative_to(ROOT))] for path in sorted(ROOT.glob("configs/cvs/*.json")))]
+    verbs = [["--help"], *(["check", str(path.relative_to(ROOT))] for path in sorted(ROOT.glob("configs/*/*")))]
     return {" ".join(["seatrial", *verb]): [SEATRIAL, *verb] for verb in verbs}
 
 
