@@ -132,16 +132,61 @@ def plan(
     model: Model = None,
     gpu: Gpu = None,
     rehearse: Rehearse = False,
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Only say where this value came from, and what each dialect calls it."),
+    ] = None,
     output: FormatOption = Format.text,
 ) -> None:
     """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
     from seatrial.report.problems import warn
-    from seatrial.run import describe
+    from seatrial.run import describe, explained
 
     resolved = _load(config, overrides, action="rehearse" if rehearse else "plan", model=model, gpu=gpu)
+    if explain is not None:
+        typer.echo(explained(resolved, explain, as_json=output is Format.json))
+        return
     _refuse(resolved)
     warn(resolved.problems)
     typer.echo(describe(resolved, rehearse=rehearse, as_json=output is Format.json))
+
+
+@app.command()
+def convert(
+    config: Config,
+    to: Annotated[str, typer.Option(help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")],
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new file for it; by default it is printed.", metavar="FILE")
+    ] = None,
+    model: Model = None,
+    gpu: Gpu = None,
+) -> None:
+    """Write a configuration in another dialect; each value that it has no words for is a note on stderr."""
+    from seatrial.dialects import load
+    from seatrial.dialects.convert import convert as translate
+    from seatrial.dialects.convert import save
+    from seatrial.report.problems import inert, warn
+
+    resolved = load(config, overrides or (), action="convert", model=model, gpu=gpu)
+    converted = translate(resolved, to)
+    if out is not None:
+        save(converted, out)
+    warn(resolved.problems)
+    for note in converted.notes:
+        typer.echo(f"note: {inert(note)}", err=True)
+    if out is None:
+        typer.echo(converted.text, nl=False)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a native configuration, for editors."""
+    import json
+
+    from seatrial.dialects.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
 
 
 @app.command()

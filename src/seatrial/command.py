@@ -5,9 +5,12 @@ Nothing in this module runs anything. A `Secret` is a value that may travel, but
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
 
 class Secret:
@@ -26,6 +29,11 @@ class Secret:
 
     def __str__(self) -> str:
         return "***"
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value is nobody's business."""
+    return _SECRET_NAME.search(name) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,17 @@ def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
     return "\n\n".join(sections)
 
 
+def explained(resolved: Resolved, key: str, *, as_json: bool) -> str:
+    """Where a value came from and what each dialect calls it. Raises InputError for a key that means none."""
+    from seatrial.dialects.explain import explain
+
+    _spec(resolved)
+    found = explain(resolved, key)
+    if as_json:
+        return json.dumps({"v": 1, "key": key, "values": [each.as_dict() for each in found]}, indent=1)
+    return "\n\n".join("\n".join(inert(line) for line in each.lines()) for each in found)
+
+
 def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     """Becomes the trainer process of a configuration: this process is replaced, and ends with the trainer's code.
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from seatrial.engines.native import is_secret
+from seatrial.command import is_secret
 from seatrial.errors import InputError
 from seatrial.launch.files import write_json
 from seatrial.plan import Plan, without_secrets

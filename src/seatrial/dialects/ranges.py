@@ -91,7 +91,7 @@ _RANGES: dict[tuple[type, str], Range] = {
 }
 
 CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
-    (Execution, "remat"): REMAT,
+    (Execution, "remat"): (*REMAT, "selective"),
     (Expectation, "metric"): tuple(METRICS),
 }
 

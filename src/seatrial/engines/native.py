@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from seatrial.command import Command, Secret
+from seatrial.command import Command, Secret, is_secret
 from seatrial.spec import RunSpec, to_dict
 
 SPEC_FILE = "launch/trainer-spec.json"
@@ -21,7 +20,6 @@ CPU_MALLOC = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in (("mmap_threshold", 1 << 36), ("trim_threshold", 1 << 36), ("arena_max", 1))
 )
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,8 +76,3 @@ def environment(spec: RunSpec, placement: Placement, xla_flags: Mapping[str, str
 def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
     """The variables with those made secret whose names say that they are."""
     return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable's name says that its value is nobody's business."""
-    return _SECRET.search(name) is not None

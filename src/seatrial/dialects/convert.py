@@ -1,0 +1,151 @@
+"""A run in one spelling → the same run in another, with a note for each value that the other has no words for.
+
+Whatever is written is read back at once: a value that would not come back the same has a note, or gets one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from seatrial import source
+from seatrial.command import is_secret
+from seatrial.dialects.entries import Request
+from seatrial.dialects.written import Note, Written
+from seatrial.errors import InputError
+from seatrial.source import Document
+from seatrial.spec import Resolved, RunSpec, flatten
+
+# What a source may have against it and still be put into other words.
+HARMLESS = ("not-supported-yet",)
+SUFFIXES = {".yaml": (".yaml", ".yml"), ".json": (".json",), ".sh": (".sh", ".bash", ".sbatch", ".slurm")}
+_ABSENT = object()
+_NOT_COMPARED = ("name", "dialect")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A spelling to convert to: its title, and the module and the function in it that write it."""
+
+    title: str
+    module: str
+    function: str = "write"
+
+    def write(self, spec: RunSpec) -> Written:
+        """The spec in this spelling."""
+        write: Callable[[RunSpec], Written] = getattr(self._load(), self.function)
+        return write(spec)
+
+    def read(self, document: Document) -> Resolved:
+        """A document, read as one in this spelling."""
+        request = Request(document=document, overrides=[], action="convert", user="user", home=Path("/home/user"))
+        return cast(Resolved, self._load().read(request))
+
+    def _load(self) -> Any:
+        return import_module(f"seatrial.dialects.{self.module}")
+
+
+TARGETS: dict[str, Target] = {
+    "native": Target(title="Seatrial's own configuration (YAML)", module="native"),
+    "cvs": Target(title="a CVS configuration for JAX (JSON)", module="cvs"),
+    "cvs-megatron": Target(title="a CVS configuration for Megatron-LM (JSON)", module="cvs_megatron"),
+    "maxtext": Target(title="a MaxText command", module="maxtext"),
+    "megatron": Target(title="a Megatron-LM command (pretrain_gpt.py)", module="megatron"),
+    "megatron-env": Target(title="the environment of train_llama3.sh", module="megatron", function="write_environment"),
+    "nxdt": Target(title="an NxDT configuration (YAML)", module="nxdt"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """The text, the suffixes that a file with it may have, and a line for each value that it does not say."""
+
+    text: str
+    suffixes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def convert(resolved: Resolved, to: str) -> Converted:
+    """A configuration that was read, in another spelling. Raises InputError where it has errors, or for no spelling."""
+    if to not in TARGETS:
+        raise InputError.single("unknown-dialect", "--to", f"there is no {to!r}", f"use one of: {', '.join(TARGETS)}")
+    errors = any(problem.severity == "error" and problem.code not in HARMLESS for problem in resolved.problems)
+    if resolved.spec is None or errors:
+        raise InputError(resolved.problems)
+    written = TARGETS[to].write(resolved.spec)
+    notes = [*written.notes, *unsaid(resolved.spec, written, to)]
+    lines = tuple(_line(resolved, note) for note in notes)
+    return Converted(text=written.text, suffixes=SUFFIXES[written.suffix], notes=lines)
+
+
+def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
+    """A note for each value that a text reads back differently although nothing was said about it."""
+    again = TARGETS[to].read(parse(written))
+    if again.spec is None:
+        found = "; ".join(f"{p.path}: {p.why}" for p in again.problems if p.severity == "error")
+        yield Note(path="", value=None, why=f"the text cannot be read back: {found}")
+        return
+    before, after = flatten(spec), flatten(again.spec)
+    noted = [note.path for note in written.notes]
+    for path, value in before.items():
+        other = after.get(path, _ABSENT)
+        is_noted = any(about(note, path) for note in noted) or path in _NOT_COMPARED
+        if not is_noted and (other != value or type(other) is not type(value)):
+            yield Note(
+                path=path, value=value, why="it reads back as " + ("nothing" if other is _ABSENT else repr(other))
+            )
+
+
+def about(note: str, path: str) -> bool:
+    """Whether a note's path is that of a leaf, of a part that the leaf is in, or of an item in the leaf."""
+    return note == path or path.startswith(f"{note}.") or note.startswith(f"{path}.")
+
+
+def parse(written: Written) -> Document:
+    """A written text as the document that a file with it would be."""
+    if written.suffix == ".sh":
+        return source.parse_shell(written.text, file="run.sh")
+    return source.parse(written.text, file=f"run{written.suffix}", is_json=written.suffix == ".json")
+
+
+def save(converted: Converted, path: Path) -> None:
+    """Writes a new file. Raises InputError where there is one, or where its name would make the text another kind."""
+    if path.suffix.lower() not in converted.suffixes:
+        wanted = converted.suffixes[0]
+        why = f"a file of this name would not be read as what it is: this text is {wanted[1:]}"
+        raise InputError.single("bad-suffix", str(path), why, f"name it {path.stem or 'run'}{wanted}")
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(converted.text)
+    except FileExistsError:
+        fix = "name a file that is not there yet, or remove this one"
+        raise InputError.single("file-exists", str(path), "this file is there, and is not overwritten", fix) from None
+    except (OSError, ValueError) as error:
+        why = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
+        raise InputError.single("unwritable", str(path), why, "name a place that can be written to") from None
+
+
+def _line(resolved: Resolved, note: Note) -> str:
+    """A note as a line: the user's key, the value, why it is not said; a value that nobody gave is called a default."""
+    if not note.path:
+        return note.why
+    origin = resolved.origin(note.path)
+    name = origin.key or f"{note.path} (default)"
+    return f"{name} = {shown(note.path, note.value)}: {note.why}"
+
+
+def shown(path: str, value: Any) -> str:
+    """A value of the spec as people are shown it; secrets stay masked."""
+    if isinstance(value, dict):
+        items = (f"{key}: {shown(f'{path}.{key}', item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(shown(path, item) for item in value) + "]"
+    if ".environment." in path and is_secret(path.rpartition(".")[2]):
+        return "***"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
