@@ -128,11 +128,12 @@ def mesh(settings: Settings, spec: RunSpec) -> None:
     replicas = spec.data_parallel_size
     if topology.num_devices % replicas or batch.global_batch_size % (batch.micro_batch_size * replicas):
         return  # an error of its own
+    many = "replica" if replicas == 1 else "replicas"
     axes = f"tensor {sizes['tensor']} × pipeline {sizes['pipeline']} × context {sizes['context']} × data {replicas}"
     settings.add(
         "trainer.devices", "info", "derived",
         f"{topology.num_nodes} × {topology.devices_per_node} devices make {axes}; {batch.global_batch_size} sequences "
-        f"a step are {replicas} replicas × {spec.accumulation_steps} micro-batches of {batch.micro_batch_size}",
+        f"a step are {replicas} {many} × {spec.accumulation_steps} micro-batches of {batch.micro_batch_size}",
         "nothing to do",
     )  # fmt: skip
 

@@ -34,13 +34,15 @@ def _modules(value: Any) -> tuple[str, ...]:
     unknown = next((name for name in names if name not in MODULES), None)
     if unknown is not None:
         raise ValueError(f"{coerce.shown(unknown)} is no module that can be recomputed; there is {', '.join(MODULES)}")
-    return names
+    return tuple(MODULES[name] for name in names)
 
 
-MODULES = (
-    "CoreAttention", "LlamaMLP", "LlamaRMSNorm", "ActivationMultiplyMLP", "LlamaDecoderLayer", "LlamaRotaryEmbedding",
-    "MixtralRMSNorm", "NeuronSwitchMLP",
-)  # fmt: skip
+# NxDT's classes, and what the spec calls them: Megatron's words, where it has one.
+MODULES = {
+    "CoreAttention": "core_attn", "LlamaMLP": "mlp", "LlamaRMSNorm": "layernorm", "ActivationMultiplyMLP": "mlp_act",
+    "LlamaDecoderLayer": "layer", "LlamaRotaryEmbedding": "rope", "MixtralRMSNorm": "layernorm",
+    "NeuronSwitchMLP": "moe",
+}  # fmt: skip
 FITS[_modules] = "a list of modules, for example [CoreAttention]"
 
 
@@ -230,7 +232,7 @@ def _megatron(settings: Settings) -> Architecture | None:
 def execution(settings: Settings) -> Execution:
     """What is recomputed, how attention is computed, and where compiled programs are kept."""
     granularity = settings.get("model.activations_checkpoint_granularity")
-    modules = settings.get("model.activations_checkpoint_recompute") or ("CoreAttention",)
+    modules = settings.get("model.activations_checkpoint_recompute") or ("core_attn",)
     if "model.activations_checkpoint_granularity" not in settings.entries:
         granularity = "selective"
     flash = settings.get("model.fusions.flash_attention")

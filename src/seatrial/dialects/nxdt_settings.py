@@ -87,7 +87,7 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     root, allowed = _override(request.document.root, request.overrides, keys, problems)
     interpolation = Interpolation(root, {name: os.environ.get(name) for name in allowed})
     root = interpolation.resolve()
-    problems += interpolation.problems
+    problems += [replace(p, mark=None) if p.mark is _COMMAND_LINE else p for p in interpolation.problems]
     groups = {name[:at] for name in keys for at, character in enumerate(name) if character == "."}
     sections: dict[str, Node] = {"": root}
     settings = Settings(

@@ -13,6 +13,7 @@ from seatrial.dialects.entries import Request
 from seatrial.dialects.nxdt_data import ALIGNMENT
 from seatrial.dialects.nxdt_experiment import MONITORS
 from seatrial.dialects.nxdt_interpolation import escape
+from seatrial.dialects.nxdt_model import MODULES
 from seatrial.dialects.nxdt_optimizer import OPTIMIZERS, SCHEDULES
 from seatrial.dialects.nxdt_precision import MANUAL, TYPES
 from seatrial.dialects.written import Note, Written
@@ -67,6 +68,7 @@ WHOLE = ("container", "distributed", "model.rope_scaling")  # one note for the p
 REMAT = {"none": None, "full": "full"}  # anything else is selective
 ALGORITHMS = {rule.algorithm: name for name, rule in OPTIMIZERS.items()}
 KINDS: dict[str, str] = {"cosine": "CosineAnnealing", **{schedule.kind: name for name, schedule in SCHEDULES.items()}}
+CLASSES = {module: name for name, module in reversed(MODULES.items())}
 _MONITOR = {metric: name for name, metric in reversed(MONITORS.items())}
 
 
@@ -269,6 +271,7 @@ def _alignment(spec: RunSpec) -> Tree:
 def _model(spec: RunSpec, model_source: str) -> Tree:
     model, execution = spec.model, spec.execution
     flash = execution.attention != "dot_product"
+    modules = [CLASSES[module] for module in execution.remat_modules if module in CLASSES]
     remat = REMAT.get(execution.remat, "selective")
     positions = {"max_position_embeddings": model.max_positions} if model.max_positions else {}
     head: Tree = {"encoder_seq_length": spec.batch.sequence_length, **positions}
@@ -277,8 +280,7 @@ def _model(spec: RunSpec, model_source: str) -> Tree:
     return head | {
         "weight_init_only": spec.checkpoint.weights_only,
         "activations_checkpoint_granularity": remat,
-        **({"activations_checkpoint_recompute": list(execution.remat_modules or ("CoreAttention",))}
-           if remat == "selective" else {}),
+        **({"activations_checkpoint_recompute": modules or ["CoreAttention"]} if remat == "selective" else {}),
         **({} if execution.attention == "auto" else {"fusions": {"flash_attention": flash}}),
         "do_layer_norm_weight_decay": spec.optimizer.decay_norms,
         "optim": _optimizer(spec.optimizer),
