@@ -102,7 +102,7 @@ DIALECTS: tuple[Dialect, ...] = (
         module="cvs_megatron",
     ),
     Dialect(
-        name="cvs-2026", title="a CVS configuration of 2026 (schema_version, framework)", recognise=_has("framework"),
+        name="cvs-2026", title="a CVS configuration of 2026", recognise=_has("framework", "train_params"),
         module="cvs_2026",
     ),
     Dialect(name="cvs-jax", title="a CVS JAX configuration", recognise=_cvs, module="cvs"),

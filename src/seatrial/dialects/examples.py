@@ -9,6 +9,9 @@ from seatrial import source
 from seatrial.dialects.overrides import did_you_mean
 from seatrial.errors import InputError
 
+SUFFIXES = (".json", ".yaml", ".yml")
+BESIDE = "_threshold"  # bars of the example whose name stands before it; it is copied along
+
 
 def _folder() -> Path:
     """Where the examples are: in the installed package, or beside the sources in a checkout."""
@@ -18,8 +21,9 @@ def _folder() -> Path:
 
 
 def examples() -> dict[str, Path]:
-    """Every example by its name: the file's, without its suffix."""
-    return {path.stem: path for path in sorted(_folder().glob("*/*")) if path.suffix in (".json", ".yaml", ".yml")}
+    """Every example by its name: the file's, without its suffix. What stands beside one is none of its own."""
+    found = [path for path in sorted(_folder().glob("*/*")) if path.suffix in SUFFIXES]
+    return {path.stem: path for path in found if not path.stem.endswith(BESIDE)}
 
 
 def list_examples() -> str:
@@ -40,7 +44,13 @@ def copy_example(name: str, folder: Path) -> str:
     if path is None:
         why = f"there is no example of this name; there is {', '.join(known)}"
         raise InputError.single("unknown-example", name, why, did_you_mean(name, known))
-    target = folder / path.name
+    beside = path.with_name(f"{path.stem}{BESIDE}{path.suffix}")
+    for each in (path, beside) if beside.is_file() else (path,):
+        _copy(each, folder / each.name)
+    return f"Wrote {folder / path.name}. Next: seatrial check {path.name}"
+
+
+def _copy(path: Path, target: Path) -> None:
     try:
         with target.open("xb") as file:
             file.write(path.read_bytes())
@@ -50,4 +60,3 @@ def copy_example(name: str, folder: Path) -> str:
     except OSError as error:
         why = f"it cannot be written: {error.strerror}"
         raise InputError.single("unwritable", str(target), why, "go to a folder that you may write to") from None
-    return f"Wrote {target}. Next: seatrial check {path.name}"
