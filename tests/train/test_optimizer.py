@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -10,6 +11,8 @@ import torch
 
 from seatrial.spec import Optimizer
 from seatrial.train.optimizer import adamw, clip_scale, learning_rate
+
+from .conftest import make_spec, run_steps
 
 
 @pytest.mark.parametrize("decay", [True, False])
@@ -82,3 +85,18 @@ def test_a_step_that_overflows_is_seen_not_hidden():
     )  # fmt: skip
     assert jnp.isnan(p[0])
     assert jnp.isfinite(p[1])
+
+
+def test_norms_decay_only_where_the_optimizer_asks_for_it():
+    runs = {}
+    for decay_norms in (False, True):
+        optimizer = Optimizer(learning_rate=1e-2, warmup_steps=0, weight_decay=0.5, decay_norms=decay_norms)
+        runs[decay_norms] = run_steps(make_spec(optimizer=optimizer), steps=1)[2]
+    changed = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), runs[False], runs[True])
+    seen = set()
+    for path, difference in jax.tree_util.tree_leaves_with_path(changed):
+        name = jax.tree_util.keystr(path)
+        expected = 1e-2 * 0.5 if "norm" in name else 0.0  # a norm's scale begins at 1
+        np.testing.assert_allclose(difference, expected, rtol=0, atol=1e-6, err_msg=name)
+        seen.add(expected)
+    assert seen == {0.0, 0.005}

@@ -23,14 +23,44 @@ class Finder:
             severity=severity, code=code, path=origin.key or path, why=why, fix=fix, mark=origin.mark
         )  # fmt: skip
 
+    @property
+    def blocking(self) -> Severity:
+        """How severe it is that the run itself could not work: a plan, a rehearsal and a verdict are possible still."""
+        return "error" if self.action in ("run", "train") else "warning"
+
+    def is_assumed(self, path: str) -> bool:
+        """Whether the value at a spec path stands in for one that the user has still to give."""
+        origin = self._resolved.origin(path)
+        return origin.kind == "default" and origin.note.startswith("assumed")
+
     def key(self, path: str) -> str:
         """What the user calls a spec path."""
         return self._resolved.origin(path).key.rpartition(".")[2] or path
+
+    def name(self, path: str) -> str:
+        """The user's own word for a spec path where there is one, else the path."""
+        origin = self._resolved.origin(path)
+        return origin.key if origin.key and path in self._resolved.origins else path
 
     def note(self, path: str) -> str:
         """How a value was made, where that is not plain: ", assumed …"."""
         note = self._resolved.origin(path).note
         return f" ({note})" if note else ""
+
+    def is_switched_on(self, path: str, value: object) -> bool:
+        """Whether the user has asked for something there, other than by writing what holds anyway."""
+        return not self.is_default(path) and value not in (False, None, 0, 1, "", ())
+
+    def variable(self, name: str) -> str:
+        """The spec path of an exported variable."""
+        container = self.spec.container
+        part = "container" if container and name in container.environment else "execution"
+        return f"{part}.environment.{name}"
+
+    def is_default(self, path: str) -> bool:
+        """Whether nobody has given the value at a spec path: it is the default of the dialect's own system."""
+        origin = self._resolved.origin(path)
+        return origin.kind == "default" and bool(origin.key)
 
 
 Rule = Callable[[Finder], Iterator[Problem]]

@@ -31,7 +31,6 @@ _NOT_YET = {
     "optimizer.schedule": "other schedules",
     "optimizer.hold_steps": "a held learning rate",
     "optimizer.constant_steps": "a constant learning rate at the end",
-    "optimizer.decay_norms": "weight decay of norms",
     "objective.kind": "fine-tuning objectives",
     "data.weights": "weighted data",
     "data.tokenizer": "tokenizers beside bytes",
@@ -47,6 +46,8 @@ _LEFT_OUT = {
     "execution.compile_cache": "cache of compiled programs",
     "checkpoint.resume": "resuming",
 }
+# What is worth less where a dialect's own default asks for it: the training itself is the same without.
+_HARMLESS = ("checkpoint.enabled", "checkpoint.resume", "logging.tensorboard", "execution.compile_cache")
 
 
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
@@ -71,6 +72,8 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
             if first:
                 wanted.append((first, severity, what.format(given[first])))
     for path, severity, what in wanted:
+        if finder.is_default(path) and path in _HARMLESS:  # nobody asked for it, and the result is the same
+            severity = "warning" if severity == "error" else "info"
         yield finder.at(
             path, severity, "not-supported-yet", f"Seatrial's own trainer has no {what} yet",
             "turn it off for this run" if severity == "error" else "nothing to do: it is left out",

@@ -21,7 +21,7 @@ INITIAL_STD = 0.02  # as Llama and GPT-2
 
 @dataclass(frozen=True)
 class Declaration:
-    """`std` None: ones (a norm's scale). `decay`: whether weight decay applies (to matrices, never to norms)."""
+    """`std` None: ones (a norm's scale). `decay`: whether weight decay applies (to matrices)."""
 
     shape: tuple[int, ...]
     names: tuple[str, ...]

@@ -117,7 +117,8 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         rate = learning_rate(state["step"], spec.optimizer, spec.steps)
         updated = jax.tree.map(
             lambda d, place, p, g, m, v: update(
-                place, p, g * scale, m, v, step=state["step"], rate=rate, decay=d.decay
+                place, p, g * scale, m, v, step=state["step"], rate=rate,
+                decay=d.decay or spec.optimizer.decay_norms,
             ),
             declarations, places, state["params"], gradients, state["m"], state["v"],
         )  # fmt: skip
