@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,7 +98,7 @@ def same(a: Any, b: Any) -> bool:
 def settings(request: Request) -> Settings:
     """What a command and its overrides state. Raises InputError where it starts nothing of Megatron."""
     members = request.document.root.members
-    argv = [node for node in _items(members["argv"])]
+    argv = _items(members["argv"])
     words = [str(node.value) for node in argv]
     program = next((i for i, word in enumerate(words) if _is_program(word, words[i - 1] if i else "")), None)
     if program is None:
@@ -339,15 +339,15 @@ def _take_variables(
             found.entries[argument] = entries[variable]
 
 
+def is_handed_on(name: str) -> bool:
+    """Whether a variable is one that reaches the processes as it stands."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (
+        _SECRET.fullmatch(name) or name in _LAUNCHERS
+    )
+
+
 def _is_misspelt(name: str) -> bool:
     """Whether a variable that the script does not have looks like one that it has."""
     if _OTHERS.fullmatch(name) or _SECRET.fullmatch(name) or name in _LAUNCHERS:
         return False
     return name.upper() in VARIABLES or did_you_mean(name, list(VARIABLES)).startswith("did you mean")
-
-
-def defaults_of_paths() -> Iterator[tuple[str, str]]:
-    """(path of the spec, argument) for every default of Megatron."""
-    for name in DEFAULTS:
-        for path in ARGUMENTS[name].to.split(","):
-            yield path, name

@@ -1,0 +1,63 @@
+"""A Megatron-LM command, as torchrun starts it or as the variables of ROCm's Llama scripts → RunSpec, and back.
+
+The command is read, never run; Megatron's defaults hold for what it does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from seatrial.dialects import megatron_build, megatron_findings, megatron_write
+from seatrial.dialects.entries import Request
+from seatrial.dialects.keys import Key
+from seatrial.dialects.megatron_arguments import ARGUMENTS, DEFAULTS, LAUNCHER
+from seatrial.dialects.megatron_rest import REST
+from seatrial.dialects.megatron_script import VARIABLES
+from seatrial.dialects.megatron_settings import Settings, settings
+from seatrial.dialects.written import Written
+from seatrial.spec import Origin, Resolved, RunSpec
+
+NAME = megatron_build.NAME
+KEYS: Mapping[str, Key] = {**ARGUMENTS, **LAUNCHER, **VARIABLES, **REST}
+
+
+def read(request: Request) -> Resolved:
+    """The spec that a command describes. Raises InputError where it starts nothing of Megatron."""
+    stated = settings(request)
+    megatron_findings.before(stated)
+    spec = megatron_build.build(stated, request.document.file)
+    if spec is not None:
+        megatron_findings.after(stated, spec)
+        spec = None if stated.is_broken else spec
+    return Resolved(spec=spec, origins=_origins(stated), problems=tuple(stated.problems))
+
+
+def write(spec: RunSpec, style: Literal["arguments", "environment"] = "arguments") -> Written:
+    """The spec as a command: torchrun with pretrain_gpt.py's arguments, or the variables of one of ROCm's scripts."""
+    return megatron_write.write(spec, style, read)
+
+
+def _origins(s: Settings) -> dict[str, Origin]:
+    """Where each value came from: the command, the script, or Megatron's defaults; what is derived has a note."""
+    origins: dict[str, Origin] = {}
+    for name in DEFAULTS:
+        for path in ARGUMENTS[name].to.split(","):
+            origins[path] = Origin(kind="default", key=f"--{name}", note="Megatron-LM's default")
+    for name in s.values:
+        key = ARGUMENTS.get(name) or VARIABLES.get(name) or LAUNCHER.get(name.removeprefix("torchrun."))
+        entry = s.entries.get(name)
+        for path in key.to.split(",") if key and key.to else ():
+            if entry is not None:
+                origins[path] = entry.origin()
+            elif s.script:
+                origins[path] = Origin(kind="default", key=f"--{name}", note=f"as {s.script} has it")
+    if "model" in s.entries:
+        origins = {path: origin for path, origin in origins.items() if not path.startswith("model.")}
+        origins["model"] = s.entries["model"].origin()
+    if "topology.device" in s.entries:
+        origins["topology.device"] = s.entries["topology.device"].origin()
+    if s.script and "topology.devices_per_node" not in origins:
+        note = f"the script asks torch; {megatron_build.ASSUMED_DEVICES} are assumed"
+        origins["topology.devices_per_node"] = Origin(kind="default", note=note)
+    return origins
