@@ -18,6 +18,7 @@ from seatrial.spec import (
     Data,
     Distributed,
     Dropout,
+    Dtype,
     Evaluation,
     Execution,
     Initialization,
