@@ -112,12 +112,14 @@ def check(
     rehearse: Rehearse = False,
     output: FormatOption = Format.text,
 ) -> None:
-    """Find every problem of a configuration at once; touch nothing. Exit code 0, or 2 if there are errors."""
+    """Find every problem of a configuration or cluster file at once; touch nothing. Exit code 0, or 2 for errors."""
+    from seatrial.dialects import cluster_findings
     from seatrial.report.problems import render_json, render_text
 
     try:
         action = "rehearse" if rehearse else "run"
-        problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems
+        found = cluster_findings(config)
+        problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems if found is None else found
     except InputError as error:
         problems = error.problems
     typer.echo((render_json if output is Format.json else render_text)(problems))

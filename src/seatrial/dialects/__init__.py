@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import data_files, overrides, suggestions
+from seatrial.dialects import clusters, data_files, overrides, suggestions
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.written import Written
-from seatrial.errors import InputError
+from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved, RunSpec
 
@@ -135,6 +135,10 @@ def load(
     document, arguments = _document(path, arguments)
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
+    if dialect is None and clusters.is_cluster(document.root):
+        why = "this describes machines, not what is to be run on them"
+        fix = "name a training configuration; `seatrial check` takes this file by itself"
+        raise InputError.single("cluster-file", str(path), why, fix)
     if dialect is None:
         why = "its keys are those of no configuration that is known here"
         raise InputError.single("unknown-dialect", str(path), why, "start from an example: `seatrial init`")
@@ -148,6 +152,14 @@ def load(
     if action not in READS_DATA:
         return resolved
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved)))
+
+
+def cluster_findings(path: Path) -> tuple[Problem, ...] | None:
+    """What is to say of a file that describes machines; None of any other. Raises InputError where it is no text."""
+    if not path.is_file() or not clusters.is_cluster(source.read(path).root):
+        return None
+    user, home = _person()
+    return clusters.read_cluster(path, user=user, home=home)[1]
 
 
 def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[str]]:
