@@ -27,10 +27,11 @@ LETTERS = string.ascii_lowercase + string.digits + "_"
 
 @cache
 def keys_of(name: str) -> tuple[str, ...]:
-    """Every key that a dialect knows, by its path."""
+    """Every key and every section that a dialect knows, by its path."""
     dialect = next(dialect for dialect in dialects.DIALECTS if dialect.name == name)
-    paths = dialect.load().KEYS
-    return tuple(path for path in paths if "*" not in path and not OPEN & set(path.split(".")[:-1]))
+    paths = [path for path in dialect.load().KEYS if "*" not in path and not OPEN & set(path.split(".")[:-1])]
+    parts = [path.split(".") for path in paths]
+    return tuple(dict.fromkeys((*paths, *(".".join(names[:end]) for names in parts for end in range(1, len(names))))))
 
 
 def last(path: str) -> str:

@@ -129,10 +129,18 @@ def _pairs(word: str, bits: dict[str, int], *, grow: bool = False) -> tuple[int,
     return sum(bits.get(pair, 0) for pair in pairs), len(pairs)
 
 
+def _sections(paths: Iterable[str]) -> Iterator[str]:
+    """What stands above some paths."""
+    for path in paths:
+        while path := path.rpartition(".")[0]:
+            yield path
+
+
 class _Index:
-    """The known keys by their last names, by their whole paths, and by their names elsewhere."""
+    """The known keys and their sections by their last names, by their whole paths, and by their names elsewhere."""
 
     def __init__(self, known: tuple[str, ...]) -> None:
+        known = tuple(dict.fromkeys((*known, *_sections(known))))
         self.order = {path: place for place, path in enumerate(known)}
         self.names = _Vocabulary((_plain(_name(path)), path) for path in known)
         self.paths = _Vocabulary((_plain(path), path) for path in known if "." in path)

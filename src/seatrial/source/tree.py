@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.errors import InputError, Mark, Problem
@@ -81,12 +81,17 @@ class Places:
 
 @dataclass
 class _Open:
-    """A mapping or a list whose end has not come yet; in a mapping, `key` waits for its value."""
+    """A mapping or a list whose end has not come yet; in a mapping, `key` waits for its value.
+
+    `merged` are the members of the mappings that `<<` names, which one's own go before.
+    """
 
     value: dict[str, Node] | list[Node]
     mark: Mark
     anchor: str | None
     key: tuple[str, Mark] | None = None
+    is_merging: bool = False
+    merged: dict[str, Node] = field(default_factory=dict)
 
 
 class Builder:
@@ -110,6 +115,9 @@ class Builder:
             raise self.places.error(mark, "too-large", why, f"give it a name of at most {MAX_KEY}")
         self._open[-1].key = (self._character_text(key, mark), mark)
 
+    def merge_key(self, mark: Mark) -> None:
+        self._open[-1].key, self._open[-1].is_merging = ("<<", mark), True
+
     def scalar(self, value: Scalar, text: str, mark: Mark, anchor: str | None = None) -> None:
         if isinstance(value, str):
             self._character_text(value, mark)
@@ -121,7 +129,8 @@ class Builder:
 
     def end(self) -> None:
         ended = self._open.pop()
-        self._add(Node(value=ended.value, mark=ended.mark), ended.anchor)
+        value = ended.merged | ended.value if ended.merged and isinstance(ended.value, dict) else ended.value
+        self._add(Node(value=value, mark=ended.mark), ended.anchor)
 
     def alias(self, name: str, mark: Mark) -> None:
         if name not in self._anchors:
@@ -149,6 +158,15 @@ class Builder:
             return
         assert parent.key is not None  # the readers give a key before every value of a mapping
         (key, key_mark), parent.key = parent.key, None
+        if parent.is_merging:
+            parent.is_merging = False
+            members: dict[str, Node] = {}
+            for mapping in node.value if isinstance(node.value, list) else [node]:
+                if not isinstance(mapping.value, dict):
+                    raise self.places.error(node.mark, "bad-yaml", "<< merges mappings only", "name one, as <<: *name")
+                members = mapping.value | members
+            parent.merged |= members
+            return
         if key in parent.value:
             self.problems.append(self._duplicate(key, key_mark, parent.value[key].key_mark))
         parent.value[key] = replace(node, key_mark=key_mark)

@@ -58,9 +58,10 @@ def read_yaml(text: str, builder: Builder) -> None:
             elif isinstance(event, yaml.CollectionEndEvent):
                 builder.end()
             elif isinstance(event, yaml.ScalarEvent) and builder.expects_key:
-                if event.value == "<<" and event.implicit[0]:
-                    raise places.error(mark, "bad-yaml", "YAML 1.2 has no merge key (<<)", "write the keys out")
-                builder.key(event.value, mark)
+                if event.value == "<<" and event.implicit[0]:  # of YAML 1.1, and of whatever else reads these files
+                    builder.merge_key(mark)
+                else:
+                    builder.key(event.value, mark)
             elif isinstance(event, yaml.NodeEvent) and builder.expects_key:
                 why, fix = "a key must be a word or a string", "write a plain key"
                 if text[event.start_mark.index - 1 :].startswith("{{"):
