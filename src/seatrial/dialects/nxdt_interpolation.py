@@ -21,6 +21,7 @@ from seatrial.source import Node
 
 MAX_CHAIN = 32  # references to references, and expressions inside expressions
 MAX_TEXT = 4096  # characters of a text that is put together
+MAX_STEPS = 10_000  # values that are worked out, each once, or again where it could not be had
 MAX_SUGGESTIONS = 10
 MAX_COPIES = 10_000  # items of lists that are referred to, all references together
 
@@ -54,6 +55,7 @@ class Interpolation:
         self._environment = environment
         self._known: dict[Path, Any] = {}
         self._active: list[Path] = []
+        self._steps = 0
         self._copies = 0
         self._unknown = 0
 
@@ -83,6 +85,10 @@ class Interpolation:
             steps = " → ".join(".".join(step) for step in (*circle, path))
             why = f"the interpolation leads back to itself: {_short(steps)}"
             raise _Wrong("interpolation-cycle", why, "give one of these keys a value", min(circle))
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            why = "the interpolations of this file lead to each other too often"
+            raise _Wrong("interpolation-too-deep", why, "write the value itself")
         if len(self._active) >= MAX_CHAIN:
             why = f"more than {MAX_CHAIN} interpolations lead to each other"
             raise _Wrong("interpolation-too-deep", why, "write the value itself")
