@@ -8,11 +8,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seatrial.check.bars import contradicting_bars, impossible_bars, repeated_bars
-from seatrial.check.environment import known_flags, repeated_variables, variable_names
+from seatrial.check.bars import contradicting_bars, impossible_bars, repeated_bars, weak_bars
+from seatrial.check.data import data_fits_the_objective, data_is_there, evaluations_have_data, sequences_fit_the_model
+from seatrial.check.environment import (
+    devices_are_visible,
+    flags_stand_in_one_place,
+    known_flags,
+    repeated_variables,
+    variable_names,
+)
 from seatrial.check.finder import Finder, Rule
-from seatrial.check.mesh import batch_divides, data_is_there, devices_used, split_dimensions, warmup_ends
-from seatrial.check.model import architecture, contradiction, heads
+from seatrial.check.memory import memory_fits, memory_fraction
+from seatrial.check.mesh import batch_divides, devices_used, pipeline_is_even, split_dimensions
+from seatrial.check.model import architecture, contradiction, heads, rotary_base
+from seatrial.check.network import cards_are_named, cards_are_of_their_kind, coordinator_is_reachable, gid_index
+from seatrial.check.precision import device_has_the_format, names_say_the_precision, updates_are_kept
+from seatrial.check.schedule import (
+    enough_steps_to_judge,
+    intervals_are_reached,
+    optimizer_is_stable,
+    schedule_has_room,
+    warmup_ends,
+)
+from seatrial.check.settings import container_can_work, settings_have_an_effect
 from seatrial.check.trainer import not_supported_yet
 from seatrial.spec import Resolved
 
@@ -28,25 +46,57 @@ def lint(resolved: Resolved, *, action: str) -> Resolved:
     if resolved.spec is None:
         return resolved
     finder = Finder(resolved, resolved.spec, action)
-    found = [problem for _, rule in RULES for problem in rule(finder)]
+    said = {(problem.code, problem.path) for problem in resolved.problems}  # a dialect knows its users' words better
+    found = [problem for _, rule in RULES for problem in rule(finder) if (problem.code, problem.path) not in said]
     return replace(resolved, problems=(*resolved.problems, *found))
 
 
 __all__ = ["REMAT", "RULES", "contradiction", "lint"]
 
 RULES: tuple[tuple[str, Rule], ...] = (
+    # the model
     ("the model's numbers are those of its name", architecture),
     ("query heads share key/value heads evenly", heads),
+    ("rotary positions are those of the model", rotary_base),
+    # mesh and batch
     ("the mesh uses every device once", devices_used),
     ("the global batch divides into micro batches", batch_divides),
     ("what a mesh axis splits is a multiple of it", split_dimensions),
+    ("the stages of a pipeline are even and busy", pipeline_is_even),
+    ("the memory of each device suffices", memory_fits),
+    # number formats
+    ("names say which number format runs", names_say_the_precision),
+    ("the device has the number format", device_has_the_format),
+    ("weights are stored finely enough for their updates", updates_are_kept),
+    # steps
     ("the warm-up ends before the run does", warmup_ends),
+    ("the schedule has room for a decay", schedule_has_room),
+    ("the optimizer's numbers are stable", optimizer_is_stable),
+    ("what happens every so many steps does happen", intervals_are_reached),
+    # data
     ("there is data of the kind asked for", data_is_there),
+    ("the objective can learn from the data", data_fits_the_objective),
+    ("sequences fit the model", sequences_fit_the_model),
+    ("where evaluation is asked for, there is data for it", evaluations_have_data),
+    # bars
     ("no bar is above the device's peak", impossible_bars),
+    ("no bar is so weak that anything passes", weak_bars),
     ("no metric has two bars", repeated_bars),
     ("bars that measure the same thing agree", contradicting_bars),
+    ("a run with bars has enough steps to be judged", enough_steps_to_judge),
+    # network, container, variables and flags
+    ("all nodes can reach the coordinator", coordinator_is_reachable),
+    ("network cards and interfaces are named together", cards_are_named),
+    ("network cards are of the kind that is named", cards_are_of_their_kind),
+    ("the GID index is one of RoCE v2", gid_index),
+    ("the container can work", container_can_work),
     ("variables repeat what the settings say", repeated_variables),
     ("variables have the names of variables", variable_names),
+    ("as many devices are visible as are used", devices_are_visible),
+    ("JAX's share of a device's memory is one", memory_fraction),
+    ("XLA flags stand in one place", flags_stand_in_one_place),
     ("the installed jaxlib knows the XLA flags", known_flags),
+    # what is set in vain, and what the trainer cannot do yet
+    ("settings have an effect", settings_have_an_effect),
     ("the trainer can do what is asked for", not_supported_yet),
 )

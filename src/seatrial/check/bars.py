@@ -1,52 +1,100 @@
-"""Bars: they can be reached, and do not contradict each other."""
+"""Bars: they can be reached, mean something, and do not contradict each other."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import combinations
 
 from seatrial import flops, hardware
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
-from seatrial.spec import RunSpec
+from seatrial.estimate import UTILIZATION
+from seatrial.hardware import TERA
+from seatrial.spec import METRICS, Expectation, RunSpec
 
 # Two bars of one file agree if they are no further apart than this: published pairs are rounded, and mix conventions.
 AGREEMENT = 0.10
+WEAK = 0.05  # of the peak: what tuned runs reach is tenfold
+MOST_TOLERANCE = 0.5
+
+_SPEEDS = ("tflops_per_second_per_device", "tokens_per_second_per_device", "step_seconds", "mfu")
+
+
+def _peak(spec: RunSpec) -> tuple[hardware.Device, float, str] | None:
+    """The device, its peak in TFLOP/s for the run's formats, and the format."""
+    device = hardware.find(spec.topology.device)
+    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
+    return (device, peak[0] / TERA, peak[1]) if device and peak else None
+
+
+def _tflops(spec: RunSpec, bar: Expectation) -> dict[str, float]:
+    """TFLOP/s per device that a bar on speed means, by convention; nothing for another bar."""
+    peak = _peak(spec)
+    each = {name: flops.flops_per_token(spec.model, spec.batch.sequence_length, name) for name in flops.CONVENTIONS}
+    if bar.metric == "tflops_per_second_per_device":
+        return dict.fromkeys(each, bar.value)
+    if bar.metric == "mfu":
+        return dict.fromkeys(each, bar.value * peak[1]) if peak else {}
+    if bar.metric == "tokens_per_second_per_device":
+        return {name: bar.value * count / TERA for name, count in each.items()}
+    if bar.metric == "step_seconds":
+        return {name: _tokens_per_second(spec, bar.value) * count / TERA for name, count in each.items()}
+    return {}
+
+
+def _tokens_per_second(spec: RunSpec, step_seconds: float) -> float:
+    return spec.tokens_per_step / spec.topology.num_devices / step_seconds
+
+
+def _shown(bar: Expectation) -> str:
+    return f"an MFU of {bar.value:.0%}" if bar.metric == "mfu" else f"{bar.value:g} {METRICS[bar.metric].unit}"
+
+
+def _meaning(bar: Expectation, tflops: float) -> str:
+    """What a bar means in TFLOP/s, where it is given in something else."""
+    return "" if bar.metric.startswith("tflops") else f"{_shown(bar)} mean {tflops:.0f} TFLOP/s, and "
 
 
 def impossible_bars(finder: Finder) -> Iterator[Problem]:
     """No bar lies above what the device can do at its peak."""
-    spec = finder.spec
-    device = hardware.find(spec.topology.device)
-    peak = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device else None
-    for bar in spec.expectations:
+    peak = _peak(finder.spec)
+    for bar in finder.spec.expectations:
+        path = f"expectations.{bar.metric}"
+        asked = min(_tflops(finder.spec, bar).values(), default=0.0)
         if bar.metric in ("mfu", "memory_fraction") and bar.value > 1:
             why = f"{bar.value:g} is above 1, and this is a fraction"
-            yield finder.at(f"expectations.{bar.metric}", "warning", "impossible-expectation", why, "use a fraction")
-        if device is None or peak is None:
-            continue
-        asked = _tflops(spec, bar.metric, bar.value)
-        if asked > peak[0] / hardware.TERA:
-            means = "" if bar.metric.startswith("tflops") else f"{bar.value:g} tokens/s mean {asked:.0f} TFLOP/s, and "
+            yield finder.at(path, "warning", "impossible-expectation", why, "use a fraction")
+        elif peak and asked > peak[1]:
+            device, most, number_format = peak
+            is_floor = METRICS[bar.metric].better == "higher"
+            limit = bar.value * most / asked if is_floor else bar.value * asked / most
             yield finder.at(
-                f"expectations.{bar.metric}", "warning", "impossible-expectation",
-                f"{means}{device.name} reaches {peak[0] / hardware.TERA:g} TFLOP/s in {peak[1]} at its peak "
+                path, "warning", "impossible-expectation",
+                f"{_meaning(bar, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its peak "
                 f"({device.source}): no run can pass",
-                f"expect less than {peak[0] / hardware.TERA / asked * bar.value:.0f}",
+                f"expect {'less' if is_floor else 'more'} than {limit:.{0 if is_floor else 2}f}",
             )  # fmt: skip
 
 
-def _tflops(spec: RunSpec, metric: str, value: float) -> float:
-    """The least TFLOP/s per device that a bar means, by any convention; 0 for a bar on something else."""
-    if metric == "tflops_per_second_per_device":
-        return value
-    if metric == "tokens_per_second_per_device":
-        return value * min(_flops_per_token(spec).values()) / hardware.TERA
-    return 0.0
-
-
-def _flops_per_token(spec: RunSpec) -> dict[str, float]:
-    return {name: flops.flops_per_token(spec.model, spec.batch.sequence_length, name) for name in flops.CONVENTIONS}
+def weak_bars(finder: Finder) -> Iterator[Problem]:
+    """No bar is so low, or so tolerant, that a broken run would pass."""
+    peak = _peak(finder.spec)
+    for index, bar in enumerate(finder.spec.expectations):
+        asked = max(_tflops(finder.spec, bar).values(), default=math.inf)
+        if peak and asked < WEAK * peak[1]:
+            device, most, number_format = peak
+            low, high = UTILIZATION.get(number_format, UTILIZATION["bfloat16"])
+            yield finder.at(
+                f"expectations.{bar.metric}", "warning", "weak-expectation",
+                f"{_meaning(bar, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its peak: a run "
+                f"at {asked / most:.1%} of it would pass, where tuned ones reach {low:.0%} to {high:.0%}",
+                "correct the number or its unit",
+            )  # fmt: skip
+        if bar.tolerance is not None and bar.tolerance >= MOST_TOLERANCE:
+            why = f"a tolerance of {bar.tolerance:.0%} lets nearly every run pass"
+            path = f"expectations.{index}.tolerance"
+            yield finder.at(path, "warning", "weak-expectation", why, "use 0.05 or 0.1, for example")
 
 
 def repeated_bars(finder: Finder) -> Iterator[Problem]:
@@ -60,20 +108,42 @@ def repeated_bars(finder: Finder) -> Iterator[Problem]:
 
 
 def contradicting_bars(finder: Finder) -> Iterator[Problem]:
-    """TFLOP/s and tokens/s are one measurement: their ratio is the model's FLOPs per token."""
-    bars = {bar.metric: bar.value for bar in finder.spec.expectations}
-    tflops, tokens = bars.get("tflops_per_second_per_device"), bars.get("tokens_per_second_per_device")
-    if tflops is None or tokens is None:
-        return
-    means = {name: tokens * each / hardware.TERA for name, each in _flops_per_token(finder.spec).items()}
-    if any(abs(math.log(tflops / value)) <= math.log1p(AGREEMENT) for value in means.values()):
-        return
+    """Bars on TFLOP/s, tokens/s, step time and MFU measure one thing: the work per token and step ties them."""
+    spec = finder.spec
+    bars = sorted((bar for bar in spec.expectations if bar.metric in _SPEEDS), key=lambda b: _SPEEDS.index(b.metric))
+    spoken_of: set[str] = set()
+    for one, other in combinations(bars, 2):
+        mean, means = _tflops(spec, one), _tflops(spec, other)
+        if one.metric == other.metric or {one.metric, other.metric} & spoken_of or not (mean and means):
+            continue
+        if any(abs(math.log(mean[name] / means[name])) <= math.log1p(AGREEMENT) for name in mean):
+            continue
+        spoken_of |= {one.metric, other.metric}
+        why = _contradiction(spec, one, other, means)
+        yield finder.at(
+            f"expectations.{other.metric}", "warning", "contradicting-expectations", why, "correct one of the two"
+        )
+
+
+def _contradiction(spec: RunSpec, one: Expectation, other: Expectation, means: dict[str, float]) -> str:
+    batch, devices = spec.batch, spec.topology.num_devices
+    if (one.metric, other.metric) == ("tokens_per_second_per_device", "step_seconds"):
+        return (
+            f"{batch.global_batch_size} × {batch.sequence_length} tokens a step on {devices} devices take "
+            f"{spec.tokens_per_step / devices / one.value:.5g} s at {one.value:g} tokens/s each, but {other.value:g} s "
+            f"are asked for, which take {_tokens_per_second(spec, other.value):.0f} tokens/s"
+        )
+    if other.metric == "mfu":
+        return f"{_shown(other)} means {max(means.values()):.0f} TFLOP/s, but {_shown(one)} are expected"
     listed = ", ".join(f"{value:.0f} ({name})" for name, value in means.items())
-    wanted = ", ".join(f"{tokens * tflops / value:.0f} ({name})" for name, value in means.items())
-    model, length = finder.spec.model.name, finder.spec.batch.sequence_length
-    yield finder.at(
-        "expectations.tokens_per_second_per_device", "warning", "contradicting-expectations",
-        f"{tokens:g} tokens/s of {model} at {length} tokens mean {listed} TFLOP/s by the published conventions, but "
-        f"{tflops:g} TFLOP/s are expected, which would take {wanted} tokens/s",
-        "correct one of the two",
-    )  # fmt: skip
+    shares = {name: one.value / value for name, value in means.items()}
+    better = METRICS[other.metric].better == "higher"
+    unit = METRICS[other.metric].unit
+    wanted = ", ".join(
+        f"{other.value * share if better else other.value / share:.{0 if better else 1}f} ({name})"
+        for name, share in shares.items()
+    )
+    return (
+        f"{_shown(other)} of {spec.model.name} at {batch.sequence_length} tokens mean {listed} TFLOP/s by the "
+        f"published conventions, but {one.value:g} TFLOP/s are expected, which would take {wanted} {unit}"
+    )

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from seatrial import xla_flags
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
+from seatrial.spec import RunSpec
 
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _REPEATED = {
     "NNODES": "topology.num_nodes",
     "JAX_COORDINATOR_IP": "distributed.coordinator_host",
     "JAX_COORDINATOR_PORT": "distributed.coordinator_port",
 }
+
+
+def exported(spec: RunSpec, part: str = "") -> Mapping[str, str]:
+    """The variables that every process is given; those of one `part`, "execution" or "container", alone."""
+    parts = {
+        "execution": spec.execution.environment,
+        "container": spec.container.environment if spec.container else {},
+    }
+    return parts[part] if part else {**parts["execution"], **parts["container"]}
 
 
 def repeated_variables(finder: Finder) -> Iterator[Problem]:
@@ -24,10 +35,8 @@ def repeated_variables(finder: Finder) -> Iterator[Problem]:
         "JAX_COORDINATOR_IP": spec.distributed.coordinator_host,
         "JAX_COORDINATOR_PORT": spec.distributed.coordinator_port,
     }
-    for path, environment in (
-        ("container.environment", spec.container.environment if spec.container else {}),
-        ("execution.environment", spec.execution.environment),
-    ):
+    for part in ("container", "execution"):
+        environment, path = exported(spec, part), f"{part}.environment"
         for name, setting in settings.items():
             if name in environment and setting is not None and environment[name] != str(setting):
                 decides = _REPEATED[name]
@@ -41,11 +50,8 @@ def repeated_variables(finder: Finder) -> Iterator[Problem]:
 
 def variable_names(finder: Finder) -> Iterator[Problem]:
     """What is exported has a name that a shell takes."""
-    container = finder.spec.container
-    parts = {
-        "execution": finder.spec.execution.environment, "container": container.environment if container else {},
-    }  # fmt: skip
-    for part, variables in parts.items():
+    for part in ("execution", "container"):
+        variables = exported(finder.spec, part)
         for name in variables:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 why = f"{name!r} is no name of an environment variable"
@@ -53,7 +59,31 @@ def variable_names(finder: Finder) -> Iterator[Problem]:
                 yield finder.at(f"{part}.environment.{name}", "error", "bad-variable-name", why, fix)
 
 
+def devices_are_visible(finder: Finder) -> Iterator[Problem]:
+    """A variable that hides devices leaves as many as a node is to use."""
+    each = finder.spec.topology.devices_per_node
+    for name in VISIBLE:
+        text = exported(finder.spec).get(name)
+        shown = [device for device in (text or "").split(",") if device.strip()]
+        if text is not None and text != "all" and len(shown) != each:
+            yield finder.at(
+                finder.variable(name), "warning", "environment-contradicts-config",
+                f"it shows {len(shown)} devices to a process, but a node is to use {each}",
+                "remove it: each process is given its devices",
+            )  # fmt: skip
+
+
+def flags_stand_in_one_place(finder: Finder) -> Iterator[Problem]:
+    """XLA's flags are not given as a variable beside those that are given by name."""
+    spec = finder.spec
+    if "XLA_FLAGS" in exported(spec) and spec.execution.xla_flags:
+        path = finder.variable("XLA_FLAGS")
+        why = "it would replace, or be replaced by, the flags that are given by name"
+        yield finder.at(path, "warning", "environment-contradicts-config", why, "put them all in one place")
+
+
 def known_flags(finder: Finder) -> Iterator[Problem]:
+    """The installed jaxlib knows the XLA flags."""
     flags = finder.spec.execution.xla_flags
     verdicts = xla_flags.probe(flags) if flags else {}
     if verdicts is None:

@@ -28,6 +28,10 @@ class Finder:
         """How severe it is that the run itself could not work: a plan, a rehearsal and a verdict are possible still."""
         return "error" if self.action in ("run", "train") else "warning"
 
+    def is_given(self, path: str) -> bool:
+        """Whether the user wrote the value at a spec path, or what it is made of."""
+        return self._resolved.origin(path).kind != "default"
+
     def is_assumed(self, path: str) -> bool:
         """Whether the value at a spec path stands in for one that the user has still to give."""
         origin = self._resolved.origin(path)
@@ -49,7 +53,8 @@ class Finder:
 
     def is_switched_on(self, path: str, value: object) -> bool:
         """Whether the user has asked for something there, other than by writing what holds anyway."""
-        return not self.is_default(path) and value not in (False, None, 0, 1, "", ())
+        idle = value in (None, "", ()) or value is False or (value in (0, 1) and value is not True)
+        return self.is_given(path) and not idle
 
     def variable(self, name: str) -> str:
         """The spec path of an exported variable."""

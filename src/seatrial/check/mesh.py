@@ -8,6 +8,8 @@ from seatrial.check.finder import Finder
 from seatrial.errors import Problem
 from seatrial.spec import MeshShape, RunSpec
 
+MOST_WAITING = 0.5  # of the time that a pipeline computes
+
 
 def _fits(shape: MeshShape, devices: int) -> bool:
     resolved = shape.resolve(devices)
@@ -66,39 +68,58 @@ def split_dimensions(finder: Finder) -> Iterator[Problem]:
     spec = finder.spec
     if not mesh_is_sound(spec):
         return
-    model, mesh = spec.model, spec.mesh
+    model, mesh, tensor = spec.model, spec.mesh, spec.mesh["tensor"]
     embed = mesh["fsdp"] * (mesh["data"] if spec.parallelism.zero1 else 1)
-    tokens = mesh["tensor"] if spec.parallelism.sequence_parallel else 1
+    # A causal mask gives the ends of a sequence unequal work, so each device takes a part from both.
+    context = 2 * mesh["context"] if mesh["context"] > 1 else 1
+    tokens = context * (tensor if spec.parallelism.sequence_parallel else 1)
+    over = [f"2 × context {mesh['context']}"] if context > 1 else []
+    over += [f"tensor {tensor} (sequence parallelism)"] if tokens > context else []
+    padded = -(-model.vocab_size // (model.vocab_multiple * tensor)) * model.vocab_multiple * tensor
     for path, size, axes, parts in (
-        ("model.num_heads", model.num_heads, "tensor", mesh["tensor"]),
-        ("model.num_kv_heads", model.num_kv_heads, "tensor", mesh["tensor"]),
-        ("model.ffn_dim", model.ffn_dim, "tensor", mesh["tensor"]),
-        ("model.vocab_size", model.vocab_size, "tensor", mesh["tensor"]),
-        ("model.hidden_dim", model.hidden_dim, "fsdp × data" if spec.parallelism.zero1 else "fsdp", embed),
-        ("batch.sequence_length", spec.batch.sequence_length, "tensor (sequence parallelism)", tokens),
+        ("model.num_heads", model.num_heads, f"tensor = {tensor}", tensor),
+        ("model.num_kv_heads", model.num_kv_heads, f"tensor = {tensor}", tensor),
+        ("model.ffn_dim", model.ffn_dim, f"tensor = {tensor}", tensor),
+        ("model.vocab_size", padded if model.vocab_multiple > 1 else model.vocab_size, f"tensor = {tensor}", tensor),
+        (
+            "model.hidden_dim",
+            model.hidden_dim,
+            f"fsdp × data = {embed}" if spec.parallelism.zero1 else f"fsdp = {embed}",
+            embed,
+        ),
+        ("batch.sequence_length", spec.batch.sequence_length, f"{' × '.join(over)} = {tokens}", tokens),
     ):
         if size % parts:
-            why = f"{path.rpartition('.')[2]} {size} cannot be split evenly over {axes} = {parts}"
-            yield finder.at(path, "error", "not-divisible", why, f"use a multiple of {parts}, or a smaller axis")
+            why = f"{path.rpartition('.')[2]} {size} cannot be split evenly over {axes}"
+            fix = f"use a multiple of {parts}, or a smaller axis"
+            if path == "model.vocab_size":
+                fix += "; or pad the tables (model.vocab_multiple), as Megatron-LM does to a multiple of 128 × tensor"
+            yield finder.at(path, "error", "not-divisible", why, fix)  # fmt: skip
 
 
-def warmup_ends(finder: Finder) -> Iterator[Problem]:
+def pipeline_is_even(finder: Finder) -> Iterator[Problem]:
+    """Every stage of a pipeline has as many layers, and work to wait less than it computes."""
     spec = finder.spec
-    if spec.optimizer.warmup_steps >= spec.steps > 1:
+    if not mesh_is_sound(spec) or spec.mesh["pipeline"] == 1:
+        return
+    stages, virtual, layers = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.model.num_layers
+    where = "parallelism.within_node.pipeline"
+    if spec.parallelism.within_node.pipeline == 1:
+        where = "parallelism.across_nodes.pipeline"
+    if layers % (stages * virtual):
+        parts = f"{stages} stages" + (f" × {virtual} virtual ones" if virtual > 1 else "")
+        why = f"{layers} layers cannot be split evenly over {parts}"
+        yield finder.at(where, "error", "not-divisible", why, f"use a divisor of {layers} in all")
+    passes = spec.accumulation_steps
+    if virtual > 1 and passes % stages:
+        why = f"interleaved stages take micro-batches in groups of {stages}, and a step has {passes}"
+        fix = f"make global ÷ (micro × replicas) a multiple of {stages}"
+        yield finder.at("parallelism.virtual_pipeline", "warning", "not-divisible", why, fix)
+    waiting = (stages - 1) / (passes * virtual)
+    if waiting >= MOST_WAITING:
+        share = waiting / (1 + waiting)
         yield finder.at(
-            "optimizer.warmup_steps", "warning", "endless-warm-up",
-            f"the learning rate is still rising when the run ends after {spec.steps} steps",
-            "warm up for fewer steps, or train for more",
+            where, "warning", "idle-pipeline",
+            f"{stages} stages share {passes} micro-batch{'es' if passes > 1 else ''} a step: {share:.0%} of the time "
+            "they wait for each other", f"use {4 * stages} micro-batches or more, or fewer stages",
         )  # fmt: skip
-
-
-def data_is_there(finder: Finder) -> Iterator[Problem]:
-    data, model = finder.spec.data, finder.spec.model
-    if data.kind == "text" and not data.paths:
-        yield finder.at("data.paths", "error", "missing-key", "text is asked for, but no files", "add data.paths")
-    if data.kind == "synthetic" and data.paths:
-        why = "synthetic data reads no files"
-        yield finder.at("data.paths", "warning", "no-effect", why, 'set data.kind to "text", or remove the paths')
-    if data.kind == "text" and model.vocab_size < 256:
-        why = f"the byte tokenizer makes 256 tokens, and the model has {model.vocab_size}"
-        yield finder.at("model.vocab_size", "error", "vocabulary-too-small", why, "use 256 or more")

@@ -9,6 +9,9 @@ from typing import Any
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
 from seatrial.presets import MODELS, same_architecture
+from seatrial.spec import ModelSpec
+
+ROTARY = ("rope_theta", "rope_scaling")
 
 
 def contradiction(name: str, stated: Mapping[str, tuple[str, Any]]) -> str | None:
@@ -16,7 +19,11 @@ def contradiction(name: str, stated: Mapping[str, tuple[str, Any]]) -> str | Non
     preset = MODELS.get(name)
     if preset is None:
         return None
-    differing = {key: (field, value) for key, (field, value) in stated.items() if getattr(preset, field) != value}
+    differing = {
+        key: (field, value)
+        for key, (field, value) in stated.items()
+        if field not in ROTARY and getattr(preset, field) != value
+    }
     if not differing:
         return None
     owner = same_architecture(replace(preset, **dict(differing.values())))
@@ -26,18 +33,54 @@ def contradiction(name: str, stated: Mapping[str, tuple[str, Any]]) -> str | Non
 
 
 def architecture(finder: Finder) -> Iterator[Problem]:
+    """The model's numbers are those of its name."""
     model = finder.spec.model
     stated = {finder.key(f"model.{f}"): (f, value) for f, value in vars(model).items() if f != "name"}
     why = contradiction(model.name, stated)
     if why:
-        first = next(f for f, value in stated.values() if value != getattr(MODELS[model.name], f))
+        preset = MODELS[model.name]
+        first = next(f for f, value in stated.values() if f not in ROTARY and value != getattr(preset, f))
         yield finder.at(
             f"model.{first}", "warning", "architecture-contradicts-name", f"{why}; the numbers decide",
             "give the model another name, or the numbers of this one",
         )  # fmt: skip
 
 
+def rotary_base(finder: Finder) -> Iterator[Problem]:
+    """Rotary positions turn as fast as those that the model's weights were trained with."""
+    model = finder.spec.model
+    owners = [MODELS[model.name]] if model.name in MODELS else [p for p in MODELS.values() if _alike(p, model)]
+    if not owners or model.positions != "rope" or any(_rotary(owner) == _rotary(model) for owner in owners):
+        return
+    owner = owners[0]
+    if model.rope_theta != owner.rope_theta:
+        if model.name not in MODELS and finder.is_given("model.rope_theta"):
+            return  # a model of one's own, and one's own choice
+        yield finder.at(
+            "model.rope_theta", "warning", "rotary-base",
+            f"positions turn with a base of {model.rope_theta:g}, and {owner.name} was trained with "
+            f"{owner.rope_theta:g}: the speed is the same, but its weights would not work, and losses do not compare",
+            f"give {owner.rope_theta:g}",
+        )  # fmt: skip
+    elif model.name in MODELS:
+        what = "are not scaled as" if model.rope_scaling is None else "are scaled otherwise than"
+        why = f"its frequencies {what} those of {owner.name}: losses differ, the speed does not"
+        yield finder.at("model.rope_scaling", "info", "rotary-base", why, "nothing to do, if only the speed matters")
+
+
+def _rotary(model: ModelSpec) -> tuple[Any, ...]:
+    return tuple(getattr(model, field) for field in ROTARY)
+
+
+def _alike(preset: ModelSpec, model: ModelSpec) -> bool:
+    """Whether a model is a preset in all but its name, its positions and the padding of its vocabulary."""
+    near = 0 <= model.vocab_size - preset.vocab_size <= 0.02 * preset.vocab_size
+    shape = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "tied_embeddings")
+    return near and all(getattr(preset, field) == getattr(model, field) for field in shape)
+
+
 def heads(finder: Finder) -> Iterator[Problem]:
+    """Query heads share key/value heads evenly, and a head's dimensions come in pairs."""
     model = finder.spec.model
     if model.num_heads % model.num_kv_heads:
         yield finder.at(

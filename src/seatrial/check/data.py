@@ -1,0 +1,72 @@
+"""Data: it is there, of the kind that the objective learns from, and in a form that fits the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seatrial.check.finder import Finder
+from seatrial.errors import Problem
+
+FROM_FILES = ("text", "megatron", "arrow", "records")
+
+
+def data_is_there(finder: Finder) -> Iterator[Problem]:
+    """There is data of the kind that is asked for."""
+    data, model = finder.spec.data, finder.spec.model
+    if data.kind in FROM_FILES and not data.paths:
+        why = f"{data.kind} is asked for, but no files"
+        yield finder.at("data.paths", "error", "missing-key", why, f"add {finder.name('data.paths')}")
+    if data.kind == "synthetic" and data.paths:
+        why = "synthetic data reads no files"
+        yield finder.at("data.paths", "warning", "no-effect", why, 'set data.kind to "text", or remove the paths')
+    if data.kind == "text" and data.tokenizer == "byte" and model.vocab_size < 256:
+        why = f"the byte tokenizer makes 256 tokens, and the model has {model.vocab_size}"
+        yield finder.at("model.vocab_size", "error", "vocabulary-too-small", why, "use 256 or more")
+    if data.weights and len(data.weights) != len(data.paths):
+        why = f"{len(data.weights)} weights for {len(data.paths)} paths"
+        yield finder.at("data.weights", "error", "contradiction", why, "give one weight a path, or none at all")
+
+
+def data_fits_the_objective(finder: Finder) -> Iterator[Problem]:
+    """An objective has data that it can learn from."""
+    spec = finder.spec
+    kind, objective = spec.data.kind, spec.objective
+    if objective.kind != "pretraining" and kind in ("synthetic", "megatron"):
+        why = f"{objective.kind} learns from prompts and answers, and {kind} data has none"
+        yield finder.at("data.kind", "error", "contradiction", why, "give records, or an objective of pretraining")
+    if objective.kind in ("dpo", "orpo") and spec.data.packing:
+        why = f"{objective.kind} compares the two answers of an example, which packing would mix with others"
+        yield finder.at("data.packing", "error", "contradiction", why, "turn packing off")
+    longest = objective.max_prompt_length
+    if longest is not None and longest >= spec.batch.sequence_length:
+        why = f"prompts of {longest} tokens leave no room for an answer in {spec.batch.sequence_length}"
+        yield finder.at("objective.max_prompt_length", "warning", "sequence-length", why, "use half of it, for example")
+
+
+def sequences_fit_the_model(finder: Finder) -> Iterator[Problem]:
+    """A model with learned positions has one for every token of a sequence."""
+    model, length = finder.spec.model, finder.spec.batch.sequence_length
+    if model.positions == "learned" and model.max_positions is not None and length > model.max_positions:
+        why = f"a sequence has {length} tokens, and the model has only {model.max_positions} learned positions"
+        yield finder.at("batch.sequence_length", "error", "sequence-length", why, "shorten it, or add positions")
+
+
+def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
+    """Where a validation loss is asked for, there is data for it."""
+    evaluation, data = finder.spec.evaluation, finder.spec.data
+    path = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
+    asked = evaluation.interval_steps or evaluation.interval_fraction
+    if asked and data.kind in FROM_FILES and not (data.validation_paths or data.split):
+        why = "the loss is to be measured on validation data, and there is none: neither files nor a share of the data"
+        yield finder.at(path, "warning", "missing-data", why, "give validation data, or no interval")
+    if data.split and not _shares(data.split):
+        why = f"{data.split!r} is not three shares, of training, validation and test"
+        yield finder.at("data.split", "error", "bad-value", why, "write them as 980,10,10")
+
+
+def _shares(text: str) -> bool:
+    try:
+        shares = [float(part) for part in text.replace("/", ",").split(",")]
+    except ValueError:
+        return False
+    return 1 <= len(shares) <= 3 and min(shares) >= 0 and sum(shares) > 0

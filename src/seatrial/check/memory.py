@@ -1,0 +1,66 @@
+"""Memory: what the run needs of each device is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seatrial import estimate, hardware
+from seatrial.check.environment import exported
+from seatrial.check.finder import Finder
+from seatrial.check.mesh import mesh_is_sound
+from seatrial.errors import Problem
+
+FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share that JAX takes at its start; 0.75 unless it is set
+
+
+def memory_fits(finder: Finder) -> Iterator[Problem]:
+    """What the run needs of each device's memory is there; an error only where its state alone does not fit."""
+    spec = finder.spec
+    device = hardware.find(spec.topology.device)
+    if device is None or finder.action == "judge" or not mesh_is_sound(spec):
+        return
+    need = estimate.memory(spec)
+    share = _share(exported(spec).get(FRACTION))
+    there, found = device.memory_bytes * share, f"{device.name} has {_gib(device.memory_bytes)}"
+    found += f", of which {FRACTION} gives {_gib(there)}" if share < 1 else ""
+    where = "parallelism.within_node.fsdp"
+    if need.state_bytes > device.memory_bytes:
+        certain = finder.blocking == "error" and not finder.is_assumed("topology.num_nodes")
+        yield finder.at(
+            where, "error" if certain else "warning", "out-of-memory",
+            f"parameters, gradients and optimizer state alone take {_gib(need.state_bytes)} of each device"
+            f"{finder.note('topology.num_nodes')}, and {found}",
+            "split them over more devices (fsdp, tensor, pipeline, ZeRO-1), or keep them in bfloat16",
+        )  # fmt: skip
+    elif need.total_bytes > there:
+        largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest)
+        yield finder.at(
+            where, "warning", "out-of-memory",
+            f"about {_gib(need.total_bytes)} are needed of each device{finder.note('topology.num_nodes')} ({parts}), "
+            f"and {found}",
+            "recompute more (remat), use a smaller micro batch, or split over more devices",
+        )  # fmt: skip
+
+
+def memory_fraction(finder: Finder) -> Iterator[Problem]:
+    """The share of a device's memory that JAX is to take is one."""
+    for part in ("execution", "container"):
+        text = exported(finder.spec, part).get(FRACTION)
+        if text is not None and _share(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
+            yield finder.at(
+                f"{part}.environment.{FRACTION}", "error", "bad-variable",
+                f"{text!r} is no share of a device's memory, and JAX ends a process for that", "use 0.9, for example",
+            )  # fmt: skip
+
+
+def _share(text: str | None) -> float:
+    try:
+        share = float(text) if text is not None else 1.0
+    except ValueError:
+        return 1.0
+    return share if 0 < share <= 1 else 1.0
+
+
+def _gib(size: float) -> str:
+    return f"{size / hardware.GIB:,.0f} GiB" if size >= hardware.GIB else f"{size / 2**20:,.0f} MiB"

@@ -1,0 +1,98 @@
+"""Steps: the learning rate, evaluations and checkpoints have their place in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seatrial.check.finder import Finder
+from seatrial.errors import Problem
+
+MOST_LEARNING_RATE = 0.1  # of the Adam family, whose steps are as long as the rate: weights begin at 0.02
+JUDGED_STEPS = 10  # that a bar on speed needs at least, behind the warm-up
+
+
+def warmup_ends(finder: Finder) -> Iterator[Problem]:
+    """The warm-up ends before the run does."""
+    spec = finder.spec
+    if spec.optimizer.warmup_steps >= spec.steps > 1:
+        yield finder.at(
+            "optimizer.warmup_steps", "warning", "endless-warm-up",
+            f"the learning rate is still rising when the run ends after {spec.steps} steps",
+            "warm up for fewer steps, or train for more",
+        )  # fmt: skip
+
+
+def schedule_has_room(finder: Finder) -> Iterator[Problem]:
+    """The schedule's parts fit into its length."""
+    optimizer, steps = finder.spec.optimizer, finder.spec.steps
+    length = optimizer.decay_steps or steps
+    rest = length - optimizer.warmup_steps
+    if optimizer.decay_steps and optimizer.decay_steps <= optimizer.warmup_steps:
+        yield finder.at(
+            "optimizer.decay_steps", "warning", "no-decay",
+            f"the schedule ends after {optimizer.decay_steps} steps, within the warm-up of {optimizer.warmup_steps}",
+            "make it longer than the warm-up",
+        )  # fmt: skip
+    elif optimizer.constant_steps >= rest > 0 and optimizer.constant_steps:
+        yield finder.at(
+            "optimizer.constant_steps", "warning", "no-decay",
+            f"{optimizer.constant_steps} steps at the final rate leave none for the decay: behind the warm-up there "
+            f"are {rest}, so the rate drops at once and stays there",
+            f"give fewer than {rest}, or 0 for a decay over the whole run",
+        )  # fmt: skip
+    elif optimizer.hold_steps >= rest > 0 and optimizer.hold_steps and optimizer.schedule != "warmup_hold":
+        yield finder.at(
+            "optimizer.hold_steps", "warning", "no-decay",
+            f"{optimizer.hold_steps} steps at the full rate leave none of the {rest} behind the warm-up for the decay",
+            f"give fewer than {rest}",
+        )  # fmt: skip
+
+
+def optimizer_is_stable(finder: Finder) -> Iterator[Problem]:
+    """The optimizer's numbers are such that it can work."""
+    optimizer = finder.spec.optimizer
+    adam = optimizer.algorithm.startswith("adam")
+    if adam and optimizer.learning_rate > MOST_LEARNING_RATE:
+        yield finder.at(
+            "optimizer.learning_rate", "warning", "learning-rate",
+            f"each step of {optimizer.algorithm} changes a weight by about {optimizer.learning_rate:g}, and weights "
+            "begin at about 0.02: the loss will diverge", "use 1e-5 to 1e-3",
+        )  # fmt: skip
+    for name in ("beta1", "beta2"):
+        if adam and getattr(optimizer, name) >= 1:
+            why = "with 1, Adam's bias correction divides by 0"
+            yield finder.at(f"optimizer.{name}", "error", "bad-value", why, "use less than 1: 0.9, 0.95 or 0.999")
+    if optimizer.clip_norm is not None and optimizer.clip_norm < 1e-3:
+        why = f"gradients cut down to a norm of {optimizer.clip_norm:g} hardly train anything"
+        yield finder.at("optimizer.clip_norm", "warning", "clip-norm", why, "use 1.0, or null for no clipping")
+
+
+def intervals_are_reached(finder: Finder) -> Iterator[Problem]:
+    """What is to happen every so many steps happens in a run of that length."""
+    spec = finder.spec
+    for path, interval, what in (
+        ("evaluation.interval_steps", spec.evaluation.interval_steps, "the validation loss is never measured"),
+        ("checkpoint.interval_steps", spec.checkpoint.enabled and spec.checkpoint.interval_steps,
+         "there is no checkpoint before the end"),
+        ("logging.interval_steps", spec.logging.interval_steps, "no step is logged"),
+        ("execution.profile_from_step", spec.execution.profile_from_step, "the profile is never taken"),
+    ):  # fmt: skip
+        if interval and interval > spec.steps:
+            why = f"{what}: the run ends after {spec.steps} steps, before {interval}"
+            yield finder.at(path, "warning", "never-reached", why, f"give {spec.steps} or fewer, or train for longer")
+    best = spec.checkpoint.keep_best
+    measured = spec.evaluation.interval_steps or spec.evaluation.interval_fraction
+    if spec.checkpoint.enabled and best and best.startswith("val") and not measured:
+        why = f"checkpoints are kept by {best}, which is never measured: no interval of evaluation is given"
+        yield finder.at("checkpoint.keep_best", "warning", "never-reached", why, "evaluate, or keep the newest")
+
+
+def enough_steps_to_judge(finder: Finder) -> Iterator[Problem]:
+    """A run that has bars on its speed has the steps to be judged by them."""
+    spec = finder.spec
+    if spec.expectations and spec.steps < JUDGED_STEPS:
+        yield finder.at(
+            "steps", "warning", "too-few-steps",
+            f"of {spec.steps} steps no speed can be told: at least {JUDGED_STEPS} must count behind the first ones, so "
+            "the verdict will be inconclusive", f"train for {2 * JUDGED_STEPS} steps or more",
+        )  # fmt: skip

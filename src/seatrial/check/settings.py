@@ -1,0 +1,72 @@
+"""Settings that do nothing where they stand, and containers that cannot work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from seatrial.check.finder import Finder
+from seatrial.errors import Problem
+from seatrial.spec import RunSpec, flatten
+
+# A setting, where it has an effect at all, and the reason where it has none.
+_Effect = Callable[[RunSpec], object]
+_NEEDS: tuple[tuple[str, _Effect, str], ...] = (
+    ("parallelism.sequence_parallel", lambda s: s.mesh["tensor"] > 1, "sequence parallelism splits over the tensor "
+     "axis, which has one device"),
+    ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
+    ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
+    ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only the row selective reads it"),
+    ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
+    ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
+    ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
+    ("checkpoint.keep_best", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
+    ("checkpoint.weights_only", lambda s: s.checkpoint.resume_from, "no checkpoint is given to begin with"),
+    ("evaluation.batches", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction
+     or s.evaluation.initial_batches, "nothing is evaluated"),
+    ("objective.beta", lambda s: s.objective.kind in ("dpo", "orpo"), "only dpo and orpo have one"),
+    ("data.packing", lambda s: s.data.kind != "synthetic", "synthetic data has no examples to pack"),
+    ("data.split", lambda s: s.data.kind != "synthetic", "synthetic data has nothing to split"),
+)  # fmt: skip
+
+SHARED_MEMORY = 2**30  # NCCL keeps tens of megabytes for each pair of processes there; docker's default is 64 MB in all
+_SIZES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def settings_have_an_effect(finder: Finder) -> Iterator[Problem]:
+    """What is set is read by something."""
+    spec = finder.spec
+    values = flatten(spec)
+    for path, has_effect, why in _NEEDS:
+        if finder.is_switched_on(path, values[path]) and not has_effect(spec):
+            yield finder.at(path, "info", "no-effect", f"it has no effect: {why}", "nothing to do")
+
+
+def container_can_work(finder: Finder) -> Iterator[Problem]:
+    """A container has an image, paths that can be mounted, and the memory that processes share."""
+    container = finder.spec.container
+    if container is None:
+        return
+    if not container.image.strip():
+        fix = "name one, as registry/name:tag"
+        yield finder.at("container.image", "error", "missing-key", "no image is named", fix)
+    for host, inside in container.volumes:
+        if not inside.startswith("/"):
+            why = f"{inside!r} is no absolute path, and a container takes no other"
+            yield finder.at(f"container.volumes.{host}", "error", "bad-volume", why, "write the path from / on")
+    targets = [inside.rstrip("/") for _, inside in container.volumes]
+    for target in sorted({target for target in targets if targets.count(target) > 1}):
+        why = f"two folders are mounted at {target or '/'}"
+        yield finder.at("container.volumes", "error", "bad-volume", why, "mount one of them elsewhere")
+    size = _bytes(container.shm_size) if container.shm_size else None
+    if container.shm_size and size is None:
+        why = f"{container.shm_size!r} is no size of memory"
+        yield finder.at("container.shm_size", "error", "bad-value", why, "write it as 64G")
+    elif size is not None and size < SHARED_MEMORY:
+        why = f"{container.shm_size} are too little for NCCL and data workers, which end with a bus error"
+        yield finder.at("container.shm_size", "warning", "small-shared-memory", why, "use 64G, for example")
+
+
+def _bytes(text: str) -> float | None:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", text.strip().lower())
+    return float(found.group(1)) * _SIZES[found.group(2)] if found else None
