@@ -9,7 +9,7 @@ from seatrial import source
 from seatrial.dialects.overrides import did_you_mean
 from seatrial.errors import InputError
 
-SUFFIXES = (".json", ".yaml", ".yml")
+SUFFIXES = (".json", ".yaml", ".yml", ".sh")
 BESIDE = "_threshold"  # bars of the example whose name stands before it; it is copied along
 
 
@@ -32,15 +32,23 @@ def list_examples() -> str:
     known = examples()
     width = max(map(len, known), default=0)
     for name, path in known.items():
-        about = source.read(path).root.members.get("_comment")
-        lines.append(f"  {name:{width}}  {path.parent.name:6}  {about.text if about else ''}".rstrip())
+        lines.append(f"  {name:{width}}  {path.parent.name:8}  {_about(path)}".rstrip())
     return "\n".join(lines)
+
+
+def _about(path: Path) -> str:
+    """What an example says of itself: its `_comment`, or the first comment of a shell text."""
+    if path.suffix == ".sh":
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")
+    comment = source.read(path).root.members.get("_comment")
+    return comment.text if comment else ""
 
 
 def copy_example(name: str, folder: Path) -> str:
     """Copies an example into a folder and says so. Raises InputError for an unknown name, and for a file in the way."""
     known = examples()
-    path = known.get(name.removesuffix(".json").removesuffix(".yaml"))
+    path = known.get(name.removesuffix(".json").removesuffix(".yaml").removesuffix(".sh"))
     if path is None:
         why = f"there is no example of this name; there is {', '.join(known)}"
         raise InputError.single("unknown-example", name, why, did_you_mean(name, known))

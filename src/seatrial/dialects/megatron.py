@@ -38,20 +38,32 @@ def write(spec: RunSpec, style: Literal["arguments", "environment"] = "arguments
     return megatron_write.write(spec, style, read)
 
 
+# What Megatron derives, each with how.
+_DERIVED = {
+    "parallelism.within_node.data": "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks",
+    "parallelism.across_nodes.data": "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks",
+    "batch.global_batch_size": "micro batch × data-parallel replicas",
+    "model.ffn_dim": "from the hidden size",
+    "model.head_dim": "hidden size ÷ heads",
+    "model.num_kv_heads": "one for each head",
+    "optimizer.decay_steps": "the run's steps",
+}
+
+
 def _origins(s: Settings) -> dict[str, Origin]:
     """Where each value came from: the command, the script, or Megatron's defaults; what is derived has a note."""
-    origins: dict[str, Origin] = {}
+    origins = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()}
     for name in DEFAULTS:
         for path in ARGUMENTS[name].to.split(","):
-            origins[path] = Origin(kind="default", key=f"--{name}", note="Megatron-LM's default")
+            origins.setdefault(path, Origin(kind="default", key=f"--{name}", note="Megatron-LM's default"))
     for name in s.values:
         key = ARGUMENTS.get(name) or VARIABLES.get(name) or LAUNCHER.get(name.removeprefix("torchrun."))
         entry = s.entries.get(name)
         for path in key.to.split(",") if key and key.to else ():
             if entry is not None:
                 origins[path] = entry.origin()
-            elif s.script:
-                origins[path] = Origin(kind="default", key=f"--{name}", note=f"as {s.script} has it")
+            elif s.script and name != "num-distributed-optimizer-instances":
+                origins[path] = Origin(kind="default", key=s.decided_by.get(name) or f"--{name}", note=f"{s.script}'s")
     if "model" in s.entries:
         origins = {path: origin for path, origin in origins.items() if not path.startswith("model.")}
         origins["model"] = s.entries["model"].origin()
@@ -59,5 +71,5 @@ def _origins(s: Settings) -> dict[str, Origin]:
         origins["topology.device"] = s.entries["topology.device"].origin()
     if s.script and "topology.devices_per_node" not in origins:
         note = f"the script asks torch; {megatron_build.ASSUMED_DEVICES} are assumed"
-        origins["topology.devices_per_node"] = Origin(kind="default", note=note)
+        origins["topology.devices_per_node"] = Origin(kind="default", key="HIP_VISIBLE_DEVICES", note=note)
     return origins

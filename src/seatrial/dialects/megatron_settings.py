@@ -38,6 +38,7 @@ class Settings:
     values: dict[str, Any] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)  # of the script, as stated
+    decided_by: dict[str, str] = field(default_factory=dict)  # argument → the variable that it comes from
     environment: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     is_broken: bool = False  # a value that decides something is wrong
@@ -333,7 +334,7 @@ def _take_variables(
     _take_environment(found, rest)
     _without_effect(found)
     for argument, value, variable in arguments(found.script, found.variables):
-        found.values[argument] = value
+        found.values[argument], found.decided_by[argument] = value, variable
         found.entries.pop(argument, None)
         if variable in entries:
             found.entries[argument] = entries[variable]

@@ -89,7 +89,7 @@ def _notes(spec: RunSpec, again: RunSpec, reasons: Mapping[str, str]) -> Iterato
         shown = "nothing" if other in (None, "", (), {}) else coerce.shown(other)
         yield Note(path=path, value=value, why=f"{reasons.get(longest, 'there is no argument for it')}; here: {shown}")
     for path in after.keys() - before.keys():
-        if not any(path.startswith(f"{parent}.") for parent in before):
+        if not any(path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in before):
             yield Note(path=path, value=None, why=f"it is stated all the same: {coerce.shown(after[path])}")
 
 
