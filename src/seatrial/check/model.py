@@ -12,6 +12,7 @@ from seatrial.presets import MODELS, same_architecture
 from seatrial.spec import ModelSpec
 
 ROTARY = ("rope_theta", "rope_scaling")
+_NOT_SHAPE = ("name", "vocab_multiple")
 
 
 def contradiction(name: str, stated: Mapping[str, tuple[str, Any]]) -> str | None:
@@ -35,7 +36,7 @@ def contradiction(name: str, stated: Mapping[str, tuple[str, Any]]) -> str | Non
 def architecture(finder: Finder) -> Iterator[Problem]:
     """The model's numbers are those of its name."""
     model = finder.spec.model
-    stated = {finder.key(f"model.{f}"): (f, value) for f, value in vars(model).items() if f != "name"}
+    stated = {finder.key(f"model.{f}"): (f, value) for f, value in vars(model).items() if f not in _NOT_SHAPE}
     why = contradiction(model.name, stated)
     if why:
         preset = MODELS[model.name]
