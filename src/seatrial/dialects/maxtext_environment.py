@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.dialects import coerce
@@ -105,4 +105,5 @@ def _read_flags(variables: Variables, entry: Entry) -> None:
         if name in variables.flags and variables.flags[name][0] != (value if equals else "true"):
             why = f"--{name} stands there twice with different values; XLA takes the last one"
             variables.problems.append(entry.problem("warning", "duplicate-flag", why, "keep one of the two"))
-        variables.flags[name] = (value if equals else "true", entry)
+        flag = replace(entry, key=f"{FLAGS} --{name}")
+        variables.flags[name] = (value if equals else "true", flag)

@@ -9,7 +9,7 @@ from seatrial.dialects import coerce
 from seatrial.dialects.maxtext_build import SOURCES
 from seatrial.dialects.maxtext_keys import KEYS
 from seatrial.dialects.maxtext_settings import Settings
-from seatrial.dialects.maxtext_values import NO_ACCUMULATION
+from seatrial.dialects.maxtext_values import NO_ACCUMULATION, nothing
 from seatrial.spec import RunSpec
 
 Rule = Callable[[Settings], Iterator[tuple[str, Any, str, str, str]]]  # key, severity, code, why, fix
@@ -157,4 +157,6 @@ def _without_effect(settings: Settings, spec: RunSpec | None) -> None:
 
 
 def _is_quiet(value: Any, quiet: tuple[Any, ...]) -> bool:
+    if nothing(value) or value == "":
+        return None in quiet or "" in quiet
     return any(value == each or str(value).lower() == str(each).lower() for each in quiet)
