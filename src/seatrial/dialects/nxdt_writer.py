@@ -127,9 +127,13 @@ def _escaped(value: Any) -> Any:
 
 
 def _preset(spec: RunSpec) -> str | None:
-    """The preset that the model is, under its own name first."""
-    names = [name for name, preset in MODELS.items() if architecture(preset) == architecture(spec.model)]
-    return spec.model.name if spec.model.name in names else next(iter(names), None)
+    """The preset that the model is, but for the depth and the base of its positions; under its own name first."""
+    model = spec.model
+    changes: dict[str, Any] = {"num_layers": model.num_layers, "rope_theta": model.rope_theta}
+    names = [name for name, preset in MODELS.items() if architecture(replace(preset, **changes)) == architecture(model)]
+    exact = [name for name in names if architecture(MODELS[name]) == architecture(model)]
+    wanted = model.name.removesuffix("-changed")
+    return wanted if wanted in (exact or names) else next(iter(exact or names), None)
 
 
 def _tree(spec: RunSpec, model_source: str) -> Tree:
@@ -276,7 +280,12 @@ def _model(spec: RunSpec, model_source: str) -> Tree:
     positions = {"max_position_embeddings": model.max_positions} if model.max_positions else {}
     head: Tree = {"encoder_seq_length": spec.batch.sequence_length, **positions}
     head |= {"num_layers": model.num_layers, "hidden_size": model.hidden_dim}
-    head |= {"model_config": _preset(spec)} if model_source == "hf" else _megatron(spec)
+    preset = _preset(spec)
+    if model_source == "hf" and preset:
+        head |= {"model_config": preset}
+        head |= {"rope_theta": model.rope_theta} if model.rope_theta != MODELS[preset].rope_theta else {}
+    else:
+        head |= _megatron(spec)
     return head | {
         "weight_init_only": spec.checkpoint.weights_only,
         "activations_checkpoint_granularity": remat,
