@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -158,12 +159,17 @@ _CHECKPOINTS = some_of(
     weights_only=st.booleans(),
 )  # fmt: skip
 _FLAG = st.from_regex(r"xla_(gpu|cpu)_[a-z]{2,12}", fullmatch=True)
-_EXECUTIONS = some_of(
-    Execution, remat=st.sampled_from(REMAT), scan_layers=st.booleans(),
-    attention=st.sampled_from(("auto", "dot_product", "flash", "cudnn_flash_te")),
-    xla_flags=st.dictionaries(_FLAG, st.from_regex(r"[a-z0-9_.,:/+-]{1,10}", fullmatch=True), max_size=3),
-    environment=st.dictionaries(variables(), texts(), max_size=4), compile_cache=maybe(texts()),
-    profile_from_step=maybe(st.integers(0, 100)), profile_steps=st.integers(1, 20),
+_MODULES = st.lists(st.sampled_from(("core_attn", "mlp", "layernorm")), min_size=1, unique=True).map(tuple)
+_EXECUTIONS = st.builds(
+    lambda given, modules: replace(given, remat="selective", remat_modules=modules) if modules else given,
+    some_of(
+        Execution, remat=st.sampled_from(REMAT), scan_layers=st.booleans(),
+        attention=st.sampled_from(("auto", "dot_product", "flash", "cudnn_flash_te")),
+        xla_flags=st.dictionaries(_FLAG, st.from_regex(r"[a-z0-9_.,:/+-]{1,10}", fullmatch=True), max_size=3),
+        environment=st.dictionaries(variables(), texts(), max_size=4), compile_cache=maybe(texts()),
+        profile_from_step=maybe(st.integers(0, 100)), profile_steps=st.integers(1, 20),
+    ),
+    st.none() | st.none() | _MODULES,
 )  # fmt: skip
 _PRECISIONS = some_of(
     Precision, compute_dtype=words(Dtype), params_dtype=words(Dtype), optimizer_dtype=words(Dtype),

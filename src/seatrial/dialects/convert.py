@@ -6,7 +6,7 @@ Whatever is written is read back at once: a value that would not come back the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from seatrial.dialects.entries import Request
 from seatrial.dialects.written import Note, Written
 from seatrial.errors import InputError
 from seatrial.source import Document
-from seatrial.spec import Resolved, RunSpec, flatten
+from seatrial.spec import Expectation, Resolved, RunSpec, flatten
 
 # What a source may have against it and still be put into other words.
 HARMLESS = ("not-supported-yet",)
@@ -139,6 +139,11 @@ def _line(resolved: Resolved, note: Note) -> str:
 
 def shown(path: str, value: Any) -> str:
     """A value of the spec as people are shown it; secrets stay masked."""
+    if isinstance(value, Expectation):
+        return f"{value.metric} {value.value}" + (f" ± {value.tolerance}" if value.tolerance is not None else "")
+    if is_dataclass(value):
+        given = {f.name: part for f in fields(value) if (part := getattr(value, f.name)) not in (None, (), {})}
+        return shown(path, given)
     if isinstance(value, dict):
         items = (f"{key}: {shown(f'{path}.{key}', item)}" for key, item in value.items())
         return "{" + ", ".join(items) + "}"

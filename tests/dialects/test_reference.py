@@ -1,0 +1,45 @@
+"""The pages of docs/reference that are made from the tables are those that the tables make."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from seatrial.dialects.fields import FIELDS
+from seatrial.dialects.reference import MADE, PAGES, pages, rows
+from tests.dialects.seeds import ROOT
+
+FOLDER = ROOT / "docs" / "reference"
+MADE_PAGES = dict(pages())
+
+
+@pytest.mark.parametrize("name", MADE_PAGES)
+def test_golden_page(name: str) -> None:
+    if os.environ.get("SEATRIAL_GOLDEN"):
+        (FOLDER / name).write_text(MADE_PAGES[name], encoding="utf-8")
+    assert MADE_PAGES[name] == (FOLDER / name).read_text(encoding="utf-8")
+
+
+def test_no_other_page_claims_to_be_made() -> None:
+    claims = {path.name for path in FOLDER.iterdir() if MADE in path.read_text(encoding="utf-8")}
+    assert claims == set(MADE_PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_key_has_one_line_that_says_what_becomes_of_it(name: str) -> None:
+    lines = re.findall(r"^\| `(.+?)` \|.* (\S+) \|$", MADE_PAGES[f"{name}.md"], re.MULTILINE)
+    listed = {key for key, what in lines if what != "|"}
+    assert set(rows(PAGES[name])) - listed == set()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_key_means_something(name: str) -> None:
+    silent = [key for key, row in rows(PAGES[name]).items() if not (row.to or row.why)]
+    assert silent == []
+
+
+def test_every_field_of_a_run_is_on_the_native_page() -> None:
+    text = MADE_PAGES["native.md"]
+    assert [path for path in FIELDS if f"`{path}`" not in text and f"## {path}" not in text] == []
