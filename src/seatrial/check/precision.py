@@ -49,11 +49,13 @@ def updates_are_kept(finder: Finder) -> Iterator[Problem]:
     """Weights are stored finely enough for the updates that they get: bfloat16 has 8 bits of mantissa."""
     spec = finder.spec
     precision, rate = spec.precision, spec.optimizer.learning_rate
+    if spec.data.kind == "synthetic":
+        return  # then there is nothing to learn
     half_a_step = spec.initialization.std * 2**-9  # of a weight of typical size
     if precision.params_dtype == "bfloat16" and not precision.stochastic_rounding and rate < half_a_step:
         yield finder.at(
-            "precision.params_dtype", "info", "updates-lost",
+            "precision.params_dtype", "warning", "updates-lost",
             f"bfloat16 weights of about {spec.initialization.std:g} cannot be changed by less than {half_a_step:.1g}, "
-            f"and a step at a learning rate of {rate:g} changes less: speed is real, training is not",
-            "store them in float32, or round stochastically, if the loss matters",
+            f"and a step at a learning rate of {rate:g} changes less: most updates are lost",
+            "store weights in float32, or round stochastically",
         )  # fmt: skip
