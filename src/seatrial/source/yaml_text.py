@@ -64,7 +64,7 @@ def read_yaml(text: str, builder: Builder) -> None:
                     builder.key(event.value, mark)
             elif isinstance(event, yaml.NodeEvent) and builder.expects_key:
                 why, fix = "a key must be a word or a string", "write a plain key"
-                if text[event.start_mark.index - 1 :].startswith("{{"):
+                if text[getattr(event.start_mark, "index", 0) - 1 :].startswith("{{"):
                     why, fix = "{{ … }} is a template's, and nothing fills it in here", "write the value itself"
                 raise places.error(mark, "bad-yaml", why, fix)
             elif isinstance(event, yaml.AliasEvent):
