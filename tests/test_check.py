@@ -80,8 +80,6 @@ def test_a_sound_spec_has_no_findings() -> None:
          "parallelism.across_nodes.data", "2 is not the 3 nodes"),
         ({"batch": replace(SOUND.batch, global_batch_size=12)}, "error", "not-divisible", "batch.global_batch_size",
          "12 sequences a step are not a multiple of 1 (micro batch) × 8 (data × fsdp)"),
-        ({"parallelism": within(tensor=8), "model": replace(SOUND.model, name="mine", num_kv_heads=4)}, "error",
-         "not-divisible", "model.num_kv_heads", "num_kv_heads 4 cannot be split evenly over tensor = 8"),
         ({"model": replace(SOUND.model, name="mine", vocab_size=128_255)}, "error", "not-divisible", "model.vocab_size",
          "over tensor = 2"),
         ({"parallelism": replace(SOUND.parallelism, zero1=True), "model": replace(SOUND.model, name="m", hidden_dim=4)},

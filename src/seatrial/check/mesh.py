@@ -81,7 +81,8 @@ def split_dimensions(finder: Finder) -> Iterator[Problem]:
         yield finder.at(
             "model.num_kv_heads", "warning" if finder.action == "plan" else "error", "not-supported-yet",
             f"{model.num_kv_heads} key/value heads over tensor = {tensor} means {tensor // model.num_kv_heads} copies "
-            "of each, which Seatrial's own trainer cannot make yet", f"use a tensor axis of {model.num_kv_heads} or less",
+            "of each, which Seatrial's own trainer cannot make yet",
+            f"use a tensor axis of {model.num_kv_heads} or less",
         )  # fmt: skip
     for path, size, axes, parts in (
         ("model.num_heads", model.num_heads, f"tensor = {tensor}", tensor),
