@@ -79,7 +79,7 @@ def _build(settings: Settings) -> RunSpec | None:
     )
     parallelism = nxdt_run.parallelism(settings, topology) if topology else None
     batch, micro = settings.get("data.global_batch_size"), settings.get("data.micro_batch_size")
-    if None in (steps, topology, length, architecture, optimizer, parallelism, batch, micro):
+    if None in (steps, topology, length, architecture, optimizer, parallelism, batch, micro) or not data.paths:
         return None
     assert steps is not None
     assert length is not None
@@ -111,9 +111,20 @@ def _build(settings: Settings) -> RunSpec | None:
     )
 
 
+# What follows from another key where its own is not given: spec path, key, how.
+_MADE_FROM = (
+    ("model.num_kv_heads", "model.num_attention_heads", "as many as query heads"),
+    ("model.head_dim", "model.num_attention_heads", "hidden_size / num_attention_heads"),
+    ("initialization.std", "model.model_config", "that of the model"),
+    ("initialization.scaled", "model.model_config", "Hugging Face scales none"),
+    ("dropout.attention", "model.model_config", "that of the model"),
+)
+
+
 def _origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
     """Where each value came from: the key that says it; what no key says is NxDT's default."""
     default = Origin(kind="default", note="NxDT's default")
+    entries = settings.entries
     origins = {f.name: default for f in fields(RunSpec) if f.name not in ("dialect", "container", "distributed")}
     for name in settings.values:
         entry = settings.entries[name]
@@ -122,6 +133,12 @@ def _origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
                 continue  # of several keys for one thing, another says it
             note = f"= {settings.values[name]}" if "${" in entry.text else ""
             origins[path] = entry.origin(note)
+    for path, key, note in _MADE_FROM:
+        if path not in origins and key in entries:
+            origins[path] = entries[key].origin(note)
+    block = next((entry for name, entry in entries.items() if name.startswith(f"{nxdt_data.ALIGNMENT}.")), None)
+    if block is not None:
+        origins["objective.kind"] = block.origin("by the block that is there")
     for axis in ("within_node", "across_nodes"):
         origins[f"parallelism.{axis}.data"] = Origin(
             kind="derived", key="trainer.devices", note="what TP, PP and CP leave"

@@ -175,26 +175,23 @@ def _rope_scaling(value: Any) -> RopeScaling | None:
 def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
     """The preset that the sizes in the file are those of, where its config.json is not here."""
     candidates = _candidates(settings)
-    shown = coerce.shown(wanted) if wanted else "nothing"
-    sizes = ", ".join(f"{name} {settings.get(f'model.{name}')}" for name in ("num_layers", "hidden_size", "rope_theta")
-                      if settings.get(f"model.{name}") is not None)  # fmt: skip
+    missing = f"there is no config.json at {coerce.shown(wanted)}" if wanted else "no model is named"
+    given = {name: settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta")}
+    sizes = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
     if len(candidates) != 1:
-        nearest = did_you_mean(wanted or "", MODELS)
         which = f"could be {', '.join(candidates)}" if candidates else "are those of no known model"
-        fix = (
-            nearest
-            if nearest.startswith("did")
-            else f"copy it here, or name a preset: model.model_config={(candidates or list(MODELS))[0]}"
-        )
+        which = "say too little" if given["hidden_size"] is None else which
+        near = did_you_mean(wanted or "", MODELS)
+        fix = f"copy it here, or name a preset, for example model.model_config={(candidates or list(MODELS))[0]}"
         settings.add(
-            "model.model_config", "error", "no-model-config",
-            f"there is no config.json at {shown}" + (f", and {sizes} {which}" if sizes else ""), fix,
+            "model.model_config", "error", "no-model-config", missing + (f", and {sizes} {which}" if sizes else ""),
+            near if near.startswith("did") else fix if wanted else fix.removeprefix("copy it here, or "),
         )  # fmt: skip
         return None
     preset = MODELS[candidates[0]]
     settings.add(
         "model.model_config", "warning", "no-model-config",
-        f"there is no config.json at {shown}; by {sizes} the model is taken as {preset.name}",
+        f"{missing}; by {sizes} the model is taken as {preset.name}",
         f"copy it here, or say so: model.model_config={preset.name}",
     )  # fmt: skip
     return Architecture(model=preset, initialization=_HF_INITIALIZATION, dropout=Dropout())

@@ -57,12 +57,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         key="model.do_layer_norm_weight_decay", documented="true: weight decay applies to norms too",
         actual="in hf models the other way round: true exempts them, false does not",
-        touches=lambda settings, spec: _is_hf(settings) and spec.optimizer.weight_decay > 0, numbers=True,
+        touches=lambda settings, spec: _is_hf(settings) and spec.optimizer.weight_decay > 0
+        and "model.do_layer_norm_weight_decay" in settings.entries, numbers=True,
     ),
     Deviation(
         key="model.optim.weight_decay", documented="the weight decay",
         actual="in hf models it is 0.01, whatever it says",
-        touches=lambda settings, spec: _is_hf(settings) and spec.optimizer.weight_decay != 0.01, numbers=True,
+        touches=lambda settings, spec: _is_hf(settings) and spec.optimizer.weight_decay != 0.01
+        and "model.optim.weight_decay" in settings.entries, numbers=True,
     ),
     Deviation(
         key="exp_manager.enable_recovery_time_instrumentation",

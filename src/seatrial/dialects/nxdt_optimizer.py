@@ -235,7 +235,8 @@ def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: s
     for name in settings.entries:
         parent, _, argument = name.rpartition(".")
         if parent == section and argument not in arguments:
-            fix = did_you_mean(argument, arguments)
+            near = did_you_mean(argument, arguments)
+            fix = near if near.startswith("did") else f"remove it; there is {', '.join(arguments)}"
             settings.problems.append(settings.entries[name].key_problem("error", "unknown-argument", why, fix))
 
 

@@ -140,7 +140,8 @@ def seed(value: Any) -> int:
 @_says("two numbers from 0 to 1, [beta1, beta2]")
 def betas(value: Any) -> tuple[float, float]:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise ValueError(f"{coerce.shown(value)} is not a pair of numbers")
+        what = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else coerce.shown(value)
+        raise ValueError(f"{what} is not a pair of numbers")
     return share(value[0]), share(value[1])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from seatrial.dialects import coerce
 from seatrial.dialects.keys import Key, ignored, rejected, to
 from seatrial.dialects.nxdt_readers import (
+    FITS,
     anything,
     boolean,
     choice,
@@ -35,6 +36,12 @@ def _interval(value: Any) -> int | float:
     return number
 
 
+def _steps(value: Any) -> int | None:
+    return count_or_all(value)
+
+
+FITS[_steps] = FITS[coerce.count]
+
 KEYS: dict[str, Key] = {
     "trainer.devices": to(
         "topology.devices_per_node", coerce.count, "Devices of each node: a request for as many NeuronCores, met by any"
@@ -46,7 +53,7 @@ KEYS: dict[str, Key] = {
     "trainer.num_nodes": to("topology.num_nodes", coerce.count, "1 where it is not given."),
     "trainer.max_epochs": to("epochs", optional(count_or_all), "-1: no limit."),
     "trainer.max_steps": to(
-        "steps", count_or_all, "Optimizer steps, one global batch each; also the length of every schedule.",
+        "steps", _steps, "Optimizer steps, one global batch each; also the length of every schedule.",
         required=True,
     ),
     "trainer.log_every_n_steps": to("logging.interval_steps", coerce.count, "1 where it is not given."),
