@@ -11,7 +11,7 @@ from typing import Literal
 from seatrial.dialects import megatron_build, megatron_findings, megatron_write
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
-from seatrial.dialects.megatron_arguments import ARGUMENTS, DEFAULTS, LAUNCHER
+from seatrial.dialects.megatron_arguments import ARGUMENTS, DEFAULTS, LAUNCHER, flag
 from seatrial.dialects.megatron_rest import REST
 from seatrial.dialects.megatron_script import VARIABLES
 from seatrial.dialects.megatron_settings import Settings, settings
@@ -56,10 +56,13 @@ def _origins(s: Settings) -> dict[str, Origin]:
     for name in DEFAULTS:
         for path in ARGUMENTS[name].to.split(","):
             origins.setdefault(path, Origin(kind="default", key=f"--{name}", note="Megatron-LM's default"))
+    for name, key in ARGUMENTS.items():
+        for path in key.to.split(",") if key.to and key.read is flag else ():
+            origins.setdefault(path, Origin(kind="default", key=f"--{name}", note="it is not given"))
     for name in s.values:
-        key = ARGUMENTS.get(name) or VARIABLES.get(name) or LAUNCHER.get(name.removeprefix("torchrun."))
+        found = ARGUMENTS.get(name) or VARIABLES.get(name) or LAUNCHER.get(name.removeprefix("torchrun."))
         entry = s.entries.get(name)
-        for path in key.to.split(",") if key and key.to else ():
+        for path in found.to.split(",") if found and found.to else ():
             if entry is not None:
                 origins[path] = entry.origin()
             elif s.script and name != "num-distributed-optimizer-instances":

@@ -34,21 +34,24 @@ def several(value: Any) -> tuple[str, ...]:
     return texts(value.split() if isinstance(value, str) else value)
 
 
-def _from_zero(value: Any) -> int:
+def from_zero(value: Any) -> int:
+    """A whole number from 0 on."""
     number = whole(value)
     if number < 0:
         raise ValueError(f"{number} is less than 0")
     return number
 
 
-def _share(value: Any) -> float:
+def share(value: Any) -> float:
+    """A number from 0 to 1."""
     number = decimal(value)
     if not 0 <= number <= 1:
         raise ValueError(f"{number:g} is not between 0 and 1")
     return number
 
 
-def _not_negative(value: Any) -> float:
+def not_negative(value: Any) -> float:
+    """A number from 0 on."""
     number = decimal(value)
     if number < 0:
         raise ValueError(f"{number:g} is less than 0")
@@ -74,7 +77,7 @@ ARGUMENTS: Mapping[str, Key] = {
     ),
     "use-rotary-position-embeddings": to("model.positions", flag, "Old name of --position-embedding-type rope."),
     "rotary-base": to("model.rope_theta", whole, "Base of the rotary frequencies, a whole number."),
-    "rotary-percent": to("model.rotary_fraction", _share, "Fraction of each head that is turned."),
+    "rotary-percent": to("model.rotary_fraction", share, "Fraction of each head that is turned."),
     "use-rope-scaling": to("model.rope_scaling", flag, "Llama 3.1's stretching of rotary positions."),
     "rope-scaling-factor": to("model.rope_scaling.factor", positive),
     "normalization": to("model.norm", one_of("LayerNorm", "RMSNorm")),
@@ -92,8 +95,8 @@ ARGUMENTS: Mapping[str, Key] = {
     )),
     "tokenizer-model": to("data.tokenizer,model.vocab_size", text, "Path or name; its vocabulary is the model's."),
     "init-method-std": to("initialization.std", positive),
-    "attention-dropout": to("dropout.attention", _share),
-    "hidden-dropout": to("dropout.hidden", _share),
+    "attention-dropout": to("dropout.attention", share),
+    "hidden-dropout": to("dropout.hidden", share),
     # batch and length of the run
     "seq-length": to("batch.sequence_length", count),
     "encoder-seq-length": to("batch.sequence_length", count, "Another name for --seq-length."),
@@ -102,7 +105,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "train-iters": to("steps", count),
     "train-samples": to("steps", count, "Sequences in all; the steps are this ÷ the global batch."),
     "exit-interval": to("steps", count, "The run ends at the first multiple of it; the schedule does not know."),
-    "seed": to("seed", _from_zero),
+    "seed": to("seed", from_zero),
     # the mesh
     "tensor-model-parallel-size": to(_TENSOR, count),
     "pipeline-model-parallel-size": to(_PIPELINE, count),
@@ -134,7 +137,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "optimizer": to("optimizer.algorithm", one_of("adam", "sgd", otherwise="muon is not supported here"),
                     "adam is AdamW: its weight decay is decoupled."),
     "lr": to("optimizer.learning_rate", positive),
-    "min-lr": to("optimizer.final_learning_rate_fraction", _not_negative, "Rate at the end of the schedule."),
+    "min-lr": to("optimizer.final_learning_rate_fraction", not_negative, "Rate at the end of the schedule."),
     "lr-decay-style": to(
         "optimizer.schedule", one_of("cosine", "linear", "constant", "inverse-square-root", "WSD"),
     ),
@@ -146,19 +149,19 @@ ARGUMENTS: Mapping[str, Key] = {
     "lr-decay-samples": to("optimizer.decay_steps", count, "The same in sequences."),
     "lr-wsd-decay-iters": to("optimizer.hold_steps", count, "Length of the decay at the end of WSD."),
     "lr-wsd-decay-samples": to("optimizer.hold_steps", count, "The same in sequences."),
-    "lr-warmup-fraction": to("optimizer.warmup_steps", _share, "Share of the schedule that is warm-up."),
-    "lr-warmup-iters": to("optimizer.warmup_steps", _from_zero),
-    "lr-warmup-samples": to("optimizer.warmup_steps", _from_zero, "The same in sequences."),
-    "weight-decay": to("optimizer.weight_decay", _not_negative, "Never of biases and norms."),
-    "adam-beta1": to("optimizer.beta1", _share),
-    "adam-beta2": to("optimizer.beta2", _share),
+    "lr-warmup-fraction": to("optimizer.warmup_steps", share, "Share of the schedule that is warm-up."),
+    "lr-warmup-iters": to("optimizer.warmup_steps", from_zero),
+    "lr-warmup-samples": to("optimizer.warmup_steps", from_zero, "The same in sequences."),
+    "weight-decay": to("optimizer.weight_decay", not_negative, "Never of biases and norms."),
+    "adam-beta1": to("optimizer.beta1", share),
+    "adam-beta2": to("optimizer.beta2", share),
     "adam-eps": to("optimizer.epsilon", positive),
-    "sgd-momentum": to("optimizer.momentum", _share),
-    "clip-grad": to("optimizer.clip_norm", _not_negative, "0: no clipping."),
+    "sgd-momentum": to("optimizer.momentum", share),
+    "clip-grad": to("optimizer.clip_norm", not_negative, "0: no clipping."),
     # data
     "mock-data": to("data.kind", flag, "Sequences made by Megatron itself."),
-    "data-path": to("data.paths,data.weights", several, "Paths of .bin and .idx files, with weights or without."),
-    "train-data-path": to("data.paths,data.weights", several),
+    "data-path": to("data.kind,data.paths,data.weights", several, "Of .bin and .idx files, with weights or without."),
+    "train-data-path": to("data.kind,data.paths,data.weights", several),
     "valid-data-path": to("data.validation_paths", several),
     "test-data-path": to("data.test_paths", several),
     "split": to("data.split", text, "Shares of training, validation and test; absent: 969,30,1."),
@@ -193,7 +196,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "attention-backend": to("execution.attention", one_of("flash", "fused", "unfused", "local", "auto")),
     "use-flash-attn": to("execution.attention", flag, "Old name of --attention-backend flash."),
     "profile": to("execution.profile_from_step", flag),
-    "profile-step-start": to("execution.profile_from_step", _from_zero),
+    "profile-step-start": to("execution.profile_from_step", from_zero),
     "profile-step-end": to("execution.profile_steps", count, "The step behind the last one of the profile."),
 }  # fmt: skip
 

@@ -52,8 +52,9 @@ _REQUIRED = (
 
 def build(s: Settings, file: str) -> RunSpec | None:
     """The run, as far as the settings allow one."""
+    suggested = " ".join(problem.fix for problem in s.problems if problem.code == "unknown-argument")
     for names in _REQUIRED:
-        if not any(name in s.values for name in names) and not (names[0] == "num-layers" and s.given("model")):
+        if not any(name in s.values or f"--{name}?" in suggested for name in names):
             why = f"{' or '.join(f'--{name}' for name in names)} is missing, and has no default"
             s.find(names[0], "error", "missing-argument", why, f"add --{names[0]}")
     if s.is_broken:

@@ -54,8 +54,8 @@ REFUSALS: tuple[Refusal, ...] = (
      "there is real data, too", "keep one of the two"),
     ("data-path", lambda s: bool(s["data-path"] and (s["train-data-path"] or s["valid-data-path"])),
      "there are paths for training or validation alone, too", "keep --data-path, or the others"),
-    ("sequence-parallel", _without("tp-comm-overlap", "sequence-parallel"), "--tp-comm-overlap needs it",
-     "add --sequence-parallel, or remove --tp-comm-overlap"),
+    ("tp-comm-overlap", _without("tp-comm-overlap", "sequence-parallel"), "it needs --sequence-parallel",
+     "add that, or remove it"),
     ("overlap-param-gather",
      _without("overlap-param-gather", "use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp"),
      "it needs --use-distributed-optimizer", "add that, or remove it"),
@@ -109,8 +109,10 @@ def before(s: Settings) -> None:
     if s.script:
         _script(s)
     for name, is_so, why, fix in REFUSALS:
-        if is_so(s) and not (s.script and name == "overlap-param-gather"):
+        if is_so(s) and not (s.script and name in ("overlap-param-gather", "ckpt-format")):
             s.find(name, "error", "refused-by-megatron", why, fix)
+    if not s.script:
+        _connections(s)
     length, context = s["seq-length"] or s["encoder-seq-length"], s["context-parallel-size"]
     if length and context > 1 and length % (2 * context):
         why = f"{length} is no multiple of 2 × context parallelism = {2 * context}"
@@ -143,7 +145,10 @@ def _arguments(s: Settings, spec: RunSpec) -> None:
     if s["split"] is None and s["data-path"]:
         why = "--split is missing, so 969,30,1 holds: 3 % of the data are kept from training"
         s.find("data-path", "warning", "default-split", why, "add --split")
-    connections = spec.execution.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")
+
+
+def _connections(s: Settings) -> None:
+    connections = s.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")
     split = s["tensor-model-parallel-size"] > 1 or s["context-parallel-size"] > 1
     is_sharded = is_fully_sharded(s) or s.given("use-megatron-fsdp")
     if is_sharded and connections == "1":

@@ -93,7 +93,7 @@ _IGNORED: Mapping[str, str] = {
     "Megatron itself does nothing with it": "no-position-embedding onnx-safe= bert-no-binary-head",
     "it is how Megatron's profiler works": "use-pytorch-profiler profile-ranks* nvtx-ranges",
     "data is read once, in the order of its shuffled index": "dataloader-type=",
-    "it changes only inference, or models of another kind": """
+    "it matters only beside what is not supported here, or in inference": """
         inference-batch-times-seqlen-threshold= max-tokens-to-oom= output-bert-embeddings bert-embedder-type=
         flash-decode use-legacy-static-engine inference-max-requests= inference-max-seq-length=
         inference-max-batch-size= inference-dynamic-batching inference-dynamic-batching-buffer-size-gb=

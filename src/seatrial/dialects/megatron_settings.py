@@ -8,9 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.dialects import coerce
+from seatrial.dialects.coerce import Reader
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.keys import Key
-from seatrial.dialects.megatron_arguments import ARGUMENTS, DEFAULTS, LAUNCHER, flag, several
+from seatrial.dialects.megatron_arguments import (
+    ARGUMENTS,
+    DEFAULTS,
+    LAUNCHER,
+    flag,
+    from_zero,
+    not_negative,
+    several,
+    share,
+)
 from seatrial.dialects.megatron_rest import REST
 from seatrial.dialects.megatron_script import SCRIPTS, VARIABLES, arguments, switch
 from seatrial.dialects.overrides import Override
@@ -18,10 +28,16 @@ from seatrial.dialects.suggestions import did_you_mean
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 
+NAMED = "give one of the values that are named here"
 ALL: Mapping[str, Key] = {**ARGUMENTS, **REST}
 OURS = ("model", "topology.device")  # what only an override says: --model and --gpu
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
+_LOOKALIKES = {
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "a hyphen"),
+    **dict.fromkeys("\u00a0\u2009\u202f", "a blank"),
+    **dict.fromkeys("\u2018\u2019\u201c\u201d", "a quote"),
+}  # fmt: skip
 # Names that the launcher sets for its processes, and names of secrets: neither is handed on.
 _LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 _SECRET = re.compile(r"(.*_)?(TOKEN|API_KEY|PASSWORD|SECRET|ACCESS_KEY)(_.*)?")
@@ -67,7 +83,7 @@ class Settings:
         try:
             value = key.read(entry.value)
         except ValueError as error:
-            self.problems.append(entry.problem("error", "bad-value", str(error), what_fits(key)))
+            self.problems.append(entry.problem("error", "bad-value", str(error), _FITS.get(key.read, NAMED)))
             self.is_broken = True
             return None
         if key.disposition == "rejected" and not any(same(value, quiet) for quiet in key.quiet) and value is not False:
@@ -76,16 +92,14 @@ class Settings:
         return value
 
 
-def what_fits(key: Key) -> str:
-    """What a key may hold, as advice."""
-    numbers = {coerce.count: "a whole number from 1 on", coerce.whole: "a whole number", coerce.port: "a port"}
-    if key.read in numbers:
-        return f"give {numbers[key.read]}"
-    if key.read is flag:
-        return "write it alone to turn it on, and leave it out to turn it off"
-    if key.read is switch:
-        return "give 0 or 1"
-    return "give one of the values that are named here" if "one_of" in repr(key.read) else "correct the value"
+# What a reader takes, as advice; those that are not here name it where they refuse.
+_FITS: Mapping[Reader, str] = {
+    coerce.count: "give a whole number from 1 on", coerce.whole: "give a whole number", coerce.port: "give a port",
+    coerce.positive: "give a number above 0", coerce.decimal: "give a number",
+    from_zero: "give a whole number from 0 on", share: "give a number from 0 to 1",
+    not_negative: "give a number from 0 on", switch: "give 0 or 1",
+    flag: "write it alone to turn it on, and leave it out to turn it off",
+}  # fmt: skip
 
 
 def same(a: Any, b: Any) -> bool:
@@ -145,8 +159,7 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
         node, text = words[place], str(words[place].value)
         place += 1
         if not text.startswith("--"):
-            why = "no argument stands before it, and pretrain_gpt.py takes no words of their own"
-            _wrong(found, node, text, "stray-word", why, "remove it, or write the argument that it belongs to")
+            place = _stray(found, node, text, words, place)
             continue
         name, equals, value = text[2:].partition("=")
         behind = place
@@ -155,8 +168,8 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
         values = [*([value] if equals else []), *(str(word.value) for word in words[place:behind])]
         key = ALL.get(name)
         if key is None:
-            fix = did_you_mean(f"--{name}", [f"--{known}" for known in ALL])
-            _wrong(found, node, f"--{name}", "unknown-argument", "pretrain_gpt.py has no such argument", fix)
+            why = "pretrain_gpt.py has no such argument"
+            _wrong(found, node, f"--{name}", "unknown-argument", _odd(name) or why, _nearest(name, ALL))
             place = behind
             continue
         if name in found.entries:
@@ -180,6 +193,29 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
             _wrong(found, node, f"--{name}", "missing-value", "its value is missing", "write it behind the argument")
             continue
         _keep(found, name, key, replace(entry, key_mark=node.mark))
+
+
+def _stray(found: Settings, node: Node, text: str, words: Sequence[Node], place: int) -> int:
+    """Notes a word that no argument takes; the place behind it, and behind those that go with it."""
+    if text.startswith("-") or not text[:1].isascii():
+        why = _odd(text) or "arguments begin with two hyphens"
+        _wrong(found, node, text, "unknown-argument", why, _nearest(text.lstrip("-\u2013\u2014\u2212"), ALL))
+    else:
+        why = "no argument stands before it, and pretrain_gpt.py takes no words of their own"
+        _wrong(found, node, text, "stray-word", why, "remove it, or write the argument that it belongs to")
+    while place < len(words) and _is_value(str(words[place].value)):
+        place += 1
+    return place
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    return did_you_mean(f"--{name}", [f"--{each}" for each in known])
+
+
+def _odd(text: str) -> str:
+    """What to say of a character that only looks like a hyphen, a quote or a blank; nothing, where there is none."""
+    found = next((character for character in text if character in _LOOKALIKES), None)
+    return f"U+{ord(found):04X} only looks like {_LOOKALIKES[found]}" if found else ""
 
 
 def _keep(found: Settings, name: str, key: Key, entry: Entry) -> None:
@@ -247,8 +283,10 @@ def _take_launcher(found: Settings, words: Sequence[Node], stated: Mapping[str, 
         name, equals, value = text.lstrip("-").partition("=")
         option = "module" if text == "-m" else name.replace("-", "_")
         if option not in LAUNCHER:
-            fix = did_you_mean(f"--{option}", [f"--{known}" for known in LAUNCHER])
-            _wrong(found, node, text.partition("=")[0], "unknown-argument", "torchrun has no such option", fix)
+            why, fix = "torchrun has no such option", _nearest(option, LAUNCHER)
+            if name in ALL:
+                why, fix = f"{why}: it is one of pretrain_gpt.py", "write it behind the program"
+            _wrong(found, node, text.partition("=")[0], "unknown-argument", why, fix)
             place += place < len(texts) and _is_value(texts[place]) and not equals
         elif LAUNCHER[option].read is not flag:
             if not equals and place < len(texts):
@@ -279,7 +317,8 @@ def _without_effect(found: Settings) -> None:
     reasons: dict[str, list[Entry]] = {}
     for name, entry in found.entries.items():
         key = ALL.get(name) or VARIABLES.get(name)
-        if key and key.disposition == "ignored" and not any(same(found.values[name], quiet) for quiet in key.quiet):
+        value = found.values[name]
+        if key and key.disposition == "ignored" and value is not None and not any(same(value, q) for q in key.quiet):
             reasons.setdefault(key.why, []).append(entry)
     for why, entries in reasons.items():
         rest = f" (nor have {', '.join(entry.key for entry in entries[1:])})" if entries[1:] else ""
@@ -296,11 +335,12 @@ def _take_variables(
 ) -> None:
     """The variables of a script, those behind it before those of the environment, and the arguments they come to."""
     entries = dict(stated)
-    for word in words:
+    for before, word in zip([None, *words], words, strict=False):
         name, equals, value = str(word.value).partition("=")
         if not equals or not name.isidentifier():
-            why = f"{found.script} takes nothing but KEY=VALUE behind its name"
-            _wrong(found, word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without blanks")
+            if before is None or "=" in str(before.value)[1:]:  # of several in a row, the first
+                why = f"{found.script} takes nothing but KEY=VALUE behind its name"
+                _wrong(found, word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without blanks")
             continue
         entries[name] = Entry(key=name, value=value, text=value, mark=word.mark, key_mark=word.mark)
     for override in overrides:

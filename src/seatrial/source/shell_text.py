@@ -117,7 +117,7 @@ class _Reader:
         self.problems.append(Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=mark))
 
     def _refuse_control(self, offset: int, word: str) -> NoReturn:
-        why = f"with `{word}` it depends on an execution what is run, and nothing is executed here"
+        why = f"with `{word}`, only an execution shows what is run, and nothing is executed here"
         raise self.error(offset, "control-flow", why, "give the one command that it comes to, with its variables")
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -164,6 +164,8 @@ class _Reader:
         if name in ("exit", "return"):
             return not condition
         if not words:
+            if self._training is not None and any(name.islower() for name in given):
+                self._broken_line("warning", start, next(iter(given)))
             for key, value in given.items():
                 self._variables.keep(key, value)
         elif name in _DECLARES:
@@ -207,7 +209,9 @@ class _Reader:
             why = "what this file assigns is not known here: nothing is executed"
             fix = "write the assignments that matter into this text"
             self.find("warning", argv[0][0].offset, "not-executed", " ".join(texts[:2]), why, fix)
-        if _base(texts[0]) in _PREPARES:
+        if texts[0].startswith("--"):
+            self._broken_line("error", argv[0][0].offset, texts[0])
+        if _base(texts[0]) in _PREPARES or texts[0].startswith("--"):
             return
         script = next((i + 2 for i, word in enumerate(texts[:-2]) if _is_script(word, texts[i + 1])), None)
         program = next((i for i in range(len(texts)) if _is_program(texts, i)), None)
@@ -218,6 +222,11 @@ class _Reader:
             return
         environment = self._environment(argv[:program] if program is not None else (), given)
         self._keep(_Command(tuple(argv), environment, program is not None))
+
+    def _broken_line(self, severity: Severity, offset: int, word: str) -> None:
+        why = "this line begins a command of its own: the one before ends with a comment, or not with a backslash"
+        fix = "end each line but the last with \\ and nothing behind it, and put no comment between them"
+        self.find(severity, offset, "broken-continuation", word, why, fix)
 
     def _keep(self, command: _Command) -> None:
         if not command.trains:

@@ -1,0 +1,3 @@
+torchrun pretrain_gpt.py <<EOF
+--num-layers 4
+EOF
