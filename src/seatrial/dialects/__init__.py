@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from seatrial import source
 from seatrial.dialects import clusters, data_files, overrides, suggestions
+from seatrial.dialects.coerce import shown
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.written import Written
@@ -64,7 +65,10 @@ def _cvs(root: Node) -> bool:
     return {"config", "model_params"} <= root.members.keys()
 
 
-_maxtext = _has("base_config", "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name")
+_maxtext = _has(
+    "model_name", "per_device_batch_size", "ici_fsdp_parallelism", "run_name", "max_target_length", "remat_policy",
+    "base_emb_dim", "dataset_type",
+)  # fmt: skip
 _native = _has("model", "batch", "steps", "parallelism")
 _SECTIONS = {"batch", "topology", "parallelism", "precision", "optimizer", "data", "execution", "expectations"}
 
@@ -91,9 +95,9 @@ DIALECTS: tuple[Dialect, ...] = (
         gpu_key="topology.device",
     ),
     Dialect(
-        name="maxtext", title="a MaxText command",
-        recognise=lambda root: _command(*MAXTEXT_PROGRAMS)(root) or _command()(root), module="maxtext",
-        gpu_key="topology.device",
+        name="maxtext", title="a MaxText command, or a file that changes its base.yml",
+        recognise=lambda root: _command(*MAXTEXT_PROGRAMS)(root) or _command()(root) or _has("base_config")(root),
+        module="maxtext", gpu_key="topology.device",
     ),
     Dialect(
         name="cvs-megatron", title="a CVS Megatron-LM configuration",
@@ -140,8 +144,7 @@ def load(
         fix = "name a training configuration; `seatrial check` takes this file by itself"
         raise InputError.single("cluster-file", str(path), why, fix)
     if dialect is None:
-        why = "its keys are those of no configuration that is known here"
-        raise InputError.single("unknown-dialect", str(path), why, "start from an example: `seatrial init`")
+        raise InputError.single("unknown-dialect", str(path), *_unknown(document.root))
     flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
     user, home = _person()
     request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home)
@@ -160,6 +163,22 @@ def cluster_findings(path: Path) -> tuple[Problem, ...] | None:
         return None
     user, home = _person()
     return clusters.read_cluster(path, user=user, home=home)[1]
+
+
+def _unknown(root: Node) -> tuple[str, str]:
+    """Why a text is no configuration, and what to do."""
+    if "argv" in root.members:
+        words = [str(word) for word in root.members["argv"].plain()]
+        return (
+            f"`{words[0]}` starts no training that is known here",
+            f"give the command that does: one with {', '.join((*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS[:1]))} in it",
+        )
+    fix = "start from an example: `seatrial init`"
+    if not isinstance(root.value, dict):
+        kind = "a list" if isinstance(root.value, list) else "one value, "
+        return f"it holds {kind}{'' if kind == 'a list' else shown(root.plain())}, and not keys with values", fix
+    names = ", ".join(list(root.value)[:3])
+    return f"its keys ({names}, …) are those of no configuration that is known here" if names else "it has no keys", fix
 
 
 def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[str]]:

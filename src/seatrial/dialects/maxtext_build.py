@@ -106,9 +106,8 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
 def _steps(settings: Settings, built: Built) -> int | None:
     steps, schedule = settings.get("steps"), settings.get("learning_rate_schedule_steps")
     if steps is None and schedule is None:
-        settings.find(
-            "steps", "error", "bad-value", "-1 means learning_rate_schedule_steps, which is -1 too", "give one"
-        )
+        why = "with -1, learning_rate_schedule_steps says how long the run is, and that is -1, too"
+        settings.find("steps", "error", "bad-value", why, "give a number of steps")
     name = "steps" if steps is not None else "learning_rate_schedule_steps"
     built.put("steps", steps if steps is not None else schedule, settings.origin(name))
     return None if settings.wrong("steps") else built.values["steps"]

@@ -115,15 +115,16 @@ class Chain:
                     return
                 self.problems.append(_problem(key, word, "missing-base", *_missing(name)))
                 return
-            if path in seen or len(seen) == MAX_FILES:
+            real = path.resolve()
+            if real in seen or len(seen) == MAX_FILES:
                 why = (
                     f"{name} is read by a file that it reads itself"
-                    if path in seen
+                    if real in seen
                     else "too many files read each other"
                 )
                 self.problems.append(_problem(key, word, "endless-base", why, "let a base_config name base.yml"))
                 return
-            seen.add(path)
+            seen.add(real)
             try:
                 document = source.read(path)
             except InputError as error:
@@ -139,7 +140,7 @@ class Chain:
     def _find(self, name: str) -> Path | None:
         try:
             candidates = (self.folder / name, Path(name))
-            return next((path.resolve() for path in candidates if path.is_file()), None)
+            return next((path for path in candidates if path.is_file()), None)
         except (OSError, ValueError):  # a name that no file can have
             return None
 

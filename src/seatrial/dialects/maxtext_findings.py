@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from seatrial.dialects import coerce
@@ -102,9 +103,10 @@ def _data(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
         return
     needed = {"huggingface": "hf_path", "grain": "grain_train_files"}.get(kind)
     if needed and not settings.values.get(needed) and needed not in settings.entries:
-        word = settings.entries["dataset_type"].text
-        why = f"MaxText refuses dataset_type={word} without it"
-        yield needed, "error", "missing-key", why, f"add {needed}=…"
+        entry = settings.entries["dataset_type"]
+        why = f"MaxText refuses dataset_type={entry.text} without it"
+        problem = entry.problem("error", "missing-key", why, f"add {needed}=…")
+        settings.problems.append(replace(problem, path=needed))
     for name in _DATA_KEYS:
         others = {other for source in SOURCES.values() for other in source.values()} - set(SOURCES[kind].values())
         if name in others and settings.values.get(name):

@@ -236,6 +236,7 @@ FOREIGN = {
     "warmup_steps": "warmup_steps_fraction (a share of learning_rate_schedule_steps)",
     "weight_decay": "adam_weight_decay",
     "seed": "init_weights_seed and data_shuffle_seed",
+    "dpo.beta": "dpo.dpo_beta, or dpo.orpo_lambda for orpo",
     "num_nodes": "topology.num_nodes, on Seatrial's own command line: MaxText takes the nodes that are there",
     "nnodes": "topology.num_nodes, on Seatrial's own command line: MaxText reads the variable NNODES",
     "devices_per_node": "topology.devices_per_node, on Seatrial's own command line: MaxText takes what is there",

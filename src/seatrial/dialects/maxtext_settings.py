@@ -17,6 +17,7 @@ from seatrial.dialects.keys import Key
 from seatrial.dialects.maxtext_environment import Variables, sort_variables
 from seatrial.dialects.maxtext_keys import DEFAULTS, KEYS, OURS
 from seatrial.dialects.maxtext_others import FOREIGN, REMOVED, RENAMED
+from seatrial.dialects.maxtext_values import Unlisted
 from seatrial.dialects.overrides import did_you_mean
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node
@@ -174,7 +175,7 @@ def _read(settings: Settings, name: str, entry: Entry) -> None:
     try:
         value = key.read(entry.value)
     except ValueError as error:
-        settings.problems.append(_bad_value(name, entry, str(error), unfilled=unfilled))
+        settings.problems.append(_bad_value(name, entry, error, unfilled=unfilled))
         return
     if unfilled and not told and name in _KINDLY:
         why = f"{coerce.shown(entry.value)} is still to be filled in"
@@ -197,13 +198,13 @@ def _without(key: Key) -> str:
     return f"remove it, or leave it at {shown}" if shown and shown != "a list" else "remove it"
 
 
-def _bad_value(name: str, entry: Entry, why: str, *, unfilled: bool) -> Problem:
+def _bad_value(name: str, entry: Entry, error: ValueError, *, unfilled: bool) -> Problem:
     if unfilled:
         fix = f"fill it in, or give {name}=… on the command line"
         return entry.problem("error", "placeholder", f"{coerce.shown(entry.value)} is still to be filled in", fix)
     default = _SHOWN.get(name, DEFAULTS.get(name))
     fix = f"correct it; MaxText's default is {coerce.shown(default)}" if default is not None else "correct it"
-    return entry.problem("error", "bad-value", why, fix)
+    return entry.problem("error", "bad-value", str(error), error.fix if isinstance(error, Unlisted) else fix)
 
 
 def _unknown(name: str, entry: Entry) -> Problem:

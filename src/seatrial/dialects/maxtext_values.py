@@ -96,9 +96,18 @@ def switch(value: Any) -> bool:
     return coerce.boolean(value)
 
 
-def _near(word: str, words: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+class Unlisted(ValueError):
+    """A word that a closed list has not, or that cannot be done; `fix` says what to give instead."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why)
+        self.fix = fix
+
+
+def _near(word: str, *lists: Iterable[str]) -> str:
+    """The word of the first list that has one like it."""
+    found = (difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.5) for words in lists)
+    return next((near[0] for near in found if near), "")
 
 
 def choice(
@@ -112,10 +121,12 @@ def choice(
         assert word is not None
         if word in options:
             return options[word]
-        if word in refused:
-            raise ValueError(f"{coerce.shown(word)} is MaxText's, but {because}")
         named = ", ".join(option or "(empty)" for option in options)
-        raise ValueError(f"{coerce.shown(word)} is not one of {named}{_near(word, (*options, *refused))}")
+        if word in refused:
+            raise Unlisted(f"MaxText has {coerce.shown(word)}, but {because}", f"use one of {named}")
+        near = _near(word, options, refused)
+        fix = f"did you mean {near}?" if near else "give one of the values named here"
+        raise Unlisted(f"{coerce.shown(word)} is not one of {named}", fix)
 
     return read
 

@@ -26,6 +26,13 @@ _UNSAFE = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+# What a line calls a token, a password or a key itself: `HF_TOKEN=…`, `"password": "…"`. A file of them is named.
+_SECRET = re.compile(
+    r"((?:TOKEN(?![SI]|_?FILE|_?PATH)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API[_-]?KEY|ACCESS[_-]?KEY)[\w-]*[\"']*\s*[=:]\s*"
+    r"[\"']*)([^\s\"',;]+)",
+    re.IGNORECASE,
+)
+
 
 def inert(text: str) -> str:
     """Text that a terminal can only show: control characters stand as their escapes."""
@@ -126,6 +133,7 @@ def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
     line = lines.get(mark)
     if line is None:
         return []
+    line = _SECRET.sub(lambda match: match[1] + "*" * len(match[2]), line)
     start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
     shown = line[start : start + MAX_EXCERPT].rstrip().replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])
