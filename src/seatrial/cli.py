@@ -110,6 +110,7 @@ def check(
     model: Model = None,
     gpu: Gpu = None,
     rehearse: Rehearse = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
     output: FormatOption = Format.text,
 ) -> None:
     """Find every problem of a configuration or cluster file at once; touch nothing. Exit code 0, or 2 for errors."""
@@ -122,6 +123,8 @@ def check(
         problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems if found is None else found
     except InputError as error:
         problems = error.problems
+    if strict:
+        problems = tuple(replace(p, severity="error") if p.severity == "warning" else p for p in problems)
     typer.echo((render_json if output is Format.json else render_text)(problems))
     if any(problem.severity == "error" for problem in problems):
         raise typer.Exit(2)

@@ -75,13 +75,25 @@ def run(
 
 
 def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
-    """What `run` would do: every value with its origin, what a rehearsal changes, and every process's command."""
+    """What `run` would do: every value with its origin, what to expect of it, and every process's command.
+
+    Where this machine has not what the run asks for, there are no commands, but a note that says so.
+    """
+    from seatrial.report.expected import expected, expected_lines
+
     spec = _spec(resolved)
-    plan = _plan(spec, new_directory(spec).resolve(), rehearse=rehearse)
+    try:
+        plan, missing = _plan(spec, new_directory(spec).resolve(), rehearse=rehearse), ""
+    except LaunchError as error:
+        plan, missing = None, str(error)
     if as_json:
-        return json.dumps({"v": 1, "asked": asked(resolved), "plan": plan.as_dict()}, indent=1)
+        shown = {"asked": asked(resolved), "expected": expected(spec), "plan": plan.as_dict() if plan else None}
+        return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]
+    sections += ["# What to expect of it", _table([(a, b, inert(c)) for a, b, c in expected_lines(spec)])]
+    if plan is None:
+        return "\n\n".join([*sections, f"note: {inert(missing)}"])
     if plan.rehearsal:
         changes = [(c.path, f"{_shown(c.original)} → {_shown(c.rehearsed)}", c.why) for c in plan.rehearsal.changes]
         sections += ["# What the rehearsal changes", _table(changes)]

@@ -1,0 +1,58 @@
+"""What a run will need of each device, and how fast it may be, before anything runs: for people and for scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial import estimate, hardware
+from seatrial.flops import DEFAULT_CONVENTION
+from seatrial.hardware import GIB, TERA
+from seatrial.spec import RunSpec
+
+
+def expected(spec: RunSpec) -> dict[str, Any]:
+    """The estimates as plain data; None for what cannot be told without knowing the device."""
+    device = hardware.find(spec.topology.device)
+    need, speed = estimate.memory(spec), estimate.speed(spec, device)
+    return {
+        "device": device.name if device else None,
+        "memory_bytes": need.total_bytes,
+        "memory_bytes_by_use": need.parts,
+        "device_memory_bytes": device.memory_bytes if device else None,
+        "step_seconds": list(speed.step_seconds) if speed else None,
+        "tokens_per_second_per_device": list(speed.tokens_per_second_per_device) if speed else None,
+        "mfu": list(speed.utilization) if speed else None,
+        "peak_flops_per_second": speed.peak_flops_per_second if speed else None,
+        "peak_format": speed.peak_format if speed else None,
+    }
+
+
+def expected_lines(spec: RunSpec) -> list[tuple[str, str, str]]:
+    """The estimates as rows: what, how much, how it comes about."""
+    device = hardware.find(spec.topology.device)
+    need, speed = estimate.memory(spec), estimate.speed(spec, device)
+    parts = ", ".join(f"{name} {_size(size)}" for name, size in need.parts.items() if size)
+    share = f"{need.total_bytes / device.memory_bytes:.0%} of {_size(device.memory_bytes)}; " if device else ""
+    rows = [("memory per device", f"about {_size(need.total_bytes)}", share + parts)]
+    if speed is None:
+        why = "the run names no device" if device is None else f"no peak of {device.name} is known for this precision"
+        return [*rows, ("step time", "unknown", why)]
+    low, high = speed.utilization
+    peak = f"{speed.peak_flops_per_second / TERA:g} TFLOP/s in {speed.peak_format}"
+    least, most = speed.tokens_per_second_per_device
+    return [
+        *rows,
+        ("step time", f"{_span(*speed.step_seconds)} s", f"at {low:.0%} to {high:.0%} of {peak}, as tuned runs reach "
+         f"({DEFAULT_CONVENTION} attention)"),
+        ("speed", f"{_span(least, most)} tokens/s/device", f"{spec.tokens_per_step:,} tokens a step on "
+         f"{spec.topology.num_devices} devices"),
+    ]  # fmt: skip
+
+
+def _span(low: float, high: float) -> str:
+    digits = 0 if high >= 100 else 1 if high >= 10 else 3 if high < 1 else 2
+    return f"{low:,.{digits}f} to {high:,.{digits}f}"
+
+
+def _size(size: float) -> str:
+    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"

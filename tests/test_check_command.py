@@ -1,0 +1,73 @@
+"""`check --strict` and what `plan` says to expect, as the command line gives them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from seatrial.cli import app
+from seatrial.dialects import load
+from seatrial.report.expected import expected, expected_lines
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "configs" / "native" / "tiny-text.json"
+RECIPE = ROOT / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [*arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done.exit_code, done.stdout
+
+
+def test_strict_takes_warnings_for_errors() -> None:
+    warned = (str(TINY), "optimizer.learning_rate=3")
+    code, said = run("check", *warned)
+    assert (code, said.splitlines()[-1]) == (0, "OK: no errors, 1 warning")
+    code, said = run("check", *warned, "--strict")
+    assert (code, said.splitlines()[-1]) == (2, "1 error")
+    assert "error[learning-rate] optimizer.learning_rate" in said
+    code, said = run("check", *warned, "--strict", "--format", "json")
+    assert code == 2
+    assert [problem["severity"] for problem in json.loads(said)["problems"]] == ["error"]
+
+
+def test_strict_leaves_a_sound_file_and_notes_alone() -> None:
+    assert run("check", str(TINY), "--strict") == (0, "OK: no errors\n")
+    code, said = run("check", str(TINY), "optimizer.momentum=0.9", "--format", "json", "--strict")
+    found = [(problem["code"], problem["severity"]) for problem in json.loads(said)["problems"]]
+    assert (code, found) == (0, [("no-effect", "info")])
+
+
+def test_a_plan_says_what_to_expect_of_a_cluster_that_is_not_here() -> None:
+    code, said = run("plan", str(RECIPE))
+    assert code == 0
+    assert "memory per device = about " in said
+    assert "% of 80.0 GiB; parameters " in said
+    assert "at 40% to 57% of 989 TFLOP/s in bfloat16" in said
+    assert "note: the run asks for 8 × 8 devices (h100-sxm), but this machine has" in said
+    code, said = run("plan", str(RECIPE), "--format", "json")
+    shown = json.loads(said)
+    assert (code, shown["plan"], shown["expected"]["device"]) == (0, None, "h100-sxm")
+    assert sum(shown["expected"]["memory_bytes_by_use"].values()) == pytest.approx(shown["expected"]["memory_bytes"])
+    assert "this machine has" in shown["missing"]
+
+
+def test_the_recipe_s_published_speed_is_within_what_is_expected() -> None:
+    """NVIDIA's recipe for Llama2-70B on 64 H100: 1170 tokens/s per GPU."""
+    spec = load(RECIPE, (), action="plan").spec
+    assert spec is not None
+    low, high = expected(spec)["tokens_per_second_per_device"]
+    assert low < 1170 < high
+
+
+def test_without_a_device_only_memory_is_told() -> None:
+    spec = load(TINY, (), action="plan").spec
+    assert spec is not None
+    told = {what: (value, how) for what, value, how in expected_lines(spec)}
+    assert told["step time"] == ("unknown", "the run names no device")
+    assert told["memory per device"][0].endswith(" MiB")
+    assert expected(spec)["step_seconds"] is None
