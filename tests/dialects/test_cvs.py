@@ -18,7 +18,7 @@ from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
 from seatrial.presets import MODELS
 from seatrial.report.problems import render_json, render_text
-from seatrial.spec import METRICS, Batch, Expectation, MeshShape, Resolved, RunSpec, Topology
+from seatrial.spec import METRICS, Batch, Data, Expectation, MeshShape, Resolved, RunSpec, Topology
 from tests.dialects.seeds import COMPLETE, MULTI_70B, MULTI_405B, SEEDS, SINGLE_MI300X, SINGLE_MI355X
 
 TEXT = MULTI_70B.read_text(encoding="utf-8")
@@ -136,6 +136,18 @@ def test_an_unnamed_person_in_a_container_has_no_name_and_no_home(monkeypatch: p
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     assert spec_of(SINGLE_MI300X).hf_token_file is not None
+
+
+def test_real_data_are_a_hugging_face_data_set() -> None:
+    files = ("dataset_type=hf", "hf_path=parquet", "hf_train_files=/data/c4/000*.parquet", "tokenizer_path=/data/tok")
+    spec = spec_of(SINGLE_MI300X, *files)
+    assert (spec.data.kind, spec.data.dataset, spec.data.paths) == (
+        "huggingface",
+        "parquet",
+        ("/data/c4/000*.parquet",),
+    )
+    assert (spec.data.tokenizer, spec.data.packing, spec.epochs) == ("/data/tok", True, 1)
+    assert spec_of(SINGLE_MI300X).data == Data()
 
 
 # --- overrides and origins --------------------------------------------------------------------------------------------
@@ -366,7 +378,7 @@ WRONG = (
     Wrong("a remat policy that is none", "bad-value", '"remat_policy": "full"', '"remat_policy": "ful"', '"ful"'),
     Wrong("a mesh axis of 0", "bad-value", '"ici_fsdp_parallelism": "8"', '"ici_fsdp_parallelism": "0"',
           '"0",\n"ici_data'),
-    Wrong("real data", "bad-value", '"dataset_type": "synthetic"', '"dataset_type": "hf"', '"hf"'),
+    Wrong("real data", "bad-value", '"dataset_type": "synthetic"', '"dataset_type": "tfds"', '"tfds"'),
     Wrong("another block", "bad-value", '"decoder_block": "llama2"', '"decoder_block": "mixtral"', '"mixtral"'),
     Wrong("another activation", "bad-value", '"silu","linear"', '"gelu","linear"', '["gelu","linear"]'),
     Wrong("a port that is none", "bad-value", '"1234"', '"123456"', '"123456"'),

@@ -17,13 +17,13 @@ from tests.dialects.specs import assert_round_trip, specs
 # What every CVS configuration has words for.
 ALWAYS_SAID = {
     "steps", "batch.sequence_length", "batch.global_batch_size", "topology.num_nodes", "topology.devices_per_node",
-    "precision.compute_dtype", "precision.params_dtype", "execution.remat", "checkpoint.enabled", "nic_type",
+    "precision.compute_dtype", "precision.params_dtype", "checkpoint.enabled", "nic_type",
     "distributed.coordinator_host", "distributed.coordinator_port", "execution.xla_flags", "container.image",
     *(f"parallelism.{part}.{axis}" for part in ("within_node", "across_nodes") for axis in AXES),
 }  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(spec=specs())
 def test_any_run_as_a_jax_configuration(spec: RunSpec) -> None:
     written = assert_round_trip(cvs.write, cvs.read, spec)
@@ -39,15 +39,13 @@ def test_what_was_read_from_a_jax_configuration_is_written_without_loss(path: Pa
     assert list(json.loads(written.text)) == ["config", "model_params"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(spec=specs())
 def test_any_run_as_a_megatron_configuration(spec: RunSpec) -> None:
     written = assert_round_trip(cvs_megatron.write, cvs_megatron.read, spec)
     always = {path for path in ALWAYS_SAID if not path.startswith(("parallelism", "precision", "execution"))}
-    said = {*always, "batch.micro_batch_size", "data.index_dir"} - {
-        "checkpoint.enabled",
-        "distributed.coordinator_port",
-    }
+    rest = {"checkpoint.enabled", "distributed.coordinator_port"}
+    said = always - rest | {"batch.micro_batch_size"}
     assert not {note.path for note in written.notes} & said
 
 

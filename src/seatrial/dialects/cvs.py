@@ -47,6 +47,7 @@ from seatrial.spec import (
 
 NAME = "cvs-jax"
 KEYS = cvs_keys.KEYS
+SECTIONS = cvs_keys.TABLE.sections
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
 
 
@@ -75,6 +76,10 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         if key and key.to.startswith("model.") and not entry.is_override:
             placed.pop(key.to, None)  # the name decides
             origins.pop(key.to, None)
+    is_synthetic = placed.get("data.kind", "synthetic") == "synthetic"
+    for path in ("data.dataset", "data.paths", "data.tokenizer", "data.packing") if is_synthetic else ():
+        placed.pop(path, None)
+        origins.pop(path, None)
     model = _model(settings, cell, placed)
     parallelism = Parallelism(
         within_node=part_of_spec(MeshShape, "parallelism.within_node", placed),
@@ -102,7 +107,8 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         parallelism=parallelism,
         precision=precision,
         optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION)),
-        data=Data(),
+        epochs=None if is_synthetic else 1,  # MaxText's num_epoch
+        data=Data() if is_synthetic else part_of_spec(Data, "data", placed, packing=True),
         execution=execution(placed),
         checkpoint=part_of_spec(Checkpoint, "checkpoint", placed),
         distributed=part_of_spec(Distributed, "distributed", placed),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.dialects import coerce, keys
+from seatrial.dialects import coerce, cvs_megatron_keys, keys
 from seatrial.dialects.coerce import Reader
 from seatrial.dialects.cvs_table import anything
 from seatrial.dialects.keys import Key
@@ -133,9 +133,17 @@ COMBINATION: Mapping[str, str] = {
     "training_iterations": "config.training_iterations",
 }  # fmt: skip
 
+
+def _as_before(old: str) -> Key:
+    """What is read by the row of the older file, which also says what there is to say about the value."""
+    row = cvs_megatron_keys.KEYS[old]
+    meaning = row.meaning or f"as {old} in CVS's Megatron configurations"
+    return Key(read=anything, to=row.to, why=row.why, meaning=meaning)
+
+
 MEGATRON: Mapping[str, Key] = {
     **_COMMON,
-    **{name: _to("steps", anything, f"see {old} of CVS's Megatron configurations") for name, old in MOVED.items()},
+    **{name: _as_before(old) for name, old in MOVED.items()},
     "model_params.model_name": _to("name", coerce.text),
     "train_params.model_name": _to("name", coerce.text),
     "smoke.*": _ignored("a rehearsal (--rehearse) comes before a run here"),

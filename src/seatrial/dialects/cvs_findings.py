@@ -94,6 +94,10 @@ def _jax(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
             "works, not that anything is learnt"
         )
         yield entries["dataset_type"].problem("info", "synthetic-data", why, "nothing to do")
+    for name in ("hf_path", "hf_train_files", "tokenizer_path") if spec.data.kind == "synthetic" else ():
+        if values.get(name):
+            why = "it has no effect: synthetic data needs no files"
+            yield entries[name].problem("info", "no-effect", why, "nothing to do")
     flags = next((name for name in values if name.startswith("xla_flags.")), None)
     if flags and not any(name.startswith("config.xla_flags.") for name in values):
         why = "since 2026 CVS reads config.xla_flags instead, and ignores the flags here in silence; here they hold"

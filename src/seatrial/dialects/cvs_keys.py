@@ -94,9 +94,11 @@ KEYS: dict[str, Key] = {
     "dtype": _to("precision.compute_dtype", _DTYPE),
     "weight_dtype": _to("precision.params_dtype", _DTYPE),
     "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None),
-    "dataset_type": _to("data.kind", coerce.one_of(
-        "synthetic", otherwise="real data sets (hf, grain, tfds, c4_mlperf) cannot be read yet"
-    )),
+    "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"})),
+    "hf_path": _to("data.dataset", coerce.text, "name or folder of a Hugging Face data set"),
+    "hf_train_files": _to("data.paths", lambda value: (coerce.text(value),), "its files, by a pattern"),
+    "tokenizer_path": _to("data.tokenizer", coerce.text),
+    "packing": _to("data.packing", coerce.boolean, "several examples in one sequence"),
     "async_checkpointing": _to("checkpoint.asynchronous", coerce.boolean),
     # --- the cell: the model's shape, which its name already fixes ---
     "base_emb_dim": _to("model.hidden_dim", coerce.count),
@@ -128,7 +130,6 @@ KEYS: dict[str, Key] = {
     "kv_quant_dtype": _ignored(_INFERENCE, quiet=("int8",)),
     "checkpoint_is_quantized": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
     "skip_first_n_steps_for_profiler": _ignored("no profiler is asked for", coerce.whole, quiet=(1, 3)),
-    "packing": _ignored(_SYNTHETIC, coerce.boolean, quiet=(True, False)),
     "max_segments_per_seq": _ignored(_SYNTHETIC, coerce.whole, quiet=(-1, 32)),
     "enable_goodput_recording": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
     "monitor_goodput": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
@@ -139,9 +140,6 @@ KEYS: dict[str, Key] = {
                                        quiet=(0, 1)),
     "shardy": keys.equivalent("it chooses the compiler's partitioner, not the partition", coerce.boolean,
                               quiet=(True, False)),
-    "hf_path": _ignored(_SYNTHETIC),
-    "hf_train_files": _ignored(_SYNTHETIC),
-    "tokenizer_path": _ignored(_SYNTHETIC),
     "tokenizer_model": _ignored(_NOTE + "; synthetic data needs no tokenizer"),
     # --- the cell: notes that repeat what other keys decide ---
     "model_size": _repeats(

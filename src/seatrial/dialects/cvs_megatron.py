@@ -49,6 +49,7 @@ from seatrial.spec import (
 
 NAME = "cvs-megatron"
 KEYS = cvs_megatron_keys.KEYS
+SECTIONS = cvs_megatron_keys.TABLE.sections
 DEVICES_PER_NODE = 8  # of every node with these GPUs; the script counts what is there
 MASTER_PORT = 6000
 ROPE_BASE = 10_000.0  # Megatron's --rotary-base, which the script leaves alone
@@ -247,7 +248,7 @@ def write(spec: RunSpec) -> Written:
     elapsed = "result_dict.elapsed_time_per_iteration"
     if elapsed in settings:
         settings[elapsed] = coerce.part_of(settings[elapsed], 1000)
-    return written(spec, settings, f"{topology}/llama3_1_{size}b/{gpu(spec)}", read, _REASONS)
+    return written(spec, settings, f"{topology}/llama3_1_{size}b/{gpu(spec)}", read, _REASONS, TABLE)
 
 
 def _variables(spec: RunSpec, *, has_tensor: bool) -> dict[str, Any]:

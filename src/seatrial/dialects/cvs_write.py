@@ -12,9 +12,10 @@ from seatrial import source
 from seatrial.dialects import coerce
 from seatrial.dialects.cvs_table import ENV, VOLUMES, Table
 from seatrial.dialects.entries import Request
+from seatrial.dialects.keys import Key
 from seatrial.dialects.written import Note, Written
 from seatrial.presets import MODELS, same_architecture
-from seatrial.spec import MeshShape, ModelSpec, Resolved, RunSpec, flatten
+from seatrial.spec import Data, MeshShape, ModelSpec, Resolved, RunSpec, flatten
 
 Read = Callable[[Request], Resolved]
 Settings = dict[str, Any]  # a key of the table → its value; None is left out
@@ -83,11 +84,13 @@ def bars(spec: RunSpec, table: Table) -> Settings:
     return dict(known)
 
 
-def written(spec: RunSpec, settings: Settings, cell: str, read: Read, reasons: Mapping[str, str]) -> Written:
+def written(
+    spec: RunSpec, settings: Settings, cell: str, read: Read, reasons: Mapping[str, str], table: Table
+) -> Written:
     """The text of a file with one cell, and a note for each value that it does not read back as."""
     tree: dict[str, Any] = {"config": {}, "model_params": {}}
     for name, value in settings.items():
-        if value is None or value == {} or (isinstance(value, str) and not sayable(value)):
+        if value is None or value == {} or not _is_taken(value, table.keys.get(name)):
             continue
         parent, parts = tree, name.split(".")
         if parts[0] != "config":
@@ -104,6 +107,19 @@ def written(spec: RunSpec, settings: Settings, cell: str, read: Read, reasons: M
     if again is None:  # pragma: no cover - what is written above can always be read
         raise AssertionError("a configuration was written that cannot be read")
     return Written(text=text, suffix=".json", notes=tuple(_notes(spec, again, reasons)))
+
+
+def _is_taken(value: Any, key: Key | None) -> bool:
+    """Whether the reader of a key takes a value, and for what it is."""
+    if isinstance(value, str) and not sayable(value):
+        return False
+    if isinstance(value, dict) or key is None:
+        return True
+    try:
+        key.read(_text(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _text(value: Any) -> Any:
@@ -135,6 +151,8 @@ _JAX_REASONS = {
     "model": "the name of a cell stands for a published model, and no key changes it",
     "optimizer": "CVS passes no key of the optimizer on: MaxText's defaults hold",
     "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
+    "data": "of real data, CVS hands on a Hugging Face data set by one pattern of files",
+    "epochs": "MaxText goes once over real data, and CVS has no key for it",
     "batch.micro_batch_size": "MaxText's batch is one per device, without accumulation",
     "topology.device": "the cell is named after the GPU, and this is none of them",
     "topology.devices_per_node": "the devices of a node are the product of ici_*",
@@ -168,7 +186,7 @@ def write(spec: RunSpec, read: Read) -> Written:
         "attention": spec.execution.attention,
         "remat_policy": spec.execution.remat,
         "scan_layers": spec.execution.scan_layers,
-        "dataset_type": "synthetic",
+        **_data(spec.data),
         "async_checkpointing": spec.checkpoint.asynchronous,
         "per_device_batch_size": _per_device(spec),
         "max_target_length": spec.batch.sequence_length,
@@ -177,7 +195,20 @@ def write(spec: RunSpec, read: Read) -> Written:
         "quantization": spec.precision.quantization or "",
         **bars(spec, TABLE),
     }  # fmt: skip
-    return written(spec, settings, f"{topology}/{nearest(spec.model, MODELS)}/{gpu(spec)}", read, _JAX_REASONS)
+    return written(spec, settings, f"{topology}/{nearest(spec.model, MODELS)}/{gpu(spec)}", read, _JAX_REASONS, TABLE)
+
+
+def _data(data: Data) -> Settings:
+    """What is read: nothing, or a Hugging Face data set by one pattern."""
+    if data.kind != "huggingface":
+        return {"dataset_type": "synthetic"}
+    return {
+        "dataset_type": "hf",
+        "hf_path": data.dataset,
+        "hf_train_files": data.paths[0] if len(data.paths) == 1 else None,
+        "tokenizer_path": data.tokenizer,
+        "packing": data.packing,
+    }
 
 
 def _resolved(mesh: Mapping[str, MeshShape], spec: RunSpec) -> dict[str, MeshShape]:
