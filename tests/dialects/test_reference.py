@@ -7,8 +7,9 @@ import re
 
 import pytest
 
+from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.reference import MADE, PAGES, pages, rows
+from seatrial.dialects.reference import MADE, PAGES, pages
 from tests.dialects.seeds import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -31,12 +32,12 @@ def test_no_other_page_claims_to_be_made() -> None:
 def test_every_key_has_one_line_that_says_what_becomes_of_it(name: str) -> None:
     lines = re.findall(r"^\| `(.+?)` \|.* (\S+) \|$", MADE_PAGES[f"{name}.md"], re.MULTILINE)
     listed = {key for key, what in lines if what != "|"}
-    assert set(rows(PAGES[name])) - listed == set()
+    assert set(table(PAGES[name].module)) - listed == set()
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_key_means_something(name: str) -> None:
-    silent = [key for key, row in rows(PAGES[name]).items() if not (row.to or row.why)]
+    silent = [key for key, row in table(PAGES[name].module).items() if not (row.to or row.why)]
     assert silent == []
 
 

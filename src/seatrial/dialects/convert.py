@@ -5,8 +5,8 @@ Whatever is written is read back at once: a value that would not come back the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -28,16 +28,16 @@ _NOT_COMPARED = ("name", "dialect")
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A spelling to convert to: its title, and the module and the function in it that write it."""
+    """A spelling to convert to: the dialect that reads it, the module that writes it, and what that is asked for."""
 
     title: str
+    dialect: str
     module: str
-    function: str = "write"
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, spec: RunSpec) -> Written:
         """The spec in this spelling."""
-        write: Callable[[RunSpec], Written] = getattr(self._load(), self.function)
-        return write(spec)
+        return cast(Written, self._load().write(spec, **self.options))
 
     def read(self, document: Document) -> Resolved:
         """A document, read as one in this spelling."""
@@ -49,21 +49,29 @@ class Target:
 
 
 TARGETS: dict[str, Target] = {
-    "native": Target(title="Seatrial's own configuration (YAML)", module="native"),
-    "cvs": Target(title="a CVS configuration for JAX (JSON)", module="cvs"),
-    "cvs-megatron": Target(title="a CVS configuration for Megatron-LM (JSON)", module="cvs_megatron"),
-    "maxtext": Target(title="a MaxText command", module="maxtext"),
-    "megatron": Target(title="a Megatron-LM command (pretrain_gpt.py)", module="megatron"),
-    "megatron-env": Target(title="the environment of train_llama3.sh", module="megatron", function="write_environment"),
-    "nxdt": Target(title="an NxDT configuration (YAML)", module="nxdt"),
+    "native": Target(title="Seatrial's own configuration (YAML)", dialect="native", module="native"),
+    "cvs": Target(title="a CVS configuration for JAX (JSON)", dialect="cvs-jax", module="cvs"),
+    "cvs-megatron": Target(
+        title="a CVS configuration for Megatron-LM (JSON)", dialect="cvs-megatron", module="cvs_megatron"
+    ),
+    "maxtext": Target(title="a MaxText command", dialect="maxtext", module="maxtext"),
+    "megatron": Target(title="a Megatron-LM command (pretrain_gpt.py)", dialect="megatron", module="megatron"),
+    "megatron-env": Target(
+        title="the environment of train_llama3.sh",
+        dialect="megatron",
+        module="megatron",
+        options={"style": "environment"},
+    ),
+    "nxdt": Target(title="an NxDT configuration (YAML)", dialect="nxdt", module="nxdt"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """The text, the suffixes that a file with it may have, and a line for each value that it does not say."""
+    """The text, what it is, the suffixes that a file with it may have, and a line for each value not in it."""
 
     text: str
+    title: str
     suffixes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -78,7 +86,8 @@ def convert(resolved: Resolved, to: str) -> Converted:
     written = TARGETS[to].write(resolved.spec)
     notes = [*written.notes, *unsaid(resolved.spec, written, to)]
     lines = tuple(_line(resolved, note) for note in notes)
-    return Converted(text=written.text, suffixes=SUFFIXES[written.suffix], notes=lines)
+    title = TARGETS[to].title
+    return Converted(text=written.text, title=title, suffixes=SUFFIXES[written.suffix], notes=lines)
 
 
 def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
@@ -115,7 +124,7 @@ def save(converted: Converted, path: Path) -> None:
     """Writes a new file. Raises InputError where there is one, or where its name would make the text another kind."""
     if path.suffix.lower() not in converted.suffixes:
         wanted = converted.suffixes[0]
-        why = f"a file of this name would not be read as what it is: this text is {wanted[1:]}"
+        why = f"a file of this name would not be read as {converted.title}"
         raise InputError.single("bad-suffix", str(path), why, f"name it {path.stem or 'run'}{wanted}")
     try:
         with path.open("x", encoding="utf-8", newline="\n") as file:

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 from seatrial.dialects import DIALECTS
-from seatrial.dialects.convert import shown
+from seatrial.dialects.convert import TARGETS, about, parse, shown
 from seatrial.dialects.fields import FIELDS, Field
 from seatrial.dialects.keys import Key, spelling
 from seatrial.dialects.suggestions import did_you_mean
+from seatrial.dialects.written import Written
 from seatrial.errors import InputError
-from seatrial.spec import Origin, Resolved, RunSpec, flatten
+from seatrial.spec import METRICS, Origin, Resolved, RunSpec, flatten
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What a value is called in another spelling: its key and text there, or only the key; or why it is not said."""
+
+    key: str = ""
+    text: str = ""
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        if self.why_not:
+            return f"– {self.why_not}"
+        return f"{self.key} = {self.text}" if self.text else self.key or "–"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A value: its spec path, what it means, its origin, and its keys by dialect."""
+    """A value: its spec path, what it means, its origin, and what it becomes elsewhere."""
 
     path: str
     value: Any
     field: Field | None
     origin: Origin
-    spellings: Mapping[str, tuple[str, ...]]
+    elsewhere: Mapping[str, Elsewhere]
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -33,9 +48,8 @@ class Explanation:
         if self.field:
             yield f"  {self.field.meaning}"
         yield f"  from: {_place(self.path, self.origin)}"
-        width = max(map(len, self.spellings))
-        for dialect, keys in self.spellings.items():
-            yield f"  {dialect:{width}}  {', '.join(keys) or '–'}"
+        width = max(map(len, self.elsewhere))
+        yield from (f"  {name:{width}}  {there}" for name, there in self.elsewhere.items())
 
     def as_dict(self) -> dict[str, Any]:
         """For scripts; secrets stay masked."""
@@ -54,7 +68,10 @@ class Explanation:
                 "line": mark.line if mark else None,
                 "column": mark.column if mark else None,
             },
-            "spellings": {dialect: list(keys) for dialect, keys in self.spellings.items()},
+            "elsewhere": {
+                name: {"key": there.key or None, "text": there.text or None, "why_not": there.why_not or None}
+                for name, there in self.elsewhere.items()
+            },
         }
 
 
@@ -109,10 +126,11 @@ def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
     if not paths:
         known = dict.fromkeys([*values, *(name for table in tables.values() for name in table)])
         raise InputError.single("unknown-key", key, "nothing has this name", did_you_mean(key, list(known)))
+    written = _written(resolved)
     return [
         Explanation(
             path=path, value=values[path], field=_field(path), origin=resolved.origin(path),
-            spellings={name: _spelled(table, path) for name, table in tables.items()},
+            elsewhere={name: there for name in TARGETS if (there := _elsewhere(path, name, tables, written))},
         )
         for path in paths
     ]  # fmt: skip
@@ -138,28 +156,57 @@ def _values(spec: RunSpec) -> Iterator[tuple[str, Any]]:
             yield from ((f"{path}.{name}", item) for name, item in value.items())
 
 
-def _tables() -> dict[str, Mapping[str, Key]]:
+def table(module: str) -> dict[str, Key]:
+    """The keys of a dialect, and the mappings whose keys are the user's own, as `name.*`."""
+    loaded = import_module(f"seatrial.dialects.{module}")
+    sections: Mapping[str, Key] = getattr(loaded, "SECTIONS", {})
+    return {**loaded.KEYS, **{f"{name}.*": key for name, key in sections.items()}}
+
+
+def _tables() -> dict[str, dict[str, Key]]:
     """The table of keys of each dialect, the native one first."""
-    known = {dialect.name: dialect for dialect in reversed(DIALECTS)}
-    there = {name: dialect for name, dialect in known.items() if find_spec(f"seatrial.dialects.{dialect.module}")}
-    return {name: dialect.load().KEYS for name, dialect in there.items()}
+    return {dialect.name: table(dialect.module) for dialect in reversed(DIALECTS)}
 
 
 def _ends(known: str, name: str) -> bool:
     """Whether a name is a key, or the end of its path."""
-    plain = known.removeprefix("--")
+    plain = known.removeprefix("--").removesuffix(".*")
     return bool(known) and (plain == name or plain.endswith(f".{name}"))
 
 
 def _field(path: str) -> Field | None:
-    """The description of a path; of an entry of a mapping, that of the mapping."""
+    """The description of a path; of an entry of a mapping, that of the mapping; of a bar, its metric's."""
+    whole, _, name = path.rpartition(".")
+    if whole == "expectations" and name in METRICS:
+        metric = METRICS[name]
+        return Field(meaning=f"{metric.title} that the run is held to; {metric.better} is better.", unit=metric.unit)
     return FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0])
 
 
-def _spelled(table: Mapping[str, Key], path: str) -> tuple[str, ...]:
-    """The keys that say it; for an entry of a mapping, or a part, those of the whole where it has none of its own."""
-    whole = path.rpartition(".")[0]
-    return spelling(table, path) or (spelling(table, whole) if whole else ())
+def _written(resolved: Resolved) -> dict[str, tuple[Written, Resolved]]:
+    """The run in every spelling, and read back from it; a run with errors in none."""
+    if resolved.spec is None or any(problem.severity == "error" for problem in resolved.problems):
+        return {}
+    texts = {name: target.write(resolved.spec) for name, target in TARGETS.items()}
+    return {name: (text, TARGETS[name].read(parse(text))) for name, text in texts.items()}
+
+
+def _elsewhere(
+    path: str, name: str, tables: Mapping[str, Mapping[str, Key]], written: Mapping[str, tuple[Written, Resolved]]
+) -> Elsewhere:
+    """What a value becomes in a spelling; where the run cannot be written, the keys for it."""
+    if name not in written:
+        table = tables[TARGETS[name].dialect]
+        whole = path.rpartition(".")[0]
+        return Elsewhere(key=", ".join(spelling(table, path) or (spelling(table, whole) if whole else ())))
+    text, again = written[name]
+    for note in text.notes:
+        if about(note.path, path):
+            return Elsewhere(why_not=note.why)
+    origin = again.origin(path)
+    if origin.kind == "default" or not origin.key:
+        return Elsewhere(key="as is its default")
+    return Elsewhere(key=origin.key, text=shown(path, origin.text))
 
 
 def _place(path: str, origin: Origin) -> str:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from seatrial.dialects import ranges
+from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
 from seatrial.dialects.keys import Disposition, Key, spelling
 from seatrial.dialects.typed import bare, hints, schema
@@ -74,26 +75,19 @@ _ENTRIES = {
 
 def pages() -> Iterator[tuple[str, str]]:
     """(file name, text) of every page."""
-    tables = {name: rows(page) for name, page in PAGES.items()}
+    tables = {name: table(page.module) for name, page in PAGES.items()}
     yield "native.md", _native()
     for name, page in PAGES.items():
         yield f"{name}.md", _page(page, tables[name])
     yield "dialects.md", _names(tables)
 
 
-def rows(page: Page) -> dict[str, Key]:
-    """The keys of a dialect, and the mappings whose keys are the user's own (as `name.*`)."""
-    module = import_module(f"seatrial.dialects.{page.module}")
-    sections: Mapping[str, Key] = getattr(module, "SECTIONS", {})
-    return {**module.KEYS, **{f"{name}.*": key for name, key in sections.items()}}
-
-
-def _page(page: Page, table: Mapping[str, Key]) -> str:
-    counts = Counter(key.disposition for key in table.values())
+def _page(page: Page, keys: Mapping[str, Key]) -> str:
+    counts = Counter(key.disposition for key in keys.values())
     said = ", ".join(f"{words} {counts[each]}" for each, (words, _, _) in _SECTIONS.items() if counts[each])
-    parts = [f"# {page.title}", MADE, page.intro, f"{len(table)} keys. {said}. Any other key is an error."]
+    parts = [f"# {page.title}", MADE, page.intro, f"{len(keys)} keys. {said}. Any other key is an error."]
     for disposition, (_, title, last) in _SECTIONS.items():
-        lines = [_row(name, row) for name, row in table.items() if row.disposition == disposition]
+        lines = [_row(name, row) for name, row in keys.items() if row.disposition == disposition]
         heads = ("key", "meaning", last)
         columns = [n for n in range(3) if any(line[n] for line in lines)]  # no column without a word in it
         if lines:
@@ -217,9 +211,9 @@ def _names(tables: Mapping[str, Mapping[str, Key]]) -> str:
     links = [f"[{PAGES[name].title}]({name}.md)" for name in tables]
     lines = []
     for path, _ in schema():
-        keys = [", ".join(map(_code, spelling(table, path)[:4])) for table in tables.values()]
-        if any(keys):
-            lines.append((_code(path), *keys))
+        names = [", ".join(map(_code, spelling(keys, path)[:4])) for keys in tables.values()]
+        if any(names):
+            lines.append((_code(path), *names))
     return "\n\n".join(["# One quantity, many names", MADE, intro, _table(("native", *links), lines)]) + "\n"
 
 
