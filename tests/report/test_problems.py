@@ -64,11 +64,16 @@ def test_both_formats_give_the_same_findings(monkeypatch: pytest.MonkeyPatch) ->
         _, text = run(str(path.relative_to(ROOT)))
         _, data = run(str(path.relative_to(ROOT)), "--format", "json")
         in_text = re.findall(r"^(.*?):(\d+):(\d+): (\w+)\[([\w-]+)\] ([^:\n]+)", text, re.MULTILINE)
+        together = re.findall(r"([\w-]+) \(line (\d+)\)", " ".join(re.findall(r"\(also .*\)", text)))
         in_data = [
             (p["file"], str(p["line"]), str(p["column"]), p["severity"], p["code"], p["path"])
             for p in json.loads(data)["problems"]
         ]
-        assert Counter(in_text) == Counter(in_data)
+        left = Counter(in_data) - Counter(in_text)
+        assert not Counter(in_text) - Counter(in_data)
+        assert Counter((path.rpartition(".")[2], line) for _, line, _, _, _, path in left.elements()) == Counter(
+            together
+        )
         assert {tuple(p) for p in json.loads(data)["problems"]} == {
             ("severity", "code", "path", "file", "line", "column", "why", "fix")
         }
@@ -97,7 +102,7 @@ def test_errors_come_first_then_the_order_of_the_file_and_a_line_counts_them() -
     problems = [
         problem("info", marks[1], path="note"),
         problem("warning", marks[1], path="careful"),
-        problem("error", marks[0], path="third"),
+        problem("error", marks[0], path="third", why="it is third"),
         problem("error", marks[2], path="second"),
         problem("error", path="given"),
     ]
@@ -124,6 +129,29 @@ def test_of_a_long_line_the_part_around_the_place_is_shown(tmp_path: Path) -> No
     lines = render_text([problem(mark=Mark(file=str(path), line=1, column=5001))]).splitlines()
     assert max(map(len, lines)) < 200
     assert lines[1][lines[2].index("^") :].startswith("HERE")
+
+
+def test_findings_that_say_the_same_are_shown_once_with_every_key() -> None:
+    marks = [Mark(file="missing", line=line, column=1) for line in range(1, 21)]
+    same = [problem("warning", mark, path=f"key_{mark.line}") for mark in marks]
+    other = [problem("warning", Mark(file="missing", line=5, column=9), path="other", why="another reason")]
+    said = render_text([*same, *other]).splitlines()
+    assert said == [
+        "missing:1:1: warning[c] key_1",
+        "  why: because (also key_2 (line 2), key_3 (line 3), key_4 (line 4), key_5 (line 5), key_6 (line 6), "
+        "key_7 (line 7), key_8 (line 8), key_9 (line 9), key_10 (line 10), key_11 (line 11) and 9 more)",
+        "  fix: do",
+        "",
+        "missing:5:9: warning[c] other",
+        "  why: another reason",
+        "  fix: do",
+        "",
+        "OK: no errors, 21 warnings",
+    ]
+    assert "also" not in render_text(same[:2])
+    assert render_text([problem("info", path=f"k{n}") for n in range(3)]).splitlines()[0] == (
+        "info[c] k0: because (also k1, k2)"
+    )
 
 
 def test_a_file_that_is_gone_is_no_harm() -> None:

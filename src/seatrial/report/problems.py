@@ -19,6 +19,8 @@ SINGULARS = {"error": "error", "warning": "warning", "info": "note"}
 _COLORS = {"error": "31", "warning": "33", "info": "36", "caret": "32", "label": "2"}
 
 MAX_SHOWN = 100  # findings; who has more than that has one cause for many of them
+REPEATED = 3  # findings that say the same are shown as one
+MAX_NAMED = 10  # of the keys in such a group
 MAX_EXCERPT = 100
 # What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
 _UNSAFE = re.compile(
@@ -48,11 +50,35 @@ def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> st
     """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
     paint = _Paint(is_colorful(sys.stdout) if color is None else color)
     ordered = sorted(problems, key=_position)
-    shown, lines = ordered[:MAX_SHOWN], _Lines()
-    blocks = [_block(problem, paint, lines) for problem in shown if problem.severity != "info"]
-    notes = "\n".join(_line(problem, paint) for problem in shown if problem.severity == "info")
-    rest = f"… and {len(ordered) - MAX_SHOWN} more; --format json lists all" if len(ordered) > MAX_SHOWN else ""
+    groups, lines = _grouped(ordered), _Lines()
+    shown, more = groups[:MAX_SHOWN], sum(map(len, groups[MAX_SHOWN:]))
+    blocks = [_block(group, paint, lines) for group in shown if group[0].severity != "info"]
+    notes = "\n".join(_line(group[0], paint) + _others(group) for group in shown if group[0].severity == "info")
+    rest = f"… and {more} more; --format json lists all" if more else ""
     return "\n\n".join([*blocks, *(part for part in (notes, rest) if part), _summary(ordered)])
+
+
+def _grouped(problems: Iterable[Problem]) -> list[list[Problem]]:
+    """Findings that say the same of REPEATED keys or more, together where the first of them stands."""
+    alike: dict[tuple[str, str, str, str], list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault((problem.severity, problem.code, problem.why, problem.fix), []).append(problem)
+    groups: list[list[Problem]] = []
+    for group in alike.values():
+        groups += [group] if len(group) >= REPEATED else [[problem] for problem in group]
+    return sorted(groups, key=lambda group: _position(group[0]))
+
+
+def _others(group: list[Problem]) -> str:
+    """Where else the same was found: " (also …)"."""
+    if len(group) == 1:
+        return ""
+    named = [
+        f"{inert(p.path.rpartition('.')[2])} (line {p.mark.line})" if p.mark else inert(p.path)
+        for p in group[1 : MAX_NAMED + 1]
+    ]
+    more = len(group) - 1 - len(named)
+    return f" (also {', '.join(named)}{f' and {more} more' if more else ''})"
 
 
 def warn(problems: Iterable[Problem]) -> None:
@@ -94,11 +120,12 @@ def _line(problem: Problem, paint: _Paint) -> str:
     return f"{_head(problem, paint)}: {inert(problem.why)}"
 
 
-def _block(problem: Problem, paint: _Paint, lines: _Lines) -> str:
+def _block(group: list[Problem], paint: _Paint, lines: _Lines) -> str:
+    problem = group[0]
     return "\n".join([
         _head(problem, paint),
         *(_excerpt(problem.mark, paint, lines) if problem.mark else ()),
-        f"  {paint('label', 'why:')} {inert(problem.why)}",
+        f"  {paint('label', 'why:')} {inert(problem.why)}{_others(group)}",
         f"  {paint('label', 'fix:')} {inert(problem.fix)}",
     ])  # fmt: skip
 
