@@ -195,6 +195,8 @@ class _Reader:
         given: dict[str, Value] = {}
         for word in words[1:]:
             name = word.bare
+            if name.startswith("--") and given:
+                raise self._unquoted(word.offset, next(reversed(given)))
             if assignment(word):
                 self._assign(word, given)
                 name = next(reversed(given))
@@ -209,6 +211,8 @@ class _Reader:
             why = "what this file assigns is not known here: nothing is executed"
             fix = "write the assignments that matter into this text"
             self.find("warning", argv[0][0].offset, "not-executed", " ".join(texts[:2]), why, fix)
+        if texts[0].startswith("--") and given:
+            raise self._unquoted(argv[0][0].offset, next(reversed(given)))
         if texts[0].startswith("--"):
             self._broken_line("error", argv[0][0].offset, texts[0])
         if _base(texts[0]) in _PREPARES or texts[0].startswith("--"):
@@ -222,6 +226,10 @@ class _Reader:
             return
         environment = self._environment(argv[:program] if program is not None else (), given)
         self._keep(_Command(tuple(argv), environment, program is not None))
+
+    def _unquoted(self, offset: int, name: str) -> InputError:
+        why = f"the value of {name} ends at the blank before this, which a shell takes for something else"
+        return self.error(offset, "unquoted-value", why, f'put all of it in quotes: {name}="… …"')
 
     def _broken_line(self, severity: Severity, offset: int, word: str) -> None:
         why = "this line begins a command of its own: the one before ends with a comment, or not with a backslash"
