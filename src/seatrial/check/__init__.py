@@ -51,7 +51,7 @@ def lint(resolved: Resolved, *, action: str) -> Resolved:
     return replace(resolved, problems=(*resolved.problems, *found))
 
 
-__all__ = ["REMAT", "RULES", "contradiction", "lint"]
+__all__ = ["REMAT", "RULES", "Rule", "contradiction", "lint"]
 
 RULES: tuple[tuple[str, Rule], ...] = (
     # the model

@@ -50,6 +50,7 @@ def devices_used(finder: Finder) -> Iterator[Problem]:
 
 
 def batch_divides(finder: Finder) -> Iterator[Problem]:
+    """The global batch is a multiple of the micro batches of all replicas."""
     spec = finder.spec
     if not mesh_is_sound(spec):
         return

@@ -51,6 +51,7 @@ _HARMLESS = ("checkpoint.enabled", "checkpoint.resume", "logging.tensorboard", "
 
 
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
+    """Seatrial's own trainer can do what the run asks for."""
     spec = finder.spec
     error: Severity = "warning" if finder.action == "plan" else "error"
     sizes = spec.mesh if mesh_is_sound(spec) else {}
