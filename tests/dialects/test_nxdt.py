@@ -11,13 +11,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from seatrial import dialects
+from seatrial import check, dialects
 from seatrial.dialects import nxdt
 from seatrial.dialects.nxdt_data import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt_deviations import DEVIATIONS
 from seatrial.dialects.nxdt_optimizer import OPTIMIZERS, SCHEDULES
 from seatrial.dialects.typed import schema
-from seatrial.errors import Problem
+from seatrial.errors import InputError, Problem
 from seatrial.presets import MODELS
 from seatrial.spec import (
     Batch,
@@ -36,6 +36,7 @@ from seatrial.spec import (
 )
 from tests.dialects.seeds import ROOT
 from tests.dialects.specs import assert_round_trip, specs
+from tests.dialects.wrong_cases import Case, cases
 
 CONFIGS = ROOT / "configs" / "nxdt"
 MEGATRON, GPT, HF, SFT, DPO = (
@@ -452,6 +453,35 @@ def test_values_that_are_still_open(tmp_path: Path) -> None:
     path.write_text(json.dumps({**PLAIN, "data": {**PLAIN["data"], "data_prefix": ["<changeme>"]}}))
     assert [p.severity for p in found(load(path), "placeholder")] == ["warning"]
     assert [p.severity for p in found(load(path, action="run"), "placeholder")] == ["error"]
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if case.path.parent.name == "nxdt"], ids=lambda case: case.name
+)
+def test_every_wrong_configuration_is_wrong_whatever_the_trainer_can_do(case: Case) -> None:
+    try:
+        resolved = check.lint(dialects.load(case.path, case.arguments, action="run"), action="run")
+    except InputError:
+        return
+    wrong = {problem.code for problem in resolved.problems if problem.severity == "error"}
+    assert wrong - {"not-supported-yet"}
+
+
+def test_nemo_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "nemo.yaml"
+    path.write_text("trainer: {devices: 8}\nexp_manager: {}\nmodel: {micro_batch_size: 1}")
+    with pytest.raises(InputError, match="NeMo"):
+        load(path)
+
+
+def test_a_window_as_long_as_the_sequence_is_no_window(tmp_path: Path) -> None:
+    spec_made(tmp_path, model={**PLAIN["model"], "sliding_window_size": 128})
+    assert found(made(tmp_path, model={**PLAIN["model"], "sliding_window_size": 64}), "not-possible")
+
+
+def test_all_training_batches_is_1_with_a_point(tmp_path: Path) -> None:
+    spec_made(tmp_path, trainer={"limit_train_batches": 1.0})
+    assert found(made(tmp_path, trainer={"limit_train_batches": 1}), "not-possible")
 
 
 # --- config.json and tokenizers that are here -------------------------------------------------------------------------

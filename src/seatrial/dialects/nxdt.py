@@ -22,9 +22,9 @@ from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.nxdt_deviations import DEVIATIONS
 from seatrial.dialects.nxdt_settings import Settings, gather
-from seatrial.dialects.nxdt_writer import written
 from seatrial.dialects.typed import as_name
 from seatrial.dialects.written import Written
+from seatrial.errors import InputError
 from seatrial.spec import Batch, Origin, Resolved, RunSpec
 
 __all__ = ["DEVIATIONS", "KEYS", "NAME", "read", "write"]
@@ -44,7 +44,12 @@ KEYS: dict[str, Key] = {
 
 
 def read(request: Request) -> Resolved:
-    """The spec of a file, and everything that is wrong with it."""
+    """The spec of a file, and everything that is wrong with it. Raises InputError for NeMo's own configurations."""
+    document = request.document
+    if not {"model_source", "distributed_strategy", "data"} & document.root.members.keys():
+        why = "this is a NeMo configuration, not one of NxDT, which says model_source, distributed_strategy and data"
+        fix = "write these three sections, or a native configuration: `seatrial init` lists examples"
+        raise InputError.single("dialect-not-supported-yet", document.file, why, fix, document.root.mark)
     settings = gather(request, KEYS)
     nxdt_findings.refused(settings, KEYS)
     spec = _build(settings)
@@ -58,6 +63,8 @@ def read(request: Request) -> Resolved:
 
 def write(spec: RunSpec) -> Written:
     """The spec as an NxDT file: with a Hugging Face model or a Megatron one, whichever can say more of it."""
+    from seatrial.dialects.nxdt_writer import written  # late: only those who convert pay for it
+
     return written(spec, read)
 
 
@@ -138,11 +145,13 @@ def _origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
             origins[path] = entries[key].origin(note)
     block = next((entry for name, entry in entries.items() if name.startswith(f"{nxdt_data.ALIGNMENT}.")), None)
     if block is not None:
-        origins["objective.kind"] = block.origin("by the block that is there")
+        origins["objective.kind"] = origins["data.kind"] = block.origin("by the block that is there")
     for axis in ("within_node", "across_nodes"):
         origins[f"parallelism.{axis}.data"] = Origin(
             kind="derived", key="trainer.devices", note="what TP, PP and CP leave"
         )
+    if spec is not None and spec.log_dir is None:
+        origins["log_dir"] = default
     length = "data.seq_length"
     if spec is not None and settings.get(length) == spec.batch.sequence_length != settings.get(
         "model.encoder_seq_length"

@@ -144,7 +144,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         key="model.sliding_window_size", documented="attention to the last so many tokens",
-        actual="no mask is made where it is not the sequence's length", here="rejected",
+        actual="no mask is made where it is not the sequence's length", here="only the sequence's length is accepted",
     ),
     Deviation(
         key="model.optim.sched.name", documented="rprop is one of the schedules", actual="it is an optimizer",

@@ -25,7 +25,6 @@ from seatrial.spec import Dropout, Execution, Initialization, ModelSpec
 _EXPERTS = "there are no mixtures of experts here"
 _LAYOUT = "it is how weights are stored, not what is computed"
 _KERNEL = "it chooses a kernel"
-_STAGES = "pipeline stages are of equal numbers of layers"
 _FUSED = "XLA fuses what it can"
 
 
@@ -108,11 +107,17 @@ REST: dict[str, Key] = {
     "model.transpose_nki_inputs": equivalent(_LAYOUT, boolean),
     "model.persist_layer_norm": ignored(_KERNEL, boolean, quiet=(True, False)),
     "model.use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean),
-    "model.pipeline_cuts": rejected(_STAGES, optional(anything), quiet=(None,)),
+    "model.pipeline_cuts": equivalent(
+        "stages have equal numbers of layers here; where they begin changes no result", optional(anything),
+        "The layers at which pipeline stages begin.",
+    ),
     "model.apply_query_key_layer_scaling": equivalent(
         "scores are divided by the layer's number and multiplied by it again", boolean
     ),
-    "model.sliding_window_size": rejected("attention sees the whole sequence", optional(coerce.count), quiet=(None,)),
+    "model.sliding_window_size": equivalent(
+        "a window as long as the sequence leaves nothing out; a shorter one is an error", optional(coerce.count),
+        "Attention to the last so many tokens.",
+    ),
     "model.transformer_block_type": rejected("only pre_ln blocks are known", coerce.text, quiet=("pre_ln",)),
     "model.fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
     "model.fp16_lm_cross_entropy": rejected("the loss is computed in float32", boolean, quiet=(False,)),
@@ -158,6 +163,13 @@ def architecture(settings: Settings) -> Architecture | None:
     """The model with its initialisation and dropout, from config.json, a preset, or the knobs of Megatron."""
     is_hf = settings.get("model_source", "hf") == "hf"
     _other_source(settings, is_hf)
+    window, length = settings.get("model.sliding_window_size"), settings.get("model.encoder_seq_length")
+    if window is not None and length is not None and window < length:
+        settings.add(
+            "model.sliding_window_size", "error", "not-possible",
+            f"attention sees the whole sequence of {length} tokens here, and not only the last {window}",
+            f"remove it, or give {length} or more",
+        )  # fmt: skip
     found = found_architecture(settings) if is_hf else _megatron(settings)
     if found is None:
         return None

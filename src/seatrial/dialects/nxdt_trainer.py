@@ -36,6 +36,10 @@ def _interval(value: Any) -> int | float:
     return number
 
 
+def _all(value: Any) -> Any:
+    return None if value is None or (isinstance(value, float) and value == 1.0) else value
+
+
 def _steps(value: Any) -> int | None:
     return count_or_all(value)
 
@@ -77,7 +81,7 @@ KEYS: dict[str, Key] = {
         "optimizer.clip_norm", optional(not_negative), "Global norm to which gradients are clipped; null or 0: off."
     ),
     "trainer.sequential_move_factor": ignored("it is about how Neuron loads weights", coerce.whole),
-    "trainer.limit_train_batches": rejected(_OTHER_LENGTH, optional(anything), quiet=(None,)),
+    "trainer.limit_train_batches": rejected(_OTHER_LENGTH, _all, quiet=(None,)),
     "trainer.min_epochs": ignored("nothing ends a run before max_steps", optional(natural), quiet=(None,)),
     "trainer.min_steps": ignored("nothing ends a run before max_steps", optional(coerce.whole), quiet=(None, -1)),
     "trainer.max_time": rejected(

@@ -45,7 +45,7 @@ WHY = {
     "optimizer.decay_steps": "NxDT's schedules end with the run",
     "objective": "this objective has no such key",
     "data": "NxDT's data modules for this model and objective cannot say it",
-    "data.kind": "NxDT has no such data; where paths are missing, name yours",
+    "data.kind": "NxDT learns from .bin and .idx files, Arrow folders or examples: make them of yours, and name them",
     "data.weights": "equal shares are written",
     "evaluation": "NxDT says this in one way only, and nothing where validation is off",
     "execution.remat": "the nearest of NxDT's three is written",
