@@ -13,12 +13,12 @@ _HEAD = """# What `seatrial check` looks at
 
 <!-- Made from the table of rules by `make golden`; edit the rules instead. -->
 
-Besides what is wrong with single keys (unknown, misspelt, of the wrong type, still to be filled in), these rules look at
-the run as a whole. Each finding has a code, for scripts (`--format json`), a place in the file, a reason and a fix. An
-error ends with exit code 2; `--strict` takes warnings for errors, never notes. What only the cluster could not do
+Besides what is wrong with single keys (unknown, misspelt, of the wrong type, still to be filled in), these rules look
+at the run as a whole. Each finding has a code, for scripts (`--format json`), a place in the file, a reason and a fix.
+An error ends with exit code 2; `--strict` takes warnings for errors, never notes. What only the cluster could not do
 (memory, network) is an error for a run, and a warning for a plan or a rehearsal.
 
-| the rule | codes | what it finds |
+| what holds of a sound configuration | codes where it does not | more exactly |
 | --- | --- | --- |
 """
 
@@ -26,13 +26,15 @@ error ends with exit code 2; `--strict` takes warnings for errors, never notes. 
 def rules_page() -> str:
     """The page, as Markdown."""
     return _HEAD + "".join(
-        f"| {name} | {', '.join(f'`{code}` ({how})' for code, how in _codes(rule).items())} | {_first_line(rule)} |\n"
+        f"| {name} | {', '.join(f'`{code}` ({how})' for code, how in _codes(rule).items())} | {_more(name, rule)} |\n"
         for name, rule in RULES
     )
 
 
-def _first_line(rule: Rule) -> str:
-    return (inspect.getdoc(rule) or "").partition("\n")[0]
+def _more(name: str, rule: Rule) -> str:
+    """What a rule says of itself, where it is not its name again."""
+    line = (inspect.getdoc(rule) or "").partition("\n")[0]
+    return "" if line.rstrip(".").lower() == name.lower() else line
 
 
 def _codes(rule: Rule) -> dict[str, str]:
@@ -53,8 +55,8 @@ def _findings(rule: Rule) -> Iterator[ast.Call]:
 
 
 def _severities(node: ast.expr) -> set[str]:
-    """The severities that an expression can stand for; a name stands for any but a note."""
-    words = {
-        child.value for child in ast.walk(node) if isinstance(child, ast.Constant) and isinstance(child.value, str)
-    }
-    return {"note" if word == "info" else word for word in words - {"plan"}} or {"error", "warning"}
+    """The severities that an expression can stand for."""
+    if isinstance(node, ast.Name):
+        return {"error", "warning", "note"}
+    words = {child.value for child in ast.walk(node) if isinstance(child, ast.Constant)} & {"error", "warning", "info"}
+    return {"note" if word == "info" else str(word) for word in words} or {"error", "warning"}
