@@ -51,7 +51,7 @@ def typos(word: str, rng: random.Random, each: int) -> Iterator[str]:
 
 def is_right(fix: str, key: str) -> bool:
     """Whether the first key that is suggested is the right one."""
-    said = fix.removeprefix("did you mean ").partition("?")[0].split(" or ")[0]
+    said = fix.removeprefix("did you mean ").partition("?")[0].split(" or ")[0].lstrip("-")
     return said == key or key.endswith(f".{said}") or said.endswith(f".{key}")
 
 
@@ -88,18 +88,19 @@ def keys_in(path: Path, known: tuple[str, ...]) -> Iterator[tuple[int, str, tupl
         starts.append(starts[-1] + len(line))
     names = {last(key) for key in known}
     for keys, node in source.walk(root):
-        if OPEN & set(keys[:-1]):
+        if OPEN & set(keys[:-1]) and "argv" not in root.members:
             continue
         cell = keys[1:4] if keys[0:1] == ("model_params",) else ()
         selected = tuple(f"{name}={value}" for name, value in zip(("topology", "model", "gpu"), cell, strict=False))
         written = [(keys[-1], node.key_mark)] if node.key_mark and keys else []
         if keys[:1] == ("argv",) and isinstance(node.value, str):
-            written.append((node.value.partition("=")[0], node.mark))
+            written.append((node.value.partition("=")[0].lstrip("-"), node.mark))
         for word, mark in written:
             if word not in names or mark is None:
                 continue
             offset = starts[mark.line - 1] + mark.column - 1
             offset += text[offset] in "\"'"
+            offset += 2 * text.startswith("--", offset)
             if text.startswith(word, offset):
                 yield offset, word, selected
 

@@ -26,7 +26,7 @@ def _as(argument: str) -> str:
     return ARGUMENTS[argument].to
 
 
-_NETWORK = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "NCCL_PROTO", "NCCL_CHECKS_DISABLE",
+NETWORK = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "NCCL_PROTO", "NCCL_CHECKS_DISABLE",
             "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "RCCL_MSCCL_ENABLE", "TORCH_NCCL_HIGH_PRIORITY",
             "GPU_MAX_HW_QUEUES", "CUDA_DEVICE_MAX_CONNECTIONS", "HSA_NO_SCRATCH_RECLAIM",
             "TOKENIZERS_PARALLELISM")  # fmt: skip
@@ -101,7 +101,7 @@ VARIABLES: Mapping[str, Key] = {
     "GPUS_PER_NODE": ignored("the script asks torch for the devices there are; HIP_VISIBLE_DEVICES limits them", count),
     **{name: to("topology.devices_per_node", text, "Devices that torch sees; the script starts a process on each.")
        for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")},
-    **{name: to(f"execution.environment.{name}", text, "As it is, for every process.") for name in _NETWORK},
+    **{name: to(f"execution.environment.{name}", text, "As it is, for every process.") for name in NETWORK},
 }  # fmt: skip
 
 

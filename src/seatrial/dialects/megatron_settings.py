@@ -22,9 +22,9 @@ from seatrial.dialects.megatron_arguments import (
     share,
 )
 from seatrial.dialects.megatron_rest import REST
-from seatrial.dialects.megatron_script import SCRIPTS, VARIABLES, arguments, switch
+from seatrial.dialects.megatron_script import NETWORK, SCRIPTS, VARIABLES, arguments, switch
 from seatrial.dialects.overrides import Override
-from seatrial.dialects.suggestions import did_you_mean
+from seatrial.dialects.suggestions import did_you_mean, distance
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 
@@ -41,7 +41,6 @@ _LOOKALIKES = {
 # Names that the launcher sets for its processes, and names of secrets: neither is handed on.
 _LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 _SECRET = re.compile(r"(.*_)?(TOKEN|API_KEY|PASSWORD|SECRET|ACCESS_KEY)(_.*)?")
-_OTHERS = re.compile(r"(NCCL|RCCL|HSA|HIP|ROCR|GPU|TORCH|NVTE|CUDA|OMP|UCX|HF|PYTORCH|XLA|GLOO|TE|MY|WANDB|SLURM)_.*")
 
 
 @dataclass
@@ -243,7 +242,8 @@ def _override_argument(found: Settings, override: Override) -> None:
     elif option in LAUNCHER:
         _keep(found, f"torchrun.{option}", LAUNCHER[option], entry)
     else:
-        _unknown_override(found, entry, [*ARGUMENTS, *LAUNCHER, *REST])
+        known = [*ARGUMENTS, *LAUNCHER, *REST]
+        _unknown_override(found, entry, [*VARIABLES, *known] if override.key.isupper() else known)
 
 
 def _unknown_override(found: Settings, entry: Entry, known: Collection[str]) -> None:
@@ -310,6 +310,9 @@ def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
             )  # fmt: skip
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
+            if name not in NETWORK and _is_misspelt(name, NETWORK):
+                why, fix = "it reaches every process as it is, but looks misspelt", did_you_mean(name, NETWORK)
+                found.problems.append(entry.key_problem("warning", "misspelt-variable", why, fix))
 
 
 def _without_effect(found: Settings) -> None:
@@ -350,18 +353,18 @@ def _take_variables(
         elif override.key.upper() in VARIABLES:
             entries[override.key.upper()] = entry
         else:
-            _unknown_override(found, entry, list(VARIABLES))
+            _unknown_override(found, entry, [*VARIABLES, *ARGUMENTS])
     rest = {}
     for name, entry in entries.items():
         key = VARIABLES.get(name)
         if key is None:
-            if _is_misspelt(name):
+            rest[name] = entry
+            if _is_misspelt(name) and not (name in _LAUNCHERS or _SECRET.fullmatch(name)):
+                severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
                 why = f"{found.script} has no such variable, and would go on with its own default"
                 fix = did_you_mean(name, list(VARIABLES))
-                found.problems.append(entry.key_problem("error", "unknown-variable", why, fix))
-                found.is_broken = True
-            else:
-                rest[name] = entry
+                found.problems.append(entry.key_problem(severity, "unknown-variable", why, fix))
+                found.is_broken = found.is_broken or severity == "error"
             continue
         if entry.text == "" and name != "DATA_PATH":
             continue  # as the scripts have it, empty is the same as absent
@@ -387,8 +390,6 @@ def is_handed_on(name: str) -> bool:
     )
 
 
-def _is_misspelt(name: str) -> bool:
-    """Whether a variable that the script does not have looks like one that it has."""
-    if _OTHERS.fullmatch(name) or _SECRET.fullmatch(name) or name in _LAUNCHERS:
-        return False
-    return name.upper() in VARIABLES or did_you_mean(name, list(VARIABLES)).startswith("did you mean")
+def _is_misspelt(name: str, known: Collection[str] = VARIABLES) -> bool:
+    """Whether a variable that nobody reads is one wrong character away from one that is read."""
+    return name.upper() in known or any(distance(name, other) == 1 for other in known)
