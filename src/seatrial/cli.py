@@ -118,7 +118,7 @@ def check(
     from seatrial.report.problems import render_json, render_text
 
     try:
-        action = "rehearse" if rehearse else "run"
+        action = "rehearse" if rehearse else "check"
         found = cluster_findings(config)
         problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems if found is None else found
     except InputError as error:

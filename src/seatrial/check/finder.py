@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from seatrial.errors import Problem, Severity
 from seatrial.spec import Resolved, RunSpec
 
+RUNS = ("run", "rehearse", "train")  # the actions in which something is computed, here and by our own trainer
+
 
 class Finder:
     """What a rule is given: the spec, the action, and a way to say where in the user's file a finding belongs."""
@@ -26,7 +28,7 @@ class Finder:
     @property
     def blocking(self) -> Severity:
         """How severe it is that the run itself could not work: a plan, a rehearsal and a verdict are possible still."""
-        return "error" if self.action in ("run", "train") else "warning"
+        return "error" if self.action in ("run", "train", "check") else "warning"
 
     def is_given(self, path: str) -> bool:
         """Whether the user wrote the value at a spec path, or what it is made of."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seatrial.check.finder import Finder
+from seatrial.check.finder import RUNS, Finder
 from seatrial.errors import Problem
 from seatrial.spec import MeshShape, RunSpec
 
@@ -80,7 +80,7 @@ def split_dimensions(finder: Finder) -> Iterator[Problem]:
     copies = tensor % model.num_kv_heads == 0 and "megatron" not in spec.dialect
     if copies and tensor > model.num_kv_heads:
         yield finder.at(
-            "model.num_kv_heads", "warning" if finder.action == "plan" else "error", "not-supported-yet",
+            "model.num_kv_heads", "error" if finder.action in RUNS else "warning", "not-supported-yet",
             f"{model.num_kv_heads} key/value heads over tensor = {tensor} means {tensor // model.num_kv_heads} copies "
             "of each, which Seatrial's own trainer cannot make yet",
             f"use a tensor axis of {model.num_kv_heads} or less",

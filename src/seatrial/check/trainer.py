@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from seatrial.check.finder import Finder
+from seatrial.check.finder import RUNS, Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem, Severity
 from seatrial.presets import MODELS
@@ -13,37 +13,37 @@ from seatrial.spec import Batch, RunSpec, flatten
 
 # What the trainer has not yet, where a value other than the default asks for it: path → what is asked for.
 _NOT_YET = {
-    "checkpoint.enabled": "saving and restoring checkpoints",
-    "checkpoint.resume_from": "starting from a checkpoint",
+    "checkpoint.enabled": "checkpoints",
+    "checkpoint.resume_from": "a start from a checkpoint",
     "precision.quantization": "{} products",
     "precision.stochastic_rounding": "stochastic rounding",
-    "precision.gradient_dtype": "other formats for accumulated gradients",
-    "precision.reduce_dtype": "other formats for reduced gradients",
+    "precision.gradient_dtype": "accumulating gradients in {}",
+    "precision.reduce_dtype": "reducing gradients in {}",
     "model.norm": "LayerNorm",
     "model.activation": "GELU",
     "model.positions": "learned positions",
     "model.rotary_fraction": "partial rotary positions",
     "model.biases": "biases",
-    "model.vocab_multiple": "padded vocabularies",
-    "initialization": "other initialisations",
+    "model.vocab_multiple": "padding of the vocabulary",
+    "initialization": "this initialisation",
     "dropout": "dropout",
-    "optimizer.algorithm": "other optimizers",
-    "optimizer.schedule": "other schedules",
+    "optimizer.algorithm": "the optimizer {}",
+    "optimizer.schedule": "the schedule {}",
     "optimizer.hold_steps": "a held learning rate",
     "optimizer.constant_steps": "a constant learning rate at the end",
-    "objective.kind": "fine-tuning objectives",
+    "objective.kind": "the objective {}",
     "data.weights": "weighted data",
-    "data.tokenizer": "tokenizers beside bytes",
+    "data.tokenizer": "tokenizers",
     "data.packing": "packing",
     "data.max_examples": "a limit on examples",
-    "epochs": "counting of epochs",
+    "epochs": "counting epochs",
 }
 # The same, where the training itself does not depend on it.
 _LEFT_OUT = {
     "evaluation": "evaluation",
     "logging": "logging beside events and the log",
     "execution.profile_from_step": "profiles",
-    "execution.compile_cache": "cache of compiled programs",
+    "execution.compile_cache": "a cache of compiled programs",
     "checkpoint.resume": "resuming",
 }
 # What is worth less where a dialect's own default asks for it: the training itself is the same without.
@@ -53,7 +53,7 @@ _HARMLESS = ("checkpoint.enabled", "checkpoint.resume", "logging.tensorboard", "
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     """Seatrial's own trainer can do what the run asks for."""
     spec = finder.spec
-    error: Severity = "warning" if finder.action == "plan" else "error"
+    error: Severity = "error" if finder.action in RUNS else "warning"
     sizes = spec.mesh if mesh_is_sound(spec) else {}
     parts = {"within_node": spec.parallelism.within_node, "across_nodes": spec.parallelism.across_nodes}
     wanted: list[tuple[str, Severity, str]] = [
@@ -74,13 +74,25 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
             first = next((p for p in asked if given[p] != plain.get(p, given[p])), None)
             if first:
                 wanted.append((first, severity, what.format(given[first])))
-    for path, severity, what in wanted:
-        if finder.is_default(path) and path in _HARMLESS:  # nobody asked for it, and the result is the same
-            severity = "warning" if severity == "error" else "info"
-        yield finder.at(
-            path, severity, "not-supported-yet", f"Seatrial's own trainer has no {what} yet",
-            "turn it off for this run" if severity == "error" else "nothing to do: it is left out",
-        )  # fmt: skip
+    wanted = [
+        (path, _milder(severity) if finder.is_default(path) and path in _HARMLESS else severity, what)
+        for path, severity, what in wanted
+    ]
+    kinds: tuple[tuple[Severity, str, str], ...] = (
+        ("error", "", "turn it off for this run"),
+        ("warning", "" if error == "warning" else ", and leaves it out", "fine for a plan and a verdict; for a run with that trainer, turn it off"),
+        ("info", ", and leaves it out", "nothing to do"),
+    )
+    for severity, consequence, fix in kinds:
+        of_kind = [(path, what) for path, each, what in wanted if each == severity]
+        if of_kind:
+            told = ", ".join(f"{what} ({finder.name(path)})" if len(of_kind) > 1 else what for path, what in of_kind)
+            why = f"Seatrial's own trainer does not do this yet{consequence}: {told}"
+            yield finder.at(of_kind[0][0], severity, "not-supported-yet", why, fix)
+
+
+def _milder(severity: Severity) -> Severity:
+    return "warning" if severity == "error" else "info"
 
 
 # A run with every default; what it is of does not matter.

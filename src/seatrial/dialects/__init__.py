@@ -21,7 +21,7 @@ from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved, RunSpec
 
-READS_DATA = ("run", "rehearse", "train")  # the actions that do, and do it on this machine
+LOOKS_FOR_DATA = ("check", "run", "rehearse", "train")  # actions for which the data has to be on this machine
 
 
 class Reads(Protocol):
@@ -152,7 +152,7 @@ def load(
         why = f"this is {dialect.title}, which cannot be read yet"
         raise InputError.single("dialect-not-supported-yet", str(path), why, "give a CVS JAX or a native configuration")
     resolved = dialect.load().read(request)
-    if action not in READS_DATA:
+    if action not in LOOKS_FOR_DATA:
         return resolved
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved)))
 

@@ -193,7 +193,7 @@ def _take(settings: Settings, entry: Entry) -> None:
 def _read(settings: Settings, name: str, entry: Entry, key: Key) -> None:
     """One value by its row of the table, or what is wrong with it."""
     if placeholders.is_unfilled(entry.value) or entry.value == MISSING:
-        severity: Severity = "error" if settings.action == "run" and key.disposition == "done" else "warning"
+        severity: Severity = "error" if settings.action in ("run", "check") and key.disposition == "done" else "warning"
         why = f"it is still {coerce.shown(entry.value).strip(chr(39))}"
         settings.problems.append(entry.problem(severity, "placeholder", why, f"fill it in, or give {name}=…"))
         if entry.value == MISSING:
