@@ -55,7 +55,10 @@ PAGES: dict[str, Page] = {
     ),
     "nxdt": Page(
         title="NxDT", module="nxdt",
-        intro="A YAML configuration of AWS's NeuronX Distributed Training, with OmegaConf's interpolations.",
+        intro="A YAML configuration of AWS's NeuronX Distributed Training, with OmegaConf's interpolations: `${trainer."
+        "max_steps}`, `${.x}`, `${..x}`, `${multiply:a,b}`, `${sum:a,b}`. `${oc.env:NAME}` is read where the command "
+        "line allows it by name: `allow_env=NAME,OTHER`. Two keys are Seatrial's own, and no part of NxDT: "
+        "`model.vocab_size`, `topology.device`.",
     ),
 }  # fmt: skip
 
