@@ -288,6 +288,9 @@ def _data(spec: RunSpec) -> Iterator[tuple[str, Any]]:
     data = spec.data
     words = {kind: word for word, kind in maxtext_values.DATASETS.items()} | {"megatron": "grain"}
     kind = words.get(data.kind, "synthetic")
+    needed = {"hf": data.dataset, "grain": _mixed(spec)}.get(kind, "nothing")
+    if needed == [] or not _can_be_said(needed):
+        kind = "synthetic"
     yield "dataset_type", kind
     if kind == "synthetic":
         return
