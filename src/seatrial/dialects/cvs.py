@@ -86,6 +86,8 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         across_nodes=part_of_spec(MeshShape, "parallelism.across_nodes", placed),
     )
     num_nodes = nodes(settings, cell, placed, origins)
+    if any(key.to.startswith("parallelism.") and settings.is_wrong(name) for name, key in KEYS.items()):
+        return None, origins  # nothing can be said of a mesh of which a size is not known
     topology = _topology(settings, cell, num_nodes, parallelism)
     if model is None or topology is None or not {"steps", "batch.sequence_length"} <= placed.keys():
         return None, origins

@@ -84,6 +84,8 @@ def build(settings: Settings, cell: Cell | None) -> Resolved:
 def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Origin]]:
     placed, origins = place(settings)
     values = {name: KEYS[name].read(text) for name, text in DEFAULTS.items()} | settings.values
+    if settings.is_wrong("precision"):
+        values["precision"] = None  # it is wrong, which is said; the default would only add to that
     for name, text in DEFAULTS.items():
         if name not in settings.values:
             default = Origin(kind="default", key=settings.path(name), text=text, note="CVS's default")
@@ -94,7 +96,7 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         device=device(settings, cell),
     )  # fmt: skip
     parallelism = _parallelism(settings, values, topology)
-    if parallelism is None or "steps" not in placed:
+    if parallelism is None or "steps" not in placed or settings.is_wrong("model_size"):
         return None, origins
     is_adam = placed.get("optimizer.algorithm", "adamw") == "adamw"
     spec = RunSpec(
@@ -175,8 +177,8 @@ def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
     }  # fmt: skip
     return axes | {
         "model": size,
-        "model.rope_theta": megatron,
-        "model.rope_scaling": megatron,
+        "model.rope_theta": replace(size, kind="derived", note="train_llama3.sh gives no --rotary-base"),
+        "model.rope_scaling": replace(size, kind="derived", note="train_llama3.sh gives no --use-rope-scaling"),
         "model.vocab_multiple": megatron,
         "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
         "topology.devices_per_node": Origin(

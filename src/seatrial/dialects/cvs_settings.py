@@ -18,7 +18,7 @@ from seatrial.dialects.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 
-STRICT_ACTIONS = ("run", "plan")  # the others run on this machine and need neither network nor bars
+STRICT_ACTIONS = ("run", "plan", "check")  # the others run on this machine and need neither network nor bars
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,10 @@ class Settings:
             for key in self.values
             if key.startswith(f"{name}.") and key not in self.table.keys
         }
+
+    def is_wrong(self, name: str) -> bool:
+        """Whether a value is there and cannot be used."""
+        return name in self.entries and name not in self.values
 
     def path(self, name: str) -> str:
         """A name as the path from the root of the file."""
@@ -127,10 +131,13 @@ def _read(settings: Settings, name: str, entry: Entry) -> None:
     try:
         settings.values[name] = key.read(value)
     except ValueError as error:
-        settings.problems.append(entry.problem("error", "bad-value", str(error), f"give {name}=… a value that fits"))
+        settings.problems.append(
+            entry.problem("error", "bad-value", str(error), f"correct it here, or give {name}=… on the command line")
+        )
         return
     if key.disposition == "rejected" and settings.values[name] not in key.quiet:
-        fix = f"make it {' or '.join(coerce.shown(value) for value in key.quiet)}, or remove it"
+        accepted = " or ".join(coerce.shown(value) for value in key.quiet)
+        fix = f"make it {accepted}, or remove it" if accepted else "remove it"
         settings.problems.append(entry.problem("error", "cannot-be-obeyed", key.why, fix))
 
 
