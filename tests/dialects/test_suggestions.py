@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import string
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.dialects import suggestions
+from seatrial.dialects.explain import table
+from seatrial.dialects.reference import PAGES
 from seatrial.dialects.suggestions import NOTHING, did_you_mean, distance
 from seatrial.dialects.synonyms import ROWS
 from seatrial.dialects.typed import schema
@@ -122,6 +125,24 @@ def test_only_so_many_keys_are_looked_at_closely() -> None:
     assert suggestions.suggestions("distributed_stratgy", known) == known  # one wrong character is always found
     suggestions.start_anew()
     assert suggestions.suggestions(alike[-1], known) == known
+
+
+def test_most_keys_are_understood_in_every_other_spelling() -> None:
+    """A key of one dialect, given in another, is answered by a key for the same path of the run."""
+    tables = {name: table(page.module) for name, page in PAGES.items()}
+    right = total = 0
+    for one, other in permutations(tables, 2):
+        known = tuple(tables[other])
+        names = {key.rpartition(".")[2] for key in known}
+        for key, row in tables[one].items():
+            name = key.rpartition(".")[2]
+            meant = {k for k, r in tables[other].items() if set(r.to.split(", ")) & set(row.to.split(", ")) - {""}}
+            if not meant or name in names or "*" in key:
+                continue
+            total += 1
+            right += bool(meant.intersection(suggestions.suggestions(name, known)[:1]))
+    assert total > 500
+    assert right / total >= 0.8
 
 
 def test_every_row_has_two_names_and_no_name_twice() -> None:

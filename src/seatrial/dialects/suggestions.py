@@ -174,7 +174,8 @@ def _search(full: str, index: _Index) -> tuple[str, ...]:
     same = index.names.things.get(name, [])
     words, rows = _elsewhere()
     if not same:
-        numbers = words.things.get(plain) or words.things.get(name) or []
+        ends = (plain.split(".", cut)[-1] for cut in range(plain.count(".") + 1))
+        numbers = next((words.things[end] for end in ends if end in words.things), [])
         if meant := index.meaning(rows[int(number)] for number in numbers):
             return tuple(meant)
     near = [path for word in index.paths.near(plain) for path in index.paths.things[word]]
