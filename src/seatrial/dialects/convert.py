@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial import source
+from seatrial.check import lint
 from seatrial.command import is_secret
 from seatrial.dialects.entries import Request
 from seatrial.dialects.written import Note, Written
@@ -80,9 +81,9 @@ def convert(resolved: Resolved, to: str) -> Converted:
     """A configuration that was read, in another spelling. Raises InputError where it has errors, or for no spelling."""
     if to not in TARGETS:
         raise InputError.single("unknown-dialect", "--to", f"there is no {to!r}", f"use one of: {', '.join(TARGETS)}")
-    errors = any(problem.severity == "error" and problem.code not in HARMLESS for problem in resolved.problems)
-    if resolved.spec is None or errors:
-        raise InputError(resolved.problems)
+    problems = [p for p in lint(resolved, action="convert").problems if p.code not in HARMLESS]
+    if resolved.spec is None or any(problem.severity == "error" for problem in problems):
+        raise InputError(problems)
     written = TARGETS[to].write(resolved.spec)
     notes = [*written.notes, *unsaid(resolved.spec, written, to)]
     lines = tuple(_line(resolved, note) for note in notes)
