@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 GIB = 2**30
 GB = 10**9
@@ -79,7 +80,7 @@ DEVICES: dict[str, Device] = {
     )
 }  # fmt: skip
 
-# How configurations and runtimes spell a device; tried in order against the lower-cased text without separators.
+# How configurations and runtimes spell a device, without case and separators; tried in order.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
     ("mi355", "mi355x"), ("mi350", "mi350x"), ("mi325", "mi325x"), ("mi300", "mi300x"), ("mi250", "mi250x"),
     ("gb300", "gb300"), ("b300", "b300"), ("gb200", "gb200"), ("b200", "b200"), ("h200", "h200"), ("h20", "h20"),
@@ -91,7 +92,16 @@ _SPELLINGS: tuple[tuple[str, str], ...] = (
 
 def find(name: str | None) -> Device | None:
     """The device meant by a configuration's or a runtime's name ("mi355", "NVIDIA H200", "AMD Instinct MI300X")."""
-    if not name:
-        return None
-    text = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((DEVICES[device] for spelling, device in _SPELLINGS if spelling in text), None)
+    text = name.lower() if name else ""
+    return next((DEVICES[device] for pattern, device in _patterns() if pattern.search(text)), None)
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    """The spellings as whole words, with what a vendor adds to them: an RTX A1000 is no A100, an MI300A no MI300X."""
+    between, begin, end = (
+        r"[^a-z0-9]*",
+        r"(?<![a-z0-9])(?:\d+x|[dh]gx)?",
+        r"(?:x\d*|e|u|sxm\d?|pcie|nvl|lite)?(?![a-z0-9])",
+    )
+    return [(re.compile(begin + between.join(spelling) + between + end), device) for spelling, device in _SPELLINGS]

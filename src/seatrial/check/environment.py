@@ -97,7 +97,7 @@ def known_flags(finder: Finder) -> Iterator[Problem]:
         path = f"execution.xla_flags.{name}"
         if verdict == "malformed":
             why = "XLA_FLAGS is split at blanks and quotes, so this would not stay one flag"
-            yield finder.at(path, "error", "bad-xla-flag", why, "remove blanks and quotes")
+            yield finder.at(path, "error", "bad-xla-flag", why, "remove blanks and quotes, and -- before the name")
         if verdict == "unknown":
             yield finder.at(
                 path, "warning", "unknown-xla-flag",

@@ -70,6 +70,10 @@ _maxtext = _has(
     "base_emb_dim", "dataset_type",
 )  # fmt: skip
 _native = _has("model", "batch", "steps", "parallelism")
+_TELLING = (  # keys by which a dialect is recognised
+    "config", "model_params", "trainer", "exp_manager", "distributed_strategy", "base_config", "model_name",
+    "per_device_batch_size", "ici_fsdp_parallelism", "run_name", "model", "batch", "steps", "parallelism",
+)  # fmt: skip
 _SECTIONS = {"batch", "topology", "parallelism", "precision", "optimizer", "data", "execution", "expectations"}
 
 
@@ -175,8 +179,15 @@ def _unknown(root: Node) -> tuple[str, str]:
         )
     fix = "start from an example: `seatrial init`"
     if not isinstance(root.value, dict):
-        kind = "a list" if isinstance(root.value, list) else "one value, "
-        return f"it holds {kind}{'' if kind == 'a list' else shown(root.plain())}, and not keys with values", fix
+        what = "a list" if isinstance(root.value, list) else f"one value, {shown(root.plain())}"
+        return f"it holds {what}, and not keys with values", fix
+    meant = {
+        key: found[0]
+        for key in list(root.value)[:20]
+        if (found := suggestions.suggestions(key, _TELLING)) and key not in _TELLING
+    }
+    if meant:
+        fix = f"did you mean {', '.join(f'{right} for {key}' for key, right in meant.items())}?"
     names = ", ".join(list(root.value)[:3])
     return f"its keys ({names}, …) are those of no configuration that is known here" if names else "it has no keys", fix
 

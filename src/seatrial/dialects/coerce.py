@@ -24,7 +24,7 @@ _HINTS: dict[str, tuple[tuple[re.Pattern[str], Callable[[str], str]], ...]] = {
         (re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII), lambda text: f"write {text.replace(',', '')}"),
         (re.compile(r"[-+]?\d*,\d+", re.ASCII), lambda text: f"write {text.replace(',', '.')}, with a point"),
         (re.compile(r"[-+]?\d+(\.\d*)?[eE]\+?\d", re.ASCII), lambda text: f"write {float(text):.0f}"),
-        (re.compile(r"[-+]?[\d.]+\s*([kKmMbBgGtT]i?[bB]?|%|s|ms|min|h)"), lambda text: "write it without a unit"),
+        (re.compile(r"[-+]?[\d.]+\s*[A-Za-z%][A-Za-z%/]*"), lambda text: "write the number alone"),
         (re.compile(r"(['\"]).*\1"), lambda text: "remove the quotes inside"),
         _UNKNOWN,
     ),
