@@ -1,15 +1,422 @@
-"""Megatron-LM commands: what is stated, what Megatron derives, what it refuses, and back."""
+"""Megatron-LM commands: what their arguments say, what Megatron derives, what it refuses, and back."""
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from seatrial import source
 from seatrial.dialects import megatron
-from seatrial.spec import RunSpec
+from seatrial.dialects.coerce import fraction_of
+from seatrial.dialects.entries import Request
+from seatrial.dialects.megatron_arguments import ARGUMENTS, DEFAULTS, LAUNCHER, flag, several
+from seatrial.dialects.megatron_rest import REST
+from seatrial.dialects.megatron_settings import ALL, NAMED
+from seatrial.dialects.megatron_settings import settings as stated
+from seatrial.dialects.overrides import Override
+from seatrial.spec import Resolved, RopeScaling, RunSpec, flatten
+from tests.dialects.seeds import ROOT
 from tests.dialects.specs import assert_round_trip, specs
+
+MODEL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 256"
+LEAST = f"{MODEL} --micro-batch-size 2 --train-iters 100 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999"
+
+
+def request(text: str, *overrides: str) -> Request:
+    given = [Override(key=each.partition("=")[0], text=each.partition("=")[2]) for each in overrides]
+    document = source.parse_shell(text, file="run.sh")
+    return Request(document=document, overrides=given, action="plan", user="me", home=Path("/home/me"))
+
+
+def read(text: str, *overrides: str) -> Resolved:
+    return megatron.read(request(text, *overrides))
+
+
+def gpt(more: str = "", launcher: str = "--nproc_per_node 8 --nnodes 2", *, least: str = LEAST) -> Resolved:
+    return read(f"torchrun {launcher} pretrain_gpt.py {least} {more}\n")
+
+
+def spec_of(resolved: Resolved) -> RunSpec:
+    errors = [(p.path, p.why) for p in resolved.problems if p.severity == "error"]
+    assert errors == []
+    assert resolved.spec is not None
+    return resolved.spec
+
+
+def errors(resolved: Resolved) -> list[tuple[str, str]]:
+    return [(p.code, p.path) for p in resolved.problems if p.severity == "error"]
+
+
+def changes(before: RunSpec, after: RunSpec) -> dict[str, Any]:
+    old, new = flatten(before), flatten(after)
+    return {path: new.get(path) for path in {**old, **new} if old.get(path, "absent") != new.get(path, "absent")}
+
+
+# --- what each argument says ------------------------------------------------------------------------------------------
+
+TENSOR, DATA, FSDP, PIPELINE, CONTEXT = (
+    f"parallelism.within_node.{axis}" for axis in ("tensor", "data", "fsdp", "pipeline", "context")
+)
+_GLOBAL = "batch.global_batch_size"
+_BLEND = {"data.kind": "megatron"}
+
+# The arguments beside the least that a command needs → what they change of its run.
+SAID: dict[str, dict[str, Any]] = {
+    "--ffn-hidden-size 1000": {"model.ffn_dim": 1000},
+    "--kv-channels 32": {"model.head_dim": 32},
+    "--group-query-attention --num-query-groups 2": {"model.num_kv_heads": 2},
+    "--group-query-attention": {"model.num_kv_heads": 1},
+    "--position-embedding-type rope": {"model.positions": "rope", "model.max_positions": None},
+    "--use-rotary-position-embeddings": {"model.positions": "rope", "model.max_positions": None},
+    "--rotary-base 500000": {"model.rope_theta": 500_000.0},
+    "--rotary-percent 0.5": {"model.rotary_fraction": 0.5},
+    "--use-rope-scaling --rope-scaling-factor 32": {
+        f"model.rope_scaling.{name}": value for name, value in vars(RopeScaling(factor=32.0)).items()
+    } | {"model.rope_scaling": None},
+    "--normalization RMSNorm": {"model.norm": "rmsnorm"},
+    "--norm-epsilon 1e-6": {"model.norm_epsilon": 1e-6},
+    "--layernorm-epsilon 1e-6": {"model.norm_epsilon": 1e-6},
+    "--swiglu": {"model.activation": "swiglu", "model.ffn_dim": 1344},
+    "--untie-embeddings-and-output-weights": {"model.tied_embeddings": False},
+    "--disable-bias-linear": {"model.biases": False},
+    "--make-vocab-size-divisible-by 64": {"model.vocab_multiple": 64},
+    "--padded-vocab-size 2048": {"model.vocab_size": 2048, "model.vocab_multiple": 1},
+    "--init-method-std 0.006": {"initialization.std": 0.006},
+    "--attention-dropout 0": {"dropout.attention": 0.0},
+    "--hidden-dropout 0.2": {"dropout.hidden": 0.2},
+    "--global-batch-size 64": {_GLOBAL: 64},
+    "--exit-interval 30": {"steps": 30, "optimizer.decay_steps": 100},
+    "--seed 7": {"seed": 7},
+    "--tensor-model-parallel-size 4": {TENSOR: 4, DATA: 2, _GLOBAL: 8},
+    "--tensor-model-parallel-size 8 --sequence-parallel": {
+        TENSOR: 8, DATA: 1, _GLOBAL: 4, "parallelism.sequence_parallel": True},
+    "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2": {
+        "parallelism.across_nodes.pipeline": 2, PIPELINE: 2, DATA: 4, "parallelism.across_nodes.data": 1, _GLOBAL: 8,
+        "parallelism.virtual_pipeline": 2},
+    "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2": {
+        "parallelism.across_nodes.pipeline": 2, "parallelism.across_nodes.data": 1, _GLOBAL: 16,
+        "parallelism.virtual_pipeline": 2},
+    "--context-parallel-size 2": {CONTEXT: 2, DATA: 4, _GLOBAL: 16},
+    "--use-distributed-optimizer": {"parallelism.zero1": True},
+    "--use-torch-fsdp2 --no-gradient-accumulation-fusion --untie-embeddings-and-output-weights": {
+        FSDP: 8, "parallelism.across_nodes.fsdp": 2, DATA: 1, "parallelism.across_nodes.data": 1,
+        "model.tied_embeddings": False},
+    "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor "
+    "--num-distributed-optimizer-instances 2": {FSDP: 8, DATA: 1},
+    "--use-custom-fsdp --data-parallel-sharding-strategy optim": {"parallelism.zero1": True},
+    "--bf16": {"precision.compute_dtype": "bfloat16"},
+    "--bf16 --grad-reduce-in-bf16": {"precision.compute_dtype": "bfloat16", "precision.gradient_dtype": "bfloat16",
+                                     "precision.reduce_dtype": "bfloat16"},
+    "--bf16 --accumulate-allreduce-grads-in-fp32": {"precision.compute_dtype": "bfloat16"},
+    "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 "
+    "--exp-avg-sq-dtype bf16": {
+        "precision.compute_dtype": "bfloat16", "precision.gradient_dtype": "bfloat16", "parallelism.zero1": True,
+        "precision.reduce_dtype": "bfloat16", "precision.optimizer_dtype": "bfloat16"},
+    "--bf16 --fp8-format hybrid": {"precision.compute_dtype": "bfloat16", "precision.quantization": "fp8"},
+    "--fp8-hybrid": {"precision.quantization": "fp8"},
+    "--fp8-e4m3": {"precision.quantization": "fp8"},
+    "--optimizer sgd --sgd-momentum 0.8": {"optimizer.algorithm": "sgd", "optimizer.momentum": 0.8},
+    "--min-lr 1e-4": {"optimizer.final_learning_rate_fraction": fraction_of(1e-4, 1e-3)},
+    "--lr-decay-style cosine": {"optimizer.schedule": "cosine"},
+    "--lr-decay-style constant": {"optimizer.schedule": "constant"},
+    "--lr-decay-style inverse-square-root": {"optimizer.schedule": "inverse_square_root"},
+    "--lr-decay-style WSD --lr-wsd-decay-style cosine --lr-wsd-decay-iters 20 --lr-warmup-iters 10": {
+        "optimizer.schedule": "cosine", "optimizer.hold_steps": 70, "optimizer.warmup_steps": 10},
+    "--lr-decay-iters 80": {"optimizer.decay_steps": 80},
+    "--lr-decay-iters 80 --lr-warmup-fraction 0.1": {"optimizer.decay_steps": 80, "optimizer.warmup_steps": 8},
+    "--lr-warmup-iters 10": {"optimizer.warmup_steps": 10},
+    "--weight-decay 0.1": {"optimizer.weight_decay": 0.1},
+    "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-5": {
+        "optimizer.beta1": 0.8, "optimizer.beta2": 0.95, "optimizer.epsilon": 1e-5},
+    "--clip-grad 0": {"optimizer.clip_norm": None},
+    "--mock-data": {},
+    "--data-path a b c --split 9,1,0": {**_BLEND, "data.paths": ("a", "b", "c"), "data.split": "9,1,0"},
+    "--data-path 0.3 a 0.7 b": {
+        **_BLEND, "data.paths": ("a", "b"), "data.weights": (0.3, 0.7), "data.split": "969,30,1"},
+    "--train-data-path 1 a --valid-data-path b --test-data-path c d --data-cache-path /x": {
+        **_BLEND, "data.paths": ("a",), "data.weights": (1.0,), "data.validation_paths": ("b",),
+        "data.test_paths": ("c", "d"), "data.index_dir": "/x"},
+    "--data-path a --split 1,0,0 --reset-position-ids --reset-attention-mask --eod-mask-loss": {
+        **_BLEND, "data.paths": ("a",), "data.split": "1,0,0", "data.reset_positions": True,
+        "data.reset_attention": True, "data.mask_document_ends": True},
+    "--eval-interval 50 --eval-iters 5": {"evaluation.interval_steps": 50, "evaluation.batches": 5},
+    "--eval-iters 0": {"evaluation.interval_steps": None, "evaluation.batches": None},
+    "--eval-iters -1": {"evaluation.interval_steps": None, "evaluation.batches": None},
+    "--full-validation": {"evaluation.batches": None},
+    "--log-interval 5": {"logging.interval_steps": 5},
+    "--log-params-norm": {"logging.parameter_norm": True},
+    "--tensorboard-dir x": {"logging.tensorboard": True},
+    "--wandb-exp-name mine": {"name": "mine"},
+    "--save /c --save-interval 10": {
+        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.interval_steps": 10,
+        "checkpoint.keep": None, "checkpoint.asynchronous": False},
+    "--save /c --persistent-save-interval 100 --async-save --most-recent-k 3 --load /c": {
+        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.keep": 3, "checkpoint.resume": True},
+    "--load /old": {"checkpoint.resume_from": "/old"},
+    "--load /old --finetune": {"checkpoint.resume_from": "/old", "checkpoint.weights_only": True},
+    "--load /old --no-load-optim": {"checkpoint.resume_from": "/old", "checkpoint.weights_only": True},
+    "--pretrained-checkpoint /old": {"checkpoint.resume_from": "/old", "checkpoint.weights_only": True},
+    "--recompute-activations": {"execution.remat": "selective", "execution.remat_modules": ("core_attn",)},
+    "--recompute-granularity selective --recompute-modules mlp layernorm": {
+        "execution.remat": "selective", "execution.remat_modules": ("mlp", "layernorm")},
+    "--recompute-granularity full --recompute-method block --recompute-num-layers 8": {"execution.remat": "full"},
+    "--attention-backend fused": {"execution.attention": "cudnn_flash_te"},
+    "--attention-backend unfused": {"execution.attention": "dot_product"},
+    "--use-flash-attn": {"execution.attention": "flash"},
+    "--profile --profile-step-start 20 --profile-step-end 23": {
+        "execution.profile_from_step": 20, "execution.profile_steps": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", SAID)
+def test_what_arguments_say_of_a_run(more: str) -> None:
+    before, after = spec_of(gpt()), spec_of(gpt(more))
+    assert changes(before, after) == SAID[more]
+
+
+INSTEAD = {
+    "--encoder-num-layers 8": "--num-layers 8",
+    "--encoder-seq-length 128": "--seq-length 128",
+    "--train-samples 3200 --lr-decay-samples 1600 --lr-warmup-samples 320": "--train-iters 100",
+    "--tokenizer-type GPT2BPETokenizer": "--tokenizer-type NullTokenizer --vocab-size 999",
+}
+SAID_INSTEAD: dict[str, dict[str, Any]] = {
+    "--encoder-num-layers 8": {},
+    "--encoder-seq-length 128": {},
+    "--train-samples 3200 --lr-decay-samples 1600 --lr-warmup-samples 320": {
+        "optimizer.decay_steps": 50, "optimizer.warmup_steps": 10},
+    "--tokenizer-type GPT2BPETokenizer": {"model.vocab_size": 50_257},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("new", INSTEAD)
+def test_what_other_arguments_say_in_their_place(new: str) -> None:
+    resolved = gpt(least=LEAST.replace(INSTEAD[new], new))
+    assert changes(spec_of(gpt()), spec_of(resolved)) == SAID_INSTEAD[new]
+
+
+def test_every_argument_that_says_something_is_in_these_tables() -> None:
+    words = {word.partition("=")[0] for row in (*SAID, *INSTEAD, LEAST) for word in shlex.split(row)}
+    left_out = {"lr-wsd-decay-samples", "tokenizer-model"}  # elsewhere in this file
+    assert {f"--{name}" for name in ARGUMENTS if name not in left_out} - words == set()
+
+
+def test_megatron_s_own_defaults_hold_where_nothing_is_said() -> None:
+    spec = spec_of(gpt(launcher=""))
+    model, optimizer = spec.model, spec.optimizer
+    assert (spec.topology.num_devices, spec.batch.global_batch_size, spec.seed) == (1, 2, 1234)
+    assert (model.vocab_size, model.ffn_dim, model.head_dim, model.num_kv_heads) == (1000, 2048, 64, 8)
+    assert (model.norm, model.activation, model.positions, model.biases, model.tied_embeddings) == (
+        "layernorm", "gelu", "learned", True, True
+    )  # fmt: skip
+    assert (model.rope_theta, model.norm_epsilon, model.vocab_multiple, model.max_positions) == (
+        10_000.0,
+        1e-5,
+        128,
+        256,
+    )
+    assert (optimizer.algorithm, optimizer.schedule, optimizer.weight_decay, optimizer.clip_norm) == (
+        "adamw", "linear", 0.01, 1.0
+    )  # fmt: skip
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-8)
+    assert (optimizer.final_learning_rate_fraction, optimizer.warmup_steps, optimizer.decay_steps) == (0.0, 0, None)
+    assert (spec.dropout.hidden, spec.dropout.attention, spec.initialization.std) == (0.1, 0.1, 0.02)
+    assert (spec.evaluation.interval_steps, spec.evaluation.batches, spec.logging.interval_steps) == (1000, 100, 100)
+    assert (spec.precision.compute_dtype, spec.checkpoint.enabled, spec.data.kind) == ("float32", False, "synthetic")
+    assert set(DEFAULTS) <= set(ARGUMENTS)
+
+
+# --- the rest of the arguments ----------------------------------------------------------------------------------------
+
+
+def example(name: str) -> str:
+    if REST[name].read is flag:
+        return f"--{name}"
+    return f"--{name} 3 4" if REST[name].read is several else f"--{name} 3"
+
+
+# Arguments that Megatron refuses together with the least that is given here.
+NEED = {
+    "tp-comm-overlap",
+    "overlap-param-gather",
+    "distribute-saved-activations",
+    "no-position-embedding",
+    "ckpt-format",
+}
+
+
+@pytest.mark.parametrize("name", REST)
+def test_every_other_argument_changes_nothing_or_is_refused(name: str) -> None:
+    resolved, key = gpt(example(name)), REST[name]
+    if key.disposition == "rejected":
+        assert errors(resolved) == [("not-supported", f"--{name}")]
+    elif name not in NEED:
+        assert spec_of(resolved) == spec_of(gpt())
+        told = [p for p in resolved.problems if p.code == "no-effect"]
+        assert [p.path for p in told] == ([f"--{name}"] if key.disposition == "ignored" else [])
+    assert key.why
+    assert name not in ARGUMENTS
+
+
+@pytest.mark.parametrize("name", [name for name, key in REST.items() if key.quiet])
+def test_a_refused_argument_may_ask_for_nothing(name: str) -> None:
+    assert spec_of(gpt(f"--{name} {REST[name].quiet[0]}")) == spec_of(gpt())
+
+
+def test_a_finding_for_what_has_no_effect_names_all_that_have_none_for_this_reason() -> None:
+    resolved = gpt("--log-throughput --timing-log-level 1 --num-workers 4 --log-energy")
+    (told,) = [p for p in resolved.problems if p.code == "no-effect"]
+    assert (told.path, "(nor have --timing-log-level, --log-energy)" in told.why) == ("--log-throughput", True)
+
+
+# --- as argparse reads it ---------------------------------------------------------------------------------------------
+
+
+def argparse_s() -> argparse.ArgumentParser:
+    """Megatron's parser, as far as its words go: which argument takes how many values."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False, add_help=False)
+    for name, key in ALL.items():
+        if key.read is flag:
+            parser.add_argument(f"--{name}", dest=name, action="store_true", default=argparse.SUPPRESS)
+        else:
+            nargs = "*" if key.read is several else None
+            parser.add_argument(f"--{name}", dest=name, nargs=nargs, default=argparse.SUPPRESS)
+    return parser
+
+
+PARSER = argparse_s()
+SOME = ["seed", "swiglu", "data-path", "lr", "bf16", "tensorboard-dir", "recompute-modules", "no-rope-fusion", "x"]
+WORDS = st.one_of(
+    st.sampled_from(SOME).map(lambda name: f"--{name}"),
+    st.tuples(st.sampled_from(SOME), st.sampled_from(["1", "", "a b", "-1", "--x", "="])).map(
+        lambda pair: f"--{pair[0]}={pair[1]}"
+    ),
+    st.sampled_from(["7", "-7", "-0.5", "-1e-3", "a", "a=b", "-", "-x", "a b", "/x/y", "0.3"]),
+)  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=8))
+def test_words_are_taken_as_argparse_takes_them(words: list[str]) -> None:
+    try:
+        known, stray = PARSER.parse_known_args(words)
+    except (argparse.ArgumentError, SystemExit):
+        known, stray = None, ["refused"]
+    found = stated(request(f"torchrun pretrain_gpt.py {shlex.join(words)}"))
+    refused = {"unknown-argument", "stray-word", "missing-value"} & {p.code for p in found.problems}
+    if known is None or stray:
+        assert refused or any(p.code == "bad-value" for p in found.problems)
+        return
+    assert not refused
+    for name, value in vars(known).items():
+        entry = found.entries[name]
+        assert value is True or entry.value == value, name
+    assert set(found.entries) == set(vars(known))
+
+
+# --- launchers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "nodes", "each", "host", "port"),
+    [
+        ("torchrun --nproc_per_node 8 --nnodes=4 --master_addr a --master_port 6000 pretrain_gpt.py", 4, 8, "a", 6000),
+        ("torchrun --nproc-per-node=8 --nnodes 2:2 --standalone -m pretrain_gpt", 2, 8, None, None),
+        ("python -m torch.distributed.run --nproc_per_node=4 --rdzv_backend c10d pretrain_gpt.py", 1, 4, None, None),
+        ("srun -N 2 --ntasks-per-node=8 python -u pretrain_gpt.py", 2, 8, None, None),
+        ("srun -N2 --nodes 3 torchrun --nproc_per_node 8 --nnodes 3 /x/pretrain_gpt.py", 3, 8, None, None),
+        ("python pretrain_gpt.py", 1, 1, None, None),
+    ],
+)
+def test_the_launcher_says_how_many_devices_there_are(
+    command: str, nodes: int, each: int, host: str | None, port: int | None
+) -> None:
+    spec = spec_of(read(f"{command} {LEAST}"))
+    assert (spec.topology.num_nodes, spec.topology.devices_per_node) == (nodes, each)
+    assert (spec.distributed.coordinator_host, spec.distributed.coordinator_port) == (host, port)
+
+
+def test_every_option_of_torchrun_is_taken() -> None:
+    for name, key in LAUNCHER.items():
+        assert errors(gpt(launcher=f"--{name}" if key.read is flag else f"--{name} 1")) == []
+
+
+def test_variables_reach_the_processes_but_for_secrets_and_what_the_launcher_sets() -> None:
+    text = f"export NCCL_DEBUG=INFO HF_TOKEN=hf_abc WORLD_SIZE=8 RANK=0\ntorchrun pretrain_gpt.py {LEAST}"
+    resolved = read(text)
+    assert spec_of(resolved).execution.environment == {"NCCL_DEBUG": "INFO"}
+    assert "hf_abc" not in repr(resolved)
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+def test_overrides_are_arguments_options_of_torchrun_and_a_preset() -> None:
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {LEAST} --swiglu"
+    given = ("train-iters=7", "micro_batch_size=4", "--nproc_per_node=4", "swiglu=false", "topology.device=mi300x")
+    spec = spec_of(read(command, *given))
+    assert (spec.steps, spec.batch.micro_batch_size, spec.topology.devices_per_node) == (7, 4, 4)
+    assert (spec.model.activation, spec.topology.device) == ("gelu", "mi300x")
+    assert spec_of(read(command, "model=llama2-7b")).model.name == "llama2-7b"
+
+
+# --- tokenizers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "vocab_size"),
+    [
+        ("meta-llama/Meta-Llama-3-8B", 128_256), ("NousResearch/Meta-Llama-3.1-70B", 128_256),
+        ("/data/tokenizer_llama3", 128_256), ("meta-llama/Llama-2-7b-hf", 32_000),
+        ("/m/llama2/tokenizer.model", 32_000), ("gpt2", 50_257), ("openai/gpt-2", 50_257),
+        ("mine --vocab-size 1000", 1000),
+    ],
+)  # fmt: skip
+def test_the_vocabulary_is_that_of_the_tokenizer(tokenizer: str, vocab_size: int) -> None:
+    least = LEAST.replace("NullTokenizer --vocab-size 999", f"HuggingFaceTokenizer --tokenizer-model {tokenizer}")
+    assert spec_of(gpt(least=least)).model.vocab_size == vocab_size
+
+
+# --- what is shipped, and back ----------------------------------------------------------------------------------------
+
+EXAMPLES = sorted(ROOT.glob("configs/megatron/*.sh"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_reads_without_errors_and_reads_back(path: Path) -> None:
+    found = Request(document=source.read(path), overrides=[], action="plan", user="me", home=Path("/"))
+    resolved = megatron.read(found)
+    spec = spec_of(resolved)
+    assert [p.code for p in resolved.problems if p.severity == "warning"] == []
+    assert_round_trip(megatron.write, megatron.read, spec)
+    origins = [resolved.origin(path) for path in flatten(spec)]
+    assert all(origin.mark or origin.kind in ("default", "derived") for origin in origins)
+
+
+def test_a_whole_script_is_understood() -> None:
+    (path,) = [path for path in EXAMPLES if "llama2-70b" in path.name]
+    document = source.read(path)
+    spec = spec_of(megatron.read(Request(document=document, overrides=[], action="plan", user="me", home=Path("/"))))
+    assert (spec.model.name, spec.topology.num_devices, spec.mesh) == (
+        "llama2-70b", 64, {"pipeline": 4, "data": 4, "fsdp": 1, "context": 1, "tensor": 4}
+    )  # fmt: skip
+    assert (spec.parallelism.within_node.tensor, spec.parallelism.within_node.data) == (4, 2)
+    assert (spec.parallelism.virtual_pipeline, spec.parallelism.zero1, spec.parallelism.sequence_parallel) == (
+        4,
+        True,
+        True,
+    )
+    assert (spec.batch.global_batch_size, spec.accumulation_steps, spec.optimizer.warmup_steps) == (128, 32, 20)
+    assert (spec.data.paths, spec.data.weights) == (
+        ("/data/slimpajama/web_text_document", "/data/slimpajama/code_text_document"), (0.7, 0.3)
+    )  # fmt: skip
+    assert (spec.checkpoint.resume, spec.checkpoint.directory) == (True, "/checkpoints/llama2-70b")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -22,3 +429,9 @@ def test_what_is_written_as_arguments_reads_back_as_it_was(spec: RunSpec) -> Non
 @given(specs())
 def test_what_is_written_as_variables_reads_back_as_it_was(spec: RunSpec) -> None:
     assert_round_trip(partial(megatron.write, style="environment"), megatron.read, spec)
+
+
+def test_every_reader_s_advice_says_something_of_its_own() -> None:
+    resolved = gpt("--seed x --lr-decay-style y --clip-grad -1 --hidden-dropout 2")
+    fixes = [p.fix for p in resolved.problems if p.code == "bad-value"]
+    assert fixes == ["give a whole number from 0 on", NAMED, "give a number from 0 on", "give a number from 0 to 1"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from seatrial.dialects.megatron_settings import Settings
 from seatrial.dialects.suggestions import did_you_mean
-from seatrial.presets import MODELS, architecture, same_architecture
+from seatrial.presets import MODELS, architecture
 from seatrial.spec import ModelSpec, RopeScaling
 
 # Vocabularies of tokenizers that are known by name, with their special tokens.
@@ -73,8 +73,13 @@ def _model_name(model: ModelSpec) -> str:
     for name, preset in MODELS.items():
         if architecture(replace(model, vocab_multiple=preset.vocab_multiple)) == architecture(preset):
             return name
-    owner = same_architecture(model)
+    alike = [name for name, preset in MODELS.items() if _shape(preset) == _shape(model)]
+    owner = next((name for name in alike if MODELS[name].vocab_size == model.vocab_size), next(iter(alike), None))
     return f"{owner}-changed" if owner else "gpt"
+
+
+def _shape(model: ModelSpec) -> tuple[int, ...]:
+    return model.hidden_dim, model.num_layers, model.num_heads, model.num_kv_heads, model.head_dim, model.ffn_dim
 
 
 def _vocab_size(s: Settings) -> int | None:
