@@ -468,6 +468,32 @@ def test_notes_that_contradict_what_runs_are_warnings_and_those_that_agree_are_s
     assert named(*agreeing, *differing) == {item.partition("=")[0].removeprefix("config.") for item in differing}
 
 
+def test_what_cvs_and_maxtext_make_of_the_seeds_is_told() -> None:
+    """Traps of these files: each is a finding at its key."""
+
+    def told(path: Path, *overrides: str) -> set[tuple[str, str, str]]:
+        linted = check.lint(load(path, *COMPLETE[path], *overrides), action="judge")
+        return {(p.severity, p.code, p.path.rpartition(".")[2]) for p in linted.problems}
+
+    single, multi = told(SINGLE_MI300X), told(MULTI_70B)
+    for finding in (
+        ("warning", "architecture-contradicts-name", "base_emb_dim"),  # 405B's numbers under 70B's name
+        ("warning", "impossible-expectation", "tflops_per_sec_per_gpu"),  # 1800 TFLOP/s in bfloat16
+        ("warning", "contradicting-expectations", "tokens_per_sec_per_gpu"),
+        ("info", "cvs-differs", "JAX_COORDINATOR_PORT"),  # CVS exports 12345 after it
+        ("info", "synthetic-data", "dataset_type"),  # a loss of 0.000 is no fault
+        ("info", "empty-value", "quantization"),
+        ("warning", "contradiction", "distributed_training"),  # True, in a file for one node
+        ("warning", "contradiction", "precision"),  # TE_FP8, and what runs is bfloat16
+    ):
+        assert finding in single, finding
+    assert any(code == "cvs-differs" and key.startswith("xla_gpu") for _, code, key in single)
+    assert any(code == "unknown-xla-flag" and key == "xla_gpu_graph_level" for _, code, key in single)
+    assert ("warning", "contradiction", "batch_size") in multi
+    assert ("warning", "cvs-differs", "nccl_ib_gid_index") in told(MULTI_70B, "nccl_ib_gid_index=1")
+    assert ("info", "cvs-differs", "shm_size") in told(SINGLE_MI300X, "shm_size=64G")
+
+
 def test_keys_without_effect_are_notes_where_that_may_surprise() -> None:
     resolved = load(SINGLE_MI300X, "config.nnodes=1", "quantize_kvcache=True")
     notes = {p.path.rpartition(".")[2]: p.severity for p in found(resolved, "no-effect")}

@@ -78,7 +78,8 @@ def _names(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
         yield _at(settings, "batch_size").problem(
             "info", "misleading-name",
             f"it is the batch of all {spec.topology.num_devices} devices together (BS), not of one: {replicas} "
-            f"replicas take {spec.accumulation_steps} micro-batches of {batch.micro_batch_size} each",
+            f"replicas take {spec.accumulation_steps} micro-batch{'es' if spec.accumulation_steps > 1 else ''} of "
+            f"{batch.micro_batch_size} each",
             "nothing to do",
         )  # fmt: skip
 
