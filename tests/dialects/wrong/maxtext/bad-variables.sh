@@ -1,0 +1,4 @@
+export JAX_COORDINATOR_PORT=high NNODES=two M_STEP=3
+python3 -m maxtext.trainers.pre_train.train \
+    run_name=x dataset_type=synthetic ici_fsdp_parallelism=8 enable_checkpointing=false enable_tensorboard=false jax_cache_dir= \
+    steps=10

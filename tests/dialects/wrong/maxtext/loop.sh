@@ -1,0 +1,4 @@
+for i in 1 2; do
+python3 -m maxtext.trainers.pre_train.train \
+    run_name=x dataset_type=synthetic ici_fsdp_parallelism=8 enable_checkpointing=false enable_tensorboard=false jax_cache_dir= \
+    steps=10

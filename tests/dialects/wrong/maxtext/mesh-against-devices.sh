@@ -1,0 +1,3 @@
+python3 -m maxtext.trainers.pre_train.train \
+    run_name=x steps=10 dataset_type=synthetic enable_checkpointing=false enable_tensorboard=false jax_cache_dir= \
+    ici_fsdp_parallelism=8 dcn_data_parallelism=2

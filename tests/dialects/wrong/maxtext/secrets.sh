@@ -1,0 +1,4 @@
+export HF_TOKEN=hf_abc
+python3 -m maxtext.trainers.pre_train.train \
+    run_name=x dataset_type=synthetic ici_fsdp_parallelism=8 enable_checkpointing=false enable_tensorboard=false jax_cache_dir= \
+    hf_access_token=hf_abc steps=ten

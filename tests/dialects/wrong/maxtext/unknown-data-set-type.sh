@@ -1,0 +1,3 @@
+python3 -m maxtext.trainers.pre_train.train \
+    run_name=x steps=10 ici_fsdp_parallelism=8 enable_checkpointing=false enable_tensorboard=false jax_cache_dir= \
+    dataset_type=c4
