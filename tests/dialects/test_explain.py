@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_for_people_it_is_a_few_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "said"),
-    [("learning_rat", "optimizer.learning_rate?"), ("container.image", "this run does not have"), ("", "")],
+    [("learning_rat", "learning_rate?"), ("container.image", "this run does not have"), ("", "")],
 )
 def test_what_nobody_knows_is_said(key: str, said: str) -> None:
     done = seatrial("plan", TINY, "--explain", key, cwd=ROOT)
@@ -86,3 +87,14 @@ def test_a_secret_stays_one(tmp_path: Path) -> None:
     assert (done.returncode, "hunter2" in done.stdout + done.stderr) == (0, False)
     shown = _explained(TINY, "HF_TOKEN", "execution.environment.HF_TOKEN=hunter2")
     assert "hunter2" not in json.dumps(shown)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/convert.md"])
+def test_the_docs_show_what_is_really_printed(page: str) -> None:
+    """Each line of an example of --explain is in the output of the command above it."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"\$ seatrial (plan [^\n]+ --explain [^\n]+)\n```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert len(found) == 1
+    for command, shown in found:
+        printed = seatrial(*command.split(), cwd=ROOT).stdout.splitlines()
+        assert [line for line in shown.splitlines() if line not in (*printed, "  …")] == []
