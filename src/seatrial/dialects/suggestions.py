@@ -146,14 +146,16 @@ class _Index:
         self.paths = _Vocabulary((_plain(path), path) for path in known if "." in path)
 
     def meaning(self, rows: Iterable[tuple[str, ...]]) -> list[str]:
-        """The known keys that rows of synonyms name."""
-        found: dict[str, None] = {}
+        """The known keys that a row of synonyms names: the first row that names any."""
         for row in rows:
+            found: dict[str, None] = {}
             for spelling in row:
                 for path in self.names.things.get(_name(spelling), ()):
                     if f".{_plain(path)}".endswith(f".{spelling}"):
                         found[path] = None
-        return list(found)
+            if found:
+                return list(found)
+        return []
 
 
 @lru_cache(maxsize=16)
@@ -198,4 +200,6 @@ def _ranked(full: str, paths: Collection[str], index: _Index) -> tuple[str, ...]
         return min(distance(_plain(full), _plain(path)), distance(_plain(name), _plain(_name(path))) + elsewhere)
 
     ranked = sorted(paths, key=lambda path: (mistakes(path), distance(full, path), index.order[path]))
+    if distance(full, ranked[0]) <= 1:
+        return (ranked[0],)
     return tuple(path for path in ranked if mistakes(path) == mistakes(ranked[0]))

@@ -11,7 +11,8 @@ ROWS: tuple[str, ...] = (
     "name run_name exp_manager.name --wandb-exp-name EXP_NAME experiment_name job_name enabled_sweep_list",
     "seed init_weights_seed data_shuffle_seed --seed random_seed",
     "steps max_steps trainer.max_steps --train-iters TOTAL_ITERS training_iterations training_steps train_steps"
-    " train_iters num_train_steps total_steps num_steps iterations --train-samples --exit-interval",
+    " train_iters num_train_steps total_steps num_steps iterations",
+    "--train-samples --exit-interval steps max_steps --train-iters TOTAL_ITERS training_iterations training_steps",
     "epochs max_epochs trainer.max_epochs num_epoch num_epochs num_train_epochs",
     "log_dir exp_dir explicit_log_dir base_output_directory output_dir logging_dir",
     # machines
