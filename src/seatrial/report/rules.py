@@ -16,7 +16,7 @@ _HEAD = """# What `seatrial check` looks at
 Besides what is wrong with single keys (unknown, misspelt, of the wrong type, still to be filled in), these rules look
 at the run as a whole. Each finding has a code, for scripts (`--format json`), a place in the file, a reason and a fix.
 An error ends with exit code 2; `--strict` takes warnings for errors, never notes. What only the cluster could not do
-(memory, network) is an error for a run, and a warning for a plan or a rehearsal.
+(memory, network) is an error in a check or a run, and a warning in a plan or a rehearsal.
 
 | what holds of a sound configuration | codes where it does not | more exactly |
 | --- | --- | --- |
