@@ -30,6 +30,8 @@ from seatrial.source import Node
 
 NAMED = "give one of the values that are named here"
 ALL: Mapping[str, Key] = {**ARGUMENTS, **REST}
+_WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
+_MOST_LOOKS = 200  # variables whose spelling is looked at
 OURS = ("model", "topology.device")  # what only an override says: --model and --gpu
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
@@ -168,7 +170,7 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
         key = ALL.get(name)
         if key is None:
             why = "pretrain_gpt.py has no such argument"
-            _wrong(found, node, f"--{name}", "unknown-argument", _odd(name) or why, _nearest(name, ALL))
+            _wrong(found, node, f"--{name}", "unknown-argument", _odd(name) or why, _nearest(name, _WRITTEN))
             place = behind
             continue
         if name in found.entries:
@@ -198,7 +200,7 @@ def _stray(found: Settings, node: Node, text: str, words: Sequence[Node], place:
     """Notes a word that no argument takes; the place behind it, and behind those that go with it."""
     if text.startswith("-") or not text[:1].isascii():
         why = _odd(text) or "arguments begin with two hyphens"
-        _wrong(found, node, text, "unknown-argument", why, _nearest(text.lstrip("-\u2013\u2014\u2212"), ALL))
+        _wrong(found, node, text, "unknown-argument", why, _nearest(text.lstrip("-\u2013\u2014\u2212"), _WRITTEN))
     else:
         why = "no argument stands before it, and pretrain_gpt.py takes no words of their own"
         _wrong(found, node, text, "stray-word", why, "remove it, or write the argument that it belongs to")
@@ -208,7 +210,7 @@ def _stray(found: Settings, node: Node, text: str, words: Sequence[Node], place:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    return did_you_mean(f"--{name}", [f"--{each}" for each in known])
+    return did_you_mean(f"--{name}", known)
 
 
 def _odd(text: str) -> str:
@@ -283,7 +285,7 @@ def _take_launcher(found: Settings, words: Sequence[Node], stated: Mapping[str, 
         name, equals, value = text.lstrip("-").partition("=")
         option = "module" if text == "-m" else name.replace("-", "_")
         if option not in LAUNCHER:
-            why, fix = "torchrun has no such option", _nearest(option, LAUNCHER)
+            why, fix = "torchrun has no such option", _nearest(option, _OPTIONS)
             if name in ALL:
                 why, fix = f"{why}: it is one of pretrain_gpt.py", "write it behind the program"
             _wrong(found, node, text.partition("=")[0], "unknown-argument", why, fix)
@@ -300,6 +302,7 @@ def _keep_option(found: Settings, option: str, written: str, value: str, node: N
 
 
 def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
+    looks = 0
     for name, entry in stated.items():
         if _SECRET.fullmatch(name):
             found.problems.append(
@@ -310,7 +313,8 @@ def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
             )  # fmt: skip
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
-            if name not in NETWORK and _is_misspelt(name, NETWORK):
+            looks += name not in NETWORK
+            if name not in NETWORK and looks <= _MOST_LOOKS and _is_misspelt(name, NETWORK):
                 why, fix = "it reaches every process as it is, but looks misspelt", did_you_mean(name, NETWORK)
                 found.problems.append(entry.key_problem("warning", "misspelt-variable", why, fix))
 
@@ -354,12 +358,12 @@ def _take_variables(
             entries[override.key.upper()] = entry
         else:
             _unknown_override(found, entry, [*VARIABLES, *ARGUMENTS])
-    rest = {}
+    rest: dict[str, Entry] = {}
     for name, entry in entries.items():
         key = VARIABLES.get(name)
         if key is None:
             rest[name] = entry
-            if _is_misspelt(name) and not (name in _LAUNCHERS or _SECRET.fullmatch(name)):
+            if len(rest) <= _MOST_LOOKS and _is_misspelt(name) and not (name in _LAUNCHERS or _SECRET.fullmatch(name)):
                 severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
                 why = f"{found.script} has no such variable, and would go on with its own default"
                 fix = did_you_mean(name, list(VARIABLES))

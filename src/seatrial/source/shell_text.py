@@ -17,7 +17,7 @@ from seatrial.source.shell_values import Field, Piece, Value, Variables, assignm
 from seatrial.source.shell_words import Lexer, Operator, Word
 from seatrial.source.tree import Builder
 
-MAX_CHARACTERS = 500_000
+MAX_CHARACTERS = 100_000
 MAX_SCRIPTS = 8  # bash -c "bash -c '…'"
 
 # What starts a training: a file, by the last part of its path, or a module behind -m.

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from seatrial.source.shell_words import Executable, Fail, Part, Text, Variable, Word
 
-MAX_EXPANDED = 1_000_000  # characters and pieces that the variables of one text may come to
+MAX_EXPANDED = 250_000  # characters and pieces that the words and variables of one text may come to
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _NAME = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
@@ -73,6 +73,7 @@ class Variables:
         name, appends = found
         before = self.known.get(name) if appends else None
         first: tuple[Field, ...] = before.fields if before else ()
+        self._count(sum(len(field) + 1 for field in first), word.offset)  # it is copied
         is_list = word.items is not None or bool(before and before.is_list)
         if word.items is not None:
             return name, Value(
@@ -164,18 +165,21 @@ class Variables:
             return None
 
     def _piece(self, text: str, offset: int, doubt: Doubt = "") -> Piece:
-        self._size += len(text) + 20  # a piece of one character costs as much as one of many
-        if self._size > MAX_EXPANDED:
-            why = f"its variables come to more than {MAX_EXPANDED} characters, which no command has"
-            raise self._fail(offset, "too-large", why, "shorten it")
+        self._count(len(text) + 20, offset)  # a piece of one character costs as much as one of many
         return Piece(text, offset, doubt)
+
+    def _count(self, size: int, offset: int) -> None:
+        self._size += size
+        if self._size > MAX_EXPANDED:
+            why = f"its words and variables come to more than {MAX_EXPANDED} characters, which no command has"
+            raise self._fail(offset, "too-large", why, "shorten it")
 
 
 def _split(value: Field, fields: list[list[Piece]], is_open: bool) -> bool:
     """Adds what an unquoted variable holds to the fields, cut at blanks; whether the last one is still open."""
     for piece in value:
         for text, offset in [(piece.text, piece.offset)] if piece.doubt else _cut(piece):
-            if not text or (text.isspace() and not piece.doubt):
+            if text[:1] in ("", " ", "\t", "\n"):
                 is_open = is_open and not text
                 continue
             if not is_open:
