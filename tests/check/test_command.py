@@ -12,7 +12,7 @@ from seatrial.cli import app
 from seatrial.dialects import load
 from seatrial.report.expected import expected, expected_lines
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TINY = ROOT / "configs" / "native" / "tiny-text.json"
 RECIPE = ROOT / "configs" / "native" / "recipe-llama2-70b-h100.yaml"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from seatrial.check import RULES
 from seatrial.report.rules import rules_page
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "check.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "check.md"
 
 
 def test_golden_page_of_the_rules() -> None:

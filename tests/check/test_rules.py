@@ -27,7 +27,7 @@ from seatrial.spec import (
     RunSpec,
     Topology,
 )
-from tests.test_check import SOUND, bars, findings, within
+from tests.check.test_check import SOUND, bars, findings, within
 
 NETWORK = {"NCCL_IB_HCA": "bnxt_re0,bnxt_re1", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_GID_INDEX": "3"}
 SMALL = replace(MODELS["llama3.1-8b"], name="mine", vocab_size=128_000)
