@@ -234,7 +234,10 @@ def _fits(model: ModelSpec, mesh: Mapping[str, int], chunks: int) -> bool:
 def _models(draw: st.DrawFn, mesh: Mapping[str, int], chunks: int) -> ModelSpec:
     presets = [model for model in MODELS.values() if _fits(model, mesh, chunks)]
     if presets and draw(st.booleans()):
-        return draw(st.sampled_from(presets))
+        preset = draw(st.sampled_from(presets))
+        layers = mesh["pipeline"] * chunks * draw(st.integers(1, 8))
+        changed = replace(preset, name=draw(names()), num_layers=layers, rope_theta=draw(decimals(1000, 1e6)))
+        return draw(st.sampled_from((preset, preset, changed, replace(preset, name=changed.name))))
     kv_heads = mesh["tensor"] * draw(st.integers(1, 4))
     heads, head_dim = kv_heads * draw(st.integers(1, 4)), 2 * draw(st.integers(1, 64))
     positions: Literal["rope", "learned"] = draw(st.sampled_from(("rope", "rope", "learned")))
@@ -261,6 +264,13 @@ def _models(draw: st.DrawFn, mesh: Mapping[str, int], chunks: int) -> ModelSpec:
         num_layers=mesh["pipeline"] * chunks * draw(st.integers(1, 8)), num_heads=heads, num_kv_heads=kv_heads,
         head_dim=head_dim, ffn_dim=mesh["tensor"] * draw(st.integers(1, 1024)), positions=positions, **rest,
     )  # fmt: skip
+
+
+@st.composite
+def _maybe_open(draw: st.DrawFn, shape: MeshShape) -> MeshShape:
+    """The shape, or the same one with an axis that takes all that the others leave."""
+    axis = draw(st.sampled_from((None, None, None, *AXES)))
+    return replace(shape, **{axis: -1}) if axis else shape
 
 
 @st.composite
@@ -293,7 +303,8 @@ def specs(draw: st.DrawFn) -> RunSpec:
             num_nodes=nodes, devices_per_node=each, device=draw(maybe(st.sampled_from(list(DEVICES))))
         ),
         parallelism=Parallelism(
-            within_node=within, across_nodes=across, virtual_pipeline=chunks, zero1=draw(st.booleans()),
+            within_node=draw(_maybe_open(within)), across_nodes=draw(_maybe_open(across)),
+            virtual_pipeline=chunks, zero1=draw(st.booleans()),
             sequence_parallel=draw(st.booleans()) if mesh["tensor"] > 1 else False,
         ),
         data=draw(_data(objective.kind)), **draw(st.fixed_dictionaries({}, optional=parts)),
