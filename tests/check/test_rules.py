@@ -6,7 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from seatrial import estimate
+from seatrial.check.mesh import mesh_is_sound
 from seatrial.presets import MODELS
 from seatrial.spec import (
     Batch,
@@ -28,6 +32,7 @@ from seatrial.spec import (
     Topology,
 )
 from tests.check.test_check import SOUND, bars, findings, within
+from tests.dialects.specs import specs
 
 NETWORK = {"NCCL_IB_HCA": "bnxt_re0,bnxt_re1", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_GID_INDEX": "3"}
 SMALL = replace(MODELS["llama3.1-8b"], name="mine", vocab_size=128_000)
@@ -274,3 +279,18 @@ def test_bars_that_tell_the_same_speed_agree() -> None:
     for factor in (0.92, 1.0, 1.08):
         both = bars(tokens_per_second_per_device=9000, step_seconds=seconds * factor)
         assert findings(replace(spec, expectations=both)) == []
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(specs(), st.sampled_from(("check", "run", "plan", "rehearse", "judge", "train")))
+def test_every_spec_can_be_looked_at(spec: RunSpec, action: str) -> None:
+    """No rule breaks on what a spec can hold; a finding says what, why and how to fix it, in one line each."""
+    for problem in findings(replace(spec, execution=replace(spec.execution, xla_flags={})), action):
+        assert problem.path
+        assert problem.why
+        assert problem.fix
+        assert "\n" not in problem.fix
+    if mesh_is_sound(spec):
+        need = estimate.memory(spec)
+        assert all(size >= 0 for size in need.parts.values())
+        assert 0 < need.state_bytes <= need.total_bytes
