@@ -171,7 +171,7 @@ _REFUSED = {
     "nul": ("python train.py a\0b", "bad-shell", "1:18"),
     "escapes": ("python train.py $'a\\n'", "bad-shell", "1:17"),
     "deep": ("python train.py " + "${A:-" * 40 + "}" * 40, "too-deep", "1:102"),
-    "laughs": ("A=aaaaaaaaaa\n" + 'A="$A$A"\n' * 30 + "python train.py $A", "too-large", "1:3"),
+    "laughs": ("A=aaaaaaaaaa\n" + 'A="$A$A"\n' * 30 + "python train.py $A", "too-large", "12:6"),
     "long": ("python train.py " + "a" * 600_000, "too-large", "1:1"),
     "many": ("python train.py " + "a " * 30_000, "too-large", "1:23821"),
     "scripts": ("bash -c '" + "eval " * 3 + "true'\n" + "bash -c x\n" * 10, "too-deep", "5:9"),

@@ -12,6 +12,7 @@ from seatrial import hardware
 from seatrial.dialects import coerce
 from seatrial.dialects.megatron_model import model_of
 from seatrial.dialects.megatron_settings import Settings
+from seatrial.dialects.suggestions import did_you_mean
 from seatrial.spec import (
     Batch,
     Checkpoint,
@@ -109,7 +110,8 @@ def _topology(s: Settings) -> Topology | None:
     device = hardware.find(str(s["topology.device"])) if s.given("topology.device") else None
     if s.given("topology.device") and device is None:
         why = f"there is no such device; known are {', '.join(hardware.DEVICES)}"
-        s.find("topology.device", "error", "unknown-device", why, "give one of them")
+        fix = did_you_mean(str(s["topology.device"]), hardware.DEVICES)
+        s.find("topology.device", "error", "unknown-device", why, fix)
     if nodes is None or each is None or s.is_broken:
         return None
     return Topology(num_nodes=nodes, devices_per_node=each, device=device.name if device else None)

@@ -138,7 +138,9 @@ class Variables:
             return [self._joined(part.default) if is_set else ()]
         if known is not None and is_set:
             fields = known.fields if part.is_list else known.fields[:1]
-            return [tuple(self._piece(*piece) for piece in field) for field in fields]
+            for field in fields:
+                self._count(sum(len(piece.text) + 20 for piece in field), part.offset)
+            return list(fields)
         if kind in ("-", "="):
             value = self._joined(part.default)
             if kind == "=":
