@@ -24,6 +24,7 @@ JSON = {
     "cvs": '{"config": {}, "model_params": {"single_node": {"llama3.1-70b": {"mi300x": {"a": 1}}}}, ',
     "cvs-megatron": '{"config": {"training_iterations": "10"}, "model_params": {"single_node": {}}, ',
     "cvs-2026": '{"schema_version": 1, "framework": "jax", ',
+    "cvs-2026-megatron": '{"train_params": {"model_size": "8"}, ',
     "nxdt": '{"trainer": {"devices": 32}, ',
     "maxtext": '{"base_config": "base.yml", ',
 }

@@ -110,8 +110,15 @@ DIALECTS: tuple[Dialect, ...] = (
         module="cvs_megatron",
     ),
     Dialect(
-        name="cvs-2026", title="a CVS configuration of 2026", recognise=_has("framework", "train_params"),
-        module="cvs_2026",
+        name="cvs-2026-megatron", title="a CVS Megatron-LM configuration of 2026",
+        recognise=lambda root: _has("train_params")(root)
+        or (_has("framework")(root) and str(root.members["framework"].value).startswith("megatron"))
+        or (_has("threshold_json", "gpu_name")(root) and not _has("framework", "training")(root)),
+        module="cvs_2026_megatron",
+    ),
+    Dialect(
+        name="cvs-2026", title="a CVS MaxText configuration of 2026",
+        recognise=_has("framework", "threshold_json", "gpu_arch"), module="cvs_2026",
     ),
     Dialect(name="cvs-jax", title="a CVS JAX configuration", recognise=_cvs, module="cvs"),
     Dialect(

@@ -61,11 +61,17 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
     """Everything that the file and the overrides say; `of_sweeps` are the keys that a sweep may change."""
     file = File(request=request, table=table, problems=list(request.document.problems))
     root = request.document.root
+    groups, strange = _groups(table), set[tuple[str, ...]]()
     for path, node in walk(root):
         dotted = ".".join(path)
-        is_leaf = not isinstance(node.value, dict) or not node.members
-        if not path or placeholders.is_note(path) or not is_leaf or _inside_list(root, path):
+        if not path or placeholders.is_note(path) or _inside_list(root, path):
             continue
+        if any(path[:length] in strange for length in range(1, len(path))):
+            continue
+        if node.members and (dotted in groups or find(table, dotted)):
+            continue
+        if node.members:
+            strange.add(path)  # said once, not of each key in it
         if not any(dotted.startswith(f"{whole}.") for whole in _WHOLE):
             file.entries[dotted] = Entry.of(dotted, node)
     _override(file, of_sweeps)
@@ -74,6 +80,15 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
         _take(file, name, entry, known)
     _tell(file)
     return file
+
+
+def _groups(table: Mapping[str, Key]) -> set[str]:
+    """Every mapping that has a row somewhere in it."""
+    found = set()
+    for name in table:
+        parts = name.removesuffix(".*").split(".")
+        found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return found
 
 
 def _inside_list(root: Node, path: tuple[str, ...]) -> bool:
@@ -126,7 +141,7 @@ def _take(file: File, path: str, entry: Entry, known: Mapping[str, str]) -> None
     row = find(file.table, path)
     if row is None:
         del file.entries[path]
-        names = [name.removesuffix(".*") for name in file.table]
+        names = sorted({name.removesuffix(".*") for name in file.table} | _groups(file.table))
         why = "CVS's configurations of 2026 have no such key"
         file.problems.append(entry.key_problem("error", "unknown-key", why, did_you_mean(path, names)))
         return

@@ -113,7 +113,8 @@ _CONFIG = (
 # Where CVS's key of today was in its files of before, whose table says what it means.
 MOVED: Mapping[str, str] = {
     **{f"config.{name}": f"config.{name}" for name in _CONFIG},
-    **{f"paths.{name}": f"config.{name}" for name in _CONFIG},
+    **{f"paths.{name}": f"config.{name}"
+       for name in ("hf_token_file", "log_dir", "data_cache_dir", "scripts_dir", "rocm_dir")},
     **{f"{section}.{name}": name for section in ("model_params", "train_params") for name in _PARAMETERS},
     **{f"{section}.{name}": f"config.{name}"
        for section in ("model_params", "train_params") for name in ("training_iterations", "nnodes")},
@@ -151,8 +152,6 @@ MEGATRON: Mapping[str, Key] = {
     "sweep.combinations.*": _to("batch", anything, "runs: batch, micro-batch and precision of each"),
     "sweep.runs": _to("name", coerce.texts, "those of the combinations that are run"),
 }
-
-KEYS: Mapping[str, Key] = {**JAX, **MEGATRON, "training.maxtext_config.*": JAX["training.maxtext_config.*"]}
 
 
 def find(table: Mapping[str, Key], path: str) -> tuple[str, Key] | None:

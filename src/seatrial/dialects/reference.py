@@ -40,8 +40,14 @@ PAGES: dict[str, Page] = {
         intro=f"A configuration of ROCm's Cluster Validation Suite for Megatron-LM's `train_llama3.sh`. {_CELLS}",
     ),
     "cvs-2026": Page(
-        title="CVS of 2026", module="cvs_2026",
-        intro="The newer form of a CVS configuration: one file, and beside it `*_threshold.json` with the bars.",
+        title="CVS of 2026, MaxText", module="cvs_2026",
+        intro="The newer form of a CVS configuration: one file, and beside it `*_threshold.json` with the bars. `x.*` "
+        "stands for the keys of a mapping; those of `maxtext_config` are MaxText's.",
+    ),
+    "cvs-2026-megatron": Page(
+        title="CVS of 2026, Megatron-LM", module="cvs_2026_megatron",
+        intro="The newer forms of a CVS configuration for Megatron-LM: `framework`, `config` and `model_params`, or "
+        "`train_params` and `paths`; beside it `*_threshold.json` with the bars. `x.*` stands for a mapping's keys.",
     ),
     "maxtext": Page(
         title="MaxText", module="maxtext",
