@@ -467,6 +467,13 @@ def test_every_wrong_configuration_is_wrong_whatever_the_trainer_can_do(case: Ca
     assert wrong - {"not-supported-yet"}
 
 
+@pytest.mark.parametrize("path", [None, "None"])
+def test_data_that_is_null_is_missing(path: str | None, tmp_path: Path) -> None:
+    data = {"train_dir": path, "tokenizer": {"type": path}}
+    resolved = made(tmp_path, data=data, model_alignment_strategy={"sft": {"packing": True}})
+    assert [problem.path for problem in found(resolved, "missing-key")] == ["data.train_dir", "data.tokenizer.type"]
+
+
 def test_nemo_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "nemo.yaml"
     path.write_text("trainer: {devices: 8}\nexp_manager: {}\nmodel: {micro_batch_size: 1}")

@@ -76,8 +76,8 @@ class Settings:
         self.problems.append(Problem(severity=severity, code=code, path=name, why=why, fix=fix, mark=mark))
 
     def missing(self, name: str, why: str = "the run needs it, and nothing gives it") -> None:
-        """An error about a key that is not there; none where it is there and something else is wrong with it."""
-        if name not in self.entries:
+        """An error about a key that is not there, or null; none where something else is wrong with it."""
+        if name not in self.entries or (name in self.values and self.values[name] is None):
             self.add(name, "error", "missing-key", why, f"add it, or give {name}=… on the command line")
 
 

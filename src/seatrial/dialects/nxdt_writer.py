@@ -16,6 +16,7 @@ from seatrial.dialects.nxdt_interpolation import escape
 from seatrial.dialects.nxdt_model import MODULES
 from seatrial.dialects.nxdt_optimizer import OPTIMIZERS, SCHEDULES
 from seatrial.dialects.nxdt_precision import MANUAL, TYPES
+from seatrial.dialects.nxdt_readers import is_null
 from seatrial.dialects.written import Note, Written
 from seatrial.presets import MODELS, architecture
 from seatrial.spec import Optimizer, Precision, Resolved, RunSpec, flatten
@@ -232,13 +233,18 @@ def _data(spec: RunSpec, model_source: str) -> Tree:
         }
     else:
         tree |= {
-            "train_dir": data.paths[0] if data.paths else OPEN,
+            "train_dir": _named(data.paths[0] if data.paths else OPEN),
             "val_dir": next(iter(data.validation_paths), None),
             "test_dir": next(iter(data.test_paths), None),
         }
         if spec.objective.kind != "pretraining":
             tree["dev_choose_samples"] = data.max_examples
-    return {**tree, "tokenizer": {"library": "huggingface", "type": data.tokenizer}}
+    return {**tree, "tokenizer": {"library": "huggingface", "type": _named(data.tokenizer)}}
+
+
+def _named(path: str) -> str:
+    """A path; one that reads as null is written as the same place in other words."""
+    return f"./{path}" if is_null(path) else path
 
 
 def _prefix(spec: RunSpec) -> Any:
