@@ -21,7 +21,7 @@ def read(request: Request) -> Resolved:
     """The spec that a configuration describes, or everything that is wrong with it."""
     settings = maxtext_settings.gather(request)
     spec, origins = maxtext_build.build(settings)
-    maxtext_findings.find(settings, spec)
+    maxtext_findings.find(settings)
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
 
 

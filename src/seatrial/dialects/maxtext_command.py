@@ -16,6 +16,7 @@ from seatrial.source import Node
 BASE = "base.yml"
 COMMAND_LINE = "command line"  # the name of a document that is made of words
 MAX_FILES = 8  # that read each other
+MAX_WORDS = 1000  # of a command: more than MaxText has keys
 GROUPS = ("dpo", "lora")  # mappings whose keys are keys of their own: dpo.algo
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
@@ -52,7 +53,11 @@ def split(words: Sequence[Node]) -> Words:
         problems.append(_problem("(command)", words[start], "other-program", why, fix))
     config: Node | None = None
     assignments = []
-    for word in words[0 if start is None else start + 1 :]:
+    told = words[0 if start is None else start + 1 :]
+    if len(told) > MAX_WORDS:
+        why, fix = f"there are {len(told)} words, more than MaxText has keys", f"give no more than {MAX_WORDS}"
+        problems.append(_problem("(command)", told[MAX_WORDS], "too-large", why, fix))
+    for word in told[:MAX_WORDS]:
         text = str(word.value)
         name, equals, _ = text.removeprefix("--").partition("=")
         if equals and name.strip():

@@ -17,6 +17,7 @@ from seatrial.source import Node
 
 FLAGS = "XLA_FLAGS"
 PREFIX = "M_"
+_NAMES = tuple(KEYS)
 
 # Variables that say what a spec path does.
 PLACED: dict[str, tuple[str, Reader]] = {
@@ -83,7 +84,7 @@ def _read_key(variables: Variables, name: str, entry: Entry) -> None:
     key = name.removeprefix(PREFIX).lower()
     if key not in KEYS:
         why = f"MaxText reads it for no key: it has no {key}, and says nothing"
-        variables.problems.append(entry.key_problem("warning", "unknown-variable", why, did_you_mean(key, KEYS)))
+        variables.problems.append(entry.key_problem("warning", "unknown-variable", why, did_you_mean(key, _NAMES)))
         return
     try:
         read = value_of(name, str(entry.value))
@@ -95,15 +96,19 @@ def _read_key(variables: Variables, name: str, entry: Entry) -> None:
 
 def _read_flags(variables: Variables, entry: Entry) -> None:
     """`--name=value` between blanks; a flag without a value is true."""
+    malformed = []
     for word in str(entry.value).split():
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not name:
-            why = f"{coerce.shown(word)} is not of the form --name=value"
-            fix = "write each flag as --name=value, with blanks between them"
-            variables.problems.append(entry.problem("error", "bad-xla-flag", why, fix))
+            malformed.append(word)
             continue
         if name in variables.flags and variables.flags[name][0] != (value if equals else "true"):
             why = f"--{name} stands there twice with different values; XLA takes the last one"
             variables.problems.append(entry.problem("warning", "duplicate-flag", why, "keep one of the two"))
         flag = replace(entry, key=f"{FLAGS} --{name}")
         variables.flags[name] = (value if equals else "true", flag)
+    if malformed:
+        more = f" (nor are {len(malformed) - 1} other words)" if len(malformed) > 1 else ""
+        why = f"{coerce.shown(malformed[0])} is not of the form --name=value{more}"
+        fix = "write each flag as --name=value, with blanks between them"
+        variables.problems.append(entry.problem("error", "bad-xla-flag", why, fix))

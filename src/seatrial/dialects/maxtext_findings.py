@@ -8,10 +8,9 @@ from typing import Any
 
 from seatrial.dialects import coerce
 from seatrial.dialects.maxtext_build import SOURCES
-from seatrial.dialects.maxtext_keys import KEYS
+from seatrial.dialects.maxtext_keys import DEFAULTS, KEYS
 from seatrial.dialects.maxtext_settings import Settings
 from seatrial.dialects.maxtext_values import NO_ACCUMULATION, nothing
-from seatrial.spec import RunSpec
 
 Rule = Callable[[Settings], Iterator[tuple[str, Any, str, str, str]]]  # key, severity, code, why, fix
 
@@ -25,12 +24,12 @@ _NEAREST = {
 }  # fmt: skip
 
 
-def find(settings: Settings, spec: RunSpec | None) -> None:
+def find(settings: Settings) -> None:
     """Adds all findings of this kind to the settings' problems."""
     for rule in (_refused_by_maxtext, _remat, _attention, _data, _schedule, _model):
         for key, severity, code, why, fix in rule(settings):
             settings.find(key, severity, code, why, fix)
-    _without_effect(settings, spec)
+    _without_effect(settings)
 
 
 def _refused_by_maxtext(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
@@ -93,8 +92,8 @@ def _data(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
     if kind == "synthetic":
         named = [name for name in _DATA_KEYS if name in settings.values]
         for name in named:
-            quiet = settings.values[name] in (None, "", (), True) or name == "num_epoch"
-            if not quiet:
+            value = settings.values[name]
+            if value not in (None, "", (), False, True, DEFAULTS.get(name)) and name != "num_epoch":
                 why = "it has no effect: synthetic data needs no files, no tokenizer and no packing"
                 yield name, "info", "no-effect", why, "nothing to do, unless dataset_type is wrong"
         if "dataset_type" not in settings.entries:
@@ -145,14 +144,14 @@ def _model(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
         yield "hf_access_token", "warning", "secret", why, "remove it, and export HF_TOKEN where the run is started"
 
 
-def _without_effect(settings: Settings, spec: RunSpec | None) -> None:
+def _without_effect(settings: Settings) -> None:
     """Keys that do nothing, where that may surprise."""
     told = {problem.path for problem in settings.problems}
     for name, value in settings.values.items():
         key, entry = KEYS[name], settings.entries[name]
         if key.disposition != "ignored" or entry.key in told or _is_quiet(value, key.quiet):
             continue
-        if spec is not None and name == "data_shuffle_seed" and value == spec.seed:
+        if name == "data_shuffle_seed" and value == settings.get("init_weights_seed"):
             continue
         why = f"{coerce.shown(entry.value)} has no effect: {key.why}"
         settings.problems.append(entry.problem("info", "no-effect", why, "nothing to do"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
-from seatrial.dialects.maxtext_keys import ARCHITECTURE
+from seatrial.dialects.maxtext_command import BASE
+from seatrial.dialects.maxtext_keys import ARCHITECTURE, DEFAULTS
 from seatrial.dialects.maxtext_settings import Settings
 from seatrial.dialects.maxtext_values import OTHER_MODELS
 from seatrial.dialects.overrides import did_you_mean
@@ -96,6 +98,8 @@ def _stated(settings: Settings, preset: ModelSpec, name: str) -> list[str]:
         layer, shown = settings.layers[key], f"{key} {settings.entries[key].text or 'as given'}"
         if key in open_ or (settings.get("override_model_config") and layer != "file"):
             changed.append(key)
+        elif layer == "file" and _is_of_base(settings, key):
+            continue  # said there of MaxText's own model
         elif layer == "file":
             silent.append((key, f"{shown} (not {getattr(preset, field)})"))
         else:
@@ -107,6 +111,13 @@ def _stated(settings: Settings, preset: ModelSpec, name: str) -> list[str]:
         fix = "remove them, or model_name; on the command line, with override_model_config=true, they are obeyed"
         settings.find(silent[0][0], "warning", "architecture-contradicts-name", why, fix)
     return changed
+
+
+def _is_of_base(settings: Settings, key: str) -> bool:
+    """Whether a value is the default, as a copy of MaxText's base.yml says it."""
+    mark = settings.entries[key].mark
+    is_base = mark is not None and PurePath(mark.file).name == BASE
+    return is_base and bool(settings.values[key] == DEFAULTS[key])
 
 
 def _scales(settings: Settings) -> dict[str, int] | None:

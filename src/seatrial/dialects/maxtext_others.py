@@ -28,8 +28,8 @@ _MACHINES: dict[str, Key] = {
     "enable_single_controller": rejected("Pathways is not supported here", switch, quiet=(False,)),
     "allow_split_physical_axes": equivalent("the order of devices changes speed only", switch),
     "mesh_axes": equivalent("the mesh here has the axes of ici_* and dcn_*", anything),
-    "logical_axis_rules": ignored("how dimensions map to mesh axes is fixed here, as in MaxText's own table", anything),
-    "data_sharding": ignored("how the input is split is fixed here: over data and fsdp", anything),
+    "logical_axis_rules": equivalent("how dimensions map to mesh axes is fixed here, and changes no result", anything),
+    "data_sharding": equivalent("the input is split over data and fsdp here, which changes no result", anything),
     "custom_mesh": ignored("the mesh is that of ici_* and dcn_*", coerce.text, quiet=("",)),
     "custom_mesh_and_rule": ignored("the mesh is that of ici_* and dcn_*", coerce.text, quiet=("",)),
     "shard_mode": equivalent("the trainer here places everything explicitly", choice(same(("auto", "explicit")))),
@@ -79,7 +79,7 @@ _MODEL: dict[str, Key] = {
         quiet=(1.0,),
     ),
     "normalize_embedding_logits": ignored(
-        "logits of tied embeddings are not divided by √base_emb_dim here", switch, quiet=(False,)
+        "logits of tied embeddings are not divided by √base_emb_dim here", switch, quiet=(True, False)
     ),
     "rope_min_timescale": rejected("rotary positions begin at 1 here", coerce.decimal, quiet=(1.0,)),
     "rope_linear_scaling_factor": rejected("linear stretching is not supported here", coerce.decimal, quiet=(1.0,)),
@@ -136,7 +136,7 @@ _TRAINING: dict[str, Key] = {
     "weight_sparsity_n": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "weight_sparsity_m": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "use_grpo": rejected("reinforcement learning is not supported here", or_none(switch), quiet=(None, False)),
-    "sft_train_on_completion_only": ignored("fine-tuning here is on answers only", switch, quiet=(True,)),
+    "sft_train_on_completion_only": ignored("fine-tuning here is on answers only", switch, quiet=(True, False)),
     "dpo.dpo_label_smoothing": rejected("preferences are taken as they are here", values.fraction, quiet=(0.0,)),
     "lora.enable_lora": rejected("all parameters are trained here, no adapters", switch, quiet=(False,)),
     "data_shuffle_seed": ignored(
@@ -149,6 +149,8 @@ _TRAINING: dict[str, Key] = {
     "max_segments_per_seq": equivalent("attention here needs no such bound", coerce.whole),
     "param_scan_axis": equivalent("it changes the layout of stacked parameters only", coerce.whole),
     "use_qwix_quantization": equivalent("it chooses the library that quantizes", switch),
+    "prompt": ignored("it concerns inference only", coerce.text, quiet=("I love to",)),
+    "sharding_strategy": equivalent("placement is fixed here", or_none(coerce.text)),
     "log_period": equivalent("every step is logged here, as in MaxText; there it is how often TensorBoard is flushed",
                              coerce.count),
     "eval_per_device_batch_size": ignored("evaluations use the batch of training", coerce.decimal, quiet=(0.0,)),
@@ -186,6 +188,8 @@ RENAMED = {
     "save_period": "checkpoint_period",
     "base_num_heads": "base_num_query_heads",
     "vocab_relative_path": "tokenizer_path",
+    "dpo_beta": "dpo.dpo_beta",
+    "dpo_label_smoothing": "dpo.dpo_label_smoothing",
 }
 
 # Keys that MaxText has no more, each with what to do.

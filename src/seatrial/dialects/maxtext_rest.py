@@ -16,7 +16,7 @@ from seatrial.dialects.maxtext_values import anything, like, nothing
 _GROUPS: tuple[tuple[Disposition, str, str], ...] = (
     (
         "ignored", "the run directory holds what is reported, and nothing is sent anywhere",
-        "log_config=true debug_sharding=false enable_mllog=false mllog_file= sharding_strategy=none "
+        "log_config=true debug_sharding=false enable_mllog=false mllog_file= "
         "save_config_to_gcs=false record_internal_nn_metrics=0 prometheus_port=0 "
         "enable_checkpoint_cloud_logger=false wandb_project_name=maxtext wandb_run_name= "
         "managed_mldiagnostics=false managed_mldiagnostics_on_demand_profiling=true "
@@ -285,7 +285,7 @@ _GROUPS: tuple[tuple[Disposition, str, str], ...] = (
     ),
     (
         "ignored", "it concerns inference only",
-        "max_prefill_predict_length=64 prompt system_prompt= load_from_prefill_dir=false prefill_cache_dir= "
+        "max_prefill_predict_length=64 system_prompt= load_from_prefill_dir=false prefill_cache_dir= "
         "autoregressive_decode_assert= model_call_mode= use_chunked_prefill=false prefill_chunk_size=256 "
         "enable_model_warmup=false enable_llm_inference_pool=false multi_sampling=false return_log_prob=false "
         "decode_sampling_strategy=greedy decode_sampling_nucleus_p=-1 decode_sampling_top_k=0 "

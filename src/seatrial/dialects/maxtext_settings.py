@@ -27,6 +27,7 @@ Layer = Literal["file", "environment", "command"]
 
 # Text that a shell, OmegaConf or a person was to replace.
 _UNFILLED = re.compile(r"\$\{?[A-Za-z_]|\$\(|`|<[A-Za-z][\w -]*>")
+_NAMES = tuple(KEYS)
 _KINDLY = {"run_name"}  # what may stay unfilled
 _SECRETS = ("hf_access_token",)
 _SHOWN = {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}  # defaults, as MaxText writes them
@@ -103,8 +104,9 @@ def gather(request: Request) -> Settings:
     settings.problems.extend(settings.variables.problems)
     for layer, name, entry in given:
         _take(settings, layer, name, entry)
+    told = {problem.path for problem in request.document.problems if problem.code == "unknown-variable"}
     for name, entry in settings.entries.items():
-        _read(settings, name, entry)
+        _read(settings, name, entry, is_told=name in told)
     if "argv" in root.members:
         _say_defaults(settings, root, words)
     return settings
@@ -165,23 +167,23 @@ def _present_name(settings: Settings, name: str, entry: Entry) -> str:
     return RENAMED[name]
 
 
-def _read(settings: Settings, name: str, entry: Entry) -> None:
+def _read(settings: Settings, name: str, entry: Entry, *, is_told: bool) -> None:
+    """One value by its row of the table; `is_told`: whether it has been said that something in it is unfilled."""
     key = KEYS.get(name)
     if key is None:
         settings.problems.append(_unknown(name, entry))
         return
     unfilled = isinstance(entry.value, str) and _UNFILLED.search(entry.value) is not None
-    told = any(problem.path == name and problem.code == "unknown-variable" for problem in settings.problems)
     try:
         value = key.read(entry.value)
     except ValueError as error:
         settings.problems.append(_bad_value(name, entry, error, unfilled=unfilled))
         return
-    if unfilled and not told and name in _KINDLY:
+    if unfilled and not is_told and name in _KINDLY:
         why = f"{coerce.shown(entry.value)} is still to be filled in"
         fix = "nothing to do: the model's name stands in for it"
         settings.problems.append(entry.problem("info", "placeholder", why, fix))
-    elif unfilled and not told and key.to:
+    elif unfilled and not is_told and key.to:
         why = f"{coerce.shown(entry.value)} looks as if something were to be filled in; it stays as it is written"
         settings.problems.append(entry.problem("warning", "placeholder", why, "write the value itself"))
     if key.disposition == "rejected" and value not in key.quiet:
@@ -215,7 +217,7 @@ def _unknown(name: str, entry: Entry) -> Problem:
         why = "MaxText has no such key, and refuses the configuration"
         return entry.key_problem("error", "unknown-key", why, f"use {FOREIGN[name]}")
     why = "MaxText has no such key, and refuses the configuration"
-    return entry.key_problem("error", "unknown-key", why, did_you_mean(name, KEYS))
+    return entry.key_problem("error", "unknown-key", why, did_you_mean(name, _NAMES))
 
 
 def _say_defaults(settings: Settings, root: Node, words: maxtext_command.Words) -> None:

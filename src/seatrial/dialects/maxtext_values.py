@@ -104,9 +104,18 @@ class Unlisted(ValueError):
         self.fix = fix
 
 
+# What people write, and what MaxText calls it.
+_MEANT = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "cuda": "gpu", "rocm": "gpu", "adam": "adamw"}
+
+
 def _near(word: str, *lists: Iterable[str]) -> str:
-    """The word of the first list that has one like it."""
-    found = (difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.5) for words in lists)
+    """What MaxText calls it, or the word of the first list that has one like it."""
+    known = [list(words) for words in lists]
+    word = word.lower()
+    meant = _MEANT.get(word, "")
+    if meant and any(meant in words for words in known):
+        return meant
+    found = (difflib.get_close_matches(word, words, n=1, cutoff=0.6) for words in known)
     return next((near[0] for near in found if near), "")
 
 
