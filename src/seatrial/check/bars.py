@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import combinations
 
 from seatrial import flops, hardware
 from seatrial.check.finder import Finder
@@ -18,7 +17,15 @@ AGREEMENT = 0.10
 WEAK = 0.05  # of the peak: what tuned runs reach is tenfold
 MOST_TOLERANCE = 0.5
 
-_SPEEDS = ("tflops_per_second_per_device", "tokens_per_second_per_device", "step_seconds", "mfu")
+# Bars that measure one thing, the plainest relation first: batch, FLOPs per token, peak.
+_PAIRS = (
+    ("tokens_per_second_per_device", "step_seconds"),
+    ("tflops_per_second_per_device", "tokens_per_second_per_device"),
+    ("tflops_per_second_per_device", "step_seconds"),
+    ("tflops_per_second_per_device", "mfu"),
+    ("tokens_per_second_per_device", "mfu"),
+    ("step_seconds", "mfu"),
+)
 
 
 def _peak(spec: RunSpec) -> tuple[hardware.Device, float, str] | None:
@@ -110,15 +117,18 @@ def repeated_bars(finder: Finder) -> Iterator[Problem]:
 def contradicting_bars(finder: Finder) -> Iterator[Problem]:
     """Bars on TFLOP/s, tokens/s, step time and MFU measure one thing: the work per token and step ties them."""
     spec = finder.spec
-    bars = sorted((bar for bar in spec.expectations if bar.metric in _SPEEDS), key=lambda b: _SPEEDS.index(b.metric))
+    bars = {bar.metric: bar for bar in spec.expectations}
     spoken_of: set[str] = set()
-    for one, other in combinations(bars, 2):
+    for pair in _PAIRS:
+        if not bars.keys() >= set(pair) or spoken_of.intersection(pair):
+            continue
+        one, other = (bars[metric] for metric in pair)
         mean, means = _tflops(spec, one), _tflops(spec, other)
-        if one.metric == other.metric or {one.metric, other.metric} & spoken_of or not (mean and means):
+        if not (mean and means):
             continue
         if any(abs(math.log(mean[name] / means[name])) <= math.log1p(AGREEMENT) for name in mean):
             continue
-        spoken_of |= {one.metric, other.metric}
+        spoken_of.update(pair)
         why = _contradiction(spec, one, other, means)
         yield finder.at(
             f"expectations.{other.metric}", "warning", "contradicting-expectations", why, "correct one of the two"
@@ -134,7 +144,9 @@ def _contradiction(spec: RunSpec, one: Expectation, other: Expectation, means: d
             f"are asked for, which take {_tokens_per_second(spec, other.value):.0f} tokens/s"
         )
     if other.metric == "mfu":
-        return f"{_shown(other)} means {max(means.values()):.0f} TFLOP/s, but {_shown(one)} are expected"
+        asked = _tflops(spec, one)[flops.DEFAULT_CONVENTION]
+        what = "TFLOP/s are expected" if one.metric.startswith("tflops") else f"TFLOP/s are what {_shown(one)} mean"
+        return f"{_shown(other)} means {max(means.values()):.0f} TFLOP/s, but {asked:.0f} {what}"
     listed = ", ".join(f"{value:.0f} ({name})" for name, value in means.items())
     shares = {name: one.value / value for name, value in means.items()}
     better = METRICS[other.metric].better == "higher"

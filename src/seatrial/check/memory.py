@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from seatrial import estimate, hardware
 from seatrial.check.environment import exported
@@ -19,7 +20,8 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
     device = hardware.find(spec.topology.device)
     if device is None or finder.action == "judge" or not mesh_is_sound(spec):
         return
-    need = estimate.memory(spec)
+    # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
+    need = estimate.memory(replace(spec, execution=replace(spec.execution, scan_layers=False)))
     share = _share(exported(spec).get(FRACTION))
     there, found = device.memory_bytes * share, f"{device.name} has {_gib(device.memory_bytes)}"
     found += f", of which {FRACTION} gives {_gib(there)}" if share < 1 else ""

@@ -80,7 +80,11 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     ]
     kinds: tuple[tuple[Severity, str, str], ...] = (
         ("error", "", "turn it off for this run"),
-        ("warning", "" if error == "warning" else ", and leaves it out", "fine for a plan and a verdict; for a run with that trainer, turn it off"),
+        (
+            "warning",
+            "" if error == "warning" else ", and leaves it out",
+            "fine for a plan and a verdict; for a run with that trainer, turn it off",
+        ),
         ("info", ", and leaves it out", "nothing to do"),
     )
     for severity, consequence, fix in kinds:
