@@ -143,7 +143,9 @@ def _line(resolved: Resolved, note: Note) -> str:
     if not note.path:
         return note.why
     origin = resolved.origin(note.path)
-    name = origin.key or f"{note.path} (default)"
+    name = origin.key
+    if note.path not in resolved.origins or not name:  # nobody gave it: a default, or what a preset says
+        name = f"{note.path} ({f'of {name}' if name else 'default'})"
     return f"{name} = {shown(note.path, note.value)}: {note.why}"
 
 
