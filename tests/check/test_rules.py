@@ -82,8 +82,8 @@ CASES: list[Case] = [
     ({"topology": replace(SOUND.topology, device="tpu-v5e"), "execution": Execution(remat="minimal_with_context")},
      "warning", "out-of-memory", "parallelism.within_node.fsdp", "tpu-v5e has 16 GiB"),
     ({"topology": replace(SOUND.topology, num_nodes=1), "parallelism": Parallelism(within_node=MeshShape(fsdp=8)),
-      "execution": Execution(environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"})}, "warning", "out-of-memory",
-     "parallelism.within_node.fsdp", "of which XLA_PYTHON_CLIENT_MEM_FRACTION gives 19 GiB"),
+      "execution": Execution(environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.05"})}, "warning", "out-of-memory",
+     "parallelism.within_node.fsdp", "of which XLA_PYTHON_CLIENT_MEM_FRACTION gives 10 GiB"),
     ({"execution": exports(XLA_PYTHON_CLIENT_MEM_FRACTION="95%")}, "error", "bad-variable",
      "execution.environment.XLA_PYTHON_CLIENT_MEM_FRACTION", "'95%' is no share"),
     # number formats

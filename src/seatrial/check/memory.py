@@ -11,6 +11,7 @@ from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
 
+DOUBT = 0.1  # by how much the estimate may be too high
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share that JAX takes at its start; 0.75 unless it is set
 
 
@@ -34,7 +35,7 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
             f"{finder.note('topology.num_nodes')}, and {found}",
             "split them over more devices (fsdp, tensor, pipeline, ZeRO-1), or keep them in bfloat16",
         )  # fmt: skip
-    elif need.total_bytes > there:
+    elif need.total_bytes > (1 + DOUBT) * there:
         largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest)
         yield finder.at(
