@@ -118,7 +118,7 @@ def test_what_cannot_be_done_is_said(arguments: tuple[str, ...], said: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_secrets_stay_masked_in_notes(tmp_path: Path) -> None:
+def test_secrets_are_neither_shown_nor_copied(tmp_path: Path) -> None:
     spec = replace(
         _load(TINY),
         execution=Execution(environment={"HF_TOKEN": "hunter2", "MY_X": "1"}),
@@ -127,4 +127,6 @@ def test_secrets_stay_masked_in_notes(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(native.write(spec).text, encoding="utf-8")
     for to in TARGETS:
-        assert "hunter2" not in seatrial("convert", path, "--to", to, cwd=tmp_path).stderr
+        done = seatrial("convert", path, "--to", to, cwd=tmp_path)
+        assert "hunter2" not in done.stdout + done.stderr
+        assert "HF_TOKEN = ***" in done.stderr

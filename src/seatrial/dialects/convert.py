@@ -6,7 +6,7 @@ Whatever is written is read back at once: a value that would not come back the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -84,11 +84,29 @@ def convert(resolved: Resolved, to: str) -> Converted:
     problems = [p for p in lint(resolved, action="convert").problems if p.code not in HARMLESS]
     if resolved.spec is None or any(problem.severity == "error" for problem in problems):
         raise InputError(problems)
-    written = TARGETS[to].write(resolved.spec)
-    notes = [*written.notes, *unsaid(resolved.spec, written, to)]
+    spec, secrets = _without_secrets(resolved.spec)
+    written = TARGETS[to].write(spec)
+    notes = [*secrets, *written.notes, *unsaid(spec, written, to)]
     lines = tuple(_line(resolved, note) for note in notes)
     title = TARGETS[to].title
     return Converted(text=written.text, title=title, suffixes=SUFFIXES[written.suffix], notes=lines)
+
+
+def _without_secrets(spec: RunSpec) -> tuple[RunSpec, list[Note]]:
+    """The spec without variables that are secrets by their names, and a note for each."""
+    notes: list[Note] = []
+
+    def cleared(path: str, variables: Mapping[str, str]) -> dict[str, str]:
+        why = "a secret is not copied from file to file: export it where the run is started"
+        notes.extend(Note(path=f"{path}.{name}", value="***", why=why) for name in variables if is_secret(name))
+        return {name: value for name, value in variables.items() if not is_secret(name)}
+
+    environment = cleared("execution.environment", spec.execution.environment)
+    spec = replace(spec, execution=replace(spec.execution, environment=environment))
+    if spec.container is not None:
+        environment = cleared("container.environment", spec.container.environment)
+        spec = replace(spec, container=replace(spec.container, environment=environment))
+    return spec, notes
 
 
 def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
