@@ -14,6 +14,7 @@ from seatrial.spec import (
     Batch,
     Execution,
     MeshShape,
+    Objective,
     Optimizer,
     Parallelism,
     Precision,
@@ -171,6 +172,16 @@ def test_a_pipeline_waits_for_its_ends() -> None:
     assert plain is not None
     assert piped is not None
     assert piped.step_seconds[0] == pytest.approx(plain.step_seconds[0] / 5 * (1 + 4 / 8))
+
+
+def test_a_preference_is_two_sequences() -> None:
+    plain = spec_of("llama3.1-8b", 1, 8192)
+    pairs = replace(plain, objective=Objective(kind="dpo"))
+    assert estimate.memory(pairs).activations_bytes == 2 * estimate.memory(plain).activations_bytes
+    one, two = (estimate.speed(spec, hardware.DEVICES["h200"]) for spec in (plain, pairs))
+    assert one is not None
+    assert two is not None
+    assert two.step_seconds[0] == pytest.approx(2 * one.step_seconds[0])
 
 
 def test_no_peak_no_speed() -> None:

@@ -103,7 +103,7 @@ def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
     least = min(stored, compute) if zero > 1 else stored
-    tokens = spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
+    tokens = _answers(spec) * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
     one_layer = tokens * (_kept(spec, "none", whole_width=True) * compute + _scores(spec))
     logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
     return Memory(
@@ -131,7 +131,9 @@ def speed(spec: RunSpec, device: Device | None) -> Speed | None:
     stages, turns = spec.mesh["pipeline"], spec.accumulation_steps * spec.parallelism.virtual_pipeline
     waiting = 1 + (stages - 1) / turns
     per_device = spec.tokens_per_step / spec.topology.num_devices
-    least = per_device * flops.flops_per_token(spec.model, spec.batch.sequence_length) / peak[0] * waiting
+    least = (
+        _answers(spec) * per_device * flops.flops_per_token(spec.model, spec.batch.sequence_length) / peak[0] * waiting
+    )
     return Speed(
         step_seconds=(least / high, least / low),
         tokens_per_second_per_device=(per_device * low / least, per_device * high / least),
@@ -139,6 +141,11 @@ def speed(spec: RunSpec, device: Device | None) -> Speed | None:
         peak_flops_per_second=peak[0],
         peak_format=peak[1],
     )
+
+
+def _answers(spec: RunSpec) -> int:
+    """Sequences that an example stands for: preferences are two answers to one prompt."""
+    return 2 if spec.objective.kind in ("dpo", "orpo") else 1
 
 
 def _padded_vocabulary(spec: RunSpec) -> int:
