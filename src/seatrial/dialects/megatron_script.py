@@ -114,12 +114,13 @@ class Script:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
+_HOME = "/root"  # of the container in which the scripts are started
 _DEFAULTS: Mapping[str, Any] = {
     "MODEL_SIZE": 70, "TP": 8, "PP": 1, "CP": 1, "MBS": 1, "BS": 8, "SEQ_LENGTH": 2048, "TOTAL_ITERS": 12,
     "SEQ_PARALLEL": True, "FSDP": False, "MEGATRON_FSDP": False, "ENABLE_HSDP": False, "HSDP_NUM_REPLICAS": 2,
     "OPTIMIZER": "adam", "TE_FP8": False, "TE_FP8_RECIPE": "delayed", "RECOMPUTE": False, "USE_FLASH_ATTN": False,
     "TOKENIZER_TYPE": "HuggingFaceTokenizer", "SAVE_INTERVAL": 5000, "EVAL_INTERVAL": 5000, "EVAL_ITERS": -1,
-    "LOG_INTERVAL": 1, "ENABLE_PROFILING": False, "DATA_CACHE_PATH": "/root/cache", "CKPT_FORMAT": "torch",
+    "LOG_INTERVAL": 1, "ENABLE_PROFILING": False, "DATA_CACHE_PATH": f"{_HOME}/cache", "CKPT_FORMAT": "torch",
 }  # fmt: skip
 _70B = (80, 8192, 28_672, 64, 8)
 SCRIPTS: Mapping[str, Script] = {
