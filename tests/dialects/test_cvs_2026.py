@@ -158,6 +158,17 @@ def test_megatron_with_framework_config_and_bars_in_its_combinations(tmp_path: P
     assert resolved.spec.batch == newer.batch
 
 
+def test_empty_mappings_say_nothing(tmp_path: Path) -> None:
+    def emptied(tree: Any) -> None:
+        tree["training"] |= {"env_vars": {}, "xla_flags": {}, "checkpoint_resume": {"smoke_model_overrides": {}}}
+        tree["container"]["env"] = {}
+
+    resolved = load(copy(tmp_path, MAXTEXT, emptied))
+    assert codes(resolved) == set()
+    assert resolved.spec is not None
+    assert set(resolved.spec.execution.environment) <= {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
+
+
 def test_thresholds_that_are_not_enforced_are_for_the_record(tmp_path: Path) -> None:
     resolved = load(copy(tmp_path, MEGATRON_FILE, lambda tree: tree.update(enforce_thresholds=False)))
     assert resolved.spec is not None

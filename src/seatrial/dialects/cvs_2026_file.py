@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.dialects import coerce, placeholders
-from seatrial.dialects.cvs_2026_keys import find
+from seatrial.dialects.cvs_2026_keys import find, groups
 from seatrial.dialects.cvs_settings import STRICT_ACTIONS
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.keys import Key
@@ -61,14 +61,14 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
     """Everything that the file and the overrides say; `of_sweeps` are the keys that a sweep may change."""
     file = File(request=request, table=table, problems=list(request.document.problems))
     root = request.document.root
-    groups, strange = _groups(table), set[tuple[str, ...]]()
+    mappings, strange = groups(table), set[tuple[str, ...]]()
     for path, node in walk(root):
         dotted = ".".join(path)
         if not path or placeholders.is_note(path) or _inside_list(root, path):
             continue
         if any(path[:length] in strange for length in range(1, len(path))):
             continue
-        if node.members and (dotted in groups or find(table, dotted)):
+        if isinstance(node.value, dict) and (dotted in mappings or find(table, dotted)):
             continue
         if node.members:
             strange.add(path)  # said once, not of each key in it
@@ -76,19 +76,11 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
             file.entries[dotted] = Entry.of(dotted, node)
     _override(file, of_sweeps)
     known = _known(file)
+    names = sorted({name for name in table if not name.endswith(".*")} | mappings)
     for name, entry in list(file.entries.items()):
-        _take(file, name, entry, known)
+        _take(file, name, entry, known, names)
     _tell(file)
     return file
-
-
-def _groups(table: Mapping[str, Key]) -> set[str]:
-    """Every mapping that has a row somewhere in it."""
-    found = set()
-    for name in table:
-        parts = name.removesuffix(".*").split(".")
-        found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    return found
 
 
 def _inside_list(root: Node, path: tuple[str, ...]) -> bool:
@@ -137,11 +129,10 @@ def fill(text: str, known: Mapping[str, str]) -> str:
     return str(placeholders.fill(text, known)[0])[:4096]
 
 
-def _take(file: File, path: str, entry: Entry, known: Mapping[str, str]) -> None:
+def _take(file: File, path: str, entry: Entry, known: Mapping[str, str], names: Collection[str]) -> None:
     row = find(file.table, path)
     if row is None:
         del file.entries[path]
-        names = sorted({name.removesuffix(".*") for name in file.table} | _groups(file.table))
         why = "CVS's configurations of 2026 have no such key"
         file.problems.append(entry.key_problem("error", "unknown-key", why, did_you_mean(path, names)))
         return

@@ -154,12 +154,22 @@ MEGATRON: Mapping[str, Key] = {
 }
 
 
+_DEEPEST = 8  # parts of a name; no row has more
+
+
 def find(table: Mapping[str, Key], path: str) -> tuple[str, Key] | None:
     """The row of a path: its own, or that of the nearest mapping around it."""
     if path in table:
         return path, table[path]
-    while path:
-        path = path.rpartition(".")[0]
-        if f"{path}.*" in table:
-            return f"{path}.*", table[f"{path}.*"]
-    return None
+    parts = path.split(".", _DEEPEST)[:_DEEPEST]
+    names = (".".join(parts[:length]) + ".*" for length in range(len(parts), 0, -1))
+    return next(((name, table[name]) for name in names if name in table and name[:-1] in path), None)
+
+
+def groups(table: Mapping[str, Key]) -> set[str]:
+    """Every mapping that has a row somewhere in it."""
+    found = set()
+    for name in table:
+        parts = name.removesuffix(".*").split(".")
+        found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return found
