@@ -87,6 +87,42 @@ def test_words_and_expansions_are_those_of_a_real_shell(text: str) -> None:
         )
 
 
+_CONDITIONS = st.sampled_from([
+    '[ "$A" = 1 ]', '[[ "$A" == "x" ]]', '[ -z "$B" ]', '[ -n "$E" ]', "[ $A -gt 0 ]", "[[ $A -lt 1 ]]", "true",
+    "false", '! [ "$A" = 1 ]', '[ ! "$A" = 1 ]', '[ "$C" = y ] || [ "$A" = 1 ]', '[[ "$A" == 1 && -n "$B" ]]',
+    "[ ]", "[ $E ]",     '[[ "$B" == x* || "$A" == 2 ]]', "[ -e /nonexistent ]", '[ "$A" = 1 ] && [ "$A" = 2 ]',
+])  # fmt: skip
+
+
+def _lines(depth: int) -> st.SearchStrategy[str]:
+    plain = st.sampled_from(["A=2", "B=$A", "C=y", "export D=$C", ":", "echo hi > /dev/null", "E=$E$A"])
+    if not depth:
+        return plain
+    inner = st.lists(_lines(depth - 1), min_size=1, max_size=2).map("\n".join)
+    branches = st.tuples(_CONDITIONS, inner, _CONDITIONS, inner, inner)
+    return st.one_of(
+        plain,
+        branches.map(lambda b: f"if {b[0]}; then\n{b[1]}\nfi"),
+        branches.map(lambda b: f"if {b[0]}\nthen {b[1]}\nelse {b[4]}\nfi"),
+        branches.map(lambda b: f"if {b[0]}; then {b[1]}\nelif {b[2]}; then\n{b[3]}\nelse\n{b[4]}\nfi"),
+        st.tuples(_CONDITIONS, st.sampled_from(["&&", "||"]), plain).map(" ".join),
+    )
+
+
+@settings(max_examples=200)
+@given(st.lists(_lines(2), max_size=4).map("\n".join))
+def test_conditions_are_decided_as_a_real_shell_decides_them(text: str) -> None:
+    """Whatever is read gives the values that `bash` has at the end; what cannot be decided is refused."""
+    script = f"{_ASSIGNED}{text}\n"
+    ending = '"$A" "$B" "$C" "$D" "$E"'
+    try:
+        document = shell(f"C=\nD=\n{script}python train.py {ending}")
+    except InputError:
+        return
+    ran = subprocess.run(["bash", "-c", f"C=\nD=\n{script}printf '%s\\0' {ending}"], capture_output=True, check=True)
+    assert argv(document)[2:] == ran.stdout.decode().split("\0")[:-1]
+
+
 # --- one command out of a text ----------------------------------------------------------------------------------------
 
 _READ = {
@@ -114,6 +150,9 @@ _READ = {
     "eval": ("C=\"python train.py 'a b'\"\neval $C", {}, "python train.py 'a b'"),
     "flags alone": ('XLA_FLAGS="--xla_a=1\n  --xla_b=2"\n', {"XLA_FLAGS": "--xla_a=1\n  --xla_b=2"}, ""),
     "module": ("A=1 python -m maxtext.train base.yml", {"A": "1"}, "python -m maxtext.train base.yml"),
+    "decided": ("A=8\nB=()\nif [[ \"$A\" == 8 ]]; then B+=(--x); else B+=(--y); fi\npython train.py ${B[@]}", {},
+                "python train.py --x"),
+    "files": ("if [ ! -f x ]; then echo no; exit 1; fi\npython train.py", {}, "python train.py"),
     "no arguments": ('python train.py "$@"', {}, "python train.py"),
 }  # fmt: skip
 
@@ -134,6 +173,7 @@ _DOUBTFUL = {
     "process": ("python train.py <(ls)", "<(ls)", ("warning", "not-executed", "<(ls)", "1:17")),
     "cut": ("A=ab\npython train.py n=${A%b}", "n=${A%b}", ("warning", "not-executed", "n", "2:19")),
     "in a value": ('A="x/$(date)"\npython train.py d=$A', "d=x/$(date)", ("warning", "not-executed", "d", "1:6")),
+    "not set": ('[ -n "$B" ] && A=1\npython train.py c', "c", ("warning", "unknown-variable", "B", "1:7")),
     "source": (". ./env.sh\npython train.py b", "b", ("warning", "not-executed", ". ./env.sh", "1:1")),
     "lost": ("A=1\npython train.py b", "b", ("warning", "not-exported", "A", "1:1")),
     "kept out": ("export A=1\ndocker exec x python train.py b", "b", ("warning", "not-exported", "A", "1:8")),
@@ -152,8 +192,8 @@ def test_what_only_a_shell_could_tell_stays_as_written_and_is_told(name: str) ->
 
 _REFUSED = {
     "loop": ("for i in 1 2; do python train.py; done", "control-flow", "1:1"),
-    "condition": ("A=1\nif [ $A = 1 ]; then python train.py; fi", "control-flow", "2:1"),
-    "conditional value": ('[ -n "$B" ] && export A=1\npython train.py', "control-flow", "1:16"),
+    "condition": ("A=1\nif [ -d $A ]; then python train.py; fi", "control-flow", "2:1"),
+    "conditional value": ('[ -d "$B" ] && export A=1\npython train.py', "control-flow", "1:16"),
     "subshell": ("(cd x; python train.py)", "control-flow", "1:1"),
     "function": ("go() { python train.py; }\ngo", "control-flow", "1:3"),
     "here-document": ("python train.py <<EOF\nx\nEOF", "bad-shell", "1:17"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.source.shell_conditions import TESTS, Flow, truth
 from seatrial.source.shell_values import Field, Piece, Value, Variables, assignment, text_of
 from seatrial.source.shell_words import Lexer, Operator, Word
 from seatrial.source.tree import Builder
@@ -29,10 +30,9 @@ _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".zsh")
 
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
 _CONTROL = frozenset({
-    "!", "[[", "{", "}", "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if",
+    "!", "{", "}", "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if",
     "select", "then", "until", "while",
 })  # fmt: skip
-_TESTS = ("[", "test", "false")
 # Commands that prepare, and are none of a configuration's business.
 _PREPARES = frozenset({
     ".", ":", "[", "alias", "awk", "cat", "cd", "chmod", "chown", "conda", "cp", "curl", "cut", "date", "df",
@@ -130,7 +130,8 @@ class _Reader:
                 places[0], "too-deep", f"there are more than {MAX_SCRIPTS} scripts in scripts", "simplify it"
             )
         words: list[Word] = []
-        condition = ""  # the joint before a command that may not run
+        condition, joint = "", "\n"  # whether the next command may not run, and what stands before it
+        flow = Flow(self._variables, self._unset, self._refuse_control)
         redirection: int | None = None  # where one stands whose file is still to come
         for token in (*Lexer(text, places, self.error).tokens(), Operator("\n", places[len(text)])):
             if isinstance(token, Word):
@@ -143,12 +144,36 @@ class _Reader:
             elif token.text in ("(", ")", ";;"):
                 self._refuse_control(token.offset, token.text)
             else:
-                if words and self._command(words, condition):
+                left = flow.take(words, joint) if words else []
+                if left and self._step(left, condition, flow):
                     return
                 if words or token.text != "\n":  # a line may end behind && and ||
-                    may_fail = bool(condition) or (bool(words) and words[0].bare in _TESTS)
-                    condition = token.text if token.text == "||" or (token.text == "&&" and may_fail) else ""
+                    condition, joint = self._condition(left, condition, token.text), token.text
                 words = []
+        flow.end()
+
+    def _condition(self, words: Sequence[Word], before: str, joint: str) -> str:
+        """What the command behind a joint depends on: && or || where it is not known, "never" where it is not run."""
+        if joint not in ("&&", "||"):
+            return ""
+        if before in ("&&", "||") or not words or words[0].bare not in TESTS:
+            return joint if joint == "||" or before else ""
+        told = joint == "||" if before == "never" else truth(words, self._variables, self._unset)
+        return joint if told is None else "" if told == (joint == "&&") else "never"
+
+    def _step(self, words: list[Word], condition: str, flow: Flow) -> bool:
+        """Takes a command if it is run; whether the text ends with it."""
+        if condition == "never" or words[0].bare in TESTS or words[-1].bare == "]]":
+            return False
+        if flow.doubtful is None:
+            return self._command(words, condition)
+        if assignment(words[0]) or words[0].bare not in {*_PREPARES, "exit", "return"}:
+            self._refuse_control(flow.doubtful, "if")
+        return False
+
+    def _unset(self, piece: Piece) -> None:
+        why = f"{piece.text} is assigned nowhere in this text, so this condition is decided as if it were not set"
+        self.find("warning", piece.offset, "unknown-variable", piece.text.strip("${}"), why, "assign it here")
 
     def _command(self, words: list[Word], condition: str) -> bool:
         """Takes one command; whether the text ends with it."""

@@ -30,6 +30,7 @@ class Piece(NamedTuple):
     text: str
     offset: int
     doubt: Doubt = ""
+    quoted: bool = False  # in the default of a variable: it is not cut at blanks
 
 
 Field = tuple[Piece, ...]
@@ -82,7 +83,7 @@ class Variables:
         head = word.parts[0]
         assert isinstance(head, Text)
         start = len(name) + 1 + appends
-        value = self._joined((Text(head.text[start:], head.offset + start), *word.parts[1:]))
+        value = self._unquoted((Text(head.text[start:], head.offset + start), *word.parts[1:]))
         return name, Value((((*first[0], *value) if first else value), *first[1:]), word.offset, is_list=is_list)
 
     def keep(self, name: str, value: Value) -> None:
@@ -108,6 +109,10 @@ class Variables:
                 is_open = True
         return [tuple(pieces) for pieces in fields]
 
+    def _unquoted(self, parts: Iterable[Part]) -> Field:
+        """Parts as one field that may be cut where it is used."""
+        return tuple(piece._replace(quoted=False) for piece in self._joined(parts))
+
     def _joined(self, parts: Iterable[Part]) -> Field:
         """Parts as one field: what an assignment gets."""
         pieces: list[Piece] = []
@@ -119,7 +124,7 @@ class Variables:
     def _values(self, part: Part) -> Sequence[Field]:
         """What a part stands for: one field, or those of a list."""
         if isinstance(part, Text):
-            return [(self._piece(part.text, part.offset),)]
+            return [(self._piece(part.text, part.offset)._replace(quoted=part.quoted),)]
         if isinstance(part, Executable):
             number = self._arithmetic(part.written)
             if number is not None:
@@ -144,7 +149,7 @@ class Variables:
         if kind in ("-", "="):
             value = self._joined(part.default)
             if kind == "=":
-                self.keep(part.name, Value((value,), part.offset))
+                self.keep(part.name, Value((self._unquoted(part.default),), part.offset))
             return [value]
         if part.name in ("@", "*"):
             return []  # the arguments of the text itself: there are none
@@ -180,8 +185,8 @@ class Variables:
 def _split(value: Field, fields: list[list[Piece]], is_open: bool) -> bool:
     """Adds what an unquoted variable holds to the fields, cut at blanks; whether the last one is still open."""
     for piece in value:
-        for text, offset in [(piece.text, piece.offset)] if piece.doubt else _cut(piece):
-            if text[:1] in ("", " ", "\t", "\n"):
+        for text, offset in [(piece.text, piece.offset)] if piece.doubt or piece.quoted else _cut(piece):
+            if text[:1] in ("", " ", "\t", "\n") and not piece.quoted:
                 is_open = is_open and not text
                 continue
             if not is_open:
