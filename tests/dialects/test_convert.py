@@ -71,6 +71,18 @@ def test_every_shipped_configuration_can_be_put_into_every_spelling(path: Path, 
     assert list(convert.unsaid(spec, TARGETS[to].write(spec), to)) == []
 
 
+def test_what_a_writer_keeps_to_itself_is_said_all_the_same() -> None:
+    spec = _load(TINY)
+    written = native.write(replace(spec, seed=7, steps=81))
+    (seed, steps) = sorted(convert.unsaid(spec, written, "native"), key=lambda note: note.path)
+    assert (seed.path, seed.value, seed.why) == ("seed", 0, "it reads back as 7")
+    assert (steps.path, steps.value, steps.why) == ("steps", 80, "it reads back as 81")
+    noted = replace(written, notes=(Note(path="seed", value=0, why="x"), Note(path="steps", value=80, why="x")))
+    assert list(convert.unsaid(spec, noted, "native")) == []
+    (broken,) = convert.unsaid(spec, replace(written, text="steps: 0"), "native")
+    assert "cannot be read back" in broken.why
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +121,7 @@ def test_a_file_is_written_once_and_never_over_another(tmp_path: Path) -> None:
         (("--to", "native", "--out", "no/such/folder/run.yaml"), "cannot be written"),
         (("steps=0", "--to", "native"), "less than 1"),
         (("stepz=3", "--to", "native"), "steps"),
+        (("topology.devices_per_node=8", "--to", "maxtext"), "mesh-devices"),
     ],
 )
 def test_what_cannot_be_done_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
