@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from seatrial.dialects import maxtext_machines, maxtext_model
 from seatrial.dialects.maxtext_keys import DEFAULTS, KEYS, OURS, PARTS
@@ -201,7 +200,7 @@ def _data(settings: Settings, built: Built) -> None:
     for path, name in sources.items():
         value = settings.get(name) if name in DEFAULTS else settings.values.get(name)
         if value:
-            built.put(path, value if path == "data.dataset" else _listed(value), settings.origin(name))
+            built.put(path, value if path == "data.dataset" else (value,), settings.origin(name))
     if "grain_train_files" in sources.values():
         _mixture(settings, built)
     if is_mapped and "eod_mask_loss" in settings.values:
@@ -218,10 +217,6 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
     "c4_mlperf": {"data.dataset": "dataset_name", "data.paths": "dataset_path"},
 }  # fmt: skip
 assert set(SOURCES) == set(DATASETS.values()) - {"synthetic"}
-
-
-def _listed(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _mixture(settings: Settings, built: Built) -> None:

@@ -52,7 +52,8 @@ _WHY: tuple[tuple[str, str], ...] = (
     ("optimizer.hold_steps", "MaxText holds the rate in its schedule wsd alone, for what warm-up and decay leave"),
     ("optimizer", _NO_WORD),
     ("objective", "MaxText shortens prompts in its own way"),
-    ("data.kind", "MaxText has no pipeline for such data"),
+    ("data.kind", "MaxText has no pipeline for such data, or not for such paths"),
+    ("data.weights", "MaxText mixes by weights, and by grain alone; equal ones are given where there are none"),
     ("data", "MaxText's pipeline for this data does not read it"),
     ("epochs", "MaxText counts epochs of real data, and has no number for no limit"),
     ("evaluation", "MaxText evaluates every so many steps, on so many batches"),
@@ -289,7 +290,7 @@ def _data(spec: RunSpec) -> Iterator[tuple[str, Any]]:
     words = {kind: word for word, kind in maxtext_values.DATASETS.items()} | {"megatron": "grain"}
     kind = words.get(data.kind, "synthetic")
     needed = {"hf": data.dataset, "grain": _mixed(spec)}.get(kind, "nothing")
-    if needed == [] or not _can_be_said(needed):
+    if not needed or not _can_be_said(needed):
         kind = "synthetic"
     yield "dataset_type", kind
     if kind == "synthetic":
@@ -303,24 +304,30 @@ def _data(spec: RunSpec) -> Iterator[tuple[str, Any]]:
         yield "num_epoch", spec.epochs
     if kind == "grain":
         yield "grain_train_files", _mixed(spec)
-        yield "grain_eval_files", list(data.validation_paths)
+        yield "grain_eval_files", _one(data.validation_paths)
         return
     if kind == "hf":
         yield "hf_path", data.dataset
-        yield "hf_train_files", list(data.paths)
-        yield "hf_eval_files", list(data.validation_paths)
+        yield "hf_train_files", _one(data.paths)
+        yield "hf_eval_files", _one(data.validation_paths)
         return
     yield "dataset_name", data.dataset
-    if len(data.paths) == 1:
-        yield "dataset_path", data.paths[0]
+    yield "dataset_path", _one(data.paths)
 
 
-def _mixed(spec: RunSpec) -> Any:
-    """Paths with their weights, as grain mixes them."""
-    paths, weights = spec.data.paths, spec.data.weights
-    if len(weights) != len(paths) or any(";" in path for path in paths):
-        return list(paths)
-    return "".join(f"{path},{weight!r};" for path, weight in zip(paths, weights, strict=True)) or []
+def _one(paths: tuple[str, ...]) -> str | None:
+    """The path, where there is just one: MaxText takes no list."""
+    return paths[0] if len(paths) == 1 else None
+
+
+def _mixed(spec: RunSpec) -> str | None:
+    """A path, or several with their weights, as grain mixes them; equal ones where there are none."""
+    paths, weights = spec.data.paths, spec.data.weights or (1.0,) * len(spec.data.paths)
+    if not paths or len(weights) != len(paths) or any(";" in path for path in paths):
+        return None
+    if len(paths) == 1 and not spec.data.weights:
+        return paths[0]
+    return "".join(f"{path},{weight!r};" for path, weight in zip(paths, weights, strict=True))
 
 
 def _execution(spec: RunSpec) -> Iterator[tuple[str, Any]]:
