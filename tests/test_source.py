@@ -137,7 +137,7 @@ def test_yaml_marks_are_those_of_its_reference_reader(tree: Any) -> None:
     [
         # YAML 1.2.2, section 10.3.2, and what YAML 1.1 made of the rest
         ("null", None), ("~", None), ("", None), ("true", True), ("FALSE", False),
-        ("0", 0), ("-19", -19), ("+7", 7), ("0o14", 12), ("0x3A", 58), ("017", 17),
+        ("0", 0), ("-19", -19), ("+7", 7), ("0o14", 12), ("0x3A", 58), ("019", 19),
         ("3e-4", 3e-4), ("-2E+05", -2e5), ("12e03", 12e3), (".5", 0.5), ("5.", 5.0), ("-.inf", -math.inf),
         ("yes", "yes"), ("no", "no"), ("on", "on"), ("1_000", "1_000"), ("1:30", "1:30"), ("0b11", "0b11"),
         ("2026-01-01", "2026-01-01"), ('"3"', "3"), ("'true'", "true"), ("!!str 3", "3"), ("! 3", "3"),
@@ -165,6 +165,7 @@ def test_yaml_not_a_number_is_read() -> None:
         ("a: 1\n- b\n", "an item of a list", "- b\n"),
         ("- a\nb: 1\n", "a list goes on here without -", "b: 1\n"),
         ("a: 1\nb:2\nc: 3\n", "no colon with a blank", "b:2\nc: 3\n"),
+        ("a: 010\n", "YAML 1.2 takes 010 for 10, and PyYAML for 8", "010\n"),
         ("a: @b\n", "no plain value begins", "@b\n"),
         ("a: {{ b }}\n", "is a template's", "{ b }}\n"),
         ("[a]\nb = 1\n", "the document was complete", "b = 1\n"),

@@ -20,6 +20,7 @@ _CORE: tuple[tuple[str, re.Pattern[str], Callable[[str], Scalar]], ...] = (
     ("float", re.compile(r"[-+]?\.(inf|Inf|INF)"), lambda text: -math.inf if text[0] == "-" else math.inf),
     ("float", re.compile(r"\.(nan|NaN|NAN)"), lambda text: math.nan),
 )
+_OCTAL = re.compile(r"[-+]?0[0-7]{1,20}")  # in YAML 1.1, which NeMo's and MaxText's readers follow
 _TAG = "tag:yaml.org,2002:"
 
 # The parser's words; whether the mistake lies where it began to read, or where it stopped; why, and what to do.
@@ -100,6 +101,9 @@ def _value(event: Any, mark: Mark, places: Places) -> Scalar:
     tag = _tag(event, ("str", *(name for name, _, _ in _CORE)), mark, places)
     if tag == "str" or (tag is None and not event.implicit[0]):
         return text
+    if _OCTAL.fullmatch(text):
+        why = f"YAML 1.2 takes {text} for {int(text)}, and PyYAML for {int(text, 8)}"
+        raise places.error(mark, "bad-yaml", why, "write it without the zero, or in quotes if it is text")
     try:
         return core_scalar(text, tag)
     except ValueError as error:
