@@ -119,7 +119,9 @@ CASES: list[Case] = [
     ({"expectations": (Expectation(metric="mfu", value=0.4, tolerance=0.6),)}, "warning", "weak-expectation",
      "expectations.0.tolerance", "a tolerance of 60%"),
     # network
-    ({"distributed": Distributed(coordinator_host="127.0.0.1")}, "error", "coordinator-unreachable",
+    ({"distributed": Distributed(coordinator_host="10.0.0.1")}, "info", "network-not-named", "topology.num_nodes",
+     "2 nodes exchange gradients, and nothing names their network"),
+    ({"distributed": Distributed(coordinator_host="127.0.0.1"), "execution": exports()}, "error", "coordinator-unreachable",
      "distributed.coordinator_host", "on each of the 2 nodes 127.0.0.1 is the node itself"),
     ({"execution": exports(NCCL_SOCKET_IFNAME="lo")}, "error", "bad-interface",
      "execution.environment.NCCL_SOCKET_IFNAME", "own loopback, and there are 2 nodes"),
@@ -243,7 +245,8 @@ def test_a_sound_run_over_a_network_has_no_findings() -> None:
 
 @pytest.mark.parametrize(("action", "severity"), [("run", "error"), ("plan", "warning"), ("rehearse", "warning")])
 def test_what_only_the_cluster_cannot_do_keeps_nobody_from_a_rehearsal(action: str, severity: str) -> None:
-    spec = replace(OURS, model=MODELS["llama3.1-405b"], distributed=Distributed(coordinator_host="localhost"))
+    local = Distributed(coordinator_host="localhost")
+    spec = replace(OURS, model=MODELS["llama3.1-405b"], distributed=local, execution=exports())
     assert {(p.code, p.severity) for p in findings(spec, action)} == {
         ("out-of-memory", severity), ("coordinator-unreachable", severity),
     }  # fmt: skip

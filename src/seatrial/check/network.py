@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from seatrial import hardware
 from seatrial.check.environment import exported
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
@@ -19,6 +20,7 @@ CARDS: tuple[tuple[str, str, str], ...] = (
     ("efa", "AWS EFA", "rdmap"),
 )
 RENAMED = "rdma"  # by udev rules that call every RDMA device rdma0, rdma1, …
+NCCL_VENDORS = ("nvidia", "amd")  # whose collectives are NCCL's or RCCL's
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -58,6 +60,13 @@ def cards_are_named(finder: Finder) -> Iterator[Problem]:
             "nic_type", "warning", "cards-not-given",
             f"the network cards are {spec.nic_type}, but NCCL_IB_HCA does not name them: NCCL takes all that it finds, "
             "those of storage and management too", "add NCCL_IB_HCA with the cards of the training network",
+        )  # fmt: skip
+    device = hardware.find(spec.topology.device)
+    if not cards and not interface and spec.distributed.coordinator_host and device and device.vendor in NCCL_VENDORS:
+        yield finder.at(
+            "topology.num_nodes", "info", "network-not-named",
+            f"{spec.topology.num_nodes} nodes exchange gradients, and nothing names their network: NCCL takes the first "
+            "interface and all RDMA cards that it finds on each", "set NCCL_SOCKET_IFNAME and NCCL_IB_HCA to be sure",
         )  # fmt: skip
     off = names.get("NCCL_IB_DISABLE", "0").strip()
     if cards and off not in ("", "0"):
