@@ -134,6 +134,8 @@ _READ = {
     "itself": ("A='-a 1'\nA=\"$A -b 2\"\nA+=' -c'\npython train.py $A", {}, "python train.py -a 1 -b 2 -c"),
     "array": ("A=(--x 1 # one\n  --y 'a')\nA+=(--z)\npython train.py \"${A[@]}\" ${A}", {},
               "python train.py --x 1 --y a --z --x"),
+    "list of pairs": ('A=("--x 1" \'--y 2\')\npython train.py ${A[@]} "${A[@]}"', {},
+                      "python train.py --x 1 --y 2 '--x 1' '--y 2'"),
     "arithmetic": ("G=8\nN=4\npython train.py $((G * $N)) $(( (1+2)*3 ))", {}, "python train.py 32 9"),
     "default": ("python train.py ${A:-3} ${B:=4} $B", {}, "python train.py 3 4 4"),
     "before": ("set -e; cd /x || exit 1\nmkdir -p y && cd y && python train.py\nexit 0\npython pretrain.py", {},

@@ -136,6 +136,9 @@ def _arguments(s: Settings, spec: RunSpec) -> None:
     if not s.given("mock-data") and spec.data.kind == "synthetic":
         why = "there is no data, so Megatron makes some up"
         s.find("mock-data", "warning", "no-data", why, "add --data-path, or --mock-data if that is meant")
+    if s.given("calculate-per-token-loss") and s.given("eod-mask-loss"):
+        why = "with --eod-mask-loss some tokens do not count, and here every sequence weighs the same"
+        s.find("calculate-per-token-loss", "error", "not-supported", why, "remove one of the two")
     if "num-query-groups" in s.values and not s.given("group-query-attention"):
         why = "without --group-query-attention it has no effect: each head has its own keys and values"
         s.find("num-query-groups", "warning", "no-effect", why, "add --group-query-attention, or remove it")

@@ -49,6 +49,7 @@ _EQUIVALENT: Mapping[str, str] = {
     "how files are read ahead changes speed only": """
         num-workers= no-mmap-bin-files num-dataset-builder-threads= object-storage-cache-path=
         no-create-attention-mask-in-dataloader mid-level-dataset-surplus= disable-msc""",
+    "no token of a pretraining batch is padding, so all sequences weigh the same": "calculate-per-token-loss",
     "norms are not decayed, so weights around 0 and around 1 learn the same": "apply-layernorm-1p",
 }
 
@@ -160,7 +161,6 @@ _REJECTED: Mapping[str, str] = {
     "weights begin with one normal distribution here": """
         init-method-xavier-uniform embedding-init-method-std= data-parallel-random-init""",
     "steps are neither left out nor evaluated alone here": "iterations-to-skip* skip-train",
-    "a loss per token of the whole batch is not supported here": "calculate-per-token-loss",
     "fine-tuning and reinforcement learning are not read from Megatron's arguments": "sft perform-rl-step",
     "arguments in other files are not read": "yaml-cfg= data-args-path= per-split-data-args-path=",
     "quantization recipes of other libraries are not supported here": "kitchen-config-file= kitchen-recipe-number=",

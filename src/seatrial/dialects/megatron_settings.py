@@ -166,7 +166,7 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
         behind = place
         while behind < len(words) and _is_value(str(words[behind].value)):
             behind += 1
-        values = [*([value] if equals else []), *(str(word.value) for word in words[place:behind])]
+        values = [value] if equals else [str(word.value) for word in words[place:behind]]
         key = ALL.get(name)
         if key is None:
             why = "pretrain_gpt.py has no such argument"
@@ -183,7 +183,7 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
         mark = words[place].mark if not equals and values else node.mark
         if key.read is several:
             entry = Entry(key=f"--{name}", value=values, text=" ".join(values), mark=mark, key_mark=node.mark)
-            place = behind
+            place = place if equals else behind
         elif key.read is flag:
             given = value if equals else None
             entry = Entry(key=f"--{name}", value=f"={given}" if equals else None, text=value, mark=node.mark)

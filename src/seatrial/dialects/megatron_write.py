@@ -15,9 +15,9 @@ from seatrial.dialects.megatron_build import ASSUMED_DEVICES, ATTENTION, SCHEDUL
 from seatrial.dialects.megatron_model import known_vocabulary
 from seatrial.dialects.megatron_script import SCRIPTS, VARIABLES
 from seatrial.dialects.megatron_settings import is_handed_on
-from seatrial.dialects.written import Note, Written
+from seatrial.dialects.written import Note, Written, changed, shown
 from seatrial.presets import MODELS, same_architecture
-from seatrial.spec import Resolved, RunSpec, flatten
+from seatrial.spec import Resolved, RunSpec
 
 Read = Callable[[Request], Resolved]
 Argument = tuple[
@@ -80,17 +80,10 @@ def write(spec: RunSpec, style: str, read: Read) -> Written:
 
 def _notes(spec: RunSpec, again: RunSpec, reasons: Mapping[str, str]) -> Iterator[Note]:
     """One note for each leaf that reads back as something else; a part that is there or missing as a whole is one."""
-    before, after = flatten(spec), flatten(again)
-    for path, value in before.items():
-        other = after.get(path)
-        if path in ("name", "dialect") or (path in after and other == value and type(other) is type(value)):
-            continue
+    for path, value, other in changed(spec, again):
         longest = max((prefix for prefix in reasons if path.startswith(prefix)), key=len, default="")
-        shown = "nothing" if other in (None, "", (), {}) else coerce.shown(other)
-        yield Note(path=path, value=value, why=f"{reasons.get(longest, 'there is no argument for it')}; here: {shown}")
-    for path in after.keys() - before.keys():
-        if not any(path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in before):
-            yield Note(path=path, value=None, why=f"it is stated all the same: {coerce.shown(after[path])}")
+        why = f"{reasons.get(longest, 'there is no argument for it')}; here: {shown(path, other)}"
+        yield Note(path=path, value=value, why=why)
 
 
 # --- pretrain_gpt.py --------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ _ENVIRONMENT_FLAGS = {
     "docker": ("-e", "--env"), "podman": ("-e", "--env"), "nerdctl": ("-e", "--env"), "mpirun": ("-x",),
     "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",),
 }  # fmt: skip
+_SET_BY_LAUNCHERS = ("WORLD_SIZE", "RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # and so by many texts in vain
 _EXPORTED_BEFORE = ("XLA_FLAGS",)  # by the images in which it is assigned
 _CUTS_OFF = ("docker", "podman", "nerdctl", "kubectl", "ssh")
 
@@ -364,7 +365,7 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
     builder.key("environment", reader.mark(0))
     builder.begin({}, reader.mark(0))
     for name, value in command.environment.items():
-        if not value.exported and not value.used:
+        if not value.exported and not value.used and name not in _SET_BY_LAUNCHERS:
             rest = ", unless it was exported before; here it is taken as if" if name in _EXPORTED_BEFORE else ""
             why = f"it is assigned, but not exported, so the command does not see it{rest}"
             reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")

@@ -107,7 +107,7 @@ class Variables:
                     fields.append([])
                 fields[-1] += value
                 is_open = True
-        return [tuple(pieces) for pieces in fields]
+        return [tuple(p._replace(quoted=False) if p.quoted else p for p in pieces) for pieces in fields]
 
     def _unquoted(self, parts: Iterable[Part]) -> Field:
         """Parts as one field that may be cut where it is used."""
