@@ -7,6 +7,7 @@ there is one, what else stands on the command line. SEATRIAL_GOLDEN=1 rewrites w
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ def test_nothing_else_lies_in_the_folders() -> None:
     known = {path for case in CASES for path in (case.path, case.golden, case.path.with_suffix(".args"))}
     assert set(WRONG.glob("*/*")) - known == set()
     assert len({case.golden for case in CASES}) == len(CASES)
+
+
+def test_every_dialect_has_its_cases() -> None:
+    number = Counter(case.path.parent.name.partition("-")[0] for case in CASES)
+    assert {name for name, cases in number.items() if cases >= 40} == {"cvs", "maxtext", "megatron", "native", "nxdt"}
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=by_name)
