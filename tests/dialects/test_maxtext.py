@@ -466,6 +466,12 @@ def test_the_objective_follows_the_trainer_or_its_keys() -> None:
     assert (nested.kind, nested.beta) == ("dpo", 0.3)
 
 
+def test_the_options_of_the_command_line_name_model_and_device(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"{TRAIN} ici_fsdp_parallelism=8\n", encoding="utf-8")
+    spec = sound(load(tmp_path / "run.sh", (), action="run", model="llama3-8b", gpu="mi300x"))
+    assert (spec.model, spec.topology.device) == (MODELS["llama3-8b"], "mi300x")
+
+
 def test_the_mesh_has_all_axes_of_the_table() -> None:
     words = [f"{part}_{axis}_parallelism=1" for part in ("ici", "dcn") for axis in AXES]
     assert sound(read_words("base.yml", *words)).topology.num_devices == 1

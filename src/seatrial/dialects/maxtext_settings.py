@@ -28,6 +28,7 @@ Layer = Literal["file", "environment", "command"]
 # Text that a shell, OmegaConf or a person was to replace.
 _UNFILLED = re.compile(r"\$\{?[A-Za-z_]|\$\(|`|<[A-Za-z][\w -]*>")
 _NAMES = tuple(KEYS)
+_OPTIONS = {"model": "model_name"}  # what --model says
 _KINDLY = {"run_name"}  # what may stay unfilled
 _SECRETS = ("hf_access_token",)
 _SHOWN = {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}  # defaults, as MaxText writes them
@@ -96,11 +97,12 @@ def gather(request: Request) -> Settings:
     given += _from_words(settings, words.assignments, is_ours=is_ours)
     for override in request.overrides:
         try:
-            entry = replace(maxtext_command.value_of(override.key, override.text), mark=None)
+            name = _OPTIONS.get(override.key, override.key)
+            entry = replace(maxtext_command.value_of(name, override.text), mark=None)
         except InputError as error:
             settings.problems.extend(error.problems)
             continue
-        given.append(("command", override.key, entry))
+        given.append(("command", name, entry))
     settings.problems.extend(settings.variables.problems)
     for layer, name, entry in given:
         _take(settings, layer, name, entry)
