@@ -85,8 +85,10 @@ def test_what_nobody_knows_is_said(key: str, said: str) -> None:
 def test_a_secret_stays_one(tmp_path: Path) -> None:
     done = seatrial("plan", TINY, "execution.environment.HF_TOKEN=hunter2", "--explain", "environment", cwd=tmp_path)
     assert (done.returncode, "hunter2" in done.stdout + done.stderr) == (0, False)
-    shown = _explained(TINY, "HF_TOKEN", "execution.environment.HF_TOKEN=hunter2")
-    assert "hunter2" not in json.dumps(shown)
+    for key in ("HF_TOKEN", "environment", "execution"):
+        shown = _explained(TINY, key, "execution.environment.HF_TOKEN=hunter2")
+        assert "***" in json.dumps(shown)
+        assert "hunter2" not in json.dumps(shown)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/howto/convert.md"])

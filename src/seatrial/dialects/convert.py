@@ -6,7 +6,7 @@ Whatever is written is read back at once: a value that would not come back the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -15,16 +15,14 @@ from seatrial import source
 from seatrial.check import lint
 from seatrial.command import is_secret
 from seatrial.dialects.entries import Request
-from seatrial.dialects.written import Note, Written
+from seatrial.dialects.written import Note, Written, changed, shown
 from seatrial.errors import InputError
 from seatrial.source import Document
-from seatrial.spec import Expectation, Resolved, RunSpec, flatten
+from seatrial.spec import Resolved, RunSpec
 
 # What a source may have against it and still be put into other words.
 HARMLESS = ("not-supported-yet",)
 SUFFIXES = {".yaml": (".yaml", ".yml"), ".json": (".json",), ".sh": (".sh", ".bash", ".sbatch", ".slurm")}
-_ABSENT = object()
-_NOT_COMPARED = ("name", "dialect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +114,10 @@ def unsaid(spec: RunSpec, written: Written, to: str) -> Iterator[Note]:
         found = "; ".join(f"{p.path}: {p.why}" for p in again.problems if p.severity == "error")
         yield Note(path="", value=None, why=f"the text cannot be read back: {found}")
         return
-    before, after = flatten(spec), flatten(again.spec)
     noted = [note.path for note in written.notes]
-    for path, value in before.items():
-        other = after.get(path, _ABSENT)
-        is_noted = any(about(note, path) for note in noted) or path in _NOT_COMPARED
-        if not is_noted and (other != value or type(other) is not type(value)):
-            yield Note(
-                path=path, value=value, why="it reads back as " + ("nothing" if other is _ABSENT else repr(other))
-            )
+    for path, value, other in changed(spec, again.spec):
+        if not any(about(note, path) for note in noted):
+            yield Note(path=path, value=value, why=f"it reads back as {shown(path, other)}")
 
 
 def about(note: str, path: str) -> bool:
@@ -165,22 +158,3 @@ def _line(resolved: Resolved, note: Note) -> str:
     if note.path not in resolved.origins or not name:  # nobody gave it: a default, or what a preset says
         name = f"{note.path} ({f'of {name}' if name else 'default'})"
     return f"{name} = {shown(note.path, note.value)}: {note.why}"
-
-
-def shown(path: str, value: Any) -> str:
-    """A value of the spec as people are shown it; secrets stay masked."""
-    if isinstance(value, Expectation):
-        return f"{value.metric} {value.value}" + (f" ± {value.tolerance}" if value.tolerance is not None else "")
-    if is_dataclass(value):
-        given = {f.name: part for f in fields(value) if (part := getattr(value, f.name)) not in (None, (), {})}
-        return shown(path, given)
-    if isinstance(value, dict):
-        items = (f"{key}: {shown(f'{path}.{key}', item)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(shown(path, item) for item in value) + "]"
-    if ".environment." in path and is_secret(path.rpartition(".")[2]):
-        return "***"
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return str(value)

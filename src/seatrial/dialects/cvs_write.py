@@ -13,14 +13,12 @@ from seatrial.dialects import coerce
 from seatrial.dialects.cvs_table import ENV, VOLUMES, Table
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
-from seatrial.dialects.written import Note, Written
+from seatrial.dialects.written import Note, Written, changed, shown
 from seatrial.presets import MODELS, same_architecture
-from seatrial.spec import Data, MeshShape, ModelSpec, Resolved, RunSpec, flatten
+from seatrial.spec import Data, MeshShape, ModelSpec, Resolved, RunSpec
 
 Read = Callable[[Request], Resolved]
 Settings = dict[str, Any]  # a key of the table → its value; None is left out
-
-_SAYS_NOTHING = ("name", "dialect")
 
 
 def sayable(value: str) -> bool:
@@ -131,16 +129,9 @@ def _text(value: Any) -> Any:
 
 def _notes(spec: RunSpec, again: RunSpec, reasons: Mapping[str, str]) -> Iterable[Note]:
     """One note for each leaf that differs; a bar or a part that is missing as a whole counts as one."""
-    before, after = flatten(spec), flatten(again)
-    for path, value in before.items():
-        other = after.get(path, "nothing")
-        if path in _SAYS_NOTHING or (other == value and type(other) is type(value)):
-            continue
+    for path, value, other in changed(spec, again):
         reason = next((why for prefix, why in reasons.items() if path.startswith(prefix)), "there is no key for it")
-        shown = "nothing" if other in (None, "", (), {}) else other
-        yield Note(path=path, value=value, why=f"{reason}; what runs is {shown}")
-    for path in after.keys() - before.keys() - set(_SAYS_NOTHING):
-        yield Note(path=path, value=None, why=f"it is stated all the same: {after[path]}")
+        yield Note(path=path, value=value, why=f"{reason}; what runs is {shown(path, other)}")
 
 
 # --- JAX --------------------------------------------------------------------------------------------------------------

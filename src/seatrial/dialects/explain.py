@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import Any
 
 from seatrial.dialects import DIALECTS
-from seatrial.dialects.convert import TARGETS, about, parse, shown
+from seatrial.dialects.convert import TARGETS, about, parse
 from seatrial.dialects.fields import FIELDS, Field
 from seatrial.dialects.keys import Key, spelling
 from seatrial.dialects.suggestions import did_you_mean
-from seatrial.dialects.written import Written
+from seatrial.dialects.written import Written, shown
 from seatrial.errors import InputError
 from seatrial.spec import METRICS, Origin, Resolved, RunSpec, flatten
 
@@ -56,7 +56,7 @@ class Explanation:
         mark = self.origin.mark
         return {
             "path": self.path,
-            "value": self.value if shown(self.path, "") != "***" else "***",
+            "value": _masked(self.path, self.value),
             "meaning": self.field.meaning if self.field else None,
             "unit": self.field.unit or None if self.field else None,
             "origin": {
@@ -207,6 +207,13 @@ def _elsewhere(
     if origin.kind == "default" or not origin.key:
         return Elsewhere(key="as is its default")
     return Elsewhere(key=origin.key, text=shown(path, origin.text))
+
+
+def _masked(path: str, value: Any) -> Any:
+    """The value as it is, but for secrets."""
+    if isinstance(value, Mapping):
+        return {name: _masked(f"{path}.{name}", item) for name, item in value.items()}
+    return "***" if shown(path, value) == "***" else value
 
 
 def _place(path: str, origin: Origin) -> str:
