@@ -121,8 +121,8 @@ CASES: list[Case] = [
     # network
     ({"distributed": Distributed(coordinator_host="10.0.0.1")}, "info", "network-not-named", "topology.num_nodes",
      "2 nodes exchange gradients, and nothing names their network"),
-    ({"distributed": Distributed(coordinator_host="127.0.0.1"), "execution": exports()}, "error", "coordinator-unreachable",
-     "distributed.coordinator_host", "on each of the 2 nodes 127.0.0.1 is the node itself"),
+    ({"distributed": Distributed(coordinator_host="127.0.0.1"), "execution": exports()}, "error",
+     "coordinator-unreachable", "distributed.coordinator_host", "on each of the 2 nodes 127.0.0.1 is the node itself"),
     ({"execution": exports(NCCL_SOCKET_IFNAME="lo")}, "error", "bad-interface",
      "execution.environment.NCCL_SOCKET_IFNAME", "own loopback, and there are 2 nodes"),
     ({"execution": Execution(environment={"NCCL_IB_HCA": "mlx5_0"})}, "warning", "interface-not-given",

@@ -65,8 +65,8 @@ def cards_are_named(finder: Finder) -> Iterator[Problem]:
     if not cards and not interface and spec.distributed.coordinator_host and device and device.vendor in NCCL_VENDORS:
         yield finder.at(
             "topology.num_nodes", "info", "network-not-named",
-            f"{spec.topology.num_nodes} nodes exchange gradients, and nothing names their network: NCCL takes the first "
-            "interface and all RDMA cards that it finds on each", "set NCCL_SOCKET_IFNAME and NCCL_IB_HCA to be sure",
+            f"{spec.topology.num_nodes} nodes exchange gradients, and nothing names their network: NCCL takes the "
+            "first interface and all RDMA cards that it finds on each", "set NCCL_SOCKET_IFNAME and NCCL_IB_HCA to be sure",
         )  # fmt: skip
     off = names.get("NCCL_IB_DISABLE", "0").strip()
     if cards and off not in ("", "0"):
