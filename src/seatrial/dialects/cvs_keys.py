@@ -40,6 +40,8 @@ _INFERENCE = "it concerns inference only"
 _GOODPUT = "it is a service of Google Cloud's"
 _NOTE = "CVS does not use it, and MaxText has no such key"
 
+AXES = {"data": "data", "fsdp": "fsdp", "pipeline": "pipeline", "tensor": "tensor", "sequence": "context"}
+
 KEYS: dict[str, Key] = {
     # --- config ---
     **CONFIG,
@@ -75,21 +77,21 @@ KEYS: dict[str, Key] = {
     # --- the cell: devices, mesh, execution ---
     "hardware": _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
                          quiet=("gpu",)),
-    "dcn_data_parallelism": _to("parallelism.across_nodes.data", coerce.axis_size),
-    "dcn_fsdp_parallelism": _to("parallelism.across_nodes.fsdp", coerce.axis_size),
-    "dcn_pipeline_parallelism": _to("parallelism.across_nodes.pipeline", coerce.axis_size),
-    "dcn_tensor_parallelism": _to("parallelism.across_nodes.tensor", coerce.axis_size),
-    "dcn_sequence_parallelism": _to("parallelism.across_nodes.context", coerce.axis_size),
-    "ici_data_parallelism": _to("parallelism.within_node.data", coerce.axis_size),
-    "ici_fsdp_parallelism": _to("parallelism.within_node.fsdp", coerce.axis_size),
-    "ici_pipeline_parallelism": _to("parallelism.within_node.pipeline", coerce.axis_size),
-    "ici_tensor_parallelism": _to("parallelism.within_node.tensor", coerce.axis_size),
-    "ici_sequence_parallelism": _to("parallelism.within_node.context", coerce.axis_size),
+    **{
+        f"{side}_{word}_parallelism": _to(f"parallelism.{part}.{axis}", coerce.axis_size, meaning)
+        for side, part, meaning in (
+            ("dcn", "across_nodes", "across nodes; -1: all that are left"),
+            ("ici", "within_node", "within a node; the product of them is its devices"),
+        )
+        for word, axis in AXES.items()
+    },
     "attention": _to("execution.attention", coerce.text),
     "remat_policy": _to("execution.remat", _REMAT),
     "scan_layers": _to("execution.scan_layers", coerce.boolean),
     # --- the cell: batch, precision, data ---
-    "per_device_batch_size": _to("batch.global_batch_size", coerce.positive, required=True),
+    "per_device_batch_size": _to(
+        "batch.global_batch_size", coerce.positive, "sequences a step and device; × devices is the batch", required=True
+    ),
     "max_target_length": _to("batch.sequence_length", coerce.count, required=True),
     "dtype": _to("precision.compute_dtype", _DTYPE),
     "weight_dtype": _to("precision.params_dtype", _DTYPE),
@@ -116,8 +118,12 @@ KEYS: dict[str, Key] = {
         "llama2", otherwise="only Llama decoders are supported"
     ), quiet=("llama2",)),
     # --- the cell: the bars ---
-    "result_dict.tflops_per_sec_per_gpu": _to("expectations.tflops_per_second_per_device", coerce.positive),
-    "result_dict.tokens_per_sec_per_gpu": _to("expectations.tokens_per_second_per_device", coerce.positive),
+    "result_dict.tflops_per_sec_per_gpu": _to(
+        "expectations.tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
+    ),
+    "result_dict.tokens_per_sec_per_gpu": _to(
+        "expectations.tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
+    ),
     # --- the cell: what MaxText reads, but nothing here depends on ---
     "use_iota_embed": _ignored("it chooses how an embedding is looked up, not what is computed", coerce.boolean,
                                quiet=(True, False)),
