@@ -103,6 +103,7 @@ def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
     least = min(stored, compute) if zero > 1 else stored
+    gradient = min(compute, BYTES[precision.gradient_dtype])
     tokens = _answers(spec) * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
     one_layer = tokens * (_kept(spec, "none", whole_width=True) * compute + _scores(spec))
     logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
@@ -115,7 +116,7 @@ def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
             WORKING * one_layer + layer * 2 * compute,
             logits * (2 * BYTES["float32"] + compute) + head * (compute + BYTES["float32"]),
         ),
-        state_bytes=held / fsdp * (least + (compute + stored - least) / zero) + optimizer,
+        state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
     )
 
 

@@ -66,7 +66,8 @@ def cards_are_named(finder: Finder) -> Iterator[Problem]:
         yield finder.at(
             "topology.num_nodes", "info", "network-not-named",
             f"{spec.topology.num_nodes} nodes exchange gradients, and nothing names their network: NCCL takes the "
-            "first interface and all RDMA cards that it finds on each", "set NCCL_SOCKET_IFNAME and NCCL_IB_HCA to be sure",
+            "first interface and all RDMA cards that it finds on each",
+            "set NCCL_SOCKET_IFNAME and NCCL_IB_HCA to be sure",
         )  # fmt: skip
     off = names.get("NCCL_IB_DISABLE", "0").strip()
     if cards and off not in ("", "0"):
