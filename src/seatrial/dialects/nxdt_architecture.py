@@ -206,11 +206,8 @@ def _candidates(settings: Settings) -> list[str]:
         return []
     named = [model for model in MODELS.values() if model.hidden_dim == hidden]
     whole = [model for model in named if layers in (None, model.num_layers)]
-    found = [
-        model
-        for model in whole or named
-        if theta in (None, model.rope_theta) and not model.num_kv_heads * copies % tensor
-    ]
+    found = [model for model in whole or named if theta in (None, model.rope_theta)]
+    found = [model for model in found if not model.num_kv_heads * copies % tensor] or found
     positions = settings.get("model.max_position_embeddings", settings.get("model.encoder_seq_length"))
     fitting = [model for model in found if _PUBLISHED_POSITIONS[model.name.rpartition("-")[0]] == positions]
     chosen = fitting or found
