@@ -64,6 +64,8 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     ]
     if spec.data.kind not in ("synthetic", "text"):
         wanted.append(("data.kind", error, f"data of the kind {spec.data.kind}"))
+    if spec.execution.remat == "selective":
+        wanted.append(("execution.remat", error, "recomputation of single modules"))
     given, plain = flatten(spec), flatten(replace(_PLAIN, model=spec.model, batch=spec.batch, steps=spec.steps))
     plain |= flatten(replace(MODELS["llama2-7b"], name=""), "model")
     if not spec.model.vocab_size % (spec.model.vocab_multiple * sizes.get("tensor", 1)):
