@@ -24,6 +24,7 @@ Argument = tuple[
     str, Any
 ]  # (name, value): True for a flag, None or False where it is left out, a tuple for several words
 
+MOST_DEVICES = 128  # of a node, that a variable names one by one
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 # Why a value has no words in the arguments of pretrain_gpt.py, by the beginning of its path.
@@ -306,7 +307,7 @@ def _variables_text(spec: RunSpec) -> str:
         values["TP"] = 1
     if values["FSDP"]:
         values["SEQ_PARALLEL"], values["CKPT_FORMAT"] = False, "torch_dist" if checkpoint.enabled else None
-    if spec.topology.devices_per_node != ASSUMED_DEVICES:
+    if spec.topology.devices_per_node != ASSUMED_DEVICES and spec.topology.devices_per_node <= MOST_DEVICES:
         values["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(spec.topology.devices_per_node)))
     tokenizer = data.tokenizer if is_real and known_vocabulary(None, data.tokenizer) else None
     values["TOKENIZER_MODEL"] = tokenizer
