@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from seatrial.errors import InputError
@@ -111,6 +111,7 @@ def _lines(depth: int) -> st.SearchStrategy[str]:
 
 @settings(max_examples=200)
 @given(st.lists(_lines(2), max_size=4).map("\n".join))
+@example('[ "$A" = 2 ] && [ "$A" = 1 ] || B=$A')
 def test_conditions_are_decided_as_a_real_shell_decides_them(text: str) -> None:
     """Whatever is read gives the values that `bash` has at the end; what cannot be decided is refused."""
     script = f"{_ASSIGNED}{text}\n"

@@ -154,17 +154,24 @@ class _Reader:
         flow.end()
 
     def _condition(self, words: Sequence[Word], before: str, joint: str) -> str:
-        """What the command behind a joint depends on: && or || where it is not known, "never" where it is not run."""
-        if joint not in ("&&", "||"):
-            return ""
-        if before in ("&&", "||") or not words or words[0].bare not in TESTS:
-            return joint if joint == "||" or before else ""
-        told = joint == "||" if before == "never" else truth(words, self._variables, self._unset)
-        return joint if told is None else "" if told == (joint == "&&") else "never"
+        """What the command behind a joint depends on: && or || where that is not known.
+
+        Where it is not run, "never", with whether what stands before the joint succeeded.
+        """
+        if joint not in ("&&", "||") or before in ("&&", "||"):
+            return joint if joint in ("&&", "||") else ""
+        told: bool | None = before == "never, true"
+        if not before:
+            if not words or words[0].bare not in TESTS:
+                return joint if joint == "||" else ""
+            told = truth(words, self._variables, self._unset)
+        if told is None or told == (joint == "&&"):
+            return joint if told is None else ""
+        return "never, true" if told else "never, false"
 
     def _step(self, words: list[Word], condition: str, flow: Flow) -> bool:
         """Takes a command if it is run; whether the text ends with it."""
-        if condition == "never" or words[0].bare in TESTS or words[-1].bare == "]]":
+        if condition.startswith("never") or words[0].bare in TESTS or words[-1].bare == "]]":
             return False
         if flow.doubtful is None:
             return self._command(words, condition)
