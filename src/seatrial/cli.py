@@ -119,10 +119,10 @@ def check(
 
     try:
         action = "rehearse" if rehearse else "check"
-        found = cluster_findings(config)
-        problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems if found is None else found
+        problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems
     except InputError as error:
-        problems = error.problems
+        is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
+        problems = cluster_findings(config) if is_cluster else error.problems
     if strict:
         problems = tuple(replace(p, severity="error") if p.severity == "warning" else p for p in problems)
     typer.echo((render_json if output is Format.json else render_text)(problems))

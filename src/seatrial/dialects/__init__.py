@@ -168,10 +168,8 @@ def load(
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved)))
 
 
-def cluster_findings(path: Path) -> tuple[Problem, ...] | None:
-    """What is to say of a file that describes machines; None of any other. Raises InputError where it is no text."""
-    if not path.is_file() or not clusters.is_cluster(source.read(path).root):
-        return None
+def cluster_findings(path: Path) -> tuple[Problem, ...]:
+    """What is to say of a file that describes machines. Raises InputError where it cannot be read."""
     user, home = _person()
     return clusters.read_cluster(path, user=user, home=home)[1]
 

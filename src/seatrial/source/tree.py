@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.errors import InputError, Mark, Problem
 
 MAX_DEPTH = 64
-MAX_VALUES = 5_000
+MAX_VALUES = 3_000
 MAX_KEY = 1000  # characters; a path may be a key, in a mapping of volumes
 MAX_DIGITS = 1000  # Python itself refuses to read a whole number of more than 4300
 
