@@ -22,6 +22,7 @@ MAX_SHOWN = 100  # findings; who has more than that has one cause for many of th
 REPEATED = 3  # findings that say the same are shown as one
 MAX_NAMED = 10  # of the keys in such a group
 MAX_EXCERPT = 100
+MAX_SECRET = 4000  # characters around an excerpt in which a secret's name is looked for
 # What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
@@ -160,9 +161,10 @@ def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
     line = lines.get(mark)
     if line is None:
         return []
-    line = _SECRET.sub(lambda match: match[1] + "*" * len(match[2]), line)
     start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
-    shown = line[start : start + MAX_EXCERPT].rstrip().replace("\t", " ")
+    first = max(0, start - MAX_SECRET)
+    masked = _SECRET.sub(lambda match: match[1] + "*" * len(match[2]), line[first : start + MAX_EXCERPT + MAX_SECRET])
+    shown = masked[start - first : start - first + MAX_EXCERPT].rstrip().replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])
     return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('caret', '^')}"]
 
