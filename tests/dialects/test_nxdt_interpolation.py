@@ -111,7 +111,7 @@ def chain(length: int) -> str:
         chain(2000),
         "".join(f"k{n}: ${{k{n + 1}}}${{k{n + 1}}}\n" for n in range(60)) + "k60: x",
         "".join(f"k{n}: [" + ",".join(f"'${{k{n + 1}}}'" for _ in range(9)) + "]\n" for n in range(200)) + "k200: [1]",
-        "l: [" + "1," * 2400 + "]\n" + "".join(f"k{n}: ${{l}}\n" for n in range(2400)),
+        "l: [" + "1," * 1400 + "]\n" + "".join(f"k{n}: ${{l}}\n" for n in range(1400)),
         "x: '" + "${" * 2000 + "'",
         "x: '" + "${multiply:" * 300 + "1" + ",1}" * 300 + "'",
         "x: '" + "${a}" * 100_000 + "'\na: b",

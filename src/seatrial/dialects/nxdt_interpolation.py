@@ -7,7 +7,6 @@ Why this is not OmegaConf itself: docs/decisions/0006-interpolation.md.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -150,7 +149,7 @@ class Interpolation:
         if len(arguments) != 2 or len(numbers) != 2:
             given = ", ".join(shown(value) for value in arguments)
             raise _Wrong("bad-interpolation", f"{name} takes two numbers, not {given}", f"write ${{{name}:2,3}}")
-        if any(not math.isfinite(number) or abs(number) > MAX_NUMBER for number in numbers):
+        if not all(abs(number) <= MAX_NUMBER for number in numbers):  # NaN is none of them
             raise _Wrong("bad-interpolation", f"a number of {name} is out of range", "write the value itself")
         return _ARITHMETIC[name](*numbers)
 

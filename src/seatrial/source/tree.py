@@ -11,7 +11,7 @@ from seatrial.errors import InputError, Mark, Problem
 MAX_DEPTH = 64
 MAX_VALUES = 3_000
 MAX_KEY = 1000  # characters; a path may be a key, in a mapping of volumes
-MAX_DIGITS = 1000  # Python itself refuses to read a whole number of more than 4300
+MAX_DIGITS = 300  # what is longer is no float, and Python itself refuses to read more than 4300
 
 Scalar = str | int | float | bool | None
 
