@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import check, dialects, source
-from seatrial.dialects import cvs_keys, placeholders
+from seatrial.dialects import placeholders
+from seatrial.dialects.cvs import keys as cvs_keys
 from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
 from seatrial.presets import MODELS

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import check, dialects, source
-from seatrial.dialects import cvs_keys, cvs_megatron, cvs_megatron_keys
+from seatrial.dialects.cvs import keys as cvs_keys
+from seatrial.dialects.cvs import megatron as cvs_megatron
+from seatrial.dialects.cvs import megatron_keys as cvs_megatron_keys
 from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
 from seatrial.presets import MODELS

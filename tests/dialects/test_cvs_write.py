@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from seatrial import dialects
-from seatrial.dialects import cvs, cvs_megatron
+from seatrial.dialects.cvs import jax as cvs
+from seatrial.dialects.cvs import megatron as cvs_megatron
 from seatrial.spec import AXES, RunSpec
 from tests.dialects.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, SEEDS
 from tests.dialects.specs import assert_round_trip, specs

@@ -15,9 +15,9 @@ from seatrial import source
 from seatrial.check import lint
 from seatrial.dialects import load, maxtext
 from seatrial.dialects.entries import Request
-from seatrial.dialects.maxtext_keys import DEFAULTS, KEYS
-from seatrial.dialects.maxtext_model import NAMED
-from seatrial.dialects.maxtext_rest import KEYS as REST
+from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS
+from seatrial.dialects.maxtext.model import NAMED
+from seatrial.dialects.maxtext.rest import KEYS as REST
 from seatrial.dialects.overrides import Override
 from seatrial.presets import MODELS
 from seatrial.spec import AXES, Resolved, RopeScaling, RunSpec, flatten

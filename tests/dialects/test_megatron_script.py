@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.dialects.megatron_script import SCRIPTS, VARIABLES
+from seatrial.dialects.megatron.script import SCRIPTS, VARIABLES
 from seatrial.spec import RunSpec
 from tests.dialects.test_megatron import DATA, FSDP, TENSOR, changes, errors, read, spec_of
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import source
-from seatrial.dialects.nxdt_interpolation import Interpolation, escape
+from seatrial.dialects.nxdt.interpolation import Interpolation, escape
 from seatrial.errors import Problem
 
 

@@ -146,7 +146,9 @@ CONTRADICTIONS: dict[str, tuple[str, str, Callable[[int], dict[str, Any]], str]]
     "MFU above 1": ("peak", "contradiction", lambda n: {"reported": {"mfu": 1.04}}, "no device reaches"),
     "more tokens than the batch has": ("tokens that count", "contradiction", lambda n: {"tokens": 600_000}, "600,000"),
     "always half of the tokens": ("tokens that count", "contradiction", lambda n: {"tokens": 262_144}, "Padding"),
-    "more memory than there is": ("memory", "contradiction", lambda n: {"reported": {"memory_bytes": 90 * 2**30}}, "112%"),
+    "more memory than there is": (
+        "memory", "contradiction", lambda n: {"reported": {"memory_bytes": 90 * 2**30}}, "112%",
+    ),
     "TFLOP/s not a number": (
         "numbers", "contradiction", lambda n: {"reported": {TFLOPS: math.nan}} if n == 30 else {}, "at step 30",
     ),

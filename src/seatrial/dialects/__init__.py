@@ -107,20 +107,20 @@ DIALECTS: tuple[Dialect, ...] = (
         name="cvs-megatron", title="a CVS Megatron-LM configuration",
         recognise=lambda root: _cvs(root) and _has("training_iterations", "master_address", under="config")(root)
         and not _has("framework")(root),
-        module="cvs_megatron",
+        module="cvs.megatron",
     ),
     Dialect(
         name="cvs-2026-megatron", title="a CVS Megatron-LM configuration of 2026",
         recognise=lambda root: _has("train_params")(root)
         or (_has("framework")(root) and str(root.members["framework"].value).startswith("megatron"))
         or (_has("threshold_json", "gpu_name")(root) and not _has("framework", "training")(root)),
-        module="cvs_2026_megatron",
+        module="cvs.of_2026_megatron",
     ),
     Dialect(
         name="cvs-2026", title="a CVS MaxText configuration of 2026",
-        recognise=_has("framework", "threshold_json", "gpu_arch"), module="cvs_2026",
+        recognise=_has("framework", "threshold_json", "gpu_arch"), module="cvs.of_2026",
     ),
-    Dialect(name="cvs-jax", title="a CVS JAX configuration", recognise=_cvs, module="cvs"),
+    Dialect(name="cvs-jax", title="a CVS JAX configuration", recognise=_cvs, module="cvs.jax"),
     Dialect(
         name="nxdt", title="an NxDT or NeMo configuration",
         recognise=_has("trainer", "exp_manager", "distributed_strategy"), module="nxdt", gpu_key="topology.device",

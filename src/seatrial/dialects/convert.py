@@ -49,9 +49,9 @@ class Target:
 
 TARGETS: dict[str, Target] = {
     "native": Target(title="Seatrial's own configuration (YAML)", dialect="native", module="native"),
-    "cvs": Target(title="a CVS configuration for JAX (JSON)", dialect="cvs-jax", module="cvs"),
+    "cvs": Target(title="a CVS configuration for JAX (JSON)", dialect="cvs-jax", module="cvs.jax"),
     "cvs-megatron": Target(
-        title="a CVS configuration for Megatron-LM (JSON)", dialect="cvs-megatron", module="cvs_megatron"
+        title="a CVS configuration for Megatron-LM (JSON)", dialect="cvs-megatron", module="cvs.megatron"
     ),
     "maxtext": Target(title="a MaxText command", dialect="maxtext", module="maxtext"),
     "megatron": Target(title="a Megatron-LM command (pretrain_gpt.py)", dialect="megatron", module="megatron"),

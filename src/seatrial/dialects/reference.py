@@ -32,20 +32,20 @@ class Page:
 _CELLS = "Keys of `config` are written with it; all others stand in a cell, `model_params.<topology>.<model>.<gpu>`."
 PAGES: dict[str, Page] = {
     "cvs-jax": Page(
-        title="CVS, JAX", module="cvs",
+        title="CVS, JAX", module="cvs.jax",
         intro=f"A configuration of ROCm's Cluster Validation Suite for MaxText. {_CELLS}",
     ),
     "cvs-megatron": Page(
-        title="CVS, Megatron-LM", module="cvs_megatron",
+        title="CVS, Megatron-LM", module="cvs.megatron",
         intro=f"A configuration of ROCm's Cluster Validation Suite for Megatron-LM's `train_llama3.sh`. {_CELLS}",
     ),
     "cvs-2026": Page(
-        title="CVS of 2026, MaxText", module="cvs_2026",
+        title="CVS of 2026, MaxText", module="cvs.of_2026",
         intro="The newer form of a CVS configuration: one file, and beside it `*_threshold.json` with the bars. `x.*` "
         "stands for the keys of a mapping; those of `maxtext_config` are MaxText's.",
     ),
     "cvs-2026-megatron": Page(
-        title="CVS of 2026, Megatron-LM", module="cvs_2026_megatron",
+        title="CVS of 2026, Megatron-LM", module="cvs.of_2026_megatron",
         intro="The newer forms of a CVS configuration for Megatron-LM: `framework`, `config` and `model_params`, or "
         "`train_params` and `paths`; beside it `*_threshold.json` with the bars. `x.*` stands for a mapping's keys.",
     ),

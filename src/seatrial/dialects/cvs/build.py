@@ -1,0 +1,143 @@
+"""What CVS's dialects do alike on the way from the values of a file to a spec."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from seatrial import hardware
+from seatrial.dialects import coerce
+from seatrial.dialects.cvs.cells import Cell, cells, select
+from seatrial.dialects.cvs.settings import Settings, gather
+from seatrial.dialects.cvs.table import ENV, NODES, Table
+from seatrial.dialects.entries import Entry, Request
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.typed import as_name
+from seatrial.errors import Problem
+from seatrial.spec import Container, Execution, Expectation, Origin
+
+SECTIONS_OF_FILE = ("config", "model_params")
+SELECTORS = ("topology", "model", "gpu")
+
+Part = TypeVar("Part")
+
+
+def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
+    """A file's settings and the selected cell, with all findings so far. Raises InputError where there are no cells."""
+    root = request.document.root
+    problems = [
+        Entry.of(name, node).key_problem(
+            "error", "unknown-key", "only config and model_params stand here", did_you_mean(name, SECTIONS_OF_FILE)
+        )
+        for name, node in root.members.items()
+        if name not in SECTIONS_OF_FILE and not name.startswith("_")
+    ]
+    config = root.members["config"]
+    if not isinstance(config.value, dict):
+        problems.append(
+            Entry.of("config", config).problem("error", "bad-value", "a mapping belongs here", "write { … }")
+        )
+    wanted = {override.key: override.text for override in request.overrides if override.key in SELECTORS}
+    cell, about_it = select(cells(root), wanted, root.members["model_params"].mark)
+    if about_it:
+        problems.append(about_it)
+    overrides = [override for override in request.overrides if override.key not in SELECTORS]
+    settings = gather(request, cell, overrides, table)
+    settings.problems[:0] = [*request.document.problems, *problems]
+    return settings, cell
+
+
+def place(settings: Settings) -> tuple[dict[str, Any], dict[str, Origin]]:
+    """Spec path → value and → origin, for every value that goes somewhere as it is."""
+    placed: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    table = settings.table
+    for section, key in table.sections.items():
+        entries = settings.section(section)
+        if key.to and entries:
+            origins[key.to] = Origin(kind="file", key=settings.path(section))
+            for part, entry in entries.items():
+                placed[f"{key.to}.{part}"] = coerce.text(entry.value)
+                origins[f"{key.to}.{part}"] = entry.origin()
+    for name, value in settings.values.items():
+        row, entry = table.keys.get(name), settings.entries[name]
+        for path in (part.strip() for part in row.to.split(",")) if row and row.to else ():
+            placed[path], origins[path] = value, entry.origin()
+    for name, source in table.derived.items():
+        if name not in settings.values and source in settings.values and name in settings.entries:
+            path = "container.environment." + name.removeprefix(f"{ENV}.")
+            placed[path] = str(settings.values[source])
+            origins[path] = replace(settings.entries[source].origin(), kind="derived", note=f"from {source}")
+    return placed, origins
+
+
+def part_of_spec(kind: type[Part], prefix: str, placed: dict[str, Any], **defaults: Any) -> Part:
+    """A part of the spec from what is placed under its path."""
+    given = {f.name: placed[path] for f in fields(kind) if (path := f"{prefix}.{f.name}") in placed}  # type: ignore[arg-type]
+    return kind(**(defaults | given))
+
+
+def below(prefix: str, placed: dict[str, Any]) -> dict[str, Any]:
+    """What is placed under a path, by the rest of its path."""
+    return {path.removeprefix(f"{prefix}."): value for path, value in placed.items() if path.startswith(f"{prefix}.")}
+
+
+def container(placed: dict[str, Any]) -> Container | None:
+    """The container, if the file names an image."""
+    if "container.image" not in placed:
+        return None
+    return part_of_spec(
+        Container, "container", placed,
+        volumes=tuple(below("container.volumes", placed).items()),
+        environment=below("container.environment", placed),
+    )  # fmt: skip
+
+
+def execution(placed: dict[str, Any]) -> Execution:
+    """How the work is done, with its flags and variables."""
+    return part_of_spec(
+        Execution, "execution", placed,
+        xla_flags=below("execution.xla_flags", placed), environment=below("execution.environment", placed),
+    )  # fmt: skip
+
+
+def expectations(placed: dict[str, Any]) -> tuple[Expectation, ...]:
+    """The bars of `result_dict`, in its order."""
+    return tuple(Expectation(metric=metric, value=value) for metric, value in below("expectations", placed).items())
+
+
+def run_name(cell: Cell) -> str:
+    """A name for the run that is safe in a path."""
+    return as_name(f"{cell.model}-{cell.gpu}-{cell.topology}")
+
+
+def nodes(settings: Settings, cell: Cell, placed: dict[str, Any], origins: dict[str, Origin]) -> int:
+    """The number of nodes; where none is given, one to go on with, so that everything else can be checked."""
+    if "topology.num_nodes" not in placed:
+        placed["topology.num_nodes"] = 1 if cell.topology == "single_node" else 2
+        note = f"assumed until {NODES} is filled in"
+        origins["topology.num_nodes"] = Origin(kind="default", key=NODES, note=note)
+    elif cell.topology == "single_node" and placed["topology.num_nodes"] > 1:
+        settings.problems.append(
+            settings.entries[NODES].problem(
+                "error", "not-supported-yet",
+                "under single_node CVS starts as many independent jobs of one node each, and looks at the last of them "
+                "only; one of them can be run here",
+                "give config.nnodes=1, or use a multi_node configuration for one job over all nodes",
+            )
+        )  # fmt: skip
+    return int(placed["topology.num_nodes"])
+
+
+def device(settings: Settings, cell: Cell) -> str | None:
+    """The name of the cell's GPU in `hardware.DEVICES`; None, with a finding, where nothing is known about it."""
+    found = hardware.find(cell.gpu)
+    if found is None:
+        settings.problems.append(
+            Problem(
+                severity="warning", code="unknown-device", path=cell.path, mark=cell.gpu_mark,
+                why="nothing is known about this GPU: there will be no MFU, and no bar is compared with its peak",
+                fix=did_you_mean(cell.gpu, hardware.DEVICES),
+            )
+        )  # fmt: skip
+    return found.name if found else None

@@ -1,0 +1,199 @@
+"""A CVS JAX configuration (`config` and `model_params`) → RunSpec.
+
+CVS (ROCm's Cluster Validation Suite) runs MaxText with it: MaxText's defaults hold for what the file does not say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seatrial.dialects.cvs import keys as cvs_keys
+from seatrial.dialects.cvs import write as cvs_write
+from seatrial.dialects.cvs.build import (
+    below,
+    container,
+    device,
+    execution,
+    expectations,
+    nodes,
+    opened,
+    part_of_spec,
+    place,
+    run_name,
+)  # fmt: skip
+from seatrial.dialects.cvs.cells import Cell
+from seatrial.dialects.cvs.findings import findings
+from seatrial.dialects.cvs.settings import Settings
+from seatrial.dialects.entries import Request
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.written import Written
+from seatrial.errors import Problem
+from seatrial.presets import MODELS
+from seatrial.spec import (
+    Batch,
+    Checkpoint,
+    Data,
+    Distributed,
+    MeshShape,
+    ModelSpec,
+    Optimizer,
+    Origin,
+    Parallelism,
+    Precision,
+    Resolved,
+    RunSpec,
+    Topology,
+)
+
+NAME = "cvs-jax"
+KEYS = cvs_keys.KEYS
+SECTIONS = cvs_keys.TABLE.sections
+WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
+
+
+def read(request: Request) -> Resolved:
+    """The spec of the selected cell. Raises InputError where the file has no cells at all."""
+    settings, cell = opened(request, cvs_keys.TABLE)
+    spec, origins = _build(settings, cell) if cell else (None, {})
+    if spec is not None:
+        settings.problems.extend(findings(settings, spec))
+    return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
+
+
+def write(spec: RunSpec) -> Written:
+    """The spec as a CVS JAX configuration of one cell, with a note for each value that such a file cannot say."""
+    return cvs_write.write(spec, read)
+
+
+# --- values → spec ----------------------------------------------------------------------------------------------------
+
+
+def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Origin]]:
+    """The spec, as far as the values allow one, and where its values came from."""
+    placed, origins = place(settings)
+    for name, entry in settings.entries.items():
+        key = KEYS.get(name)
+        if key and key.to.startswith("model.") and not entry.is_override:
+            placed.pop(key.to, None)  # the name decides
+            origins.pop(key.to, None)
+    is_synthetic = placed.get("data.kind", "synthetic") == "synthetic"
+    for path in ("data.dataset", "data.paths", "data.tokenizer", "data.packing") if is_synthetic else ():
+        placed.pop(path, None)
+        origins.pop(path, None)
+    model = _model(settings, cell, placed)
+    parallelism = Parallelism(
+        within_node=part_of_spec(MeshShape, "parallelism.within_node", placed),
+        across_nodes=part_of_spec(MeshShape, "parallelism.across_nodes", placed),
+    )
+    num_nodes = nodes(settings, cell, placed, origins)
+    if any(key.to.startswith("parallelism.") and settings.is_wrong(name) for name, key in KEYS.items()):
+        return None, origins  # nothing can be said of a mesh of which a size is not known
+    topology = _topology(settings, cell, num_nodes, parallelism)
+    if model is None or topology is None or not {"steps", "batch.sequence_length"} <= placed.keys():
+        return None, origins
+    batch = _batch(settings, placed, topology, parallelism)
+    if batch is None:
+        return None, origins
+    steps = placed["steps"]
+    precision = part_of_spec(
+        Precision, "precision", placed, params_dtype="float32",
+        optimizer_dtype=placed.get("precision.params_dtype", "float32"),
+    )  # fmt: skip
+    spec = RunSpec(
+        name=run_name(cell),
+        dialect=NAME,
+        model=model,
+        batch=batch,
+        steps=steps,
+        topology=topology,
+        parallelism=parallelism,
+        precision=precision,
+        optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION)),
+        epochs=None if is_synthetic else 1,  # MaxText's num_epoch
+        data=Data() if is_synthetic else part_of_spec(Data, "data", placed, packing=True),
+        execution=execution(placed),
+        checkpoint=part_of_spec(Checkpoint, "checkpoint", placed),
+        distributed=part_of_spec(Distributed, "distributed", placed),
+        container=container(placed),
+        nic_type=placed.get("nic_type"),
+        hf_token_file=placed.get("hf_token_file"),
+        log_dir=placed.get("log_dir"),
+        expectations=expectations(placed),
+    )  # fmt: skip
+    return spec, origins | _made_origins(settings, cell)
+
+
+def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
+    """Where the values came from that stand nowhere as they are."""
+    default = Origin(kind="default", note="MaxText's default")
+    per_device = settings.entries["per_device_batch_size"]
+    return {
+        "model": Origin(
+            kind="file", key=cell.path, text=cell.model, note="the preset of this name", mark=cell.model_mark
+        ),
+        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
+        "topology.devices_per_node": Origin(kind="derived", key=settings.path("ici_*"), note="product of ici_*"),
+        "batch.global_batch_size": replace(per_device.origin(), kind="derived", note="× devices"),
+        "batch.micro_batch_size": replace(per_device.origin(), kind="derived", note="× devices ÷ (data × fsdp)"),
+        "precision.optimizer_dtype": replace(default, note="MaxText keeps Adam's moments in weight_dtype"),
+        "optimizer": default,
+        "optimizer.warmup_steps": replace(default, note=f"MaxText's default: {WARMUP_FRACTION:g} of the steps"),
+        "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
+        "expectations": Origin(kind="file", key=settings.path("result_dict")),
+    }
+
+
+def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec | None:
+    """The preset that the cell is named after, with what overrides change of it."""
+    preset = MODELS.get(cell.model)
+    if preset is None:
+        settings.problems.append(
+            Problem(
+                severity="error", code="unknown-model", path=cell.path, mark=cell.model_mark,
+                why=f"there is no preset of this name; there is {', '.join(MODELS)}",
+                fix=did_you_mean(cell.model, MODELS),
+            )
+        )  # fmt: skip
+        return None
+    return replace(preset, **below("model", placed))
+
+
+def _topology(settings: Settings, cell: Cell, num_nodes: int, parallelism: Parallelism) -> Topology | None:
+    if not parallelism.within_node.is_resolved:
+        name = next(n for n, key in KEYS.items() if key.to.startswith("parallelism.within_node.")
+                    and settings.values.get(n) == -1)  # fmt: skip
+        settings.problems.append(
+            settings.entries[name].problem(
+                "error", "devices-unknown", "the devices of a node are the product of ici_*, so none of them may be -1",
+                f"give {name}=… its size",
+            )
+        )  # fmt: skip
+        return None
+    return Topology(
+        num_nodes=num_nodes, devices_per_node=parallelism.within_node.product, device=device(settings, cell)
+    )
+
+
+def _batch(settings: Settings, placed: dict[str, Any], topology: Topology, parallelism: Parallelism) -> Batch | None:
+    """MaxText's per-device batch as the batch of the whole and of each data-parallel replica."""
+    per_device = placed.get("batch.global_batch_size")
+    if per_device is None:
+        return None
+    across = parallelism.across_nodes.resolve(topology.num_nodes)
+    replicas = abs(parallelism.within_node.data * parallelism.within_node.fsdp * across.data * across.fsdp)
+    total = per_device * topology.num_devices
+    micro = total / replicas
+    if total < 1 or not total.is_integer() or not micro.is_integer():
+        settings.problems.append(
+            settings.entries["per_device_batch_size"].problem(
+                "error", "batch-not-whole",
+                f"× {topology.num_devices} devices it makes {total:g} sequences a step, which do not divide among "
+                f"{replicas} data-parallel replicas",
+                f"make it a multiple of {replicas / topology.num_devices:g}",
+            )
+        )  # fmt: skip
+        return None
+    return Batch(
+        sequence_length=placed["batch.sequence_length"], global_batch_size=int(total), micro_batch_size=int(micro)
+    )

@@ -1,0 +1,196 @@
+"""Every key of a CVS JAX configuration: where its value goes in a RunSpec, or why it goes nowhere.
+
+Keys of the `config` section carry that prefix; the others are those of a cell, model_params.<topology>.<model>.<gpu>.
+What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_training_lib.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial.check import REMAT
+from seatrial.dialects import coerce, keys
+from seatrial.dialects.cvs import table as cvs_table
+from seatrial.dialects.cvs.table import CONFIG, ENV, NODES, PRECISIONS, Table, anything, named_billions
+from seatrial.dialects.keys import Key
+from seatrial.spec import RunSpec
+
+_to, _repeats, _ignored, _exported = keys.to, keys.repeats, cvs_table.ignored, cvs_table.exported
+
+
+def _activations(value: Any) -> tuple[str, ...]:
+    if coerce.texts(value) != ("silu", "linear"):
+        raise ValueError('only ["silu", "linear"] (SwiGLU) is supported')
+    return ("silu", "linear")
+
+
+def _billions(value: Any) -> str:
+    return coerce.text(value).lower().removesuffix("b")
+
+
+def _number_format(spec: RunSpec) -> str:
+    return "fp8" if "fp8" in (spec.precision.quantization or "") else spec.precision.compute_dtype
+
+
+_DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
+_SWITCH = coerce.mapped({"0": "off", "1": "on"})
+_REMAT = coerce.one_of(*REMAT)
+
+_SYNTHETIC = "synthetic data needs no files"
+_INFERENCE = "it concerns inference only"
+_GOODPUT = "it is a service of Google Cloud's"
+_NOTE = "CVS does not use it, and MaxText has no such key"
+
+AXES = {"data": "data", "fsdp": "fsdp", "pipeline": "pipeline", "tensor": "tensor", "sequence": "context"}
+
+KEYS: dict[str, Key] = {
+    # --- config ---
+    **CONFIG,
+    f"{ENV}.JAX_COORDINATOR_PORT": _to("distributed.coordinator_port", coerce.port),
+    f"{ENV}.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _to(
+        "distributed.initialization_timeout_seconds", coerce.count
+    ),
+    f"{ENV}.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _to("distributed.heartbeat_timeout_seconds", coerce.count),
+    "config.coordinator_ip": _to("distributed.coordinator_host", coerce.text),
+    "config.training_steps": _to("steps", coerce.count, required=True),
+    "config.enable_checkpointing": _to("checkpoint.enabled", coerce.boolean),
+    "config.nccl_ib_hca": _exported("NCCL_IB_HCA"),
+    "config.nccl_ib_hca_list": _repeats(
+        "CVS's JAX tests read only nccl_ib_hca",
+        coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
+    ),
+    "config.nccl_proto": _exported("NCCL_PROTO"),
+    "config.nccl_ib_tc": _exported("NCCL_IB_TC"),
+    "config.nccl_ib_sl": _exported("NCCL_IB_SL"),
+    "config.nccl_checks_disable": _exported("NCCL_CHECKS_DISABLE"),
+    "config.gpu_max_hw_queues": _exported("GPU_MAX_HW_QUEUES"),
+    "config.nvte_ck_bwd_v3": _exported("NVTE_CK_BWD_V3"),
+    "config.nvte_ck_v3_bf16_cvt": _exported("NVTE_CK_V3_BF16_CVT"),
+    "config.xla_python_client_mem_fraction": _exported("XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    "config.xla_gpu_executable_warn_stuck_timeout": _repeats(
+        "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
+        coerce.text, lambda spec: spec.execution.xla_flags.get("xla_gpu_executable_warn_stuck_timeout"),
+    ),
+    "config.data_cache_dir": _ignored(_SYNTHETIC),
+    "config.mock_data": _repeats(
+        "CVS does not use it: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
+    ),
+    # --- the cell: devices, mesh, execution ---
+    "hardware": _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
+                         quiet=("gpu",)),
+    **{
+        f"{side}_{word}_parallelism": _to(f"parallelism.{part}.{axis}", coerce.axis_size, meaning)
+        for side, part, meaning in (
+            ("dcn", "across_nodes", "across nodes; -1: all that are left"),
+            ("ici", "within_node", "within a node; the product of them is its devices"),
+        )
+        for word, axis in AXES.items()
+    },
+    "attention": _to("execution.attention", coerce.text),
+    "remat_policy": _to("execution.remat", _REMAT),
+    "scan_layers": _to("execution.scan_layers", coerce.boolean),
+    # --- the cell: batch, precision, data ---
+    "per_device_batch_size": _to(
+        "batch.global_batch_size", coerce.positive, "sequences a step and device; × devices is the batch", required=True
+    ),
+    "max_target_length": _to("batch.sequence_length", coerce.count, required=True),
+    "dtype": _to("precision.compute_dtype", _DTYPE),
+    "weight_dtype": _to("precision.params_dtype", _DTYPE),
+    "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None),
+    "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"})),
+    "hf_path": _to("data.dataset", coerce.text, "name or folder of a Hugging Face data set"),
+    "hf_train_files": _to("data.paths", lambda value: (coerce.text(value),), "its files, by a pattern"),
+    "tokenizer_path": _to("data.tokenizer", coerce.text),
+    "packing": _to("data.packing", coerce.boolean, "several examples in one sequence"),
+    "async_checkpointing": _to("checkpoint.asynchronous", coerce.boolean),
+    # --- the cell: the model's shape, which its name already fixes ---
+    "base_emb_dim": _to("model.hidden_dim", coerce.count),
+    "base_num_query_heads": _to("model.num_heads", coerce.count),
+    "base_num_kv_heads": _to("model.num_kv_heads", coerce.count),
+    "base_num_decoder_layers": _to("model.num_layers", coerce.count),
+    "base_mlp_dim": _to("model.ffn_dim", coerce.count),
+    "head_dim": _to("model.head_dim", coerce.count),
+    "vocab_size": _to("model.vocab_size", coerce.count),
+    "logits_via_embedding": _to("model.tied_embeddings", coerce.boolean),
+    "normalization_layer_epsilon": _to("model.norm_epsilon", coerce.positive),
+    "rope_max_timescale": _to("model.rope_theta", coerce.positive),
+    "mlp_activations": _ignored("every model here is SwiGLU", _activations, quiet=(("silu", "linear"),)),
+    "decoder_block": _ignored("every model here is a Llama decoder", coerce.one_of(
+        "llama2", otherwise="only Llama decoders are supported"
+    ), quiet=("llama2",)),
+    # --- the cell: the bars ---
+    "result_dict.tflops_per_sec_per_gpu": _to(
+        "expectations.tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
+    ),
+    "result_dict.tokens_per_sec_per_gpu": _to(
+        "expectations.tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
+    ),
+    # --- the cell: what MaxText reads, but nothing here depends on ---
+    "use_iota_embed": _ignored("it chooses how an embedding is looked up, not what is computed", coerce.boolean,
+                               quiet=(True, False)),
+    "logits_dot_in_fp32": _ignored("logits are always accumulated in float32", coerce.boolean, quiet=(False,)),
+    "megablox": _ignored("it concerns mixtures of experts only", coerce.boolean, quiet=(False,)),
+    "enable_dropout": _ignored("MaxText's dropout rate is 0 unless dropout_rate says otherwise", coerce.boolean,
+                               quiet=(False,)),
+    "quantize_kvcache": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
+    "kv_quant_axis": _ignored(_INFERENCE, quiet=("heads_and_dkv",)),
+    "kv_quant_dtype": _ignored(_INFERENCE, quiet=("int8",)),
+    "checkpoint_is_quantized": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
+    "skip_first_n_steps_for_profiler": _ignored("no profiler is asked for", coerce.whole, quiet=(1, 3)),
+    "max_segments_per_seq": _ignored(_SYNTHETIC, coerce.whole, quiet=(-1, 32)),
+    "enable_goodput_recording": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
+    "monitor_goodput": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
+    "optimizer_memory_host_offload": keys.rejected(
+        "the optimizer's state cannot be kept in the host's memory", coerce.boolean, quiet=(False,)
+    ),
+    "param_scan_axis": keys.equivalent("it says how parameters are laid out, not what they are", coerce.whole,
+                                       quiet=(0, 1)),
+    "shardy": keys.equivalent("it chooses the compiler's partitioner, not the partition", coerce.boolean,
+                              quiet=(True, False)),
+    "tokenizer_model": _ignored(_NOTE + "; synthetic data needs no tokenizer"),
+    # --- the cell: notes that repeat what other keys decide ---
+    "model_size": _repeats(
+        f"{_NOTE}: the model's name decides", _billions, lambda spec: named_billions(spec.model.name)
+    ),
+    "batch_size": _repeats(
+        f"{_NOTE}: per_device_batch_size × devices decides",
+        coerce.count, lambda spec: spec.batch.global_batch_size, needs_nodes=True,
+    ),
+    "micro_batch_size": _repeats(
+        f"{_NOTE}: per_device_batch_size decides", coerce.positive,
+        lambda spec: spec.batch.global_batch_size / spec.accumulation_steps / spec.topology.num_devices,
+    ),
+    "sequence_length": _repeats(
+        f"{_NOTE}: max_target_length decides", coerce.count, lambda spec: spec.batch.sequence_length
+    ),
+    "tensor_parallelism": _repeats(
+        f"{_NOTE}: ici_tensor_parallelism × dcn_tensor_parallelism decides", coerce.count,
+        lambda spec: spec.mesh["tensor"],
+    ),
+    "pipeline_parallelism": _repeats(
+        f"{_NOTE}: ici_pipeline_parallelism × dcn_pipeline_parallelism decides", coerce.count,
+        lambda spec: spec.mesh["pipeline"],
+    ),
+    "fsdp": _repeats(
+        f"{_NOTE}: ici_fsdp_parallelism × dcn_fsdp_parallelism decides", _SWITCH,
+        lambda spec: "on" if spec.mesh["fsdp"] > 1 else "off",
+    ),
+    "recompute": _repeats(
+        f"{_NOTE}: remat_policy decides", _SWITCH, lambda spec: "off" if spec.execution.remat == "none" else "on"
+    ),
+    "precision": _repeats(f"{_NOTE}: dtype and quantization decide", coerce.mapped(PRECISIONS), _number_format),
+}  # fmt: skip
+
+TABLE = Table(
+    title="CVS's JAX configurations",
+    keys=KEYS,
+    sections={
+        **cvs_table.SECTIONS,
+        "xla_flags": _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes"),
+        # Since 2026 these stand in `config`, and CVS reads them nowhere else.
+        "config.xla_flags": _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes"),
+        "config.env_vars": _to("execution.environment", coerce.text, "variables of every process"),
+        "config.rdma_lib": _ignored("no library is copied into the container here: mount it (volume_dict)", anything),
+    },
+    derived={f"{ENV}.JAX_COORDINATOR_IP": "config.coordinator_ip", f"{ENV}.NNODES": NODES},
+)

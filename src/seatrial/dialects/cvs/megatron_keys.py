@@ -1,0 +1,153 @@
+"""Every key of a CVS Megatron configuration: where its value goes in a RunSpec, or why it goes nowhere.
+
+What becomes of each was read from CVS (ROCm/cvs 7afb1ca3, lib/megatron_training_lib.py) and from the script that it
+starts (ROCm/Megatron-LM 02b8aa76, examples/llama/train_llama3.sh).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial.dialects import coerce, keys
+from seatrial.dialects.cvs import table as cvs_table
+from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, ignored, named_billions
+from seatrial.dialects.keys import Key
+
+_to = keys.to
+
+# MODEL_SIZE is the script's only word about the model.
+SIZES = {"8": "llama3.1-8b", "70": "llama3.1-70b"}
+
+
+def milliseconds(value: Any) -> float:
+    """A time in milliseconds, as seconds."""
+    return coerce.fraction_of(coerce.positive(value), 1000)
+
+
+def share(value: Any) -> float:
+    """A fraction above 0 and up to 1."""
+    number = coerce.positive(value)
+    if number > 1:
+        raise ValueError(f"{number:g} is above 1, and Megatron's `mem usages` is a fraction: 85 % is 0.85")
+    return number
+
+
+def _switch(off: Any, on: Any) -> coerce.Reader:
+    return coerce.mapped({"0": off, "1": on})
+
+
+def _devices(value: Any) -> int:
+    """How many devices a list of their numbers names ("0,1,2,3" → 4)."""
+    numbers = [coerce.whole(part) for part in coerce.text(value).split(",")]
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise ValueError(f"{coerce.shown(value)} is no list of different devices, such as 0,1,2,3")
+    return len(numbers)
+
+
+def _format(value: Any) -> str | None:
+    """What the matrix products are quantized to; CVS's TE_FP16 is bfloat16 without FP8, like its other names."""
+    word = coerce.mapped(cvs_table.PRECISIONS)(value)
+    return "fp8" if word == "fp8" else None
+
+
+def _variable(name: str, key: Key) -> tuple[str, Key]:
+    return f"{ENV}.{name}", key
+
+
+_UNMODELLED = "another way to shard or to compute than the ones that are known here"
+
+KEYS: dict[str, Key] = {
+    # --- config ---
+    **CONFIG,
+    "config.master_address": _to("distributed.coordinator_host", coerce.text, "MASTER_ADDR: the first node"),
+    "config.training_iterations": _to("steps", coerce.count, "TOTAL_ITERS: --train-iters", required=True),
+    "config.nccl_ib_hca_list": exported("NCCL_IB_HCA"),
+    "config.nccl_ib_hca": keys.repeats(
+        "CVS's Megatron tests export nccl_ib_hca_list as NCCL_IB_HCA",
+        coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
+    ),
+    "config.data_cache_dir": _to("data.index_dir", coerce.text, "DATA_CACHE_PATH: all nodes have to see it"),
+    "config.mock_data": keys.repeats(
+        "CVS exports MOCK_DATA=1, whatever it says", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
+    ),
+    "config.verify_network_errors": ignored(
+        "CVS takes only the JSON word true for true, and never asks; network counters are not read here",
+        coerce.boolean, quiet=(False,),
+    ),
+    "config.hca_id_pattern": ignored("network cards are not asked for their names here"),
+    "config.megatron_root": ignored("it is a folder in the container, which the image decides"),
+    "config.scripts_dir": ignored("no scripts are written to the nodes here"),
+    "config.rocm_dir": ignored("it is where CVS's own tools look for ROCm"),
+    # --- variables of train_llama3.sh that CVS leaves to the container ---
+    **dict((
+        _variable("MASTER_PORT", _to("distributed.coordinator_port", coerce.port)),
+        _variable("HIP_VISIBLE_DEVICES", _to(
+            "topology.devices_per_node", _devices, "the devices that a node's processes see: the script counts them"
+        )),
+        _variable("CP", _to("parallelism.within_node.context", coerce.count, "--context-parallel-size")),
+        _variable("SEQ_PARALLEL", _to(
+            "parallelism.sequence_parallel", _switch(False, True), "--sequence-parallel, off with fsdp and without TP"
+        )),
+        _variable("OPTIMIZER", _to("optimizer.algorithm", coerce.mapped({"adam": "adamw", "sgd": "sgd"}),
+                                   "--optimizer; adam is AdamW")),
+        _variable("GRAD_REDUCE_IN_BF16", _to(
+            "precision.gradient_dtype, precision.reduce_dtype", _switch("float32", "bfloat16"),
+            "--grad-reduce-in-bf16, in newer versions of the script",
+        )),
+        _variable("TE_FP4", keys.rejected(_UNMODELLED, coerce.text, quiet=("0",))),
+        _variable("MEGATRON_FSDP", keys.rejected(_UNMODELLED, coerce.text, quiet=("0",))),
+        _variable("ENABLE_HSDP", keys.rejected(_UNMODELLED, coerce.text, quiet=("0",))),
+        _variable("DATA_PATH", keys.rejected(
+            "newer versions of the script train on it, others on mock data, as CVS means it", coerce.text
+        )),
+    )),
+    # --- the cell ---
+    "model_size": _to("model.name", coerce.mapped(SIZES), "MODEL_SIZE, in billions: it alone decides the dimensions"),
+    "tokenizer_model": ignored(
+        "mock data are made without it: of its name, only llama-3 matters, which chooses the script"
+    ),
+    "batch_size": _to("batch.global_batch_size", coerce.count, "BS: of all devices together, not per device"),
+    "micro_batch_size": _to("batch.micro_batch_size", coerce.count, "MBS: per replica and forward pass"),
+    "sequence_length": _to("batch.sequence_length", coerce.count, "SEQ_LENGTH"),
+    "precision": _to("precision.quantization", _format, "TE_FP8=1 for TE_FP8; every other name is bfloat16"),
+    "tensor_parallelism": _to("parallelism.within_node.tensor", coerce.count, "TP; fsdp resets it to 1"),
+    "pipeline_parallelism": _to("parallelism.within_node.pipeline", coerce.count, "PP"),
+    "fsdp": _to("parallelism.within_node.fsdp", _switch(False, True), "FSDP: --use-torch-fsdp2 over all replicas"),
+    "recompute": _to("execution.remat", _switch("none", "full"), "RECOMPUTE: of every layer, in full"),
+    # --- the cell: the bars ---
+    "result_dict.throughput_per_gpu": _to(
+        "expectations.tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
+    ),
+    "result_dict.tokens_per_gpu": _to(
+        "expectations.tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
+    ),
+    "result_dict.elapsed_time_per_iteration": _to(
+        "expectations.step_seconds", milliseconds, "milliseconds per step, at most"
+    ),
+    "result_dict.mem_usage": _to("expectations.memory_fraction", share, "fraction of a GPU's memory, at most"),
+}  # fmt: skip
+
+TABLE = Table(title="CVS's Megatron configurations", keys=KEYS, sections=cvs_table.SECTIONS)
+
+# What CVS takes where a cell says nothing.
+DEFAULTS = {
+    "model_size": "70", "sequence_length": "8192", "batch_size": "128", "micro_batch_size": "2", "fsdp": "0",
+    "tensor_parallelism": "1", "pipeline_parallelism": "1", "recompute": "0", "precision": "TE_FP8",
+}  # fmt: skip
+
+# Variables that CVS's command sets itself, after those of the container.
+SET_BY_CVS = {
+    "RECOMPUTE": "recompute", "SEQ_LENGTH": "sequence_length", "MBS": "micro_batch_size", "BS": "batch_size",
+    "TP": "tensor_parallelism", "PP": "pipeline_parallelism", "FSDP": "fsdp", "MODEL_SIZE": "model_size",
+    "TOTAL_ITERS": "config.training_iterations", "TE_FP8": "precision", "MASTER_ADDR": "config.master_address",
+    "NNODES": "config.nnodes", "NODE_RANK": "the order of the nodes", "MOCK_DATA": "CVS (always 1)",
+    "TOKENIZER_MODEL": "tokenizer_model", "DATA_CACHE_PATH": "config.data_cache_dir",
+    "NCCL_IB_HCA": "config.nccl_ib_hca_list", "NCCL_IB_GID_INDEX": "config.nccl_ib_gid_index",
+    "NCCL_SOCKET_IFNAME": "config.nccl_socket_ifname", "GLOO_SOCKET_IFNAME": "config.gloo_socket_ifname",
+    "NCCL_DEBUG": "config.nccl_debug",
+}  # fmt: skip
+
+
+def billions(name: str) -> str | None:
+    """The size in the name of a cell's model ("llama3_1_70b" → "70")."""
+    return named_billions(name.replace("_", "-").lower())

@@ -1,0 +1,114 @@
+"""The variables that a MaxText command is given: XLA's flags, keys as `M_<KEY>`, the coordinator, and all others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seatrial.dialects import coerce
+from seatrial.dialects.coerce import Reader
+from seatrial.dialects.entries import Entry
+from seatrial.dialects.maxtext.command import value_of
+from seatrial.dialects.maxtext.keys import KEYS
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.errors import InputError, Problem
+from seatrial.source import Node
+
+FLAGS = "XLA_FLAGS"
+PREFIX = "M_"
+_NAMES = tuple(KEYS)
+
+# Variables that say what a spec path does.
+PLACED: dict[str, tuple[str, Reader]] = {
+    "JAX_COORDINATOR_IP": ("distributed.coordinator_host", coerce.text),
+    "JAX_COORDINATOR_PORT": ("distributed.coordinator_port", coerce.port),
+    "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": ("distributed.initialization_timeout_seconds", coerce.count),
+    "JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": ("distributed.heartbeat_timeout_seconds", coerce.count),
+    "NNODES": ("topology.num_nodes", coerce.count),
+}
+# Variables of which every process is given its own.
+_OF_A_PROCESS = ("NODE_RANK", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_NUM_PROCESSES")
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIALS)($|_)")
+
+
+@dataclass
+class Variables:
+    """What the environment says: by spec path, with the entry that says so; and what is left for the processes."""
+
+    placed: dict[str, tuple[Any, Entry]] = field(default_factory=dict)
+    flags: dict[str, tuple[str, Entry]] = field(default_factory=dict)
+    rest: dict[str, Entry] = field(default_factory=dict)
+    keys: list[tuple[str, Entry]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def is_kept(name: str) -> bool:
+    """Whether a variable is only handed on, and means nothing to a configuration."""
+    return not (name == FLAGS or name in PLACED or name in _OF_A_PROCESS or name.startswith(PREFIX) or is_secret(name))
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value must not be seen."""
+    return _SECRET.search(name.upper()) is not None
+
+
+def sort_variables(environment: Node | None) -> Variables:
+    """Each variable where it belongs."""
+    sorted_ = Variables()
+    for name, node in environment.members.items() if environment else ():
+        entry = Entry(key=name, value=node.value, text=node.text, mark=node.mark, key_mark=node.key_mark)
+        if name == FLAGS:
+            _read_flags(sorted_, entry)
+        elif is_secret(name):
+            why = "this is a secret by its name: it is not read, and goes into no plan, log or report"
+            fix = "remove it here; give hf_token_file, or log in on the machines"
+            sorted_.problems.append(entry.key_problem("warning", "secret", why, fix))
+        elif name.startswith(PREFIX):
+            _read_key(sorted_, name, entry)
+        elif name in _OF_A_PROCESS:
+            why = "it has no effect: every process is given its own"
+            sorted_.problems.append(entry.problem("info", "no-effect", why, "nothing to do"))
+        elif name in PLACED:
+            path, read = PLACED[name]
+            try:
+                sorted_.placed[path] = read(str(entry.value)), entry
+            except ValueError as error:
+                sorted_.problems.append(entry.problem("error", "bad-value", str(error), f"correct {name}"))
+        else:
+            sorted_.rest[name] = entry
+    return sorted_
+
+
+def _read_key(variables: Variables, name: str, entry: Entry) -> None:
+    key = name.removeprefix(PREFIX).lower()
+    if key not in KEYS:
+        why = f"MaxText reads it for no key: it has no {key}, and says nothing"
+        variables.problems.append(entry.key_problem("warning", "unknown-variable", why, did_you_mean(key, _NAMES)))
+        return
+    try:
+        read = value_of(name, str(entry.value))
+    except InputError:
+        read = entry
+    value = Entry(key=name, value=read.value, text=entry.text, mark=entry.mark, key_mark=entry.key_mark)
+    variables.keys.append((key, value))
+
+
+def _read_flags(variables: Variables, entry: Entry) -> None:
+    """`--name=value` between blanks; a flag without a value is true."""
+    malformed = []
+    for word in str(entry.value).split():
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not name:
+            malformed.append(word)
+            continue
+        if name in variables.flags and variables.flags[name][0] != (value if equals else "true"):
+            why = f"--{name} stands there twice with different values; XLA takes the last one"
+            variables.problems.append(entry.problem("warning", "duplicate-flag", why, "keep one of the two"))
+        flag = replace(entry, key=f"{FLAGS} --{name}")
+        variables.flags[name] = (value if equals else "true", flag)
+    if malformed:
+        more = f" (nor are {len(malformed) - 1} other words)" if len(malformed) > 1 else ""
+        why = f"{coerce.shown(malformed[0])} is not of the form --name=value{more}"
+        fix = "write each flag as --name=value, with blanks between them"
+        variables.problems.append(entry.problem("error", "bad-xla-flag", why, fix))

@@ -1,0 +1,109 @@
+"""The model that Megatron's arguments describe, and the vocabulary of its tokenizer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from seatrial.dialects.megatron.settings import Settings
+from seatrial.dialects.suggestions import did_you_mean
+from seatrial.presets import MODELS, architecture
+from seatrial.spec import ModelSpec, RopeScaling
+
+# Vocabularies of tokenizers that are known by name, with their special tokens.
+_VOCABULARIES = (
+    (re.compile(r"llama-?_?[v]?2|code-?llama|tokenizer_llama2", re.IGNORECASE), 32_000),
+    (re.compile(r"llama-?_?[v]?3|tokenizer_llama3", re.IGNORECASE), 128_256),
+    (re.compile(r"(^|/)gpt-?2(-(medium|large|xl))?$|gpt2bpe", re.IGNORECASE), 50_257),
+    (re.compile(r"mistral-7b-(instruct-)?v0\.[12]$|mixtral-8x7b", re.IGNORECASE), 32_000),
+)
+_OF_TYPES = {"Llama2Tokenizer": 32_000, "GPT2BPETokenizer": 50_257}
+
+
+def known_vocabulary(kind: str | None, tokenizer: str | None) -> int | None:
+    """The size of a tokenizer that is known by its type or name."""
+    by_name = (size for pattern, size in _VOCABULARIES if tokenizer and pattern.search(tokenizer))
+    return next(by_name, _OF_TYPES.get(kind or ""))
+
+
+def model_of(s: Settings, length: int) -> ModelSpec | None:
+    preset = MODELS.get(str(s["model"])) if s.given("model") else None
+    if s.given("model"):
+        if preset is None:
+            why = f"there is no preset of this name; there is {', '.join(MODELS)}"
+            s.find("model", "error", "unknown-model", why, did_you_mean(str(s["model"]), MODELS))
+        return preset
+    hidden, heads = s["hidden-size"], s["num-attention-heads"]
+    if not s.given("kv-channels") and hidden % heads:
+        why = f"a hidden size of {hidden} does not divide among {heads} heads"
+        s.find("num-attention-heads", "error", "refused-by-megatron", why, "give another number, or --kv-channels")
+    vocab_size = _vocab_size(s)
+    if vocab_size is None or s.is_broken:
+        return None
+    is_gated = s.given("swiglu")
+    rows = s["max-position-embeddings"]
+    is_learned = s["position-embedding-type"] == "learned_absolute" and not s.given("use-rotary-position-embeddings")
+    scaling = RopeScaling(factor=s["rope-scaling-factor"]) if s.given("use-rope-scaling") else None
+    model = ModelSpec(
+        name="gpt",
+        vocab_size=vocab_size,
+        hidden_dim=hidden,
+        num_layers=s["num-layers"] or s["encoder-num-layers"],
+        num_heads=heads,
+        num_kv_heads=s["num-query-groups"] if s.given("group-query-attention") else heads,
+        head_dim=s["kv-channels"] or hidden // heads,
+        ffn_dim=s["ffn-hidden-size"] or (int(hidden * 8 / 3 / 64) * 64 if is_gated else 4 * hidden),
+        rope_theta=float(s["rotary-base"]),
+        rope_scaling=scaling,
+        norm_epsilon=s.values.get("norm-epsilon", s.values.get("layernorm-epsilon", s["norm-epsilon"])),
+        tied_embeddings=not s.given("untie-embeddings-and-output-weights"),
+        norm="rmsnorm" if s["normalization"] == "RMSNorm" else "layernorm",
+        activation="swiglu" if is_gated else "gelu",
+        positions="learned" if is_learned else "rope",
+        max_positions=rows if is_learned and rows != length else None,
+        rotary_fraction=s["rotary-percent"],
+        biases=not s.given("disable-bias-linear"),
+        vocab_multiple=1 if s.given("padded-vocab-size") else s["make-vocab-size-divisible-by"],
+    )
+    return replace(model, name=_model_name(model))
+
+
+def _model_name(model: ModelSpec) -> str:
+    """The preset that a model is, but for the padding of its vocabulary, or the one whose dimensions it has."""
+    for name, preset in MODELS.items():
+        if architecture(replace(model, vocab_multiple=preset.vocab_multiple)) == architecture(preset):
+            return name
+    alike = [name for name, preset in MODELS.items() if _shape(preset) == _shape(model)]
+    owner = next((name for name in alike if MODELS[name].vocab_size == model.vocab_size), next(iter(alike), None))
+    return f"{owner}-changed" if owner else "gpt"
+
+
+def _shape(model: ModelSpec) -> tuple[int, ...]:
+    return model.hidden_dim, model.num_layers, model.num_heads, model.num_kv_heads, model.head_dim, model.ffn_dim
+
+
+def _vocab_size(s: Settings) -> int | None:
+    """As Megatron has it: the tokenizer's own; of a NullTokenizer, --vocab-size and a token for ends of documents."""
+    if s.given("padded-vocab-size"):
+        return int(s["padded-vocab-size"])
+    stated, kind = s["vocab-size"], s["tokenizer-type"]
+    if kind == "NullTokenizer" or (kind is None and stated and not s.given("tokenizer-model")):
+        if stated is None:
+            s.find("vocab-size", "error", "missing-argument", "a NullTokenizer needs --vocab-size", "add --vocab-size")
+            return None
+        return int(stated) + 1
+    known = known_vocabulary(kind, s["tokenizer-model"])
+    if known is None and stated is None:
+        why = "the vocabulary is that of the tokenizer, and this one is not known by name"
+        name = "tokenizer-model" if "tokenizer-model" in s.entries else "vocab-size"
+        fix = (
+            "add --vocab-size; Megatron does not mind it"
+            if not s.script
+            else "leave it out, or name a Llama tokenizer (…/Meta-Llama-3-8B)"
+        )
+        s.find(name, "error", "unknown-vocabulary", why, fix)
+        return None
+    if known is not None and stated is not None and known != stated:
+        why = f"the tokenizer has {known} tokens, and that is what Megatron goes by"
+        s.find("vocab-size", "warning", "contradiction", why, f"give {known}, or remove it")
+    return known or int(stated)

@@ -1,0 +1,262 @@
+"""The model behind an NxDT file: Hugging Face's config.json, a preset that its sizes identify, or its tokenizer's size.
+
+The files that a configuration names are looked at only where they are here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from seatrial import source
+from seatrial.dialects import coerce
+from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.errors import InputError
+from seatrial.presets import MODELS
+from seatrial.presets import architecture as shape_of
+from seatrial.spec import Dropout, Initialization, ModelSpec, RopeScaling
+
+MAX_TOKENIZER_BYTES = 20_000_000  # Llama 3's has 17 MB at most
+ASSUMED_VOCABULARY = 32_000
+KNOWN_TOKENIZERS = {"gpt2bpetokenizer": 50_257, "gpt2": 50_257}  # the size of OpenAI's GPT-2 vocabulary
+# The longest sequence that each family was released for: Meta's config.json, max_position_embeddings.
+_PUBLISHED_POSITIONS = {"llama2": 4096, "llama3": 8192, "llama3.1": 131_072, "llama3.2": 131_072, "llama3.3": 131_072}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model, and what it begins and is regularised with."""
+
+    model: ModelSpec
+    initialization: Initialization
+    dropout: Dropout
+
+
+def published(model: ModelSpec) -> ModelSpec:
+    """The same model under its published name, if it is one of those."""
+    same = (name for name, preset in MODELS.items() if shape_of(preset) == shape_of(model))
+    return model if model.name in MODELS else replace(model, name=next(same, model.name))
+
+
+# --- model_source hf --------------------------------------------------------------------------------------------------
+
+_HF_INITIALIZATION = Initialization(std=0.02, scaled=False)  # Hugging Face's Llama: no projection is scaled
+
+
+def found_architecture(settings: Settings) -> Architecture | None:
+    """The model that model_config names, but with what the file says of its sizes."""
+    wanted = settings.get("model.model_config")
+    layers, hidden, theta = (settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta"))
+    if wanted in MODELS:
+        found: Architecture | None = Architecture(
+            model=MODELS[wanted], initialization=_HF_INITIALIZATION, dropout=Dropout()
+        )
+    else:
+        path = _config_file(settings, wanted) if wanted else None
+        found = _of_config(settings, path) if path else _identified(settings, wanted)
+    if found is None:
+        return None
+    model = found.model
+    changes: dict[str, Any] = {}
+    if layers is not None and layers != model.num_layers:
+        changes["num_layers"] = layers
+    if hidden is not None and hidden != model.hidden_dim:
+        if hidden % model.num_heads:
+            why = f"hidden_size {hidden} does not divide into the {model.num_heads} heads of {wanted or model.name}"
+            settings.add("model.hidden_size", "error", "not-divisible", why, f"use a multiple of {model.num_heads}")
+        changes |= {"hidden_dim": hidden, "head_dim": max(1, hidden // model.num_heads)}
+    if theta is not None and theta != model.rope_theta:
+        changes["rope_theta"] = theta
+    if changes:
+        model = replace(model, **changes, name=f"{model.name}-changed" if model.name in MODELS else model.name)
+    return replace(found, model=model)
+
+
+def _config_file(settings: Settings, wanted: str) -> Path | None:
+    """The config.json itself, if it is here: from this folder, or beside the configuration."""
+    for folder in (Path(), Path(settings.file).parent):
+        try:
+            path = folder / Path(wanted).expanduser()
+            path = path / "config.json" if path.is_dir() else path
+            if path.is_file():
+                return path
+        except (OSError, ValueError, RuntimeError):  # a name that is too long; a home that there is none
+            continue
+    return None
+
+
+def _of_config(settings: Settings, path: Path) -> Architecture | None:
+    """A Hugging Face LlamaConfig; everything wrong with it is an error about model_config."""
+
+    def wrong(why: str, fix: str) -> None:
+        settings.add("model.model_config", "error", "bad-model-config", f"{path.name}: {why}", fix)
+
+    try:
+        config = source.read(path).root.plain()
+    except InputError as error:
+        first = error.problems[0]
+        wrong(f"{first.why}{f' ({first.mark.line}:{first.mark.column})' if first.mark else ''}", first.fix)
+        return None
+    if not isinstance(config, dict):
+        wrong("it is no mapping", "name the config.json of a Hugging Face model")
+        return None
+    kind = config.get("model_type", "llama")
+    if kind != "llama":
+        wrong(f"it is of a {coerce.shown(kind)} model, and only Llama is known here", "use a Llama model")
+        return None
+    try:
+        return _llama(config)
+    except ValueError as error:
+        wrong(str(error), "correct it, or name another config.json")
+        return None
+
+
+def _llama(config: Mapping[str, Any]) -> Architecture:
+    """A LlamaConfig; what it leaves out has the defaults of transformers. Raises ValueError."""
+
+    def get(name: str, read: coerce.Reader, default: Any) -> Any:
+        try:
+            return default if config.get(name) is None else read(config[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    heads, hidden = get("num_attention_heads", coerce.count, 32), get("hidden_size", coerce.count, 4096)
+    if get("hidden_act", coerce.text, "silu") != "silu":
+        raise ValueError(f"hidden_act is {coerce.shown(config['hidden_act'])}, and Llama's is silu")
+    if get("attention_bias", coerce.boolean, False) != get("mlp_bias", coerce.boolean, False):
+        raise ValueError("attention_bias and mlp_bias differ, and a model has all biases or none here")
+    if hidden % heads and config.get("head_dim") is None:
+        raise ValueError(f"hidden_size {hidden} cannot be split evenly over {heads} heads")
+    model = ModelSpec(
+        name="custom",
+        vocab_size=get("vocab_size", coerce.count, 32_000),
+        hidden_dim=hidden,
+        num_layers=get("num_hidden_layers", coerce.count, 32),
+        num_heads=heads,
+        num_kv_heads=get("num_key_value_heads", coerce.count, heads),
+        head_dim=get("head_dim", coerce.count, max(1, hidden // heads)),
+        ffn_dim=get("intermediate_size", coerce.count, 11_008),
+        rope_theta=get("rope_theta", coerce.positive, 10_000.0),
+        rope_scaling=get("rope_scaling", _rope_scaling, None),
+        norm_epsilon=get("rms_norm_eps", coerce.positive, 1e-6),
+        tied_embeddings=get("tie_word_embeddings", coerce.boolean, False),
+        biases=get("mlp_bias", coerce.boolean, False),
+    )
+    return Architecture(
+        model=published(model),
+        initialization=Initialization(std=get("initializer_range", coerce.positive, 0.02), scaled=False),
+        dropout=Dropout(attention=get("attention_dropout", coerce.decimal, 0.0)),
+    )
+
+
+def _rope_scaling(value: Any) -> RopeScaling | None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{coerce.shown(value)} is not a mapping")
+    kind = value.get("rope_type", value.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ValueError(f"{coerce.shown(kind)} is unknown here; llama3 is known")
+    plain = RopeScaling()
+    return RopeScaling(
+        factor=coerce.positive(value.get("factor", plain.factor)),
+        low_freq_factor=coerce.positive(value.get("low_freq_factor", plain.low_freq_factor)),
+        high_freq_factor=coerce.positive(value.get("high_freq_factor", plain.high_freq_factor)),
+        original_max_positions=coerce.count(
+            value.get("original_max_position_embeddings", plain.original_max_positions)
+        ),
+    )
+
+
+def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
+    """The preset that the sizes in the file are those of, where its config.json is not here."""
+    candidates = _candidates(settings)
+    missing = f"there is no config.json at {coerce.shown(wanted)}" if wanted else "no model is named"
+    given = {name: settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta")}
+    sizes = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+    if len(candidates) != 1:
+        which = f"could be {', '.join(candidates)}" if candidates else "are those of no known model"
+        which = "say too little" if given["hidden_size"] is None else which
+        near = did_you_mean(wanted or "", MODELS)
+        fix = f"copy it here, or name a preset, for example model.model_config={(candidates or list(MODELS))[0]}"
+        settings.add(
+            "model.model_config", "error", "no-model-config", missing + (f", and {sizes} {which}" if sizes else ""),
+            near if near.startswith("did") else fix if wanted else fix.removeprefix("copy it here, or "),
+        )  # fmt: skip
+        return None
+    preset = MODELS[candidates[0]]
+    settings.add(
+        "model.model_config", "warning", "no-model-config",
+        f"{missing}; by {sizes} the model is taken as {preset.name}",
+        f"copy it here, or say so: model.model_config={preset.name}",
+    )  # fmt: skip
+    return Architecture(model=preset, initialization=_HF_INITIALIZATION, dropout=Dropout())
+
+
+def _candidates(settings: Settings) -> list[str]:
+    """The presets that nothing in the file speaks against; of several, those of the released sequence length."""
+    layers, hidden, theta = (settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta"))
+    tensor = settings.get("distributed_strategy.tensor_model_parallel_size", 1)
+    copies = settings.get("distributed_strategy.kv_replicator", 1)
+    if hidden is None:
+        return []
+    named = [model for model in MODELS.values() if model.hidden_dim == hidden]
+    whole = [model for model in named if layers in (None, model.num_layers)]
+    found = [model for model in whole or named if theta in (None, model.rope_theta)]
+    found = [model for model in found if not model.num_kv_heads * copies % tensor] or found
+    positions = settings.get("model.max_position_embeddings", settings.get("model.encoder_seq_length"))
+    fitting = [model for model in found if _PUBLISHED_POSITIONS[model.name.rpartition("-")[0]] == positions]
+    chosen = fitting or found
+    distinct = {json.dumps(shape_of(model), default=str): model.name for model in reversed(chosen)}
+    return list(reversed(distinct.values()))
+
+
+# --- model_source megatron: the vocabulary ----------------------------------------------------------------------------
+
+
+def assumed_vocabulary(settings: Settings, model: ModelSpec) -> int:
+    """The size of the vocabulary: of the tokenizer, where it is here; else the likeliest, with a warning."""
+    tokenizer = settings.get("data.tokenizer.type") or settings.get("data.tokenizer.model")
+    counted = _counted(tokenizer) if tokenizer else None
+    if counted:
+        return counted
+    known = KNOWN_TOKENIZERS.get((tokenizer or "").lower())
+    if known:
+        return known
+    same = [
+        preset for preset in MODELS.values()
+        if (preset.hidden_dim, preset.num_layers, preset.num_heads, preset.num_kv_heads, preset.ffn_dim)
+        == (model.hidden_dim, model.num_layers, model.num_heads, model.num_kv_heads, model.ffn_dim)
+    ]  # fmt: skip
+    size, why = (same[0].vocab_size, f"that of {same[0].name}") if same else (ASSUMED_VOCABULARY, "Llama 2's")
+    what = f"the tokenizer {coerce.shown(tokenizer)} is not here" if tokenizer else "no tokenizer is named"
+    settings.add(
+        "data.tokenizer.type", "warning", "vocabulary-assumed",
+        f"{what}, and NxDT takes the size of the vocabulary from it; assumed are {size} tokens, {why}",
+        f"give the size: model.vocab_size={size}",
+    )  # fmt: skip
+    return size
+
+
+def _counted(tokenizer: str) -> int | None:
+    """How many tokens a Hugging Face tokenizer has, if its tokenizer.json is here."""
+    try:
+        path = Path(tokenizer).expanduser()
+        path = path / "tokenizer.json" if path.is_dir() else path
+        if path.suffix != ".json" or not path.is_file() or path.stat().st_size > MAX_TOKENIZER_BYTES:
+            return None
+        content = json.loads(path.read_bytes())
+        vocabulary = content["model"]["vocab"]
+        added = [token["id"] for token in content.get("added_tokens", ())]
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
+        return None
+    if isinstance(vocabulary, dict):
+        added += vocabulary.values()
+        return max((number for number in added if isinstance(number, int)), default=-1) + 1 or None
+    return (
+        len(vocabulary) + sum(number >= len(vocabulary) for number in added) if isinstance(vocabulary, list) else None
+    )

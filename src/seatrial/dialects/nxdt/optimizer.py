@@ -1,0 +1,262 @@
+"""NxDT's `model.optim`: the optimizers of torch, NxD and NeMo, and NeMo's schedules, by their names and arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seatrial.dialects import coerce
+from seatrial.dialects.keys import Key, ignored, rejected, to
+from seatrial.dialects.nxdt.readers import anything, betas, boolean, natural, not_negative, optional, share
+from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.overrides import did_you_mean
+from seatrial.spec import Algorithm, Optimizer, ScheduleKind
+
+P, S = "model.optim", "model.optim.sched"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """An optimizer: its name in the spec, its own defaults, and the arguments that its class takes beside them."""
+
+    algorithm: Algorithm
+    epsilon: float | None = 1e-8
+    weight_decay: float = 0.0
+    betas: tuple[float, float] | None = None
+    more: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Every argument of its class, `name` and `sched` aside."""
+        eps = ("eps",) if self.epsilon is not None else ()
+        return ("lr", "weight_decay", *eps, *(("betas",) if self.betas else ()), *self.more)
+
+
+_ADAM = (0.9, 0.999)
+_TORCH = ("foreach", "maximize", "differentiable", "capturable")
+# Defaults: torch.optim, neuronx_distributed's AdamW_FP32OptimParams, NeMo 2.1's Novograd and Adafactor.
+OPTIMIZERS: dict[str, Rule] = {
+    "adamw": Rule(algorithm="adamw", weight_decay=0.01, betas=_ADAM, more=("amsgrad", "fused", *_TORCH)),
+    "adamw_fp32OptState": Rule(
+        algorithm="adamw_fp32", epsilon=1e-6, betas=_ADAM, more=("correct_bias", "capturable")
+    ),
+    "adam": Rule(algorithm="adam", betas=_ADAM, more=("amsgrad", "fused", *_TORCH)),
+    "sgd": Rule(algorithm="sgd", epsilon=None, more=("momentum", "dampening", "nesterov", "fused", *_TORCH[:3])),
+    "adadelta": Rule(algorithm="adadelta", epsilon=1e-6, more=("rho", *_TORCH)),
+    "adamax": Rule(algorithm="adamax", betas=_ADAM, more=_TORCH),
+    "adagrad": Rule(
+        algorithm="adagrad", epsilon=1e-10, more=("lr_decay", "initial_accumulator_value", "fused", *_TORCH[:3])
+    ),
+    "rmsprop": Rule(algorithm="rmsprop", more=("alpha", "momentum", "centered", *_TORCH)),
+    "rprop": Rule(algorithm="rprop", epsilon=None, more=("etas", "step_sizes", *_TORCH)),
+    "novograd": Rule(
+        algorithm="novograd", betas=(0.95, 0.98),
+        more=("amsgrad", "grad_averaging", "luc", "luc_trust", "luc_eps"),
+    ),
+    "adafactor": Rule(
+        algorithm="adafactor", epsilon=None,
+        more=("clip_threshold", "decay_rate", "beta1", "scale_parameter", "relative_step", "warmup_init", "min_step"),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A schedule: its name in the spec, its default for min_lr (None: it takes none), and its other arguments."""
+
+    kind: ScheduleKind
+    min_lr: float | None = 0.0
+    more: tuple[str, ...] = ()
+    power: float = 1.0
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Every argument beside `name`, `max_steps` and the warm-up."""
+        return (*(("min_lr",) if self.min_lr is not None else ()), *self.more)
+
+
+_HOLD = ("hold_steps", "hold_ratio")
+_CONSTANT = ("constant_steps", "constant_ratio")
+SCHEDULES: dict[str, Schedule] = {
+    "LinearAnnealingWithWarmUp": Schedule(kind="linear", min_lr=None),
+    "CosineAnnealing": Schedule(kind="nemo_cosine", more=_CONSTANT),
+    "WarmupPolicy": Schedule(kind="warmup"),
+    "WarmupHoldPolicy": Schedule(kind="warmup_hold", more=_HOLD),
+    "SquareAnnealing": Schedule(kind="square", min_lr=1e-5),
+    "SquareRootAnnealing": Schedule(kind="square_root"),
+    "NoamAnnealing": Schedule(kind="noam", more=("d_model",)),
+    "NoamHoldAnnealing": Schedule(kind="noam_hold", more=("decay_rate", *_HOLD), power=0.5),
+    "WarmupAnnealing": Schedule(kind="warmup_annealing"),
+    "InverseSquareRootAnnealing": Schedule(kind="inverse_square_root"),
+    "T5InverseSquareRootAnnealing": Schedule(kind="t5_inverse_square_root", more=_CONSTANT),
+    "PolynomialDecayAnnealing": Schedule(kind="polynomial", more=("power", "cycle")),
+    "PolynomialHoldDecayAnnealing": Schedule(kind="polynomial_hold", more=("power", "cycle", *_HOLD)),
+}
+REFUSED = {
+    "rprop": "rprop is an optimizer (model.optim.name); NxDT's documentation lists it among the schedules by mistake",
+    "StepLR": "a rate that falls in steps cannot be described here",
+    "ExponentialLR": "it falls once an epoch, and epochs are not counted here",
+    "CyclicLR": "a rate that rises again cannot be described here",
+    "ReduceLROnPlateau": "it depends on the validation loss, once an epoch, and is not planned here",
+}
+
+_NO_EFFECT = "it chooses torch's kernel"
+_FIXED = "only the default is known here"
+
+
+def _only(*quiet: object) -> Key:
+    return rejected(_FIXED, anything, quiet=quiet)
+
+
+KEYS: dict[str, Key] = {
+    f"{P}.name": to("optimizer.algorithm", coerce.text, f"One of {', '.join(OPTIMIZERS)}.", required=True),
+    f"{P}.lr": to("optimizer.learning_rate", coerce.positive, required=True),
+    f"{P}.weight_decay": to("optimizer.weight_decay", not_negative, "0.01 in adamw where not given, else 0."),
+    f"{P}.betas": to("optimizer.beta1,optimizer.beta2", betas, "Decay of both moments."),
+    f"{P}.eps": to("optimizer.epsilon", coerce.positive, "Each optimizer has its own default."),
+    f"{P}.momentum": to("optimizer.momentum", share, "Of sgd and rmsprop."),
+    f"{P}.alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given."),
+    f"{P}.rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given."),
+    f"{P}.beta1": rejected(_FIXED, optional(share), quiet=(None,)),
+    f"{P}.amsgrad": _only(False),
+    f"{P}.correct_bias": _only(True),
+    f"{P}.dampening": _only(0, 0.0),
+    f"{P}.nesterov": _only(False),
+    f"{P}.lr_decay": _only(0, 0.0),
+    f"{P}.initial_accumulator_value": _only(0, 0.0),
+    f"{P}.centered": _only(False),
+    f"{P}.etas": _only((0.5, 1.2)),
+    f"{P}.step_sizes": _only((1e-6, 50), (1e-6, 50.0)),
+    f"{P}.grad_averaging": _only(False),
+    f"{P}.luc": _only(False),
+    f"{P}.luc_trust": _only(1e-3),
+    f"{P}.luc_eps": _only(1e-8),
+    f"{P}.clip_threshold": _only(1, 1.0),
+    f"{P}.decay_rate": _only(0.8, -0.8),
+    f"{P}.scale_parameter": _only(True),
+    f"{P}.relative_step": _only(False),
+    f"{P}.warmup_init": _only(False),
+    f"{P}.min_step": _only(1e-2),
+    f"{P}.maximize": _only(False),
+    f"{P}.differentiable": _only(False),
+    f"{P}.capturable": ignored(_NO_EFFECT, boolean, quiet=(True, False)),
+    f"{P}.foreach": ignored(_NO_EFFECT, optional(boolean), quiet=(True, False, None)),
+    f"{P}.fused": ignored(_NO_EFFECT, optional(boolean), quiet=(True, False, None)),
+    f"{S}.name": to("optimizer.schedule", coerce.text, f"One of {', '.join(SCHEDULES)}."),
+    f"{S}.warmup_steps": to("optimizer.warmup_steps", optional(natural)),
+    f"{S}.warmup_ratio": to("optimizer.warmup_steps", optional(share), "Of trainer.max_steps, instead of steps."),
+    f"{S}.hold_steps": to("optimizer.hold_steps", optional(natural), "At the full rate, after the warm-up."),
+    f"{S}.hold_ratio": to("optimizer.hold_steps", optional(share), "Of trainer.max_steps, instead of steps."),
+    f"{S}.constant_steps": to("optimizer.constant_steps", optional(natural), "At min_lr, at the end of the run."),
+    f"{S}.constant_ratio": to("optimizer.constant_steps", optional(share), "Of trainer.max_steps, instead of steps."),
+    f"{S}.min_lr": to("optimizer.final_learning_rate_fraction", optional(not_negative), "The lowest rate."),
+    f"{S}.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(coerce.whole), quiet=()),
+    f"{S}.decay_rate": to("optimizer.decay_power", coerce.positive, "Of NoamHoldAnnealing; 0.5 where not given."),
+    f"{S}.power": to("optimizer.decay_power", coerce.positive, "Of the polynomial schedules; 1 where not given."),
+    f"{S}.cycle": rejected("a rate that rises again cannot be described here", boolean, quiet=(False,)),
+    f"{S}.d_model": ignored("the model's width decides", optional(coerce.count), quiet=()),
+    f"{S}.last_epoch": ignored("resuming goes on where the run was", coerce.whole, quiet=(-1,)),
+    f"{S}.monitor": ignored("no schedule here looks at a metric", optional(coerce.text), quiet=(None, "val_loss")),
+    f"{S}.step_size": ignored(REFUSED["StepLR"], anything),
+    f"{S}.gamma": ignored(REFUSED["StepLR"], anything),
+    f"{S}.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
+}  # fmt: skip
+
+
+def optimizer(settings: Settings, steps: int, hidden_dim: int) -> Optimizer | None:
+    """The optimizer and its schedule over so many steps; None where there is none to be had."""
+    rate = settings.get(f"{P}.lr")
+    rule = _rule(settings)
+    if rule is None or rate is None:
+        return None
+    beta1, beta2 = settings.get(f"{P}.betas", rule.betas or (0.9, 0.999))
+    beta2 = {"rmsprop": settings.get(f"{P}.alpha", 0.99), "adadelta": settings.get(f"{P}.rho", 0.9)}.get(
+        rule.algorithm, beta2
+    )
+    schedule = _schedule(settings)
+    warmup, hold, constant = (_steps(settings, part, steps) for part in ("warmup", "hold", "constant"))
+    if schedule is not None and schedule.kind == "noam" and settings.get(f"{S}.d_model", hidden_dim) != hidden_dim:
+        settings.add(
+            f"{S}.d_model", "error", "contradiction",
+            f"the rate is scaled by the model's width, {hidden_dim}, and by no other number",
+            "remove it, and scale lr by the square root of the width over it",
+        )  # fmt: skip
+    return Optimizer(
+        algorithm=rule.algorithm,
+        learning_rate=rate,
+        schedule=schedule.kind if schedule else "constant",
+        warmup_steps=warmup,
+        hold_steps=hold,
+        constant_steps=constant,
+        final_learning_rate_fraction=_final(settings, schedule, rate),
+        decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", schedule.power if schedule else 1.0)),
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=settings.get(f"{P}.eps", rule.epsilon or 1e-8),
+        momentum=settings.get(f"{P}.momentum", 0.0),
+        weight_decay=settings.get(f"{P}.weight_decay", rule.weight_decay),
+        decay_norms=settings.get("model.do_layer_norm_weight_decay", False),
+        clip_norm=settings.get("trainer.gradient_clip_val") or None,
+    )
+
+
+def _rule(settings: Settings) -> Rule | None:
+    """The optimizer by its name; arguments that its class does not take are errors, as they are in torch."""
+    name = settings.get(f"{P}.name")
+    rule = OPTIMIZERS.get(name) if name else None
+    if rule is None:
+        if name:
+            why = f"{coerce.shown(name)} is no optimizer here; there is {', '.join(OPTIMIZERS)}"
+            settings.add(f"{P}.name", "error", "unknown-optimizer", why, did_you_mean(name, OPTIMIZERS))
+        return None
+    _refuse(settings, P, (*rule.arguments, "name"), f"the optimizer {name} takes no such argument")
+    return rule
+
+
+def _schedule(settings: Settings) -> Schedule | None:
+    """The schedule by its name; without one, the rate is constant."""
+    name = settings.get(f"{S}.name")
+    if name is None:
+        if any(settings.has(f"{S}.{argument}") for argument in ("warmup_steps", "min_lr", "max_steps")):
+            settings.missing(f"{S}.name", "a schedule has to have a name")
+        return None
+    schedule = SCHEDULES.get(name)
+    if schedule is None:
+        known = f"give one of {', '.join(SCHEDULES)}"
+        why = REFUSED.get(name, f"{coerce.shown(name)} is no schedule here")
+        fix = known if name in REFUSED or "did" not in did_you_mean(name, SCHEDULES) else did_you_mean(name, SCHEDULES)
+        settings.add(f"{S}.name", "error", "unknown-schedule", why, fix)
+        return None
+    always = ("name", "warmup_steps", "warmup_ratio", "max_steps", "last_epoch", "monitor", "reduce_on_plateau")
+    _refuse(settings, S, (*always, *schedule.arguments), f"the schedule {name} takes no such argument")
+    return schedule
+
+
+def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: str) -> None:
+    for name in settings.entries:
+        parent, _, argument = name.rpartition(".")
+        if parent == section and argument not in arguments:
+            near = did_you_mean(argument, arguments)
+            fix = near if near.startswith("did") else f"remove it; there is {', '.join(arguments)}"
+            settings.problems.append(settings.entries[name].key_problem("error", "unknown-argument", why, fix))
+
+
+def _steps(settings: Settings, part: str, steps: int) -> int:
+    """A part of a schedule in steps, given as such or as a share of the run."""
+    number, ratio = settings.get(f"{S}.{part}_steps"), settings.get(f"{S}.{part}_ratio")
+    if number is not None and ratio is not None:
+        why = f"{part}_steps and {part}_ratio say the same thing twice, which NeMo refuses"
+        settings.add(f"{S}.{part}_ratio", "error", "contradiction", why, "keep one of the two")
+    return number if number is not None else int((ratio or 0.0) * steps)
+
+
+def _final(settings: Settings, schedule: Schedule | None, rate: float) -> float:
+    """The lowest rate as a fraction of the highest."""
+    if schedule is None:
+        return Optimizer().final_learning_rate_fraction
+    lowest = settings.get(f"{S}.min_lr")
+    lowest = (schedule.min_lr or 0.0) if lowest is None else lowest
+    if lowest > rate:
+        why = f"the lowest rate, {lowest:g}, is above the highest, {rate:g}"
+        settings.add(f"{S}.min_lr", "error", "contradiction", why, f"give min_lr: a number up to {rate:g}")
+        return 1.0
+    return coerce.fraction_of(lowest, rate)
