@@ -17,8 +17,8 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
     "presets", "published", "xla_flags", "estimate", "check", "dialects", "engines", "logs",
-    "rehearsal", "plan",
-    "launch", "run_directory", "metrics", "verdict", "report", "history", "judging", "run", "cli", "__main__",
+    "rehearsal", "plan", "launch", "run_directory", "metrics", "verdict", "report", "history",
+    "checking", "judging", "run", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "errors", "train"}
 

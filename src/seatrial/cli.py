@@ -113,20 +113,17 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
     output: FormatOption = Format.text,
 ) -> None:
-    """Find every problem of a configuration or cluster file at once; touch nothing. Exit code 0, or 2 for errors."""
-    from seatrial.dialects import cluster_findings
-    from seatrial.report.problems import render_json, render_text
+    """Find every problem of a configuration or cluster file at once; touch nothing. Exit code 0, or 2 for errors.
 
-    try:
-        action = "rehearse" if rehearse else "check"
-        problems = _load(config, overrides, action=action, model=model, gpu=gpu).problems
-    except InputError as error:
-        is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
-        problems = cluster_findings(config) if is_cluster else error.problems
-    if strict:
-        problems = tuple(replace(p, severity="error") if p.severity == "warning" else p for p in problems)
-    typer.echo((render_json if output is Format.json else render_text)(problems))
-    if any(problem.severity == "error" for problem in problems):
+    Several files may be given; the same overrides hold for all.
+    """
+    from seatrial.checking import check as look
+
+    told, has_errors = look(
+        config, overrides or (), rehearse=rehearse, strict=strict, model=model, gpu=gpu, as_json=output is Format.json
+    )
+    typer.echo(told)
+    if has_errors:
         raise typer.Exit(2)
 
 

@@ -71,3 +71,16 @@ def test_without_a_device_only_memory_is_told() -> None:
     assert told["step time"] == ("unknown", "the run names no device")
     assert told["memory per device"][0].endswith(" MiB")
     assert expected(spec)["step_seconds"] is None
+
+
+def test_several_files_are_checked_each_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("model: llama2-7b\nstepz: 3\n", encoding="utf-8")
+    code, said = run("check", str(TINY), str(tmp_path / "bad.yaml"), str(RECIPE), "optimizer.learning_rate=3")
+    assert code == 2
+    first, second, third = said.split("# ")[1:]
+    assert first.splitlines()[-2] == "OK: no errors, 1 warning"
+    assert "error[unknown-key] stepz" in second
+    assert "learning-rate" in third
+    code, said = run("check", str(TINY), str(RECIPE), "--format", "json")
+    assert [each["config"] for each in json.loads(said)["configurations"]] == [str(TINY), str(RECIPE)]
+    assert code == 0

@@ -1,0 +1,62 @@
+"""`seatrial check`: one configuration or several, each read and linted by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from seatrial.check import lint
+from seatrial.dialects import cluster_findings, load
+from seatrial.errors import InputError, Problem
+from seatrial.report.problems import inert, render_json, render_text
+
+
+def check(
+    config: Path,
+    arguments: Sequence[str],
+    *,
+    rehearse: bool,
+    strict: bool,
+    model: str | None,
+    gpu: str | None,
+    as_json: bool,
+) -> tuple[str, bool]:
+    """What there is to say of a configuration, and whether any of it is an error; `strict` takes warnings for errors.
+
+    Among the arguments, what is no key=value and names a file is a further configuration, for which the same overrides
+    hold.
+    """
+    others = [Path(argument) for argument in arguments if "=" not in argument and Path(argument).is_file()]
+    if not others or config.suffix == ".py" or not config.is_file():  # the words of a command name files too
+        others, overrides = [], list(arguments)
+    else:
+        overrides = [argument for argument in arguments if Path(argument) not in others]
+    action = "rehearse" if rehearse else "check"
+    found = {path: _problems(path, overrides, action=action, model=model, gpu=gpu) for path in (config, *others)}
+    if strict:
+        found = {path: tuple(map(_stricter, problems)) for path, problems in found.items()}
+    has_errors = any(problem.severity == "error" for problems in found.values() for problem in problems)
+    if len(found) == 1:
+        return (render_json if as_json else render_text)(found[config]), has_errors
+    if as_json:
+        each = [{"config": str(path), **json.loads(render_json(problems))} for path, problems in found.items()]
+        return json.dumps({"configurations": each}, indent=2), has_errors
+    return "\n\n".join(
+        f"# {inert(str(path))}\n\n{render_text(problems)}" for path, problems in found.items()
+    ), has_errors
+
+
+def _problems(
+    path: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None
+) -> tuple[Problem, ...]:
+    try:
+        return lint(load(path, overrides, action=action, model=model, gpu=gpu), action=action).problems
+    except InputError as error:
+        is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
+        return cluster_findings(path) if is_cluster else error.problems
+
+
+def _stricter(problem: Problem) -> Problem:
+    return replace(problem, severity="error") if problem.severity == "warning" else problem
