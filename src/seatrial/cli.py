@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -391,6 +392,7 @@ def version() -> None:
 
 def main() -> None:
     """Runs the command line; whatever goes wrong is told without a traceback, and ends in its exit code."""
+    gc.set_threshold(100_000)  # what is imported stays: looking through it for garbage is an eighth of a short command
     try:
         app()
     except InputError as error:
