@@ -344,7 +344,8 @@ def test_impossible_times_give_no_speed() -> None:
 
 def test_memory_by_the_compilers_account() -> None:
     spec = make_spec()
-    memory = {"argument_bytes": 30e9, "output_bytes": 30e9, "alias_bytes": 30e9, "temp_bytes": 9e9, "code_bytes": 1e9}
+    gibibytes = {"argument_bytes": 30, "output_bytes": 30, "alias_bytes": 30, "temp_bytes": 9, "code_bytes": 1}
+    memory = {name: size * 2**30 for name, size in gibibytes.items()}  # of an H100's 80
     run = [streams.started(spec, memory=memory), *streams.steps(spec)]
     assert metrics.measure(run, spec).performance.estimates["memory_fraction"].value == 0.5
 
