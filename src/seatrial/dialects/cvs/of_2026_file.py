@@ -13,7 +13,7 @@ from seatrial.dialects.cvs.settings import STRICT_ACTIONS
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.overrides import Override, did_you_mean, resolve
-from seatrial.errors import InputError, Problem
+from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node, walk
 
 SELECTORS = ("sweep", "gpu", "model")
@@ -201,10 +201,10 @@ def number_of_nodes(file: File, told: str | None) -> tuple[int, Entry | None]:
                 Problem(severity="error", code="bad-value", path="nnodes", why=str(error), fix="give nnodes=2")
             )
             return 1, None
-    severity = "error" if file.request.action in STRICT_ACTIONS else "warning"
+    severity: Severity = "error" if file.request.action in STRICT_ACTIONS else "warning"
     why = "CVS counts the nodes of its cluster file; here they are said: 2 are assumed"
     file.problems.append(
-        Problem(severity=severity, code="missing-key", path="nnodes", why=why, fix="give nnodes=… on the command line")  # type: ignore[arg-type]
+        Problem(severity=severity, code="missing-key", path="nnodes", why=why, fix="give nnodes=… on the command line")
     )
     return 2, None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seatrial.command import is_secret
 from seatrial.dialects import coerce
 from seatrial.dialects.coerce import Reader
 from seatrial.dialects.entries import Entry
@@ -29,7 +29,6 @@ PLACED: dict[str, tuple[str, Reader]] = {
 }
 # Variables of which every process is given its own.
 _OF_A_PROCESS = ("NODE_RANK", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_NUM_PROCESSES")
-_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIALS)($|_)")
 
 
 @dataclass
@@ -46,11 +45,6 @@ class Variables:
 def is_kept(name: str) -> bool:
     """Whether a variable is only handed on, and means nothing to a configuration."""
     return not (name == FLAGS or name in PLACED or name in _OF_A_PROCESS or name.startswith(PREFIX) or is_secret(name))
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable's name says that its value must not be seen."""
-    return _SECRET.search(name.upper()) is not None
 
 
 def sort_variables(environment: Node | None) -> Variables:
