@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, make_plan
 from seatrial.presets import MODELS
@@ -138,3 +139,12 @@ def test_a_plan_is_data() -> None:
     made = plan(make_spec())
     assert dataclasses.replace(made) == made
     assert made.as_dict() == plan(make_spec()).as_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("HF_TOKEN", True), ("wandb_api_key", True), ("DB_PASSWORD", True), ("TOKENIZERS_PARALLELISM", False),
+     ("TOKENIZER_MODEL", False), ("NCCL_DEBUG", False)],
+)  # fmt: skip
+def test_names_of_secrets(name: str, is_one: bool) -> None:
+    assert is_secret(name) == is_one
