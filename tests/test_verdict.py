@@ -436,7 +436,7 @@ def test_a_few_steps_have_no_trend() -> None:
 )
 def test_each_metric_has_its_direction(metric: str, measured: float, good: float, bad: float) -> None:
     assert metric in METRICS
-    memory = {"argument_bytes": 30e9, "output_bytes": 0, "temp_bytes": 9e9, "code_bytes": 1e9}
+    memory = {"argument_bytes": 30 * 2**30, "output_bytes": 0, "temp_bytes": 9 * 2**30, "code_bytes": 2**30}
     for expected, status in ((good, "pass"), (bad, "fail")):
         spec = expecting(metric, expected)
         found = check(judged([started(spec, memory=memory), *steps(spec), ended()], spec), metric)
