@@ -9,7 +9,7 @@ dialect cannot express keeps its default. Where a value came from is not part of
 from seatrial.spec.machines import AXES, Container, Distributed, MeshShape, Parallelism, Topology
 from seatrial.spec.model import Dropout, Initialization, ModelSpec, RopeScaling
 from seatrial.spec.origins import Origin, Resolved
-from seatrial.spec.run import METRICS, Expectation, MetricKind, RunSpec, flatten, from_dict, to_dict
+from seatrial.spec.run import METRICS, Expectation, MetricKind, Part, RunSpec, flatten, from_dict, gather_part, to_dict
 from seatrial.spec.training import (
     Algorithm,
     Batch,
@@ -48,6 +48,7 @@ __all__ = [
     "Optimizer",
     "Origin",
     "Parallelism",
+    "Part",
     "Precision",
     "Resolved",
     "RopeScaling",
@@ -56,5 +57,6 @@ __all__ = [
     "Topology",
     "flatten",
     "from_dict",
+    "gather_part",
     "to_dict",
 ]

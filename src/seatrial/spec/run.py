@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from seatrial.spec.machines import AXES, Container, Distributed, Parallelism, Topology
 from seatrial.spec.model import Dropout, Initialization, ModelSpec
@@ -122,3 +122,16 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
             leaves |= flatten(getattr(value, f.name), f"{path}.{f.name}" if path else f.name)
         return leaves
     return {path: value}
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Part = TypeVar("Part", bound=_Dataclass)
+
+
+def gather_part(kind: type[Part], path: str, values: Mapping[str, Any], **defaults: Any) -> Part:
+    """A part of a spec from the leaves that stand under its path: what `flatten` takes apart."""
+    given = {name: values[leaf] for name in kind.__dataclass_fields__ if (leaf := f"{path}.{name}") in values}
+    return kind(**(defaults | given))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from seatrial import hardware
 from seatrial.dialects import coerce
@@ -14,12 +14,10 @@ from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.overrides import did_you_mean
 from seatrial.dialects.typed import as_name
 from seatrial.errors import Problem
-from seatrial.spec import Container, Execution, Expectation, Origin
+from seatrial.spec import Container, Execution, Expectation, Origin, gather_part
 
 SECTIONS_OF_FILE = ("config", "model_params")
 SELECTORS = ("topology", "model", "gpu")
-
-Part = TypeVar("Part")
 
 
 def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
@@ -71,12 +69,6 @@ def place(settings: Settings) -> tuple[dict[str, Any], dict[str, Origin]]:
     return placed, origins
 
 
-def part_of_spec(kind: type[Part], prefix: str, placed: dict[str, Any], **defaults: Any) -> Part:
-    """A part of the spec from what is placed under its path."""
-    given = {f.name: placed[path] for f in fields(kind) if (path := f"{prefix}.{f.name}") in placed}  # type: ignore[arg-type]
-    return kind(**(defaults | given))
-
-
 def below(prefix: str, placed: dict[str, Any]) -> dict[str, Any]:
     """What is placed under a path, by the rest of its path."""
     return {path.removeprefix(f"{prefix}."): value for path, value in placed.items() if path.startswith(f"{prefix}.")}
@@ -86,7 +78,7 @@ def container(placed: dict[str, Any]) -> Container | None:
     """The container, if the file names an image."""
     if "container.image" not in placed:
         return None
-    return part_of_spec(
+    return gather_part(
         Container, "container", placed,
         volumes=tuple(below("container.volumes", placed).items()),
         environment=below("container.environment", placed),
@@ -95,7 +87,7 @@ def container(placed: dict[str, Any]) -> Container | None:
 
 def execution(placed: dict[str, Any]) -> Execution:
     """How the work is done, with its flags and variables."""
-    return part_of_spec(
+    return gather_part(
         Execution, "execution", placed,
         xla_flags=below("execution.xla_flags", placed), environment=below("execution.environment", placed),
     )  # fmt: skip

@@ -18,7 +18,6 @@ from seatrial.dialects.cvs.build import (
     expectations,
     nodes,
     opened,
-    part_of_spec,
     place,
     run_name,
 )  # fmt: skip
@@ -44,6 +43,7 @@ from seatrial.spec import (
     Resolved,
     RunSpec,
     Topology,
+    gather_part,
 )
 
 NAME = "cvs-jax"
@@ -83,8 +83,8 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         origins.pop(path, None)
     model = _model(settings, cell, placed)
     parallelism = Parallelism(
-        within_node=part_of_spec(MeshShape, "parallelism.within_node", placed),
-        across_nodes=part_of_spec(MeshShape, "parallelism.across_nodes", placed),
+        within_node=gather_part(MeshShape, "parallelism.within_node", placed),
+        across_nodes=gather_part(MeshShape, "parallelism.across_nodes", placed),
     )
     num_nodes = nodes(settings, cell, placed, origins)
     if any(key.to.startswith("parallelism.") and settings.is_wrong(name) for name, key in KEYS.items()):
@@ -96,7 +96,7 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
     if batch is None:
         return None, origins
     steps = placed["steps"]
-    precision = part_of_spec(
+    precision = gather_part(
         Precision, "precision", placed, params_dtype="float32",
         optimizer_dtype=placed.get("precision.params_dtype", "float32"),
     )  # fmt: skip
@@ -111,10 +111,10 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         precision=precision,
         optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION)),
         epochs=None if is_synthetic else 1,  # MaxText's num_epoch
-        data=Data() if is_synthetic else part_of_spec(Data, "data", placed, packing=True),
+        data=Data() if is_synthetic else gather_part(Data, "data", placed, packing=True),
         execution=execution(placed),
-        checkpoint=part_of_spec(Checkpoint, "checkpoint", placed),
-        distributed=part_of_spec(Distributed, "distributed", placed),
+        checkpoint=gather_part(Checkpoint, "checkpoint", placed),
+        distributed=gather_part(Distributed, "distributed", placed),
         container=container(placed),
         nic_type=placed.get("nic_type"),
         hf_token_file=placed.get("hf_token_file"),

@@ -19,7 +19,6 @@ from seatrial.dialects.cvs.build import (
     expectations,
     nodes,
     opened,
-    part_of_spec,
     place,
     run_name,
 )
@@ -46,6 +45,7 @@ from seatrial.spec import (
     Resolved,
     RunSpec,
     Topology,
+    gather_part,
 )
 
 NAME = "cvs-megatron"
@@ -104,15 +104,15 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         name=run_name(cell),
         dialect=NAME,
         model=model(values["model_size"]),
-        batch=part_of_spec(Batch, "batch", placed),
+        batch=gather_part(Batch, "batch", placed),
         steps=placed["steps"],
         topology=topology,
         parallelism=replace(parallelism, zero1=is_adam and not values["fsdp"]),
-        precision=part_of_spec(Precision, "precision", placed),
+        precision=gather_part(Precision, "precision", placed),
         optimizer=OPTIMIZER if is_adam else SGD,
-        data=part_of_spec(Data, "data", placed),
+        data=gather_part(Data, "data", placed),
         execution=execution(placed),
-        distributed=part_of_spec(Distributed, "distributed", placed, coordinator_port=MASTER_PORT),
+        distributed=gather_part(Distributed, "distributed", placed, coordinator_port=MASTER_PORT),
         container=container(placed),
         nic_type=placed.get("nic_type"),
         hf_token_file=placed.get("hf_token_file"),

@@ -102,7 +102,7 @@ def written(
     document = source.parse(text, file="written", is_json=True)
     request = Request(document=document, overrides=[], action="plan", user="user", home=Path("/"))
     again = read(request).spec
-    if again is None:  # pragma: no cover - what is written above can always be read
+    if again is None:  # what is written above can always be read
         raise AssertionError("a configuration was written that cannot be read")
     return Written(text=text, suffix=".json", notes=tuple(_notes(spec, again, reasons)))
 

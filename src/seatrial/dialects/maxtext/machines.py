@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from seatrial import hardware
 from seatrial.dialects.maxtext.keys import AXES, PARTS
 from seatrial.dialects.maxtext.settings import Settings
-from seatrial.spec import Batch, MeshShape, Origin, Topology
+from seatrial.spec import Batch, MeshShape, Origin, Part, Topology, gather_part
 
 NODES, EACH, DEVICE = "topology.num_nodes", "topology.devices_per_node", "topology.device"
 
 _TPU = re.compile(r"(v4|v5p|v5e|v6e)-(\d+)")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2}  # their topologies count cores
-
-Part = TypeVar("Part")
 
 
 @dataclass
@@ -31,8 +29,7 @@ class Built:
 
     def part(self, kind: type[Part], prefix: str) -> Part:
         """A part of the spec from what stands under its path."""
-        given = {f.name: self.values[path] for f in fields(kind) if (path := f"{prefix}.{f.name}") in self.values}  # type: ignore[arg-type]
-        return kind(**given)
+        return gather_part(kind, prefix, self.values)
 
 
 def mesh(settings: Settings, built: Built) -> None:

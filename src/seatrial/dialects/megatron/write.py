@@ -73,7 +73,7 @@ def write(spec: RunSpec, style: str, read: Read) -> Written:
     text = _arguments_text(spec) if style == "arguments" else _variables_text(spec)
     document = source.parse_shell(text, file="written.sh")
     again = read(Request(document=document, overrides=[], action="plan", user="user", home=Path("/"))).spec
-    if again is None:  # pragma: no cover - what is written above can always be read
+    if again is None:  # what is written above can always be read
         raise AssertionError("a command was written that cannot be read")
     reasons = _REASONS if style == "arguments" else {**_SCRIPT_REASONS, **_REASONS, **_SCRIPT_REASONS}
     return Written(text=text, suffix=".sh", notes=tuple(_notes(spec, again, reasons)))
