@@ -209,6 +209,6 @@ def test_the_seeds_are_linted_before_and_after_they_are_filled_in(path: Path) ->
 
 
 def test_remat_policies_are_the_trainer_s() -> None:
-    from seatrial.train.model import REMAT
+    from seatrial.train.remat import REMAT
 
     assert set(check.REMAT) == set(REMAT)

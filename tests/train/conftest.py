@@ -11,6 +11,7 @@ import pytest
 
 from seatrial.spec import Batch, MeshShape, ModelSpec, Optimizer, Parallelism, Precision, RopeScaling, RunSpec, Topology
 from seatrial.train.data import make_batch
+from seatrial.train.data.examples import Example, shifted
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
 
@@ -44,12 +45,14 @@ def make_spec(mesh: dict[str, int] | None = None, **changes: Any) -> RunSpec:
 class RandomSource:
     """A new random sequence for every number; small tokens are far more frequent, so there is something to learn."""
 
+    num_examples = None
+
     def __init__(self, vocab_size: int, length: int) -> None:
         self._vocab_size, self._length = vocab_size, length
 
-    def sequences(self, numbers: np.ndarray) -> np.ndarray:
+    def examples(self, numbers: np.ndarray) -> Example:
         uniform = np.stack([np.random.default_rng(n).random(self._length + 1) for n in numbers.tolist()])
-        return (self._vocab_size * uniform**4).astype(np.int32)
+        return shifted((self._vocab_size * uniform**4).astype(np.int32))
 
 
 def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], Any]:
@@ -60,7 +63,7 @@ def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], 
     state = trainer.init()
     losses, norms = [], []
     for number in range(steps):
-        batch = make_batch(source, number, trainer.batch_shape, trainer.batch_sharding)
+        batch = make_batch(source, number * spec.batch.global_batch_size, trainer.batch_shape, trainer.batch_shardings)
         state, numbers = trainer.step(state, batch)
         losses.append(float(numbers["loss"]))
         norms.append(float(numbers["grad_norm"]))

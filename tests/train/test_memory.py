@@ -11,7 +11,7 @@ from seatrial import estimate
 from seatrial.spec import Execution, ModelSpec
 from seatrial.train import objectives
 from seatrial.train.mesh import make_mesh
-from seatrial.train.model import REMAT
+from seatrial.train.remat import REMAT
 from seatrial.train.step import make_trainer
 from tests.train.conftest import make_spec
 
@@ -39,8 +39,8 @@ def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int
         trainer.state_shardings,
     )
     batch = {
-        name: jax.ShapeDtypeStruct(trainer.batch_shape, dtype, sharding=trainer.batch_sharding)
-        for name, dtype in (("tokens", "int32"), ("targets", "int32"), ("weights", "float32"))
+        name: jax.ShapeDtypeStruct(trainer.batch_shape, dtype, sharding=place)
+        for (name, place), dtype in zip(trainer.batch_shardings.items(), ("int32", "int32", "float32"), strict=True)
     }
     compiled = trainer.step.lower(state, batch).compile().memory_analysis()
     expected = estimate.memory(spec)

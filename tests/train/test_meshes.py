@@ -106,7 +106,7 @@ def collectives(spec) -> dict[str, int]:
     mesh = make_mesh(spec, jax.devices()[: spec.topology.num_devices])
     trainer = make_trainer(spec, mesh)
     source = RandomSource(spec.model.vocab_size, spec.batch.sequence_length)
-    batch = make_batch(source, 0, trainer.batch_shape, trainer.batch_sharding)
+    batch = make_batch(source, 0, trainer.batch_shape, trainer.batch_shardings)
     text = trainer.step.lower(jax.eval_shape(trainer.init), batch).compile().as_text()
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
     counts = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}

@@ -9,10 +9,14 @@ import optax
 import pytest
 import torch
 
-from seatrial.spec import Optimizer
-from seatrial.train.optimizer import adamw, clip_scale, learning_rate
+from seatrial.spec import Optimizer, Precision
+from seatrial.train.data import make_batch
+from seatrial.train.mesh import make_mesh
+from seatrial.train.optimizer import Now, adamw, clip_scale
+from seatrial.train.schedules import learning_rate
+from seatrial.train.step import make_trainer
 
-from .conftest import make_spec, run_steps
+from .conftest import RandomSource, make_spec, run_steps
 
 
 @pytest.mark.parametrize("decay", [True, False])
@@ -25,29 +29,24 @@ def test_twenty_steps_equal_torch(decay, rng):
 
     theirs = torch.nn.Parameter(torch.tensor(start))
     reference = torch.optim.AdamW([theirs], lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1 if decay else 0.0)
-    p, m, v = jnp.asarray(start), jnp.zeros((7, 5)), jnp.zeros((7, 5))
+    p, slots = jnp.asarray(start), {"m": jnp.zeros((7, 5)), "v": jnp.zeros((7, 5))}
     for step, gradient in enumerate(gradients):
         theirs.grad = torch.tensor(gradient)
         reference.step()
-        p, m, v = adamw(
-            p,
-            jnp.asarray(gradient),
-            m,
-            v,
-            step=jnp.int32(step),
-            rate=jnp.float32(3e-3),
-            decay=decay,
-            optimizer=optimizer,
-        )
+        now = Now(step=jnp.int32(step), rate=jnp.float32(3e-3))
+        p, slots = adamw(p, jnp.asarray(gradient), slots, now, 0.1 if decay else 0.0, optimizer)
         np.testing.assert_allclose(np.asarray(p), theirs.detach().numpy(), rtol=2e-6, atol=2e-7)
 
 
-def test_moments_keep_their_own_format():
-    p, m, v = adamw(
-        jnp.ones(3, jnp.bfloat16), jnp.ones(3), jnp.zeros(3, jnp.bfloat16), jnp.zeros(3, jnp.float32),
-        step=jnp.int32(0), rate=jnp.float32(0.1), decay=True, optimizer=Optimizer(),
-    )  # fmt: skip
-    assert (p.dtype, m.dtype, v.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+def test_parameters_and_moments_keep_their_own_formats():
+    precision = Precision(compute_dtype="float32", params_dtype="float32", optimizer_dtype="bfloat16")
+    spec = make_spec({"data": 2}, precision=precision, zero1=True)
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()[:2]))
+    state = trainer.init()
+    batch = make_batch(RandomSource(128, 32), 0, trainer.batch_shape, trainer.batch_shardings)
+    state, _ = trainer.step(state, batch)
+    assert {x.dtype.name for x in jax.tree.leaves(state["params"])} == {"float32"}
+    assert {x.dtype.name for x in jax.tree.leaves(state["slots"])} == {"bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -79,10 +78,9 @@ def test_clipping_equals_torch(rng):
 
 
 def test_a_step_that_overflows_is_seen_not_hidden():
-    p, _, _ = adamw(
-        jnp.ones(2), jnp.array([jnp.nan, 1.0]), jnp.zeros(2), jnp.zeros(2),
-        step=jnp.int32(0), rate=jnp.float32(0.1), decay=False, optimizer=Optimizer(),
-    )  # fmt: skip
+    slots = {"m": jnp.zeros(2), "v": jnp.zeros(2)}
+    now = Now(step=jnp.int32(0), rate=jnp.float32(0.1))
+    p, _ = adamw(jnp.ones(2), jnp.array([jnp.nan, 1.0]), slots, now, 0.0, Optimizer())
     assert jnp.isnan(p[0])
     assert jnp.isfinite(p[1])
 

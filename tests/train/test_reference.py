@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from seatrial.spec import Batch, Execution, ModelSpec, Optimizer, RopeScaling
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
+from seatrial.train.random import make_key
 from seatrial.train.step import make_trainer
 
 from .conftest import make_spec
@@ -121,9 +122,9 @@ def test_logits_loss_and_gradients_equal_transformers(name, attention, mesh, rng
         "targets": tokens[None, :, 1:],
         "weights": np.ones((1, B, T), np.float32),
     }
-    batch = {key: jax.device_put(value, trainer.batch_sharding) for key, value in arrays.items()}
+    batch = {key: jax.device_put(value, trainer.batch_shardings[key]) for key, value in arrays.items()}
     if not mesh:
-        h_BTD = hidden_states(state["params"], batch["tokens"][0], trainer.decoder)
+        h_BTD = hidden_states(state["params"], {"tokens": batch["tokens"][0]}, trainer.decoder, make_key(0))
         head = state["params"]["embedding"].T if model.tied_embeddings else state["params"]["head"]
         assert relative_error(np.asarray(h_BTD @ head), logits.detach().numpy()) < 1e-4
     np.testing.assert_allclose(float(trainer.loss(state["params"], batch)), loss.item(), rtol=1e-5)
@@ -132,7 +133,7 @@ def test_logits_loss_and_gradients_equal_transformers(name, attention, mesh, rng
     norm = np.sqrt(sum(np.sum(g.astype(np.float64) ** 2) for g in gradients.values()))
     np.testing.assert_allclose(float(numbers["grad_norm"]), norm, rtol=1e-4)
     expected = as_params(gradients, model)
-    for path, ours in jax.tree_util.tree_leaves_with_path(state["m"]):
+    for path, ours in jax.tree_util.tree_leaves_with_path(state["slots"]["m"]):
         theirs = expected
         for key in path:
             theirs = theirs[key.key]

@@ -7,7 +7,6 @@ context_BTHK in q's dtype. Scores and softmax are float32 whatever the operands 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +14,28 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Layout, with_layout_constraint
 
-Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+from seatrial.spec import RunSpec
+from seatrial.train.random import Key
+from seatrial.train.sharding import Rules
+
+# (q_BTHK, k_BTGK, v_BTGK, segments_BT or None, key of this layer's dropout) → context_BTHK
+Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None, Key], jax.Array]
 
 MASKED = -1e30  # finite: a row of nothing but -inf would make softmax 0/0
 
 
-def reference(q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array) -> jax.Array:
+def reference(
+    q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, segments_BT: jax.Array | None, key: Key
+) -> jax.Array:
     """The definition: softmax(q·kᵀ / √K) · v with the whole score matrix in memory."""
     B, T, H, K = q_BTHK.shape
     G = k_BTGK.shape[2]
     q_BTGRK = q_BTHK.reshape(B, T, G, H // G, K)
     scores_BGRTS = jnp.einsum("btgrk,bsgk->bgrts", q_BTGRK, k_BTGK, preferred_element_type=jnp.float32) * K**-0.5
-    weights_BGRTS = jax.nn.softmax(jnp.where(_causal(T, T), scores_BGRTS, MASKED), axis=-1).astype(v_BTGK.dtype)
+    visible = _causal(T, T)
+    if segments_BT is not None:
+        visible = visible & (segments_BT[:, None, None, :, None] == segments_BT[:, None, None, None, :])
+    weights_BGRTS = jax.nn.softmax(jnp.where(visible, scores_BGRTS, MASKED), axis=-1).astype(v_BTGK.dtype)
     context = jnp.einsum("bgrts,bsgk->btgrk", weights_BGRTS, v_BTGK, preferred_element_type=jnp.float32)
     return context.reshape(B, T, H, K).astype(q_BTHK.dtype)
 
@@ -134,11 +143,23 @@ def _blocks_backward(residuals: tuple[jax.Array, ...], g_BTHK: jax.Array) -> tup
 blocks.defvjp(_blocks_forward, _blocks_backward)
 
 
-ATTENTION: dict[str, Attention] = {
-    "reference": reference,
-    "blocks": blocks,
-    "cudnn": partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"),
-}
+def _blocks(
+    q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, segments_BT: jax.Array | None, key: Key
+) -> jax.Array:
+    if segments_BT is not None:
+        return reference(q_BTHK, k_BTGK, v_BTGK, segments_BT, key)
+    return blocks(q_BTHK, k_BTGK, v_BTGK)
+
+
+def cudnn(
+    q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, segments_BT: jax.Array | None, key: Key
+) -> jax.Array:
+    """cuDNN's flash attention, by way of JAX."""
+    mask = None if segments_BT is None else (segments_BT[:, None, :, None] == segments_BT[:, None, None, :])
+    return jax.nn.dot_product_attention(q_BTHK, k_BTGK, v_BTGK, mask=mask, is_causal=True, implementation="cudnn")
+
+
+ATTENTION: dict[str, Attention] = {"reference": reference, "blocks": _blocks, "cudnn": cudnn}
 
 # What configurations call their attention; anything else means: the best row for the backend.
 _BY_BACKEND = {"cpu": "blocks", "cuda": "cudnn"}
@@ -149,3 +170,8 @@ def choose(name: str, backend: str) -> str:
     if name in ATTENTION and not (name == "cudnn" and backend != "cuda"):
         return name
     return _BY_BACKEND.get(backend, "reference")
+
+
+def make_attention(spec: RunSpec, rules: Rules, backend: str) -> Attention:
+    """The attention of a run, on the heads and tokens of one device."""
+    return ATTENTION[choose(spec.execution.attention, backend)]

@@ -148,7 +148,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     with phases.phase("init"):
         state = jax.block_until_ready(trainer.init())
     with phases.phase("compile"):
-        batch = make_batch(source, 0, trainer.batch_shape, trainer.batch_sharding)
+        batch = make_batch(source, 0, trainer.batch_shape, trainer.batch_shardings)
         compiled = trainer.step.lower(state, batch).compile()
     started = _started(spec, place, trainer, compiled.memory_analysis(), phases)
     writer.write(started)
@@ -212,7 +212,9 @@ def _steps(
                 return _stop_non_finite(place, writer, step)
         if number + 1 < spec.steps:
             start = time.monotonic()
-            batch = make_batch(source, number + 1, trainer.batch_shape, trainer.batch_sharding)
+            batch = make_batch(
+                source, (number + 1) * spec.batch.global_batch_size, trainer.batch_shape, trainer.batch_shardings
+            )
             waited = time.monotonic() - start
         previous = numbers
     writer.write(events.RunEnded(process=place.process, reason="completed", exit_code=0))

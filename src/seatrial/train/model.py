@@ -1,26 +1,30 @@
 """The decoder: tokens → hidden states, as it runs on each device inside the step's `shard_map`.
 
-Shapes are those of this device: H, G, F and V are its share of the tensor axis, B of the batch axes.
+Shapes are those of this device: H, G, F and V are its share of the tensor axis, B of the batch axes, T of the context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from seatrial.spec import ModelSpec, RopeScaling
+from seatrial.spec import Dropout, ModelSpec
 from seatrial.train.attention import Attention
+from seatrial.train.layers import ACTIVATIONS, rms_norm, rope_tables, rotate
 from seatrial.train.params import of_layer
 from seatrial.train.precision import Products, linear
-from seatrial.train.sharding import Boundary, Placement, Rules, gather, reduce_scatter, tensor_offset
+from seatrial.train.random import Key, fold
+from seatrial.train.remat import Layer, Rematerialize
+from seatrial.train.sharding import Boundary, Placement, Rules, gather, reduce_scatter, tensor_offset, token_offset
+
+Weights = dict[str, jax.Array]  # of one layer, or of several, stacked
+Micro = dict[str, jax.Array]  # the fields of a batch (see `data`), each [B, T]
 
 
 @dataclass(frozen=True)
@@ -28,53 +32,39 @@ class Decoder:
     """Everything that the forward pass is made of, chosen once from the tables."""
 
     model: ModelSpec
+    dropout: Dropout
     placements: dict[str, Any]
     rules: Rules
     dtype: jnp.dtype  # of activations and matrix products
     products: Products
     attention: Attention
     boundary: Boundary
-    remat: str  # row of REMAT
+    remat: Rematerialize
     scan_layers: bool
 
 
-# --- rotary positions -------------------------------------------------------------------------------------------------
+class Surroundings(NamedTuple):
+    """What every layer must know of a micro-batch beside its hidden states."""
+
+    cos_BT1k: jax.Array
+    sin_BT1k: jax.Array
+    segments_BT: jax.Array | None  # of packed documents: tokens see those of their own segment only
+    key: Key  # of everything random in this micro-batch
+
+    def of_layer(self, number: jax.Array | int) -> Surroundings:
+        """The same for one layer: what is random there is random anew."""
+        return self._replace(key=fold(self.key, number))
 
 
-def rope_frequencies(model: ModelSpec) -> np.ndarray:
-    """Radians per position for each of the K / 2 pairs (RoFormer, arXiv 2104.09864), stretched if scaling says so."""
-    frequencies = model.rope_theta ** (-np.arange(0, model.head_dim, 2, dtype=np.float64) / model.head_dim)
-    return frequencies if model.rope_scaling is None else _stretch(frequencies, model.rope_scaling)
-
-
-def _stretch(frequencies: np.ndarray, scaling: RopeScaling) -> np.ndarray:
-    """Llama 3.1: long waves slowed by `factor`, short ones kept, a linear blend between (Meta's `apply_scaling`)."""
-    turns = scaling.original_max_positions * frequencies / (2 * np.pi)  # in the original context
-    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = np.clip(smooth, 0.0, 1.0)
-    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
-
-
-def rope_tables(model: ModelSpec, T: int) -> tuple[jax.Array, jax.Array]:
-    """cos_T1k and sin_T1k (k = K / 2) in float32, for positions 0 … T-1."""
-    angles = np.arange(T)[:, None, None] * rope_frequencies(model)
-    return jnp.asarray(np.cos(angles), jnp.float32), jnp.asarray(np.sin(angles), jnp.float32)
-
-
-def rotate(x_BTHK: jax.Array, cos_T1k: jax.Array, sin_T1k: jax.Array) -> jax.Array:
-    """Turns pair (i, i + K/2) by its angle: the half-split layout of Hugging Face's Llama weights."""
-    a, b = jnp.split(x_BTHK.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos_T1k - b * sin_T1k, b * cos_T1k + a * sin_T1k], axis=-1).astype(x_BTHK.dtype)
+def surroundings(micro: Micro, decoder: Decoder, key: Key) -> Surroundings:
+    """Positions count the sequence's tokens, unless the batch says otherwise; whichever device holds them."""
+    T = micro["tokens"].shape[1]
+    positions_BT = micro.get("positions", (jnp.arange(T) + token_offset(decoder.rules, T))[None])
+    cos, sin = rope_tables(decoder.model, positions_BT)
+    return Surroundings(cos_BT1k=cos, sin_BT1k=sin, segments_BT=micro.get("segments"), key=key)
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
-
-
-def rms_norm(x: jax.Array, scale_D: jax.Array, epsilon: float) -> jax.Array:
-    """x / RMS(x) · scale over the last dimension, in float32 (arXiv 1910.07467)."""
-    x32 = x.astype(jnp.float32)
-    normed = x32 * lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
-    return (normed * scale_D.astype(jnp.float32)).astype(x.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -108,60 +98,36 @@ def _lookup_backward(
 _lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
-def _attention_block(x_BTD: jax.Array, layer: dict[str, jax.Array], decoder: Decoder) -> jax.Array:
-    model, places = decoder.model, of_layer(decoder.placements["layers"])
+def _project(x: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
+    """x · layer[name]; every matrix product of a layer goes through here."""
+    return linear(x, layer[name], of_layer(decoder.placements["layers"])[name], decoder.products)
+
+
+def _attention_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+    model = decoder.model
     h = decoder.boundary.enter(rms_norm(x_BTD, layer["attention_norm"], model.norm_epsilon))
-    project = {name: linear(h, layer[name], places[name], decoder.products) for name in ("query", "key", "value")}
+    project = {name: _project(h, layer, name, decoder) for name in ("query", "key", "value")}
     heads = {name: y.reshape(*y.shape[:2], -1, model.head_dim) for name, y in project.items()}
-    cos_T1k, sin_T1k = rope_tables(model, h.shape[1])
-    q_BTHK = checkpoint_name(rotate(heads["query"], cos_T1k, sin_T1k), "query")
-    k_BTGK = checkpoint_name(rotate(heads["key"], cos_T1k, sin_T1k), "key")
+    q_BTHK = checkpoint_name(rotate(heads["query"], around.cos_BT1k, around.sin_BT1k), "query")
+    k_BTGK = checkpoint_name(rotate(heads["key"], around.cos_BT1k, around.sin_BT1k), "key")
     v_BTGK = checkpoint_name(heads["value"], "value")
-    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK)
+    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, around.key)
     context = context_BTHK.reshape(*context_BTHK.shape[:2], -1)
-    out = linear(context, layer["output"], places["output"], decoder.products)
-    return checkpoint_name(decoder.boundary.leave(out), "out")
+    return checkpoint_name(decoder.boundary.leave(_project(context, layer, "output", decoder)), "out")
 
 
-def _ffn_block(x_BTD: jax.Array, layer: dict[str, jax.Array], decoder: Decoder) -> jax.Array:
-    places = of_layer(decoder.placements["layers"])
+def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
     h = decoder.boundary.enter(rms_norm(x_BTD, layer["ffn_norm"], decoder.model.norm_epsilon))
-    gate_BTF = checkpoint_name(linear(h, layer["gate"], places["gate"], decoder.products), "gate")
-    up_BTF = checkpoint_name(linear(h, layer["up"], places["up"], decoder.products), "up")
-    down = linear(jax.nn.silu(gate_BTF) * up_BTF, layer["down"], places["down"], decoder.products)
+    inner = [checkpoint_name(_project(h, layer, name, decoder), name) for name in ("gate", "up")]
+    down = _project(ACTIVATIONS[decoder.model.activation](*inner), layer, "down", decoder)
     return checkpoint_name(decoder.boundary.leave(down), "down")
 
 
-def _layer(x_BTD: jax.Array, layer: dict[str, jax.Array], decoder: Decoder) -> jax.Array:
+def _layer(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
     with jax.named_scope("attention"):
-        x_BTD = x_BTD + _attention_block(x_BTD, layer, decoder)
+        x_BTD = x_BTD + _attention_block(x_BTD, layer, around, decoder)
     with jax.named_scope("ffn"):
-        return x_BTD + _ffn_block(x_BTD, layer, decoder)
-
-
-# --- recomputation ----------------------------------------------------------------------------------------------------
-
-Layer = Callable[[jax.Array, dict[str, jax.Array]], jax.Array]
-
-
-def _keep(*names: str) -> Callable[[Layer], Layer]:
-    """A layer that keeps its input and the named tensors, and computes the rest again in the backward pass."""
-    return partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(*names), prevent_cse=True)
-
-
-# MaxText's policy names with MaxText's meaning — but for `none`, which there means `full` and here means none.
-REMAT: dict[str, Callable[[Layer], Layer]] = {
-    "none": lambda layer: layer,
-    "full": _keep(),
-    "minimal": _keep("query", "key", "value", "out", "gate", "up", "down"),
-    "minimal_with_context": _keep("query", "key", "value", "context", "out", "gate", "up", "down"),
-    "minimal_flash": _keep("query", "key", "value", "context", "out", "gate", "up", "down"),
-    "save_dot_except_mlp": _keep("query", "key", "value", "out"),
-    "save_dot_with_context_except_mlp": _keep("query", "key", "value", "context", "out"),
-    "save_dot_except_mlpwi": _keep("query", "key", "value", "out", "down"),
-    "save_qkv_proj": _keep("query", "key", "value"),
-    "save_out_proj": _keep("out"),
-}
+        return x_BTD + _ffn_block(x_BTD, layer, around, decoder)
 
 
 # --- the decoder ------------------------------------------------------------------------------------------------------
@@ -180,20 +146,41 @@ _unstack.defvjp(
 )
 
 
-def _scanned(layer: Layer, x_BTD: jax.Array, stacked: dict[str, jax.Array]) -> jax.Array:
-    return lax.scan(lambda x, w: (layer(x, w), None), x_BTD, stacked)[0]
+def _scanned(layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings) -> jax.Array:
+    numbers = jnp.arange(jax.tree.leaves(stacked)[0].shape[0])
+
+    def body(x_BTD: jax.Array, one: tuple[Weights, jax.Array]) -> tuple[jax.Array, None]:
+        weights, number = one
+        return layer(x_BTD, weights, around.of_layer(number)), None
+
+    return lax.scan(body, x_BTD, (stacked, numbers))[0]
 
 
-def _unrolled(layer: Layer, x_BTD: jax.Array, stacked: dict[str, jax.Array]) -> jax.Array:
-    for weights in _unstack(stacked):
-        x_BTD = layer(x_BTD, weights)
+def _unrolled(layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings) -> jax.Array:
+    for number, weights in enumerate(_unstack(stacked)):
+        x_BTD = layer(x_BTD, weights, around.of_layer(number))
     return x_BTD
 
 
-def hidden_states(params: dict[str, Any], tokens_BT: jax.Array, decoder: Decoder) -> jax.Array:
-    """tokens_BT → h_BTD after the final norm, all of the sequence, ready for the output head."""
-    rows = _lookup(params["embedding"], tokens_BT, decoder.placements["embedding"], decoder.dtype, decoder.rules)
-    x_BTD = decoder.boundary.leave(rows)
-    layer = REMAT[decoder.remat](partial(_layer, decoder=decoder))
-    x_BTD = (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, params["layers"])
+def embed(params: dict[str, Any], micro: Micro, decoder: Decoder, around: Surroundings) -> jax.Array:
+    """Tokens → what enters the first layer, in the form in which hidden states travel between blocks."""
+    rows = _lookup(params["embedding"], micro["tokens"], decoder.placements["embedding"], decoder.dtype, decoder.rules)
+    return decoder.boundary.leave(rows)
+
+
+def run_layers(x_BTD: jax.Array, stacked: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+    """The layers whose parameters are stacked in `stacked`, one after the other."""
+    layer = decoder.remat(partial(_layer, decoder=decoder))
+    return (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, stacked, around)
+
+
+def finish(params: dict[str, Any], x_BTD: jax.Array, decoder: Decoder) -> jax.Array:
+    """The final norm; all tokens of the sequence are there again, ready for the output head."""
     return decoder.boundary.enter(rms_norm(x_BTD, params["final_norm"], decoder.model.norm_epsilon))
+
+
+def hidden_states(params: dict[str, Any], micro: Micro, decoder: Decoder, key: Key) -> jax.Array:
+    """One micro-batch → h_BTD, ready for the output head."""
+    around = surroundings(micro, decoder, key)
+    x_BTD = run_layers(embed(params, micro, decoder, around), params["layers"], around, decoder)
+    return finish(params, x_BTD, decoder)

@@ -7,6 +7,7 @@ gradient will be wanted, turned into the gradients of the hidden states and of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from seatrial.train.precision import Products
-from seatrial.train.sharding import Placement, Rules, gather, over_tensor, reduce_scatter, tensor_offset
+from seatrial.train.sharding import Placement, Rules, gather, over, reduce_scatter, tensor_offset
 
 CHUNK_TOKENS = 1024
 
@@ -52,11 +53,11 @@ def _chunk_size(N: int) -> int:
 def _losses(logits_NV: jax.Array, targets_N: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Per token: loss_N and log-sum-exp over the whole vocabulary; and is_target_NV for this device's part of it."""
     V = logits_NV.shape[1]
-    top_N = over_tensor(rules, lax.pmax)(logits_NV.max(axis=1))
-    total_N = over_tensor(rules, lax.psum)(jnp.exp(logits_NV - top_N[:, None]).sum(axis=1))
+    top_N = over(("tensor",), rules, lax.pmax)(logits_NV.max(axis=1))
+    total_N = over(("tensor",), rules)(jnp.exp(logits_NV - top_N[:, None]).sum(axis=1))
     logsumexp_N = top_N + jnp.log(total_N)
     is_target_NV = lax.broadcasted_iota(jnp.int32, logits_NV.shape, 1) == (targets_N - tensor_offset(rules, V))[:, None]
-    target_N = over_tensor(rules, lax.psum)(jnp.where(is_target_NV, logits_NV, 0).sum(axis=1))
+    target_N = over(("tensor",), rules)(jnp.where(is_target_NV, logits_NV, 0).sum(axis=1))
     return logsumexp_N - target_N, logsumexp_N, is_target_NV
 
 
@@ -109,3 +110,30 @@ def _backward(
 
 
 cross_entropy.defvjp(_forward, _backward)
+
+
+# --- objectives -------------------------------------------------------------------------------------------------------
+
+Flat = dict[str, jax.Array]  # the fields of a batch, flattened to [N] beside the h_ND that they belong to
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: the sum of `loss` over all devices, divided by that of `amount`.
+
+    loss(h_ND, w, flat, head) → this device's part of the sum, and of the sums of whatever else is to be reported.
+    amount(batch) → this device's part of what the sums are divided by.
+    """
+
+    loss: Callable[[jax.Array, jax.Array, Flat, Head], tuple[jax.Array, dict[str, jax.Array]]]
+    amount: Callable[[Flat], jax.Array]
+
+
+def _next_token(h_ND: jax.Array, w: jax.Array, flat: Flat, head: Head) -> tuple[jax.Array, dict[str, jax.Array]]:
+    return cross_entropy(h_ND, w, flat["targets"], flat["weights"], head), {}
+
+
+_TOKENS = Objective(loss=_next_token, amount=lambda batch: jnp.sum(batch["weights"]))
+
+# `sft` is `pretraining` on data whose weights are 0 outside the answers.
+OBJECTIVES: dict[str, Objective] = {"pretraining": _TOKENS, "sft": _TOKENS}

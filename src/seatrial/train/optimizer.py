@@ -1,6 +1,13 @@
-"""AdamW, its learning-rate schedule and clipping, on whatever shards the optimizer's table gives this device."""
+"""How parameters are updated: rows of one table; clipping.
+
+Everything here is elementwise, so it works on whatever shards the optimizer's table gives this device.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +15,26 @@ from jax import lax
 
 from seatrial.spec import Optimizer
 
+Slots = dict[str, jax.Array]  # what the optimizer remembers of a parameter, each of its shape
 
-def learning_rate(step: jax.Array, optimizer: Optimizer, total_steps: int) -> jax.Array:
-    """The rate of step 0, 1, …: linear from 0 over the warm-up, then a cosine to the final fraction, then flat."""
-    peak, final = optimizer.learning_rate, optimizer.learning_rate * optimizer.final_learning_rate_fraction
-    warmup = optimizer.warmup_steps
-    decay = max(1, (optimizer.decay_steps or total_steps) - warmup)
-    progress = jnp.clip((step - warmup) / decay, 0.0, 1.0)
-    cosine = final + (peak - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-    return jnp.where(step < warmup, peak * step / max(1, warmup), cosine)
+
+class Now(NamedTuple):
+    """What an update must know beside the tensors: `step` counts from 0, `rate` is its learning rate."""
+
+    step: jax.Array
+    rate: jax.Array
+
+
+# (param, gradient, slots, now, weight decay of this parameter, settings) → (param, slots), all in float32
+Update = Callable[[jax.Array, jax.Array, Slots, Now, float, Optimizer], tuple[jax.Array, Slots]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An optimizer: its update, and the names of its slots, which all begin with zeros."""
+
+    update: Update
+    slots: tuple[str, ...]
 
 
 def clip_scale(norm: jax.Array, clip_norm: float | None) -> jax.Array:
@@ -25,29 +43,17 @@ def clip_scale(norm: jax.Array, clip_norm: float | None) -> jax.Array:
 
 
 def adamw(
-    param: jax.Array,
-    gradient: jax.Array,
-    m: jax.Array,
-    v: jax.Array,
-    *,
-    step: jax.Array,
-    rate: jax.Array,
-    decay: bool,
-    optimizer: Optimizer,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One decoupled-decay Adam update (arXiv 1711.05101) in float32; param, m and v come back in their own dtypes.
-
-    `step` counts from 0. `decay` says whether weight decay applies to this parameter.
-    """
-    b1, b2 = optimizer.beta1, optimizer.beta2
-    t = (step + 1).astype(jnp.float32)
-    g = gradient.astype(jnp.float32)
-    new_m = b1 * m.astype(jnp.float32) + (1 - b1) * g
-    new_v = b2 * v.astype(jnp.float32) + (1 - b2) * jnp.square(g)
+    p: jax.Array, g: jax.Array, slots: Slots, now: Now, decay: float, settings: Optimizer
+) -> tuple[jax.Array, Slots]:
+    """Adam with decoupled decay (arXiv 1711.05101)."""
+    b1, b2 = settings.beta1, settings.beta2
+    t = (now.step + 1).astype(jnp.float32)
+    m = b1 * slots["m"] + (1 - b1) * g
+    v = b2 * slots["v"] + (1 - b2) * jnp.square(g)
     # Without the barrier XLA:CPU fuses each output apart and copies the donated buffers it could have reused.
-    new_m, new_v = lax.optimization_barrier((new_m, new_v))
-    direction = (new_m / (1 - b1**t)) / (jnp.sqrt(new_v / (1 - b2**t)) + optimizer.epsilon)
-    p = param.astype(jnp.float32)
-    if decay:
-        direction += optimizer.weight_decay * p
-    return (p - rate * direction).astype(param.dtype), new_m.astype(m.dtype), new_v.astype(v.dtype)
+    m, v = lax.optimization_barrier((m, v))
+    direction = (m / (1 - b1**t)) / (jnp.sqrt(v / (1 - b2**t)) + settings.epsilon)
+    return p - now.rate * (direction + decay * p), {"m": m, "v": v}
+
+
+OPTIMIZERS: dict[str, Row] = {"adamw": Row(adamw, ("m", "v"))}

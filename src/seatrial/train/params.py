@@ -87,6 +87,6 @@ def placements(declarations: dict[str, Any], rules: Rules) -> dict[str, Any]:
 def of_layer(stacked: dict[str, Placement]) -> dict[str, Placement]:
     """Placements of one layer's slice of the stacked parameters: the leading dimension drops away."""
     return {
-        name: Placement(rest=p.rest[1:], compute=p.compute[1:], optimizer=p.optimizer[1:])
+        name: Placement(rest=p.rest[1:], compute=p.compute[1:], optimizer=p.optimizer[1:], partial=p.partial)
         for name, p in stacked.items()
     }

@@ -34,6 +34,7 @@ Axes = tuple[str, ...]
 Dims = tuple[Axes, ...]  # per dimension of a tensor, the mesh axes that split it, outermost first
 
 REST: dict[str, Axes] = {
+    "layers": ("pipeline",),
     "embed": ("fsdp",),
     "vocab": ("tensor",),
     "heads": ("tensor",),
@@ -50,11 +51,15 @@ SEQUENCE: Axes = ("context",)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one parameter lies: a tuple of mesh axes per dimension, from each of the three tables."""
+    """Where one parameter lies: a tuple of mesh axes per dimension, from each of the three tables.
+
+    `partial`: the axes over which its gradient, as the backward pass leaves it at rest, is still a partial sum.
+    """
 
     rest: Dims
     compute: Dims
     optimizer: Dims
+    partial: Axes = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ class Rules:
     axes: Mapping[str, int]
     optimizer: Mapping[str, Axes]
     boundary: str  # row of BOUNDARIES: how activations cross into and out of a tensor-parallel block
-    partial: Axes  # axes over which a gradient is a partial sum until it is reduced
+    partial: Axes  # axes over which devices compute different parts of the loss
+    reduce_dtype: str = "float32"  # in which gradients cross the network
 
     @property
     def batch(self) -> Axes:
@@ -76,8 +82,12 @@ class Rules:
 
     def placement(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Placement:
         """The placement of a parameter. Raises ValueError, naming the dimension, where a split does not divide it."""
+        rest = self.dims(REST, names)
         placement = Placement(
-            rest=self.dims(REST, names), compute=self.dims(COMPUTE, names), optimizer=self.dims(self.optimizer, names)
+            rest=rest,
+            compute=self.dims(COMPUTE, names),
+            optimizer=self.dims(self.optimizer, names),
+            partial=tuple(axis for axis in self.partial if not any(axis in axes for axes in rest)),
         )
         for name, size, axes in zip(names, shape, placement.optimizer, strict=True):
             parts = math.prod(self.axes[axis] for axis in axes)
@@ -90,12 +100,13 @@ def make_rules(spec: RunSpec) -> Rules:
     """The tables for a spec's mesh and strategy."""
     axes = {axis: size for axis, size in spec.mesh.items() if size > 1}
     sequence_parallel = spec.parallelism.sequence_parallel
-    splits_tokens = (*BATCH, *SEQUENCE, *(("tensor",) if sequence_parallel else ()))
+    splits_tokens = ("pipeline", *BATCH, *SEQUENCE, *(("tensor",) if sequence_parallel else ()))
     return Rules(
         axes=axes,
         optimizer=OPTIMIZER_ZERO1 if spec.parallelism.zero1 else OPTIMIZER,
         boundary="alone" if "tensor" not in axes else "sequence" if sequence_parallel else "replicated",
         partial=tuple(axis for axis in splits_tokens if axis in axes),
+        reduce_dtype=spec.precision.reduce_dtype,
     )
 
 
@@ -113,6 +124,12 @@ def named_sharding(mesh: Mesh, dims: Dims) -> NamedSharding:
 def batch_dims(rules: Rules) -> Dims:
     """[A, B, T] of a global batch: sequences over the batch axes, tokens over the sequence axes."""
     return ((), rules.batch, tuple(axis for axis in SEQUENCE if axis in rules.axes))
+
+
+def over(axes: Axes, rules: Rules, reduce: Callable[..., jax.Array] = lax.psum) -> Callable[[jax.Array], jax.Array]:
+    """`lax.psum` or `lax.pmax` over those of `axes` that the mesh has; the identity where it has none."""
+    present = tuple(axis for axis in axes if axis in rules.axes)
+    return partial(reduce, axis_name=present) if present else lambda x: x
 
 
 # --- parameters and gradients, inside shard_map -----------------------------------------------------------------------
@@ -145,10 +162,10 @@ def take_shard(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
 
 def reduce_gradient(gradient: jax.Array, placement: Placement, rules: Rules) -> jax.Array:
     """Sums a gradient, as the backward pass leaves it in the rest placement, into the optimizer's placement."""
-    reduced = {axis for axes in placement.rest for axis in axes}
-    scattered = {axis for axes in placement.optimizer for axis in axes} - reduced
-    if rest := tuple(axis for axis in rules.partial if axis not in reduced | scattered):
-        gradient = lax.psum(gradient, rest)
+    at_rest = {axis for axes in placement.rest for axis in axes}
+    scattered = {axis for axes in placement.optimizer for axis in axes} - at_rest
+    if whole := tuple(axis for axis in placement.partial if axis not in scattered):
+        gradient = lax.psum(gradient, whole)
     return reduce_scatter(gradient, placement.rest, placement.optimizer)
 
 
@@ -206,11 +223,11 @@ BOUNDARIES: dict[str, Boundary] = {
 }
 
 
-def over_tensor(rules: Rules, reduce: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """`lax.psum` or `lax.pmax` over the tensor axis; the identity where there is none."""
-    return partial(reduce, axis_name="tensor") if "tensor" in rules.axes else lambda x: x
-
-
 def tensor_offset(rules: Rules, local_size: int) -> jax.Array | int:
     """Where this device's part of a dimension split over `tensor` begins."""
     return lax.axis_index("tensor") * local_size if "tensor" in rules.axes else 0
+
+
+def token_offset(rules: Rules, local_size: int) -> jax.Array | int:
+    """The position of this device's first token in its sequence."""
+    return lax.axis_index("context") * local_size if "context" in rules.axes else 0

@@ -1,9 +1,9 @@
-"""One optimizer step: gradients over micro-batches, reduction, clipping, AdamW, all inside one `shard_map`."""
+"""One optimizer step: gradients over micro-batches, reduction, clipping, update, all inside one `shard_map`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,18 +11,23 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
-from seatrial.spec import RunSpec
+from seatrial.spec import Dropout, RunSpec
 from seatrial.train import sharding
-from seatrial.train.attention import ATTENTION, choose
+from seatrial.train.attention import make_attention
+from seatrial.train.data import fields_of
 from seatrial.train.mesh import backend_of
 from seatrial.train.model import Decoder, hidden_states
-from seatrial.train.objectives import Head, cross_entropy
-from seatrial.train.optimizer import adamw, clip_scale, learning_rate
+from seatrial.train.objectives import OBJECTIVES, Head
+from seatrial.train.optimizer import OPTIMIZERS, Now, clip_scale
 from seatrial.train.params import declare, initialize, placements
 from seatrial.train.precision import DTYPES, products_for
+from seatrial.train.random import Key, fold, make_key
+from seatrial.train.remat import REMAT
+from seatrial.train.schedules import learning_rate
 
-State = dict[str, Any]  # {"step": int32, "params", "m", "v": one tree each}
-Batch = dict[str, jax.Array]  # {"tokens", "targets": int32, "weights": float32}, each [A, B, T]
+State = dict[str, Any]  # {"step": int32, "params": tree, "slots": {name: tree}}
+Batch = dict[str, jax.Array]  # the fields of `data.fields_of`, each [A, B, T]
+Metrics = dict[str, jax.Array]
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,10 @@ class Trainer:
     mesh: Mesh
     decoder: Decoder
     init: Callable[[], State]
-    step: Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]
-    loss: Callable[[Any, Batch], jax.Array]  # mean over the batch, without gradients
+    step: Callable[[State, Batch], tuple[State, Metrics]]
+    loss: Callable[[Any, Batch], jax.Array]  # (params, batch) → mean over the batch, without dropout or gradients
     state_shardings: Any
-    batch_sharding: NamedSharding
+    batch_shardings: Mapping[str, NamedSharding]
     batch_shape: tuple[int, int, int]
 
 
@@ -66,81 +71,99 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     declarations = declare(spec.model)
     places = placements(declarations, rules)
     products = products_for(backend)
+    optimizer, objective = OPTIMIZERS[spec.optimizer.algorithm], OBJECTIVES[spec.objective.kind]
     decoder = Decoder(
         model=spec.model,
+        dropout=spec.dropout,
         placements=places,
         rules=rules,
         dtype=DTYPES[spec.precision.compute_dtype],
         products=products,
-        attention=ATTENTION[choose(spec.execution.attention, backend)],
+        attention=make_attention(spec, rules, backend),
         boundary=sharding.BOUNDARIES[rules.boundary],
-        remat=spec.execution.remat,
+        remat=REMAT[spec.execution.remat],
         scan_layers=spec.execution.scan_layers,
     )
     tied = spec.model.tied_embeddings
     head_name = "embedding" if tied else "head"
     head = Head(placement=places[head_name], rules=rules, products=products, tied=tied)
+    over_data = sharding.over((*sharding.BATCH, *sharding.SEQUENCE), rules)
 
-    def loss_sum(params: Any, micro: Batch) -> jax.Array:
-        h_BTD = hidden_states(params, micro["tokens"], decoder)
+    def loss_sum(params: Any, micro: Batch, key: Key, decoder: Decoder) -> tuple[jax.Array, Metrics]:
+        """This device's part of the objective's sums over one micro-batch."""
+        h_BTD = hidden_states(params, micro, decoder, key)
         flat = {name: x.reshape(-1) for name, x in micro.items()}
-        return cross_entropy(
-            h_BTD.reshape(-1, h_BTD.shape[-1]), params[head_name], flat["targets"], flat["weights"], head
-        )
+        return objective.loss(h_BTD.reshape(-1, h_BTD.shape[-1]), params[head_name], flat, head)
 
-    def over_batch(x: jax.Array) -> jax.Array:
-        axes = tuple(axis for axis in (*sharding.BATCH, *sharding.SEQUENCE) if axis in rules.axes)
-        return lax.psum(x, axes) if axes else x
+    def accumulate(params: Any, batch: Batch, amount: jax.Array, key: Key) -> tuple[Metrics, Any]:
+        """This device's part of loss and gradients, summed in float32 over the micro-batches."""
 
-    def accumulate(params: Any, batch: Batch, total_weight: jax.Array) -> tuple[jax.Array, Any]:
-        """This device's share of loss and gradients, summed in float32 over the micro-batches."""
+        def of_micro(params: Any, micro: Batch, number: jax.Array) -> tuple[jax.Array, Metrics]:
+            total, others = loss_sum(params, micro, fold(key, number), decoder)
+            return total / amount, {"loss": total / amount} | {name: x / amount for name, x in others.items()}
 
-        def micro_step(carry: tuple[jax.Array, Any], micro: Batch) -> tuple[tuple[jax.Array, Any], None]:
-            loss, gradients = jax.value_and_grad(lambda p: loss_sum(p, micro) / total_weight)(params)
-            return jax.tree.map(lambda total, x: total + x.astype(jnp.float32), carry, (loss, gradients)), None
+        def micro_step(carry: Any, one: tuple[Batch, jax.Array]) -> tuple[Any, None]:
+            gradients, metrics = jax.grad(of_micro, has_aux=True)(params, *one)
+            return jax.tree.map(lambda total, x: total + x.astype(jnp.float32), carry, (metrics, gradients)), None
 
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-        return lax.scan(micro_step, (jnp.float32(0), zeros), batch)[0]
+        numbers = jnp.arange(batch["tokens"].shape[0])
+        first = jax.tree.map(lambda x: x[0], (batch, numbers))
+        shapes = jax.eval_shape(lambda one: jax.grad(of_micro, has_aux=True)(params, *one)[::-1], first)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+        return lax.scan(micro_step, zeros, (batch, numbers))[0]
 
-    def update(place: sharding.Placement, param: jax.Array, *rest: jax.Array, **how: Any) -> tuple[jax.Array, ...]:
-        """AdamW on the optimizer's shard of a parameter, which is then brought back to rest."""
+    def update(
+        place: sharding.Placement, decay: bool, param: jax.Array, gradient: jax.Array, now: Now, *slots: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """The optimizer's work on its shard of one parameter, which is then brought back to rest."""
         shard = sharding.take_shard(param, place.rest, place.optimizer)
-        shard, m, v = adamw(shard, *rest, optimizer=spec.optimizer, **how)
-        return sharding.gather(shard, place.optimizer, place.rest), m, v
+        p, new = optimizer.update(
+            shard.astype(jnp.float32),
+            gradient.astype(jnp.float32),
+            {name: slot.astype(jnp.float32) for name, slot in zip(optimizer.slots, slots, strict=True)},
+            now,
+            spec.optimizer.weight_decay if decay or spec.optimizer.decay_norms else 0.0,
+            spec.optimizer,
+        )
+        written = [new[name].astype(slot.dtype) for name, slot in zip(optimizer.slots, slots, strict=True)]
+        return sharding.gather(p.astype(param.dtype), place.optimizer, place.rest), *written
 
-    def local_step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
-        total_weight = over_batch(jnp.sum(batch["weights"]))
-        loss, gradients = accumulate(state["params"], batch, total_weight)
+    def local_step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        key = fold(make_key(spec.seed), state["step"])
+        amount = over_data(objective.amount(batch))
+        sums, gradients = accumulate(state["params"], batch, amount, key)
         gradients = jax.tree.map(lambda g, p: sharding.reduce_gradient(g, p, rules), gradients, places)
         norm = sharding.global_norm(gradients, places, rules)
         scale = clip_scale(norm, spec.optimizer.clip_norm)
-        rate = learning_rate(state["step"], spec.optimizer, spec.steps)
+        now = Now(step=state["step"], rate=learning_rate(state["step"], spec.optimizer, spec.steps))
         updated = jax.tree.map(
-            lambda d, place, p, g, m, v: update(
-                place, p, g * scale, m, v, step=state["step"], rate=rate,
-                decay=d.decay or spec.optimizer.decay_norms,
-            ),
-            declarations, places, state["params"], gradients, state["m"], state["v"],
+            lambda d, place, p, g, *slots: update(place, d.decay, p, g * scale, now, *slots),
+            declarations, places, state["params"], gradients, *(state["slots"][name] for name in optimizer.slots),
         )  # fmt: skip
-        params, m, v = jax.tree.transpose(jax.tree.structure(declarations), jax.tree.structure((0, 0, 0)), updated)
-        metrics = {
-            "loss": over_batch(loss),
+        parts = jax.tree.structure((0,) * (1 + len(optimizer.slots)))
+        params, *slots = jax.tree.transpose(jax.tree.structure(declarations), parts, updated)
+        metrics = {name: over_data(x) for name, x in sums.items()} | {
             "grad_norm": norm,
-            "learning_rate": rate,
-            "weight": total_weight,
+            "learning_rate": now.rate,
+            "weight": over_data(jnp.sum(batch["weights"])),
         }
-        return {"step": state["step"] + 1, "params": params, "m": m, "v": v}, metrics
+        slot_trees = dict(zip(optimizer.slots, slots, strict=True))
+        return {"step": state["step"] + 1, "params": params, "slots": slot_trees}, metrics
 
     def local_loss(params: Any, batch: Batch) -> jax.Array:
-        total = lax.scan(lambda s, micro: (s + loss_sum(params, micro), None), jnp.float32(0), batch)[0]
-        return over_batch(total) / over_batch(jnp.sum(batch["weights"]))
+        without_dropout = replace(decoder, dropout=Dropout())
+
+        def micro_loss(total: jax.Array, micro: Batch) -> tuple[jax.Array, None]:
+            return total + loss_sum(params, micro, make_key(0), without_dropout)[0], None
+
+        total = lax.scan(micro_loss, jnp.float32(0), batch)[0]
+        return over_data(total) / over_data(objective.amount(batch))
 
     at_rest = jax.tree.map(lambda p: sharding.partition_spec(p.rest), places)
     for_optimizer = jax.tree.map(lambda p: sharding.partition_spec(p.optimizer), places)
     everywhere = sharding.partition_spec(())
-    state_specs = {"step": everywhere, "params": at_rest, "m": for_optimizer, "v": for_optimizer}
-    batch_spec = sharding.partition_spec(sharding.batch_dims(rules))
-    state_shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), state_specs)
+    state_specs = {"step": everywhere, "params": at_rest, "slots": dict.fromkeys(optimizer.slots, for_optimizer)}
+    batch_specs = dict.fromkeys(fields_of(spec), sharding.partition_spec(sharding.batch_dims(rules)))
 
     def over_mesh(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
@@ -148,16 +171,19 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     def init() -> State:
         params = initialize(declarations, spec.seed, DTYPES[spec.precision.params_dtype])
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, DTYPES[spec.precision.optimizer_dtype]), params)
-        return {"step": jnp.int32(0), "params": params, "m": zeros, "v": zeros}
+        return {"step": jnp.int32(0), "params": params, "slots": dict.fromkeys(optimizer.slots, zeros)}
+
+    def on_mesh(specs: Any) -> Any:
+        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
 
     A, B, T = spec.accumulation_steps, spec.batch.global_batch_size, spec.batch.sequence_length
     return Trainer(
         mesh=mesh,
         decoder=decoder,
-        init=jax.jit(init, out_shardings=state_shardings),
-        step=jax.jit(over_mesh(local_step, (state_specs, batch_spec), (state_specs, everywhere)), donate_argnums=0),
-        loss=jax.jit(over_mesh(local_loss, (at_rest, batch_spec), everywhere)),
-        state_shardings=state_shardings,
-        batch_sharding=NamedSharding(mesh, batch_spec),
+        init=jax.jit(init, out_shardings=on_mesh(state_specs)),
+        step=jax.jit(over_mesh(local_step, (state_specs, batch_specs), (state_specs, everywhere)), donate_argnums=0),
+        loss=jax.jit(over_mesh(local_loss, (at_rest, batch_specs), everywhere)),
+        state_shardings=on_mesh(state_specs),
+        batch_shardings=on_mesh(batch_specs),
         batch_shape=(A, B // A, T),
     )

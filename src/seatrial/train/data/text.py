@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from seatrial.train.data.examples import Example, shifted
+
 STANDARD_LIBRARY = "stdlib:"
 
 
@@ -36,8 +38,8 @@ class Text:
         self._bytes = np.frombuffer(content, np.uint8)
         self._length = sequence_length
         self._seed = seed
-        self._windows = (len(self._bytes) - 1) // sequence_length
-        if self._windows < 1:
+        self.num_examples = (len(self._bytes) - 1) // sequence_length
+        if self.num_examples < 1:
             raise ValueError(
                 f"data.paths: {len(content)} bytes of text are less than one sequence of {sequence_length}"
             )
@@ -45,11 +47,11 @@ class Text:
 
     def _window(self, number: int) -> int:
         """Where sequence `number` begins, counted in windows."""
-        epoch, position = divmod(number, self._windows)
+        epoch, position = divmod(number, self.num_examples)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, np.random.default_rng((self._seed, epoch)).permutation(self._windows)
+            self._epoch, self._order = epoch, np.random.default_rng((self._seed, epoch)).permutation(self.num_examples)
         return int(self._order[position])
 
-    def sequences(self, numbers: np.ndarray) -> np.ndarray:
+    def examples(self, numbers: np.ndarray) -> Example:
         starts = np.array([self._window(n) for n in numbers.tolist()]) * self._length
-        return self._bytes[starts[:, None] + np.arange(self._length + 1)].astype(np.int32)
+        return shifted(self._bytes[starts[:, None] + np.arange(self._length + 1)].astype(np.int32))
