@@ -18,7 +18,7 @@ from seatrial.spec import RunSpec
 from seatrial.train.random import Key
 from seatrial.train.sharding import Rules
 
-# (q_BTHK, k_BTGK, v_BTGK, segments_BT or None, key of this layer's dropout) → context_BTHK
+# (q_BTHK, k_BTGK, v_BTGK, segments_BT or None, key_B2 of the dropout: one for each sequence) → context_BTHK
 Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None, Key], jax.Array]
 
 MASKED = -1e30  # finite: a row of nothing but -inf would make softmax 0/0

@@ -21,7 +21,16 @@ from seatrial.train.params import of_layer
 from seatrial.train.precision import Products, linear
 from seatrial.train.random import Key, fold
 from seatrial.train.remat import Layer, Rematerialize
-from seatrial.train.sharding import Boundary, Placement, Rules, gather, reduce_scatter, tensor_offset, token_offset
+from seatrial.train.sharding import (
+    Boundary,
+    Placement,
+    Rules,
+    gather,
+    reduce_scatter,
+    sequence_numbers,
+    tensor_offset,
+    token_offset,
+)
 
 Weights = dict[str, jax.Array]  # of one layer, or of several, stacked
 Micro = dict[str, jax.Array]  # the fields of a batch (see `data`), each [B, T]
@@ -49,19 +58,31 @@ class Surroundings(NamedTuple):
     cos_BT1k: jax.Array
     sin_BT1k: jax.Array
     segments_BT: jax.Array | None  # of packed documents: tokens see those of their own segment only
-    key: Key  # of everything random in this micro-batch
+    tokens_T: jax.Array  # which of the sequence's tokens this device has inside a block
+    key_B2: Key  # of everything random, one for each sequence
 
     def of_layer(self, number: jax.Array | int) -> Surroundings:
         """The same for one layer: what is random there is random anew."""
-        return self._replace(key=fold(self.key, number))
+        return self._replace(key_B2=fold(self.key_B2, number))
 
 
-def surroundings(micro: Micro, decoder: Decoder, key: Key) -> Surroundings:
-    """Positions count the sequence's tokens, unless the batch says otherwise; whichever device holds them."""
-    T = micro["tokens"].shape[1]
-    positions_BT = micro.get("positions", (jnp.arange(T) + token_offset(decoder.rules, T))[None])
+def surroundings(micro: Micro, decoder: Decoder, key: Key, number: jax.Array | int) -> Surroundings:
+    """Positions count the sequence's tokens, unless the batch says otherwise; whichever device holds them.
+
+    `key` is the step's, `number` the micro-batch's: the same sequence gets the same key on every mesh and however the
+    batch is divided.
+    """
+    B, T = micro["tokens"].shape
+    tokens_T = jnp.arange(T) + token_offset(decoder.rules, T)
+    positions_BT = micro.get("positions", tokens_T[None])
     cos, sin = rope_tables(decoder.model, positions_BT)
-    return Surroundings(cos_BT1k=cos, sin_BT1k=sin, segments_BT=micro.get("segments"), key=key)
+    return Surroundings(
+        cos_BT1k=cos,
+        sin_BT1k=sin,
+        segments_BT=micro.get("segments"),
+        tokens_T=tokens_T,
+        key_B2=fold(key, sequence_numbers(decoder.rules, B, number)),
+    )
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -111,7 +132,7 @@ def _attention_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, dec
     q_BTHK = checkpoint_name(rotate(heads["query"], around.cos_BT1k, around.sin_BT1k), "query")
     k_BTGK = checkpoint_name(rotate(heads["key"], around.cos_BT1k, around.sin_BT1k), "key")
     v_BTGK = checkpoint_name(heads["value"], "value")
-    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, around.key)
+    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, fold(around.key_B2, 0))
     context = context_BTHK.reshape(*context_BTHK.shape[:2], -1)
     return checkpoint_name(decoder.boundary.leave(_project(context, layer, "output", decoder)), "out")
 
@@ -179,8 +200,10 @@ def finish(params: dict[str, Any], x_BTD: jax.Array, decoder: Decoder) -> jax.Ar
     return decoder.boundary.enter(rms_norm(x_BTD, params["final_norm"], decoder.model.norm_epsilon))
 
 
-def hidden_states(params: dict[str, Any], micro: Micro, decoder: Decoder, key: Key) -> jax.Array:
-    """One micro-batch → h_BTD, ready for the output head."""
-    around = surroundings(micro, decoder, key)
+def hidden_states(
+    params: dict[str, Any], micro: Micro, decoder: Decoder, key: Key, number: jax.Array | int = 0
+) -> jax.Array:
+    """Micro-batch `number` of a step → h_BTD, ready for the output head."""
+    around = surroundings(micro, decoder, key, number)
     x_BTD = run_layers(embed(params, micro, decoder, around), params["layers"], around, decoder)
     return finish(params, x_BTD, decoder)

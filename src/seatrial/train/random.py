@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.random import threefry2x32_p
 
-Key = jax.Array  # uint32 [2]
+Key = jax.Array  # uint32 [..., 2]: one key, or one each for several things
 
 
 def make_key(seed: int) -> Key:
@@ -18,11 +18,13 @@ def make_key(seed: int) -> Key:
 
 
 def fold(key: Key, number: jax.Array | int) -> Key:
-    """Another key for each number: of a step, a layer, a tensor."""
-    return jnp.stack(threefry2x32_p.bind(key[0], key[1], jnp.uint32(number), jnp.uint32(0x5EA)))
+    """Another key for each number: of a step, a sequence, a layer; `number` may be an array that suits the keys."""
+    shape = jnp.broadcast_shapes(key.shape[:-1], jnp.shape(number))
+    words = (key[..., 0], key[..., 1], number, 0x5EA)
+    return jnp.stack(threefry2x32_p.bind(*(jnp.broadcast_to(x, shape).astype(jnp.uint32) for x in words)), axis=-1)
 
 
 def bits(key: Key, rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """32 random bits (uint32) for every pair of counters; `rows` and `columns` are uint32 of equal shape."""
-    k0, k1 = jnp.broadcast_to(key[0], rows.shape), jnp.broadcast_to(key[1], rows.shape)
-    return threefry2x32_p.bind(k0, k1, rows, columns)[0]
+    """32 random bits (uint32) for every pair of counters; keys, `rows` and `columns` (integers) are broadcast."""
+    words = (key[..., 0], key[..., 1], rows, columns)
+    return threefry2x32_p.bind(*jnp.broadcast_arrays(*(x.astype(jnp.uint32) for x in words)))[0]

@@ -206,12 +206,20 @@ def _scatter_tokens(x_BTD: jax.Array) -> jax.Array:
     return lax.psum_scatter(x_BTD, "tensor", scatter_dimension=1, tiled=True)
 
 
+def _own_tokens(numbers_T: jax.Array) -> jax.Array:
+    return numbers_T.reshape(lax.axis_size("tensor"), -1)[lax.axis_index("tensor")]
+
+
 @dataclass(frozen=True)
 class Boundary:
-    """How hidden states enter a block whose weights are split over `tensor`, and how partial results leave it."""
+    """How hidden states enter a block whose weights are split over `tensor`, and how partial results leave it.
+
+    `tokens`: of the numbers of the tokens inside a block, those that this device holds between blocks.
+    """
 
     enter: Callable[[jax.Array], jax.Array]
     leave: Callable[[jax.Array], jax.Array]
+    tokens: Callable[[jax.Array], jax.Array] = lambda numbers_T: numbers_T
 
 
 BOUNDARIES: dict[str, Boundary] = {
@@ -219,13 +227,20 @@ BOUNDARIES: dict[str, Boundary] = {
     # Megatron's f and g: identity one way, all-reduce the other
     "replicated": Boundary(enter=_copy, leave=_reduce),
     # between blocks each device keeps its part of the tokens; JAX's own transposes are the right ones here
-    "sequence": Boundary(enter=_gather_tokens, leave=_scatter_tokens),
+    "sequence": Boundary(enter=_gather_tokens, leave=_scatter_tokens, tokens=_own_tokens),
 }
 
 
 def tensor_offset(rules: Rules, local_size: int) -> jax.Array | int:
     """Where this device's part of a dimension split over `tensor` begins."""
     return lax.axis_index("tensor") * local_size if "tensor" in rules.axes else 0
+
+
+def sequence_numbers(rules: Rules, local_size: int, micro: jax.Array | int) -> jax.Array:
+    """Which sequences of the step, counted over all devices, this device has in micro-batch number `micro`."""
+    replica = lax.axis_index(rules.batch) if rules.batch else 0
+    replicas = math.prod(rules.axes[axis] for axis in rules.batch)
+    return (micro * replicas + replica) * local_size + jnp.arange(local_size)
 
 
 def token_offset(rules: Rules, local_size: int) -> jax.Array | int:

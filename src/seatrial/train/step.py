@@ -89,9 +89,11 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     head = Head(placement=places[head_name], rules=rules, products=products, tied=tied)
     over_data = sharding.over((*sharding.BATCH, *sharding.SEQUENCE), rules)
 
-    def loss_sum(params: Any, micro: Batch, key: Key, decoder: Decoder) -> tuple[jax.Array, Metrics]:
-        """This device's part of the objective's sums over one micro-batch."""
-        h_BTD = hidden_states(params, micro, decoder, key)
+    def loss_sum(
+        params: Any, micro: Batch, number: jax.Array | int, key: Key, decoder: Decoder
+    ) -> tuple[jax.Array, Metrics]:
+        """This device's part of the objective's sums over micro-batch `number`."""
+        h_BTD = hidden_states(params, micro, decoder, key, number)
         flat = {name: x.reshape(-1) for name, x in micro.items()}
         return objective.loss(h_BTD.reshape(-1, h_BTD.shape[-1]), params[head_name], flat, head)
 
@@ -99,7 +101,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         """This device's part of loss and gradients, summed in float32 over the micro-batches."""
 
         def of_micro(params: Any, micro: Batch, number: jax.Array) -> tuple[jax.Array, Metrics]:
-            total, others = loss_sum(params, micro, fold(key, number), decoder)
+            total, others = loss_sum(params, micro, number, key, decoder)
             return total / amount, {"loss": total / amount} | {name: x / amount for name, x in others.items()}
 
         def micro_step(carry: Any, one: tuple[Batch, jax.Array]) -> tuple[Any, None]:
@@ -154,7 +156,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         without_dropout = replace(decoder, dropout=Dropout())
 
         def micro_loss(total: jax.Array, micro: Batch) -> tuple[jax.Array, None]:
-            return total + loss_sum(params, micro, make_key(0), without_dropout)[0], None
+            return total + loss_sum(params, micro, 0, make_key(0), without_dropout)[0], None
 
         total = lax.scan(micro_loss, jnp.float32(0), batch)[0]
         return over_data(total) / over_data(objective.amount(batch))
