@@ -8,6 +8,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses auto --dist worksteal
 BENCHES := $(filter-out bench/record.py,$(wildcard bench/*.py))
 
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
@@ -22,10 +23,10 @@ demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in
 	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
 
 test: $(INSTALLED)test ## Run the tests, except the slow ones.
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-slow: $(INSTALLED)test ## Run the slow tests.
-	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 check: $(INSTALLED)lint ## Lint, formatting, types.
 	$(BIN)/ruff check
