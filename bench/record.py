@@ -12,7 +12,19 @@ from typing import Any
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("seatrial", "typer", "rich", "pydantic", "PyYAML", "jinja2", "numpy", "jax", "jaxlib")
+PACKAGES = (
+    "seatrial",
+    "typer",
+    "rich",
+    "pydantic",
+    "PyYAML",
+    "jinja2",
+    "numpy",
+    "jax",
+    "jaxlib",
+    "torch",
+    "transformers",
+)
 
 
 def machine() -> dict[str, Any]:

@@ -150,7 +150,7 @@ def measure(case: str, process: int, port: int) -> dict[str, Any]:
     mesh = make_mesh(spec)
     trainer = step.make_trainer(spec, mesh)
     source = Synthetic(MODEL.vocab_size, LENGTH, SEQUENCES, spec.seed)
-    weights = jax.tree.map(np.asarray, params.initialize(params.declare(MODEL), spec.seed, jnp.float32))
+    weights = jax.tree.map(np.asarray, params.initialize(params.declare(spec), spec.seed, jnp.float32))
     zeros = jax.tree.map(np.zeros_like, weights)
     start = {"step": np.int32(0), "params": weights, "m": zeros, "v": zeros}
 

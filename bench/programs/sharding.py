@@ -23,7 +23,7 @@ Loss = Callable[[Any, Any], jax.Array]
 
 def update(spec: RunSpec, loss: Loss, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
     """One AdamW step of a loss over global arrays, in the trainer's own formulas."""
-    declarations = params.declare(spec.model)
+    declarations = params.declare(spec)
     total_weight = jnp.sum(batch["weights"])
 
     def micro_step(carry: Any, micro: Any) -> tuple[Any, None]:
@@ -48,7 +48,7 @@ def automatic(spec: RunSpec, mesh: Mesh, islands: bool) -> Loss:
     """The trainer's forward pass as for one device; the compiler partitions it."""
     rules, alone = sharding.make_rules(spec), sharding.Rules(axes={}, optimizer={}, boundary="alone", partial=())
     split = "tensor" if "tensor" in rules.axes else None
-    places = params.placements(params.declare(spec.model), alone)
+    places = params.placements(params.declare(spec), alone)
     products = precision.products_for("cpu")
     attention, boundary = ATTENTION["blocks"], sharding.BOUNDARIES["alone"]
     if islands:
