@@ -185,7 +185,7 @@ def test_any_run(
     assert (small.model.num_heads > small.model.num_kv_heads) == (spec.model.num_heads > spec.model.num_kv_heads)
     assert small.model.head_dim % 2 == 0
     assert small.batch.sequence_length % (small.mesh["tensor"] * small.mesh["context"]) == 0
-    placements(declare(small.model), make_rules(small))  # raises where the trainer could not split a parameter
+    placements(declare(small), make_rules(small))  # raises where the trainer could not split a parameter
 
 
 @pytest.mark.parametrize("sequence_length", [1024, 8192, 131_072])

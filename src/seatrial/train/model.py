@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from seatrial.spec import Dropout, ModelSpec
 from seatrial.train.attention import Attention
-from seatrial.train.layers import ACTIVATIONS, rms_norm, rope_tables, rotate
+from seatrial.train.layers import ACTIVATIONS, dropout, norm, rope_tables, rotate
 from seatrial.train.params import of_layer
 from seatrial.train.precision import Products, linear
 from seatrial.train.random import Key, fold
@@ -26,6 +26,7 @@ from seatrial.train.sharding import (
     Placement,
     Rules,
     gather,
+    own_part,
     reduce_scatter,
     sequence_numbers,
     tensor_offset,
@@ -34,6 +35,9 @@ from seatrial.train.sharding import (
 
 Weights = dict[str, jax.Array]  # of one layer, or of several, stacked
 Micro = dict[str, jax.Array]  # the fields of a batch (see `data`), each [B, T]
+
+# What is folded into a sequence's key for each place that needs random numbers. Layers fold in their own number first.
+IN_ATTENTION, BEHIND_ATTENTION, IN_FFN, BEHIND_FFN, BEHIND_EMBEDDING = (2**31 + n for n in range(5))
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ class Decoder:
     boundary: Boundary
     remat: Rematerialize
     scan_layers: bool
+    chunks: int = 1  # pieces of a pipeline stage's layers, which do not follow one another in the model
 
 
 class Surroundings(NamedTuple):
     """What every layer must know of a micro-batch beside its hidden states."""
 
+    positions_BT: jax.Array
     cos_BT1k: jax.Array
     sin_BT1k: jax.Array
     segments_BT: jax.Array | None  # of packed documents: tokens see those of their own segment only
@@ -74,9 +80,9 @@ def surroundings(micro: Micro, decoder: Decoder, key: Key, number: jax.Array | i
     """
     B, T = micro["tokens"].shape
     tokens_T = jnp.arange(T) + token_offset(decoder.rules, T)
-    positions_BT = micro.get("positions", tokens_T[None])
-    cos, sin = rope_tables(decoder.model, positions_BT)
+    cos, sin = rope_tables(decoder.model, micro.get("positions", tokens_T[None]))
     return Surroundings(
+        positions_BT=micro.get("positions", jnp.broadcast_to(tokens_T, (B, T))),
         cos_BT1k=cos,
         sin_BT1k=sin,
         segments_BT=micro.get("segments"),
@@ -121,27 +127,51 @@ _lookup.defvjp(_lookup_forward, _lookup_backward)
 
 def _project(x: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
     """x · layer[name]; every matrix product of a layer goes through here."""
-    return linear(x, layer[name], of_layer(decoder.placements["layers"])[name], decoder.products)
+    place = of_layer(decoder.placements["layers"])[name]
+    return linear(x, own_part(layer[name], place), place, decoder.products)
+
+
+def _biased(y: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
+    """y + the bias of the map of this name, where it has one."""
+    bias = layer.get(f"{name}_bias")
+    if bias is None:
+        return y
+    return y + own_part(bias, of_layer(decoder.placements["layers"])[f"{name}_bias"]).astype(y.dtype)
+
+
+def _between(x_BTD: jax.Array, around: Surroundings, place: int, decoder: Decoder) -> jax.Array:
+    """Dropout of what becomes, or is added to, the hidden states."""
+    tokens_T = decoder.boundary.tokens(around.tokens_T)
+    return dropout(x_BTD, decoder.dropout.hidden, fold(around.key_B2, place), tokens_T, 0)
 
 
 def _attention_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
     model = decoder.model
-    h = decoder.boundary.enter(rms_norm(x_BTD, layer["attention_norm"], model.norm_epsilon))
-    project = {name: _project(h, layer, name, decoder) for name in ("query", "key", "value")}
+    h = decoder.boundary.enter(norm(x_BTD, layer, "attention_norm", model))
+    project = {
+        name: _biased(_project(h, layer, name, decoder), layer, name, decoder) for name in ("query", "key", "value")
+    }
     heads = {name: y.reshape(*y.shape[:2], -1, model.head_dim) for name, y in project.items()}
     q_BTHK = checkpoint_name(rotate(heads["query"], around.cos_BT1k, around.sin_BT1k), "query")
     k_BTGK = checkpoint_name(rotate(heads["key"], around.cos_BT1k, around.sin_BT1k), "key")
     v_BTGK = checkpoint_name(heads["value"], "value")
-    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, fold(around.key_B2, 0))
+    key_B2 = fold(around.key_B2, IN_ATTENTION)
+    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, key_B2)
     context = context_BTHK.reshape(*context_BTHK.shape[:2], -1)
-    return checkpoint_name(decoder.boundary.leave(_project(context, layer, "output", decoder)), "out")
+    out_BTD = checkpoint_name(decoder.boundary.leave(_project(context, layer, "output", decoder)), "out")
+    return _between(_biased(out_BTD, layer, "output", decoder), around, BEHIND_ATTENTION, decoder)
 
 
 def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
-    h = decoder.boundary.enter(rms_norm(x_BTD, layer["ffn_norm"], decoder.model.norm_epsilon))
-    inner = [checkpoint_name(_project(h, layer, name, decoder), name) for name in ("gate", "up")]
-    down = _project(ACTIVATIONS[decoder.model.activation](*inner), layer, "down", decoder)
-    return checkpoint_name(decoder.boundary.leave(down), "down")
+    activation = ACTIVATIONS[decoder.model.activation]
+    h = decoder.boundary.enter(norm(x_BTD, layer, "ffn_norm", decoder.model))
+    inner = {name: _biased(_project(h, layer, name, decoder), layer, name, decoder) for name in activation.inputs}
+    product_BTF = activation.apply(*(checkpoint_name(y, name) for name, y in inner.items()))
+    column = tensor_offset(decoder.rules, product_BTF.shape[-1])
+    key_B2 = fold(around.key_B2, IN_FFN)
+    product_BTF = dropout(product_BTF, decoder.dropout.ffn, key_B2, around.tokens_T, column)
+    down_BTD = checkpoint_name(decoder.boundary.leave(_project(product_BTF, layer, "down", decoder)), "down")
+    return _between(_biased(down_BTD, layer, "down", decoder), around, BEHIND_FFN, decoder)
 
 
 def _layer(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
@@ -167,8 +197,10 @@ _unstack.defvjp(
 )
 
 
-def _scanned(layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings) -> jax.Array:
-    numbers = jnp.arange(jax.tree.leaves(stacked)[0].shape[0])
+def _scanned(
+    layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings, first: jax.Array | int
+) -> jax.Array:
+    numbers = first + jnp.arange(jax.tree.leaves(stacked)[0].shape[0])
 
     def body(x_BTD: jax.Array, one: tuple[Weights, jax.Array]) -> tuple[jax.Array, None]:
         weights, number = one
@@ -177,27 +209,36 @@ def _scanned(layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundi
     return lax.scan(body, x_BTD, (stacked, numbers))[0]
 
 
-def _unrolled(layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings) -> jax.Array:
+def _unrolled(
+    layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings, first: jax.Array | int
+) -> jax.Array:
     for number, weights in enumerate(_unstack(stacked)):
-        x_BTD = layer(x_BTD, weights, around.of_layer(number))
+        x_BTD = layer(x_BTD, weights, around.of_layer(first + number))
     return x_BTD
 
 
 def embed(params: dict[str, Any], micro: Micro, decoder: Decoder, around: Surroundings) -> jax.Array:
     """Tokens → what enters the first layer, in the form in which hidden states travel between blocks."""
-    rows = _lookup(params["embedding"], micro["tokens"], decoder.placements["embedding"], decoder.dtype, decoder.rules)
-    return decoder.boundary.leave(rows)
+    tables = {"embedding": micro["tokens"], "positions": around.positions_BT}
+    rows = [
+        _lookup(params[name], ids_BT, decoder.placements[name], decoder.dtype, decoder.rules)
+        for name, ids_BT in tables.items()
+        if name in params
+    ]
+    return _between(decoder.boundary.leave(sum(rows[1:], rows[0])), around, BEHIND_EMBEDDING, decoder)
 
 
-def run_layers(x_BTD: jax.Array, stacked: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
-    """The layers whose parameters are stacked in `stacked`, one after the other."""
+def run_layers(
+    x_BTD: jax.Array, stacked: Weights, around: Surroundings, decoder: Decoder, first: jax.Array | int = 0
+) -> jax.Array:
+    """The layers whose parameters are stacked in `stacked`, one after the other; `first` is the number of the first."""
     layer = decoder.remat(partial(_layer, decoder=decoder))
-    return (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, stacked, around)
+    return (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, stacked, around, first)
 
 
 def finish(params: dict[str, Any], x_BTD: jax.Array, decoder: Decoder) -> jax.Array:
     """The final norm; all tokens of the sequence are there again, ready for the output head."""
-    return decoder.boundary.enter(rms_norm(x_BTD, params["final_norm"], decoder.model.norm_epsilon))
+    return decoder.boundary.enter(norm(x_BTD, params, "final_norm", decoder.model))
 
 
 def hidden_states(

@@ -19,6 +19,7 @@ from seatrial.train.precision import Products
 from seatrial.train.sharding import Placement, Rules, gather, over, reduce_scatter, tensor_offset
 
 CHUNK_TOKENS = 1024
+MASKED = -1e30  # finite: -inf would make 0 · inf in a gradient
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class Head:
     rules: Rules
     products: Products
     tied: bool
+    vocab_size: int | None = None  # without padding; None: there is none
+
+    def logits(self, h_ND: jax.Array, w_DV: jax.Array) -> jax.Array:
+        """In float32; those of padding are so low that no probability is theirs."""
+        logits_NV = lax.dot(h_ND, w_DV, preferred_element_type=jnp.float32)
+        if self.vocab_size in (None, w_DV.shape[1] * self.rules.axes.get("tensor", 1)):
+            return logits_NV
+        numbers_V = jnp.arange(w_DV.shape[1]) + tensor_offset(self.rules, w_DV.shape[1])
+        return jnp.where(numbers_V < self.vocab_size, logits_NV, MASKED)
 
     def full(self, w: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """The parameter at rest → w_DV of this device's part of the vocabulary."""
@@ -71,7 +81,7 @@ def cross_entropy(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, weights_N
 
     def chunk(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         h, targets, weights = inputs
-        logits = lax.dot(h, w_DV, preferred_element_type=jnp.float32)
+        logits = head.logits(h, w_DV)
         return total + jnp.sum(weights * _losses(logits, targets, head.rules)[0]), None
 
     size = _chunk_size(h_ND.shape[0])
@@ -88,7 +98,7 @@ def _forward(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         total, dw_DV = carry
         h, targets, weights = inputs
-        logits = lax.dot(h, w_DV, preferred_element_type=jnp.float32)
+        logits = head.logits(h, w_DV)
         losses, logsumexp, is_target = _losses(logits, targets, head.rules)
         probabilities = jnp.exp(logits - logsumexp[:, None])
         dlogits = ((probabilities - is_target) * weights[:, None]).astype(h.dtype)
