@@ -11,6 +11,8 @@ from seatrial.spec.model import Dropout, Initialization, ModelSpec, RopeScaling
 from seatrial.spec.origins import Origin, Resolved
 from seatrial.spec.run import METRICS, Expectation, MetricKind, Part, RunSpec, flatten, from_dict, gather_part, to_dict
 from seatrial.spec.training import (
+    NOT_QUANTIZATIONS,
+    QUANTIZATIONS,
     Algorithm,
     Batch,
     Checkpoint,
@@ -28,6 +30,8 @@ from seatrial.spec.training import (
 __all__ = [
     "AXES",
     "METRICS",
+    "NOT_QUANTIZATIONS",
+    "QUANTIZATIONS",
     "Algorithm",
     "Batch",
     "Checkpoint",

@@ -28,7 +28,33 @@ class Precision:
     gradient_dtype: Dtype = "float32"  # in which gradients are accumulated over micro-batches
     reduce_dtype: Dtype = "float32"  # in which they are summed over data-parallel replicas
     stochastic_rounding: bool = False  # where a float32 result is stored as bfloat16
-    quantization: str | None = None  # e.g. "fp8"; None: the matrix products run in compute_dtype
+    quantization: str | None = None  # a name of QUANTIZATIONS; None: the matrix products run in compute_dtype
+
+
+# What configurations call quantised matrix products → the trainer's recipe (a row of its table). The names are MaxText's;
+# `fp8` is also what Megatron's flags and Transformer Engine's default stand for.
+QUANTIZATIONS: dict[str, str] = {
+    "fp8": "delayed",
+    "fp8_gpu": "delayed",
+    "te_fp8_delayedscaling": "delayed",
+    "fp8_full": "current",
+    "te_fp8_currentscaling": "current",
+    "fp8_e4m3": "current_e4m3",
+    "nanoo_fp8": "delayed_fnuz",
+    "fp8_nanoo": "delayed_fnuz",
+}
+_BLOCKS = "scales for blocks of a tensor need Blackwell's matrix units"
+_INTEGERS = "integer products are not trained with here"
+NOT_QUANTIZATIONS: dict[str, str] = {  # names that are known, and why the trainer has no recipe for them
+    "te_mxfp8": _BLOCKS,
+    "te_nvfp4": _BLOCKS,
+    "te_nvfp4_no_rht": _BLOCKS,
+    "fp4": _BLOCKS,
+    "int8": _INTEGERS,
+    "int4": _INTEGERS,
+    "intmp": _INTEGERS,
+    "fp8_e5m2": "two bits of mantissa are too few for activations and weights",
+}
 
 
 Algorithm = Literal[

@@ -27,9 +27,9 @@ from seatrial.train.sharding import (
     Rules,
     gather,
     own_part,
-    reduce_scatter,
     sequence_numbers,
     tensor_offset,
+    to_rest,
     token_offset,
 )
 
@@ -119,7 +119,7 @@ def _lookup_backward(
     rows_N = jnp.where((local_N >= 0) & (local_N < V), local_N, V)  # V is out of bounds: dropped
     dw_VD = jnp.zeros((V, g_BTD.shape[-1]), jnp.float32)
     dw_VD = dw_VD.at[rows_N].add(g_BTD.reshape(-1, g_BTD.shape[-1]).astype(jnp.float32), mode="drop")
-    return reduce_scatter(dw_VD, placement.compute, placement.rest).astype(w_VD.dtype), None
+    return to_rest(dw_VD, placement).astype(w_VD.dtype), None
 
 
 _lookup.defvjp(_lookup_forward, _lookup_backward)

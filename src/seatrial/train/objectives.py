@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from seatrial.train.precision import Products
-from seatrial.train.sharding import Placement, Rules, gather, over, reduce_scatter, tensor_offset
+from seatrial.train.sharding import Placement, Rules, gather, over, tensor_offset, to_rest
 
 CHUNK_TOKENS = 1024
 MASKED = -1e30  # finite: -inf would make 0 · inf in a gradient
@@ -47,7 +47,7 @@ class Head:
 
     def at_rest(self, dw_DV: jax.Array) -> jax.Array:
         """A gradient of `full` → the parameter's, summed and split as at rest."""
-        return reduce_scatter(dw_DV.T if self.tied else dw_DV, self.placement.compute, self.placement.rest)
+        return to_rest(dw_DV.T if self.tied else dw_DV, self.placement)
 
 
 def _chunks(x: jax.Array, size: int) -> jax.Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from seatrial.train.sharding import Placement, gather, reduce_scatter
+from seatrial.train.sharding import Placement, gather, to_rest
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -92,7 +92,7 @@ def _backward(
     g_NO = g.reshape(-1, g.shape[-1])
     dx_NI = products.input_gradient(g_NO, full)
     dw_IO = products.weight_gradient(x.reshape(-1, x.shape[-1]), g_NO)
-    return dx_NI.reshape(x.shape), reduce_scatter(dw_IO, placement.compute, placement.rest).astype(w.dtype)
+    return dx_NI.reshape(x.shape), to_rest(dw_IO, placement).astype(w.dtype)
 
 
 linear.defvjp(_forward, _backward)

@@ -61,6 +61,7 @@ class Placement:
     optimizer: Dims
     partial: Axes = ()
 
+    reduce_dtype: str = "float32"  # in which that gradient crosses the network
 
 @dataclass(frozen=True)
 class Rules:
@@ -95,6 +96,7 @@ class Rules:
                 raise ValueError(f"{name} = {size} cannot be split over {' × '.join(axes)} = {parts} devices")
         return placement
 
+            reduce_dtype=self.reduce_dtype,
 
 def make_rules(spec: RunSpec) -> Rules:
     """The tables for a spec's mesh and strategy."""
@@ -143,12 +145,17 @@ def gather(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
     return x
 
 
-def reduce_scatter(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
-    """The transpose of `gather(want → have)`: sums partial values and keeps this device's shard."""
+def reduce_scatter(x: jax.Array, have: Dims, want: Dims, dtype: str) -> jax.Array:
+    """The transpose of `gather(want → have)`: sums partial values, in `dtype`, and keeps this device's shard."""
     for dim, (kept, split) in enumerate(zip(have, want, strict=True)):
         if extra := split[len(kept) :]:
-            x = lax.psum_scatter(x, extra, scatter_dimension=dim, tiled=True)
+            x = lax.psum_scatter(x.astype(dtype), extra, scatter_dimension=dim, tiled=True)
     return x
+
+
+def to_rest(gradient: jax.Array, placement: Placement) -> jax.Array:
+    """A weight's gradient, as a product leaves it in the compute placement, summed and split as at rest."""
+    return reduce_scatter(gradient, placement.compute, placement.rest, placement.reduce_dtype)
 
 
 def take_shard(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
@@ -165,8 +172,8 @@ def reduce_gradient(gradient: jax.Array, placement: Placement, rules: Rules) -> 
     at_rest = {axis for axes in placement.rest for axis in axes}
     scattered = {axis for axes in placement.optimizer for axis in axes} - at_rest
     if whole := tuple(axis for axis in placement.partial if axis not in scattered):
-        gradient = lax.psum(gradient, whole)
-    return reduce_scatter(gradient, placement.rest, placement.optimizer)
+        gradient = lax.psum(gradient.astype(placement.reduce_dtype), whole)
+    return reduce_scatter(gradient, placement.rest, placement.optimizer, placement.reduce_dtype)
 
 
 def global_norm(gradients: Any, placements: Any, rules: Rules) -> jax.Array:

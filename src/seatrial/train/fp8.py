@@ -1,0 +1,165 @@
+"""Matrix products of fp8 operands: recipes as a table, and the linear map that follows them.
+
+An operand is scaled so that its largest value fits the format, rounded to fp8, and taken back. The scales are powers of
+two, so nothing but fp8's own rounding is lost, and what comes back are numbers of bfloat16 too: on a CPU the product of
+these is the emulation, and on Hopper XLA finds the conversions in front of the product and runs it on the fp8 units
+(`__cublas$lt$matmul$f8`). Weights cross the network in fp8. Embedding and output head stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from seatrial.spec import QUANTIZATIONS, RunSpec
+from seatrial.train.precision import Products
+from seatrial.train.sharding import Axes, Placement, gather, to_rest
+
+HISTORY = 1024  # steps that a delayed scale looks back on, as in Transformer Engine and flax
+NOT_SEEN = "pipeline"  # the axis whose devices hold other layers
+
+Amax = dict[str, jax.Array]  # a layer's matrix → the largest magnitude of its input, itself, and its output's gradient
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Formats of activations and weights, and of gradients; `delayed`: scales follow from earlier steps' values."""
+
+    operands: Any
+    gradients: Any
+    delayed: bool = False
+
+
+RECIPES: dict[str, Recipe] = {
+    "current": Recipe(jnp.float8_e4m3fn, jnp.float8_e5m2),
+    "current_e4m3": Recipe(jnp.float8_e4m3fn, jnp.float8_e4m3fn),
+    "delayed": Recipe(jnp.float8_e4m3fn, jnp.float8_e5m2, delayed=True),
+    "delayed_fnuz": Recipe(jnp.float8_e4m3fnuz, jnp.float8_e5m2fnuz, delayed=True),  # of MI300
+}
+
+
+def find_recipe(spec: RunSpec) -> Recipe | None:
+    """The recipe that a spec names, if any. Raises ValueError where there is none of this name."""
+    name = spec.precision.quantization
+    if name is None:
+        return None
+    if name not in QUANTIZATIONS:
+        raise ValueError(f"precision.quantization = {name!r} is none of {', '.join(QUANTIZATIONS)}")
+    recipe = RECIPES[QUANTIZATIONS[name]]
+    if recipe.delayed and spec.mesh["pipeline"] > 1:
+        raise ValueError(
+            f"precision.quantization = {name!r} scales by earlier steps' values, which a pipeline does not gather "
+            f"(pipeline = {spec.mesh['pipeline']}); take te_fp8_currentscaling"
+        )
+    return recipe
+
+
+# --- rounding ---------------------------------------------------------------------------------------------------------
+
+
+def largest(x: jax.Array) -> jax.Array:
+    """The largest magnitude, in float32."""
+    return jnp.max(jnp.abs(x)).astype(jnp.float32)
+
+
+def scale_for(amax: jax.Array, dtype: Any) -> jax.Array:
+    """The largest power of two that keeps values up to `amax` within a format; at most 2^100."""
+    ratio = jnp.minimum(jnp.float32(jnp.finfo(dtype).max) / amax, 2.0**100)
+    exponent_only = lax.bitcast_convert_type(ratio, jnp.uint32) & jnp.uint32(0x7F800000)
+    return lax.bitcast_convert_type(exponent_only, jnp.float32)
+
+
+def quantize(x: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
+    """x · scale in an fp8 format; what lies beyond its range becomes its largest value."""
+    limit = jnp.float32(jnp.finfo(dtype).max)
+    return jnp.clip(x.astype(jnp.float32) * scale, -limit, limit).astype(dtype)
+
+
+def dequantize(x: jax.Array, scale: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The inverse of `quantize`, but for its rounding."""
+    return x.astype(dtype) * (1 / scale).astype(dtype)
+
+
+# --- the linear map ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fp8:
+    """A recipe with the products that run it; `axes`: those over which the largest value of a tensor is looked for."""
+
+    recipe: Recipe
+    products: Products
+    axes: Axes
+
+    def scale(self, amax: jax.Array, earlier: jax.Array, dtype: Any) -> jax.Array:
+        """The scale of a tensor whose part on this device goes up to `amax`; nothing seen earlier: 1."""
+        if self.recipe.delayed:
+            return jnp.where(earlier > 0, scale_for(earlier, dtype), 1.0)
+        return scale_for(lax.pmax(amax, self.axes) if self.axes else amax, dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def linear(x: jax.Array, w: jax.Array, earlier_3: jax.Array, placement: Placement, fp8: Fp8) -> jax.Array:
+    """`precision.linear` with fp8 operands.
+
+    earlier_3: the largest values of x, w and the output's gradient in earlier steps; its own "gradient" is what they
+    are this time, on this device.
+    """
+    return _forward(x, w, earlier_3, placement, fp8)[0]
+
+
+def _forward(
+    x: jax.Array, w: jax.Array, earlier_3: jax.Array, placement: Placement, fp8: Fp8
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    seen_2 = jnp.stack([largest(x), largest(w)])
+    scales_2 = jnp.stack([fp8.scale(seen_2[i], earlier_3[i], fp8.recipe.operands) for i in range(2)])
+    y_NO = fp8.products.forward(*_operands(x, w, scales_2, placement, fp8))
+    return y_NO.reshape(*x.shape[:-1], y_NO.shape[-1]), (x, w, earlier_3, seen_2, scales_2)
+
+
+def _operands(
+    x: jax.Array, w: jax.Array, scales_2: jax.Array, placement: Placement, fp8: Fp8
+) -> tuple[jax.Array, jax.Array]:
+    """x_NI and w_IO, rounded; the weight gathered."""
+    x_NI = quantize(x.reshape(-1, x.shape[-1]), scales_2[0], fp8.recipe.operands)
+    w_IO = gather(quantize(w, scales_2[1], fp8.recipe.operands), placement.rest, placement.compute)
+    return dequantize(x_NI, scales_2[0], x.dtype), dequantize(w_IO, scales_2[1], x.dtype)
+
+
+def _backward(
+    placement: Placement, fp8: Fp8, residuals: tuple[jax.Array, ...], g: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, w, earlier_3, seen_2, scales_2 = residuals
+    seen_3 = jnp.append(seen_2, largest(g))
+    scale = fp8.scale(seen_3[2], earlier_3[2], fp8.recipe.gradients)
+    g_NO = dequantize(quantize(g.reshape(-1, g.shape[-1]), scale, fp8.recipe.gradients), scale, g.dtype)
+    x_NI, w_IO = _operands(x, w, scales_2, placement, fp8)
+    dx_NI = fp8.products.input_gradient(g_NO, w_IO)
+    dw_IO = fp8.products.weight_gradient(x_NI, g_NO)
+    seen_3 = jnp.where(jnp.isfinite(seen_3), seen_3, 0.0)
+    return dx_NI.reshape(x.shape), to_rest(dw_IO, placement).astype(w.dtype), seen_3
+
+
+linear.defvjp(_forward, _backward)
+
+
+# --- what was seen in earlier steps -----------------------------------------------------------------------------------
+
+
+def remembered(history: Mapping[str, jax.Array]) -> Amax:
+    """Histories [L, 3, steps] → the largest values of each layer's matrices, [L, 3]."""
+    return {name: steps.max(axis=-1) for name, steps in history.items()}
+
+
+def remember(history: Mapping[str, jax.Array], seen: Amax, axes: Axes) -> dict[str, jax.Array]:
+    """Histories with what this step has seen, over all devices of `axes`, in place of the oldest."""
+    everywhere = {name: lax.pmax(amax, axes) if axes else amax for name, amax in seen.items()}
+    return {
+        name: jnp.concatenate([everywhere[name][..., None], steps[..., :-1]], -1) for name, steps in history.items()
+    }
