@@ -54,14 +54,16 @@ class Placement:
     """Where one parameter lies: a tuple of mesh axes per dimension, from each of the three tables.
 
     `partial`: the axes over which its gradient, as the backward pass leaves it at rest, is still a partial sum.
+    `parts`: where not 0, the last dimension lies whole over `tensor`, but is used in so many parts; see `own_part`.
     """
 
     rest: Dims
     compute: Dims
     optimizer: Dims
     partial: Axes = ()
-
     reduce_dtype: str = "float32"  # in which that gradient crosses the network
+    parts: int = 0
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -72,6 +74,7 @@ class Rules:
     boundary: str  # row of BOUNDARIES: how activations cross into and out of a tensor-parallel block
     partial: Axes  # axes over which devices compute different parts of the loss
     reduce_dtype: str = "float32"  # in which gradients cross the network
+    copied_heads: int = 0  # key/value heads where they are fewer than the devices of `tensor`, several of which use one
 
     @property
     def batch(self) -> Axes:
@@ -79,16 +82,23 @@ class Rules:
 
     def dims(self, table: Mapping[str, Axes], names: tuple[str, ...]) -> Dims:
         """A table's row for a tensor with these dimension names."""
-        return tuple(tuple(axis for axis in table.get(name, ()) if axis in self.axes) for name in names)
+        whole = ("kv_heads",) if self.copied_heads else ()
+        return tuple(
+            tuple(axis for axis in table.get(name, ()) if axis in self.axes and name not in whole) for name in names
+        )
 
     def placement(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Placement:
         """The placement of a parameter. Raises ValueError, naming the dimension, where a split does not divide it."""
         rest = self.dims(REST, names)
+        parts = self.copied_heads if "kv_heads" in names else 0
+        partial = dict.fromkeys((*self.partial, *(("tensor",) if parts else ())))
         placement = Placement(
             rest=rest,
             compute=self.dims(COMPUTE, names),
             optimizer=self.dims(self.optimizer, names),
-            partial=tuple(axis for axis in self.partial if not any(axis in axes for axes in rest)),
+            reduce_dtype=self.reduce_dtype,
+            partial=tuple(axis for axis in partial if not any(axis in axes for axes in rest)),
+            parts=parts,
         )
         for name, size, axes in zip(names, shape, placement.optimizer, strict=True):
             parts = math.prod(self.axes[axis] for axis in axes)
@@ -96,12 +106,12 @@ class Rules:
                 raise ValueError(f"{name} = {size} cannot be split over {' × '.join(axes)} = {parts} devices")
         return placement
 
-            reduce_dtype=self.reduce_dtype,
 
 def make_rules(spec: RunSpec) -> Rules:
     """The tables for a spec's mesh and strategy."""
     axes = {axis: size for axis, size in spec.mesh.items() if size > 1}
     sequence_parallel = spec.parallelism.sequence_parallel
+    heads, tensor = spec.model.num_kv_heads, spec.mesh["tensor"]
     splits_tokens = ("pipeline", *BATCH, *SEQUENCE, *(("tensor",) if sequence_parallel else ()))
     return Rules(
         axes=axes,
@@ -109,6 +119,7 @@ def make_rules(spec: RunSpec) -> Rules:
         boundary="alone" if "tensor" not in axes else "sequence" if sequence_parallel else "replicated",
         partial=tuple(axis for axis in splits_tokens if axis in axes),
         reduce_dtype=spec.precision.reduce_dtype,
+        copied_heads=heads if heads < tensor else 0,
     )
 
 
@@ -165,6 +176,18 @@ def take_shard(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
             size = x.shape[dim] // lax.axis_size(extra)
             x = lax.dynamic_slice_in_dim(x, lax.axis_index(extra) * size, size, axis=dim)
     return x
+
+
+def own_part(w: jax.Array, placement: Placement) -> jax.Array:
+    """The key/value head that this device uses of a weight that lies whole over `tensor`; any other weight itself.
+
+    Its transpose leaves the rest of the gradient 0, so the gradient is a partial sum over `tensor`.
+    """
+    if not placement.parts:
+        return w
+    size = w.shape[-1] // placement.parts
+    number = lax.axis_index("tensor") * placement.parts // lax.axis_size("tensor")
+    return lax.dynamic_slice_in_dim(w, number * size, size, axis=-1)
 
 
 def reduce_gradient(gradient: jax.Array, placement: Placement, rules: Rules) -> jax.Array:
