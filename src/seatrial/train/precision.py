@@ -1,4 +1,4 @@
-"""Matrix products: the number formats and, per backend, the forms that reach its matrix units.
+"""Number formats: how they are stored, and per backend the matrix products that reach its matrix units.
 
 A `linear` takes the parameter as it lies at rest (float32 and sharded, say), gathers it in the compute format, and
 returns the parameter's gradient reduce-scattered in float32. Both gathers (forward and backward) are ZeRO-3's: the full
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from seatrial.train.random import Key, bits
 from seatrial.train.sharding import Placement, gather, to_rest
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -96,3 +97,30 @@ def _backward(
 
 
 linear.defvjp(_forward, _backward)
+
+
+# --- storing ----------------------------------------------------------------------------------------------------------
+
+
+def round_to_nearest(x: jax.Array, dtype: jnp.dtype, key: Key, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """x as it is stored in a format."""
+    return x.astype(dtype)
+
+
+def round_at_random(x: jax.Array, dtype: jnp.dtype, key: Key, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """float32 → bfloat16, up or down with the probabilities that make the mean x; other formats as ever.
+
+    `rows` and `columns`: where an element stands in the whole tensor, broadcast to x. Numbers of bfloat16 stay what
+    they are; what is finite stays finite, so that beyond the largest number it is always down.
+    """
+    if (x.dtype, dtype) != (jnp.float32, jnp.bfloat16):
+        return x.astype(dtype)
+    pattern = lax.bitcast_convert_type(x, jnp.uint32)
+    low = jnp.uint32(0xFFFF)
+    up = lax.bitcast_convert_type((pattern + (bits(key, rows, columns) & low)) & ~low, jnp.float32)
+    down = lax.bitcast_convert_type(pattern & ~low, jnp.float32)
+    return jnp.where(jnp.isfinite(x), jnp.where(jnp.isfinite(up), up, down), x).astype(dtype)
+
+
+# Precision.stochastic_rounding → how numbers are stored
+ROUNDING = {False: round_to_nearest, True: round_at_random}

@@ -178,6 +178,15 @@ def take_shard(x: jax.Array, have: Dims, want: Dims) -> jax.Array:
     return x
 
 
+def positions(shape: tuple[int, ...], dims: Dims) -> list[jax.Array]:
+    """For each dimension of a local shard, the numbers of its elements in the whole tensor, shaped to broadcast."""
+    starts = [lax.axis_index(axes) * size if axes else 0 for size, axes in zip(shape, dims, strict=True)]
+    return [
+        (start + jnp.arange(size)).reshape(-1, *(1,) * (len(shape) - 1 - dim))
+        for dim, (start, size) in enumerate(zip(starts, shape, strict=True))
+    ]
+
+
 def own_part(w: jax.Array, placement: Placement) -> jax.Array:
     """The key/value head that this device uses of a weight that lies whole over `tensor`; any other weight itself.
 
