@@ -31,7 +31,7 @@ class Precision:
     quantization: str | None = None  # a name of QUANTIZATIONS; None: the matrix products run in compute_dtype
 
 
-# What configurations call quantised matrix products → the trainer's recipe (a row of its table). The names are MaxText's;
+# What configurations call quantised matrix products → a row of the trainer's table of recipes. The names are MaxText's;
 # `fp8` is also what Megatron's flags and Transformer Engine's default stand for.
 QUANTIZATIONS: dict[str, str] = {
     "fp8": "delayed",
@@ -90,6 +90,8 @@ class Optimizer:
     weight_decay: float = 0.1
     decay_norms: bool = False  # whether weight decay applies to norms and biases too
     clip_norm: float | None = 1.0
+    # At a loss or a gradient norm that is no finite number: end the run, leave the parameters as they are, or go on.
+    on_non_finite: Literal["abort", "skip", "continue"] = "abort"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ these is the emulation, and on Hopper XLA finds the conversions in front of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,12 +18,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from seatrial.spec import QUANTIZATIONS, RunSpec
-from seatrial.train.precision import Products
-from seatrial.train.sharding import Axes, Placement, gather, to_rest
+from seatrial.train.precision import Products, linear
+from seatrial.train.sharding import Axes, Placement, Rules, gather, to_rest
 
 HISTORY = 1024  # steps that a delayed scale looks back on, as in Transformer Engine and flax
-NOT_SEEN = "pipeline"  # the axis whose devices hold other layers
 
+# (x[..., I], w[I, O] at rest, what was seen in earlier steps, placement) → [..., O]
+Linear = Callable[[jax.Array, jax.Array, jax.Array | None, Placement], jax.Array]
 Amax = dict[str, jax.Array]  # a layer's matrix → the largest magnitude of its input, itself, and its output's gradient
 
 
@@ -97,56 +98,71 @@ class Fp8:
     products: Products
     axes: Axes
 
-    def scale(self, amax: jax.Array, earlier: jax.Array, dtype: Any) -> jax.Array:
+    def scale(self, amax: jax.Array, earlier: jax.Array | None, dtype: Any) -> jax.Array:
         """The scale of a tensor whose part on this device goes up to `amax`; nothing seen earlier: 1."""
-        if self.recipe.delayed:
-            return jnp.where(earlier > 0, scale_for(earlier, dtype), 1.0)
-        return scale_for(lax.pmax(amax, self.axes) if self.axes else amax, dtype)
+        if earlier is None:
+            return scale_for(lax.pmax(amax, self.axes) if self.axes else amax, dtype)
+        return jnp.where(earlier > 0, scale_for(earlier, dtype), 1.0)
+
+
+def make_linear(spec: RunSpec, rules: Rules, products: Products) -> Linear:
+    """The linear map of a run's layers."""
+    recipe = find_recipe(spec)
+    if recipe is None:
+        return lambda x, w, earlier_3, placement: linear(x, w, placement, products)
+    fp8 = Fp8(recipe, products, seen_over(rules))
+    return lambda x, w, earlier_3, placement: linear_fp8(x, w, earlier_3, placement, fp8)
+
+
+def seen_over(rules: Rules) -> Axes:
+    """The mesh axes that split a layer's tensors; the stages of a pipeline hold other layers."""
+    return tuple(axis for axis in rules.axes if axis != "pipeline")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def linear(x: jax.Array, w: jax.Array, earlier_3: jax.Array, placement: Placement, fp8: Fp8) -> jax.Array:
+def linear_fp8(x: jax.Array, w: jax.Array, earlier_3: jax.Array | None, placement: Placement, fp8: Fp8) -> jax.Array:
     """`precision.linear` with fp8 operands.
 
     earlier_3: the largest values of x, w and the output's gradient in earlier steps; its own "gradient" is what they
-    are this time, on this device.
+    are this time on this device. None: scales follow from the tensors themselves.
     """
     return _forward(x, w, earlier_3, placement, fp8)[0]
 
 
 def _forward(
-    x: jax.Array, w: jax.Array, earlier_3: jax.Array, placement: Placement, fp8: Fp8
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    seen_2 = jnp.stack([largest(x), largest(w)])
-    scales_2 = jnp.stack([fp8.scale(seen_2[i], earlier_3[i], fp8.recipe.operands) for i in range(2)])
-    y_NO = fp8.products.forward(*_operands(x, w, scales_2, placement, fp8))
-    return y_NO.reshape(*x.shape[:-1], y_NO.shape[-1]), (x, w, earlier_3, seen_2, scales_2)
+    x: jax.Array, w: jax.Array, earlier_3: jax.Array | None, placement: Placement, fp8: Fp8
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    earlier = (None,) * 3 if earlier_3 is None else earlier_3
+    seen = (largest(x), largest(w))
+    scales = tuple(fp8.scale(*each, fp8.recipe.operands) for each in zip(seen, earlier, strict=False))
+    y_NO = fp8.products.forward(*_operands(x, w, scales, placement, fp8))
+    return y_NO.reshape(*x.shape[:-1], y_NO.shape[-1]), (x, w, earlier_3, seen, scales)
 
 
 def _operands(
-    x: jax.Array, w: jax.Array, scales_2: jax.Array, placement: Placement, fp8: Fp8
+    x: jax.Array, w: jax.Array, scales: tuple[jax.Array, ...], placement: Placement, fp8: Fp8
 ) -> tuple[jax.Array, jax.Array]:
     """x_NI and w_IO, rounded; the weight gathered."""
-    x_NI = quantize(x.reshape(-1, x.shape[-1]), scales_2[0], fp8.recipe.operands)
-    w_IO = gather(quantize(w, scales_2[1], fp8.recipe.operands), placement.rest, placement.compute)
-    return dequantize(x_NI, scales_2[0], x.dtype), dequantize(w_IO, scales_2[1], x.dtype)
+    x_NI = quantize(x.reshape(-1, x.shape[-1]), scales[0], fp8.recipe.operands)
+    w_IO = gather(quantize(w, scales[1], fp8.recipe.operands), placement.rest, placement.compute)
+    return dequantize(x_NI, scales[0], x.dtype), dequantize(w_IO, scales[1], x.dtype)
 
 
 def _backward(
-    placement: Placement, fp8: Fp8, residuals: tuple[jax.Array, ...], g: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    x, w, earlier_3, seen_2, scales_2 = residuals
-    seen_3 = jnp.append(seen_2, largest(g))
-    scale = fp8.scale(seen_3[2], earlier_3[2], fp8.recipe.gradients)
+    placement: Placement, fp8: Fp8, residuals: tuple[Any, ...], g: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    x, w, earlier_3, seen, scales = residuals
+    seen_3 = jnp.stack([*seen, largest(g)])
+    scale = fp8.scale(seen_3[2], None if earlier_3 is None else earlier_3[2], fp8.recipe.gradients)
     g_NO = dequantize(quantize(g.reshape(-1, g.shape[-1]), scale, fp8.recipe.gradients), scale, g.dtype)
-    x_NI, w_IO = _operands(x, w, scales_2, placement, fp8)
+    x_NI, w_IO = _operands(x, w, scales, placement, fp8)
     dx_NI = fp8.products.input_gradient(g_NO, w_IO)
     dw_IO = fp8.products.weight_gradient(x_NI, g_NO)
-    seen_3 = jnp.where(jnp.isfinite(seen_3), seen_3, 0.0)
-    return dx_NI.reshape(x.shape), to_rest(dw_IO, placement).astype(w.dtype), seen_3
+    sound_3 = None if earlier_3 is None else jnp.where(jnp.isfinite(seen_3), seen_3, 0.0)
+    return dx_NI.reshape(x.shape), to_rest(dw_IO, placement).astype(w.dtype), sound_3
 
 
-linear.defvjp(_forward, _backward)
+linear_fp8.defvjp(_forward, _backward)
 
 
 # --- what was seen in earlier steps -----------------------------------------------------------------------------------
