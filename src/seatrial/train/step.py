@@ -18,8 +18,8 @@ from seatrial.train.data import fields_of
 from seatrial.train.mesh import backend_of
 from seatrial.train.model import Decoder, hidden_states
 from seatrial.train.objectives import OBJECTIVES, Head
-from seatrial.train.optimizer import OPTIMIZERS, Now, clip_scale
-from seatrial.train.params import declare, initialize, placements
+from seatrial.train.optimizer import Now, Shape, Tensor, clip_scale, make_optimizer, unstacked
+from seatrial.train.params import Declaration, declare, initialize, placements
 from seatrial.train.precision import DTYPES, products_for
 from seatrial.train.random import Key, fold, make_key
 from seatrial.train.remat import REMAT
@@ -71,7 +71,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     declarations = declare(spec.model)
     places = placements(declarations, rules)
     products = products_for(backend)
-    optimizer, objective = OPTIMIZERS[spec.optimizer.algorithm], OBJECTIVES[spec.objective.kind]
+    optimizer, objective = make_optimizer(spec.optimizer), OBJECTIVES[spec.objective.kind]
     decoder = Decoder(
         model=spec.model,
         dropout=spec.dropout,
@@ -115,7 +115,13 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         return lax.scan(micro_step, zeros, (batch, numbers))[0]
 
     def update(
-        place: sharding.Placement, decay: bool, param: jax.Array, gradient: jax.Array, now: Now, *slots: jax.Array
+        leaf: Declaration,
+        place: sharding.Placement,
+        param: jax.Array,
+        gradient: jax.Array,
+        step: jax.Array,
+        rate: jax.Array,
+        *slots: jax.Array,
     ) -> tuple[jax.Array, ...]:
         """The optimizer's work on its shard of one parameter, which is then brought back to rest."""
         shard = sharding.take_shard(param, place.rest, place.optimizer)
@@ -123,8 +129,12 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
             shard.astype(jnp.float32),
             gradient.astype(jnp.float32),
             {name: slot.astype(jnp.float32) for name, slot in zip(optimizer.slots, slots, strict=True)},
-            now,
-            spec.optimizer.weight_decay if decay or spec.optimizer.decay_norms else 0.0,
+            Now(
+                step=step,
+                rate=rate,
+                decay=spec.optimizer.weight_decay if leaf.decay or spec.optimizer.decay_norms else 0.0,
+                tensor=Tensor(shape=leaf.shape, split=place.optimizer, dims=unstacked(leaf.names)),
+            ),
             spec.optimizer,
         )
         written = [new[name].astype(slot.dtype) for name, slot in zip(optimizer.slots, slots, strict=True)]
@@ -137,16 +147,16 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         gradients = jax.tree.map(lambda g, p: sharding.reduce_gradient(g, p, rules), gradients, places)
         norm = sharding.global_norm(gradients, places, rules)
         scale = clip_scale(norm, spec.optimizer.clip_norm)
-        now = Now(step=state["step"], rate=learning_rate(state["step"], spec.optimizer, spec.steps))
+        rate = learning_rate(state["step"], spec)
         updated = jax.tree.map(
-            lambda d, place, p, g, *slots: update(place, d.decay, p, g * scale, now, *slots),
+            lambda leaf, place, p, g, *slots: update(leaf, place, p, g * scale, state["step"], rate, *slots),
             declarations, places, state["params"], gradients, *(state["slots"][name] for name in optimizer.slots),
         )  # fmt: skip
         parts = jax.tree.structure((0,) * (1 + len(optimizer.slots)))
         params, *slots = jax.tree.transpose(jax.tree.structure(declarations), parts, updated)
         metrics = {name: over_data(x) for name, x in sums.items()} | {
             "grad_norm": norm,
-            "learning_rate": now.rate,
+            "learning_rate": rate,
             "weight": over_data(jnp.sum(batch["weights"])),
         }
         slot_trees = dict(zip(optimizer.slots, slots, strict=True))
@@ -162,9 +172,23 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         return over_data(total) / over_data(objective.amount(batch))
 
     at_rest = jax.tree.map(lambda p: sharding.partition_spec(p.rest), places)
-    for_optimizer = jax.tree.map(lambda p: sharding.partition_spec(p.optimizer), places)
+
+    def of_slots(make: Callable[[Declaration, sharding.Placement, Shape], Any]) -> dict[str, Any]:
+        """A tree for each slot, made of every parameter and of the dimensions that have size 1 in this slot."""
+        return {
+            name: jax.tree.map(lambda d, p, ones=ones: make(d, p, ones(unstacked(d.names))), declarations, places)
+            for name, ones in optimizer.slots.items()
+        }
+
+    def slot_spec(leaf: Declaration, place: sharding.Placement, ones: Shape) -> Any:
+        return sharding.partition_spec(tuple(() if d in ones else axes for d, axes in enumerate(place.optimizer)))
+
+    def empty_slot(leaf: Declaration, place: sharding.Placement, ones: Shape) -> jax.Array:
+        shape = tuple(1 if d in ones else size for d, size in enumerate(leaf.shape))
+        return jnp.zeros(shape, DTYPES[spec.precision.optimizer_dtype])
+
     everywhere = sharding.partition_spec(())
-    state_specs = {"step": everywhere, "params": at_rest, "slots": dict.fromkeys(optimizer.slots, for_optimizer)}
+    state_specs = {"step": everywhere, "params": at_rest, "slots": of_slots(slot_spec)}
     batch_specs = dict.fromkeys(fields_of(spec), sharding.partition_spec(sharding.batch_dims(rules)))
 
     def over_mesh(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
@@ -172,8 +196,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
 
     def init() -> State:
         params = initialize(declarations, spec.seed, DTYPES[spec.precision.params_dtype])
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, DTYPES[spec.precision.optimizer_dtype]), params)
-        return {"step": jnp.int32(0), "params": params, "slots": dict.fromkeys(optimizer.slots, zeros)}
+        return {"step": jnp.int32(0), "params": params, "slots": of_slots(empty_slot)}
 
     def on_mesh(specs: Any) -> Any:
         return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
