@@ -13,6 +13,7 @@ from seatrial.spec import Batch, MeshShape, ModelSpec, Optimizer, Parallelism, P
 from seatrial.train.data import make_batch
 from seatrial.train.data.examples import Example, shifted
 from seatrial.train.mesh import make_mesh
+from seatrial.train.params import canonical
 from seatrial.train.step import make_trainer
 
 jax.config.update("jax_platforms", "cpu")
@@ -27,7 +28,9 @@ TINY = ModelSpec(
 def make_spec(mesh: dict[str, int] | None = None, **changes: Any) -> RunSpec:
     """A float32 spec over `mesh`; `changes` replace fields, of the spec or of its parallelism."""
     shape = MeshShape(**(mesh or {}))
-    strategy = {name: changes.pop(name) for name in ("zero1", "sequence_parallel") if name in changes}
+    strategy = {
+        name: changes.pop(name) for name in ("zero1", "sequence_parallel", "virtual_pipeline") if name in changes
+    }
     spec = RunSpec(
         name="test",
         dialect="native",
@@ -67,7 +70,7 @@ def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], 
         state, numbers = trainer.step(state, batch)
         losses.append(float(numbers["loss"]))
         norms.append(float(numbers["grad_norm"]))
-    return losses, norms, jax.tree.map(np.asarray, state["params"])
+    return losses, norms, canonical(jax.tree.map(np.asarray, state["params"]), spec)
 
 
 @pytest.fixture

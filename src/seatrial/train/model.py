@@ -55,6 +55,7 @@ class Decoder:
     remat: Rematerialize
     scan_layers: bool
     chunks: int = 1  # pieces of a pipeline stage's layers, which do not follow one another in the model
+    chunks: int = 1  # pieces of a pipeline stage's layers, which do not follow one another in the model
 
 
 class Surroundings(NamedTuple):

@@ -16,10 +16,11 @@ from seatrial.train import sharding
 from seatrial.train.attention import make_attention
 from seatrial.train.data import fields_of
 from seatrial.train.mesh import backend_of
-from seatrial.train.model import Decoder, hidden_states
+from seatrial.train.model import Decoder
 from seatrial.train.objectives import OBJECTIVES, Head
 from seatrial.train.optimizer import Now, Shape, Tensor, clip_scale, make_optimizer, unstacked
-from seatrial.train.params import Declaration, declare, initialize, placements
+from seatrial.train.params import Declaration, chunks_per_stage, declare, initialize, placed, placements
+from seatrial.train.pipeline import forward
 from seatrial.train.precision import DTYPES, products_for
 from seatrial.train.random import Key, fold, make_key
 from seatrial.train.remat import REMAT
@@ -27,6 +28,7 @@ from seatrial.train.schedules import learning_rate
 
 State = dict[str, Any]  # {"step": int32, "params": tree, "slots": {name: tree}}
 Batch = dict[str, jax.Array]  # the fields of `data.fields_of`, each [A, B, T]
+Pass = tuple[Batch, jax.Array]  # micro-batches that go through the layers together, [M, B, T], and their numbers
 Metrics = dict[str, jax.Array]
 
 
@@ -46,18 +48,21 @@ class Trainer:
 
 def require_divisible(spec: RunSpec) -> None:
     """Raises ValueError, with both numbers, for a mesh axis that cannot split what it must."""
-    mesh, model = spec.mesh, spec.model
-    for axis in ("pipeline", "context"):
-        if mesh[axis] > 1:
-            raise ValueError(f"the trainer has no {axis} parallelism, but the mesh asks for {mesh[axis]}")
+    mesh, model, batch = spec.mesh, spec.model, spec.batch
     passes = spec.accumulation_steps * spec.data_parallel_size
-    tokens_over = mesh["tensor"] if spec.parallelism.sequence_parallel else 1
+    tensor, chunks = mesh["tensor"], chunks_per_stage(spec)
+    tokens_over = mesh["context"] * (tensor if spec.parallelism.sequence_parallel else 1)
+    tokens = spec.accumulation_steps * batch.micro_batch_size * batch.sequence_length // tokens_over
+    copied = tensor % model.num_kv_heads == 0  # several devices share a head
     for what, size, over, parts in (
-        ("num_heads", model.num_heads, "tensor", mesh["tensor"]),
-        ("num_kv_heads", model.num_kv_heads, "tensor", mesh["tensor"]),
-        ("sequence_length", spec.batch.sequence_length, "tensor", tokens_over),
-        ("global_batch_size", spec.batch.global_batch_size, "micro_batch_size × data × fsdp × accumulation",
-         spec.batch.micro_batch_size * passes),
+        ("num_layers", model.num_layers, "pipeline × virtual_pipeline", mesh["pipeline"] * chunks),
+        ("num_heads", model.num_heads, "tensor", tensor),
+        ("num_kv_heads", model.num_kv_heads, "tensor", 1 if copied else tensor),
+        ("sequence_length", batch.sequence_length, "context × tensor" if tokens_over > tensor else "tensor",
+         tokens_over),
+        ("global_batch_size", batch.global_batch_size, "micro_batch_size × data × fsdp × accumulation",
+         batch.micro_batch_size * passes),
+        ("tokens of a step on a device", tokens, "pipeline", mesh["pipeline"]),
     ):  # fmt: skip
         if size % parts:
             raise ValueError(f"{what} = {size} cannot be split over {over} = {parts}")
@@ -68,7 +73,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     require_divisible(spec)
     backend = backend_of(mesh.devices.flat[0])
     rules = sharding.make_rules(spec)
-    declarations = declare(spec.model)
+    declarations = declare(spec)
     places = placements(declarations, rules)
     products = products_for(backend)
     optimizer, objective = make_optimizer(spec.optimizer), OBJECTIVES[spec.objective.kind]
@@ -83,36 +88,40 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         boundary=sharding.BOUNDARIES[rules.boundary],
         remat=REMAT[spec.execution.remat],
         scan_layers=spec.execution.scan_layers,
+        chunks=chunks_per_stage(spec),
     )
     tied = spec.model.tied_embeddings
     head_name = "embedding" if tied else "head"
     head = Head(placement=places[head_name], rules=rules, products=products, tied=tied)
     over_data = sharding.over((*sharding.BATCH, *sharding.SEQUENCE), rules)
+    over_tokens = sharding.over(("pipeline", *sharding.BATCH, *sharding.SEQUENCE), rules)
 
-    def loss_sum(
-        params: Any, micro: Batch, number: jax.Array | int, key: Key, decoder: Decoder
-    ) -> tuple[jax.Array, Metrics]:
-        """This device's part of the objective's sums over micro-batch `number`."""
-        h_BTD = hidden_states(params, micro, decoder, key, number)
-        flat = {name: x.reshape(-1) for name, x in micro.items()}
-        return objective.loss(h_BTD.reshape(-1, h_BTD.shape[-1]), params[head_name], flat, head)
+    def loss_sum(params: Any, passed: Pass, key: Key, decoder: Decoder) -> tuple[jax.Array, Metrics]:
+        """This device's part of the objective's sums over the micro-batches of one pass."""
+        h_ND, flat = forward(params, *passed, decoder, key)
+        return objective.loss(h_ND, params[head_name], flat, head)
+
+    def passes(batch: Batch) -> Pass:
+        """The micro-batches and their numbers, by passes: through a pipeline they go together, else one by one."""
+        A = batch["tokens"].shape[0]
+        together = A if "pipeline" in rules.axes else 1
+        return jax.tree.map(lambda x: x.reshape(A // together, together, *x.shape[1:]), (batch, jnp.arange(A)))
 
     def accumulate(params: Any, batch: Batch, amount: jax.Array, key: Key) -> tuple[Metrics, Any]:
-        """This device's part of loss and gradients, summed in float32 over the micro-batches."""
+        """This device's part of loss and gradients, summed in float32 over the passes."""
 
-        def of_micro(params: Any, micro: Batch, number: jax.Array) -> tuple[jax.Array, Metrics]:
-            total, others = loss_sum(params, micro, number, key, decoder)
+        def of_pass(params: Any, passed: Pass) -> tuple[jax.Array, Metrics]:
+            total, others = loss_sum(params, passed, key, decoder)
             return total / amount, {"loss": total / amount} | {name: x / amount for name, x in others.items()}
 
-        def micro_step(carry: Any, one: tuple[Batch, jax.Array]) -> tuple[Any, None]:
-            gradients, metrics = jax.grad(of_micro, has_aux=True)(params, *one)
+        def one_pass(carry: Any, passed: Pass) -> tuple[Any, None]:
+            gradients, metrics = jax.grad(of_pass, has_aux=True)(params, passed)
             return jax.tree.map(lambda total, x: total + x.astype(jnp.float32), carry, (metrics, gradients)), None
 
-        numbers = jnp.arange(batch["tokens"].shape[0])
-        first = jax.tree.map(lambda x: x[0], (batch, numbers))
-        shapes = jax.eval_shape(lambda one: jax.grad(of_micro, has_aux=True)(params, *one)[::-1], first)
+        first = jax.tree.map(lambda x: x[0], passes(batch))
+        shapes = jax.eval_shape(lambda one: jax.grad(of_pass, has_aux=True)(params, one)[::-1], first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
-        return lax.scan(micro_step, zeros, (batch, numbers))[0]
+        return lax.scan(one_pass, zeros, passes(batch))[0]
 
     def update(
         leaf: Declaration,
@@ -154,7 +163,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         )  # fmt: skip
         parts = jax.tree.structure((0,) * (1 + len(optimizer.slots)))
         params, *slots = jax.tree.transpose(jax.tree.structure(declarations), parts, updated)
-        metrics = {name: over_data(x) for name, x in sums.items()} | {
+        metrics = {name: over_tokens(x) for name, x in sums.items()} | {
             "grad_norm": norm,
             "learning_rate": rate,
             "weight": over_data(jnp.sum(batch["weights"])),
@@ -165,11 +174,11 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     def local_loss(params: Any, batch: Batch) -> jax.Array:
         without_dropout = replace(decoder, dropout=Dropout())
 
-        def micro_loss(total: jax.Array, micro: Batch) -> tuple[jax.Array, None]:
-            return total + loss_sum(params, micro, 0, make_key(0), without_dropout)[0], None
+        def one_pass(total: jax.Array, passed: Pass) -> tuple[jax.Array, None]:
+            return total + loss_sum(params, passed, make_key(0), without_dropout)[0], None
 
-        total = lax.scan(micro_loss, jnp.float32(0), batch)[0]
-        return over_data(total) / over_data(objective.amount(batch))
+        total = lax.scan(one_pass, jnp.float32(0), passes(batch))[0]
+        return over_tokens(total) / over_data(objective.amount(batch))
 
     at_rest = jax.tree.map(lambda p: sharding.partition_spec(p.rest), places)
 
@@ -195,7 +204,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
     def init() -> State:
-        params = initialize(declarations, spec.seed, DTYPES[spec.precision.params_dtype])
+        params = placed(initialize(declarations, spec.seed, DTYPES[spec.precision.params_dtype]), spec)
         return {"step": jnp.int32(0), "params": params, "slots": of_slots(empty_slot)}
 
     def on_mesh(specs: Any) -> Any:
