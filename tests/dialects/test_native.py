@@ -18,7 +18,7 @@ from seatrial.errors import InputError
 from seatrial.presets import MODELS
 from seatrial.report.problems import render_text
 from seatrial.spec import Batch, ModelSpec, Resolved, RunSpec, to_dict
-from seatrial.train.data.text import find_files
+from seatrial.train.data.files import find_files
 from tests.dialects.seeds import COMPLETE, ROOT, SEEDS
 from tests.dialects.specs import assert_round_trip, specs
 

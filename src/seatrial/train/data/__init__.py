@@ -2,6 +2,10 @@
 
 A source is a pure function of an example's number. So every process makes just its own part, on any mesh, and the
 number of consumed examples is all that a resumed run must know to read on exactly where it stopped.
+
+    files      files → rows → tokens, kept     indexed    Megatron's .bin and .idx     rows      rows → sources
+    tokenizer  text → tokens                   megatron   Megatron's samples           arrow     rows of tokens
+    examples   the fields of a batch           records    prompts and answers          prefetch  batches made early
 """
 
 from __future__ import annotations
@@ -13,27 +17,14 @@ import numpy as np
 
 from seatrial.spec import RunSpec
 from seatrial.train.data.examples import FIELDS, Example, Source
-from seatrial.train.data.synthetic import Synthetic
-from seatrial.train.data.text import Text
-
-
-def fields_of(spec: RunSpec) -> tuple[str, ...]:
-    """The fields that the batches of a run have."""
-    return (
-        "tokens",
-        "targets",
-        "weights",
-        *(("positions",) if spec.data.reset_positions else ()),
-        *(("segments",) if spec.data.reset_attention else ()),
-    )
+from seatrial.train.data.sources import Sources as Sources
+from seatrial.train.data.sources import fields_of as fields_of
+from seatrial.train.data.sources import make_sources as make_sources
 
 
 def make_source(spec: RunSpec) -> Source:
-    """The source of training examples that a spec asks for. Raises ValueError where its files cannot serve."""
-    length = spec.batch.sequence_length
-    if spec.data.kind == "synthetic":
-        return Synthetic(spec.model.vocab_size, length, spec.batch.global_batch_size, spec.seed)
-    return Text(spec.data.paths, length, spec.model.vocab_size, spec.seed)
+    """The source of training examples alone."""
+    return make_sources(spec).train
 
 
 def make_batch(

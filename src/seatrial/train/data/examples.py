@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +16,7 @@ FIELDS: dict[str, type[np.generic]] = {
     "targets": np.int32,
     "weights": np.float32,
     "positions": np.int32,  # within the document; only where documents are packed and positions begin anew
-    "segments": np.int32,  # the document's number within its sequence; only where attention stays inside documents
+    "segments": np.int32,  # the document's number within its sequence, from 1; 0 is padding
 }
 
 
@@ -36,3 +38,50 @@ def shifted(sequences: np.ndarray) -> Example:
         "targets": sequences[:, 1:],
         "weights": np.ones((len(sequences), sequences.shape[1] - 1), np.float32),
     }
+
+
+Piece = tuple[np.ndarray, int]  # a document's tokens, and how many at its beginning are given, not to be learnt
+
+
+def packed(rows: Sequence[Sequence[Piece]], length: int) -> Example:
+    """Pieces side by side, padded to `length`: inputs and targets are shifted within each, so none predicts the next.
+
+    A piece of n tokens takes n - 1 places; what does not fit is cut off. Has every field of FIELDS.
+    """
+    example: Example = {name: np.zeros((len(rows), length), kind) for name, kind in FIELDS.items()}
+    for i, pieces in enumerate(rows):
+        start = 0
+        for segment, (tokens, given) in enumerate(pieces, 1):
+            n = min(len(tokens) - 1, length - start)
+            here = (i, slice(start, start + n))
+            example["tokens"][here] = tokens[:n]
+            example["targets"][here] = tokens[1 : n + 1]
+            example["weights"][here] = np.arange(1, n + 1) >= given
+            example["positions"][here] = np.arange(n)
+            example["segments"][here] = segment
+            start += n
+    return example
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What the end-of-document token means to the sequences it stands in. It belongs to the document that it ends."""
+
+    token: int | None  # None: it means nothing
+    fields: tuple[str, ...] = ()  # which of positions and segments begin anew behind it
+    masked: bool = False  # the loss of predicting what follows it does not count
+
+    def mark(self, example: Example) -> Example:
+        """The example with the fields that follow from its tokens."""
+        if self.token is None:
+            return example
+        is_end = example["tokens"] == self.token
+        begins = np.zeros_like(is_end)
+        begins[:, 1:] = is_end[:, :-1]
+        places = np.arange(is_end.shape[1])
+        made = {
+            "positions": places - np.maximum.accumulate(np.where(begins, places, 0), axis=1),
+            "segments": 1 + np.cumsum(begins, axis=1),
+        }
+        weights = np.where(is_end, np.float32(0), example["weights"]) if self.masked else example["weights"]
+        return example | {name: made[name] for name in self.fields} | {"weights": weights}

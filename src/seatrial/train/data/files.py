@@ -1,0 +1,191 @@
+"""Files → rows → tokens, once: text of any kind, JSON lines, Parquet, Arrow, folders of `datasets.save_to_disk`."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import gzip
+import hashlib
+import json
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from seatrial.train.data.indexed import Indexed, files_of, in_memory, read_indexed, write_indexed
+from seatrial.train.data.tokenizer import Text, Tokenizer
+
+STANDARD_LIBRARY = "stdlib:"
+TABLES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
+ROWS_AT_ONCE = 1024
+
+
+def find_files(patterns: Iterable[str], key: str = "data.paths", *, folders: bool = False) -> list[Path]:
+    """The files that paths and globs name, sorted; with `folders`, the tables in these too.
+
+    Raises ValueError for a name of none.
+    """
+    files: set[Path] = set()
+    for pattern in patterns:
+        name = pattern
+        if pattern.startswith(STANDARD_LIBRARY):
+            name = str(Path(sysconfig.get_paths()["stdlib"]) / pattern.removeprefix(STANDARD_LIBRARY))
+        names = glob.glob(str(Path(name).expanduser()), recursive=True)  # noqa: PTH207 - absolute patterns too
+        found = [Path(name) for name in names if Path(name).is_file()]
+        found += [file for name in names if folders and Path(name).is_dir() for file in _in_folder(Path(name))]
+        if not found:
+            raise ValueError(f"{key}: no file matches {pattern!r}; give a path, folder or glob on this machine")
+        files.update(found)
+    return sorted(files)
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """What a folder of `save_to_disk` lists, else the tables that lie in it."""
+    state = folder / "state.json"
+    if not state.is_file():
+        if (folder / "dataset_dict.json").is_file():
+            raise ValueError(f"{folder}: holds several splits; name the folder of one, as {folder / 'train'}")
+        return [path for path in folder.iterdir() if path.name.endswith(TABLES)]
+    try:
+        names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{state}: does not list data files as save_to_disk does; save the data again") from error
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder}: {missing[0]} is missing, which state.json lists; copy or save the data again")
+    return [folder / name for name in names]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def read_arrow(path: Path) -> pa.Table:
+    """An Arrow file or stream, memory-mapped."""
+    with pa.memory_map(str(path)) as file:
+        try:
+            return pa.ipc.open_stream(file).read_all()
+        except pa.ArrowInvalid:
+            file.seek(0)
+            try:
+                return pa.ipc.open_file(file).read_all()
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"{path}: not an Arrow file, or cut off ({error}); copy it again") from error
+
+
+def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The rows of a table's text columns. Raises ValueError, with file and row, for what is not there or no text."""
+    rows = _json_rows(path) if ".json" in path.name else _columnar_rows(path, columns)
+    for where, row in rows:
+        if not isinstance(row, dict):
+            raise ValueError(f"{where}: {str(row)[:40]!r} is no object; write {{{', '.join(columns)}}} as JSON")
+        for column in columns:
+            if not isinstance(row.get(column), str):
+                has = "has no" if column not in row else f"has {str(row[column])[:40]!r} instead of"
+                raise ValueError(f"{where}: {has} text in {column!r}; there are {', '.join(map(str, row))[:200]}")
+        yield tuple(row[column] for column in columns)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if number == 1 and line.lstrip().startswith(b"["):  # one array instead of lines
+                    yield from ((f"{path}, row {i}", row) for i, row in enumerate(json.loads(line + file.read())))
+                elif line.strip():
+                    where = f"{path}, line {number}"
+                    try:
+                        yield where, json.loads(line)
+                    except ValueError as error:
+                        raise ValueError(f"{where}: not JSON ({error}); write one object a line") from error
+    except (OSError, EOFError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from error
+
+
+def _columnar_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    try:
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.ParquetFile(path, memory_map=True)
+            names, batches = (
+                table.schema_arrow.names,
+                table.iter_batches(
+                    ROWS_AT_ONCE, columns=[name for name in columns if name in table.schema_arrow.names]
+                ),
+            )
+        else:
+            whole = read_arrow(path)
+            names, batches = whole.column_names, iter(whole.to_batches(max_chunksize=ROWS_AT_ONCE))
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise ValueError(f"{path}: has no column {missing[0]!r}; there are {', '.join(names)[:200]}")
+        number = 0
+        for batch in batches:
+            for row in batch.select(columns).to_pylist():
+                yield f"{path}, row {number}", row
+                number += 1
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: cannot be read ({error}); copy it again") from error
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def texts(path: Path, columns: tuple[str, ...] = ("text",)) -> Iterator[tuple[Text, ...]]:
+    """The rows of a table; any other file is one row of one text."""
+    if path.name.endswith(TABLES):
+        yield from read_rows(path, columns)
+    else:
+        yield (path.read_bytes(),)
+
+
+def documents(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    """The tokens of each text of a file, with the token that ends it."""
+    for rows in batched(texts(path)):
+        try:
+            encoded = tokenizer.encode([text for (text,) in rows])
+        except UnicodeDecodeError as error:
+            why = f"byte {error.start} is not UTF-8 ({error.reason})"
+            raise ValueError(f"{path}: {why}; convert it, or take the byte tokenizer") from error
+        yield from (np.append(tokens, tokens.dtype.type(tokenizer.end)) for tokens in encoded)
+
+
+def batched(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Lists of some rows each."""
+    rows = iter(rows)
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        yield some
+
+
+def tokenised(
+    files: list[Path],
+    tokenizer: Tokenizer,
+    index_dir: str | None,
+    sequences: Callable[[Path, Tokenizer], Iterator[np.ndarray]] = documents,
+) -> Indexed:
+    """The sequences of all files, one after the other; made once, and kept where other processes find them.
+
+    Kept under a name that follows from the files (path, size, time), the tokenizer and what is made of them; bytes are
+    not kept, because they are the files themselves. Raises ValueError where nothing can be written.
+    """
+    made = (tokens for path in files for tokens in sequences(path, tokenizer))
+    if tokenizer.fingerprint == "byte":
+        return in_memory(made)
+    from platformdirs import user_cache_path
+
+    folder = Path(index_dir).expanduser() if index_dir else user_cache_path("seatrial") / "tokens"
+    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    key = json.dumps([1, sequences.__name__, tokenizer.fingerprint, tokenizer.begin, tokenizer.end, stats])
+    prefix = folder / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with prefix.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, the others wait; a dead one waits for nobody
+            if not files_of(prefix)[0].is_file():
+                write_indexed(prefix, tokenizer.dtype, made)
+    except OSError as error:
+        raise ValueError(f"{folder}: tokens cannot be kept there ({error.strerror}); give data.index_dir") from error
+    return read_indexed(prefix)

@@ -1,0 +1,111 @@
+"""Rows of examples, and the order in which a run reads them: a new one in every epoch, by the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from seatrial.train.data.examples import Ends, Example, Piece, Source, packed, shifted
+from seatrial.train.data.indexed import Indexed
+
+
+class Rows(Protocol):
+    """`take(rows)` → the fields of these of `count` examples; `group` neighbours stay together."""
+
+    count: int
+    group: int
+
+    def take(self, rows: np.ndarray) -> Example: ...
+
+
+class Windows:
+    """Documents end to end, cut into windows of T + 1 tokens, each beginning with the last token of the one before."""
+
+    group = 1
+
+    def __init__(self, indexed: Indexed, max_documents: int | None, length: int, ends: Ends) -> None:
+        self._tokens = indexed.tokens[: int(indexed.sizes[:max_documents].sum(dtype=np.int64))]
+        self._length, self._ends = length, ends
+        self.count = max(0, (len(self._tokens) - 1) // length)
+
+    def take(self, rows: np.ndarray) -> Example:
+        windows = self._tokens[rows[:, None] * self._length + np.arange(self._length + 1)]
+        return self._ends.mark(shifted(windows.astype(np.int32)))
+
+
+class Pieces:
+    """Rows of one or several pieces each, padded to T."""
+
+    def __init__(self, pieces: Callable[[int], Sequence[Piece]], count: int, length: int, group: int = 1) -> None:
+        self._pieces, self._length = pieces, length
+        self.count, self.group = count, group
+
+    def take(self, rows: np.ndarray) -> Example:
+        return packed([self._pieces(row) for row in rows.tolist()], self._length)
+
+
+def split_at(split: str | None, count: int) -> list[int]:
+    """Where training, validation and test begin in `count` things, and where the last ends; Megatron's rounding."""
+    shares = [float(share) for share in (split or "1").replace("/", ",").split(",")]
+    shares = [*shares, 0.0, 0.0][:3]
+    ends = [0]
+    for share in shares:
+        ends.append(ends[-1] + round(share / sum(shares) * count))
+    return [0, *(end - (ends[-1] - count) for end in ends[1:])]
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+class Epochs:
+    """Some of the rows, in another order in every epoch; without a seed, always in their own."""
+
+    def __init__(self, rows: Rows, part: range, seed: int | None) -> None:
+        self._rows, self._seed = rows, seed
+        self._first, self._units = part.start // rows.group, len(part) // rows.group
+        self.num_examples = self._units * rows.group
+
+    def examples(self, numbers: np.ndarray) -> Example:
+        units, members = np.divmod(numbers, self._rows.group)
+        epochs, places = np.divmod(units, self._units)
+        for epoch in np.unique(epochs).tolist() if self._seed is not None else ():
+            here = epochs == epoch
+            places[here] = _order(self._seed, epoch, self._units)[places[here]]
+        return self._rows.take((self._first + places) * self._rows.group + members)
+
+
+def blending_order(weights: Sequence[float], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `count` samples: which data set it is from, and which sample of that.
+
+    Megatron's rule: next comes the data set that is furthest behind its share, the first of equals.
+    """
+    shares = [weight / np.cumsum(weights)[-1] for weight in weights]
+    chosen, numbers = np.empty(count, np.int16), np.empty(count, np.int64)
+    taken = [0] * len(weights)
+    for n in range(count):
+        behind = [share * max(n, 1) - had for share, had in zip(shares, taken, strict=True)]
+        best = behind.index(max(behind))
+        chosen[n], numbers[n] = best, taken[best]
+        taken[best] += 1
+    return chosen, numbers
+
+
+class Blend:
+    """Several sources in the proportion of their weights, for a run that reads `count` examples."""
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float], count: int) -> None:
+        self._sources = sources
+        self._chosen, self._numbers = blending_order(weights, count)
+        self.num_examples = sum(source.num_examples or 0 for source in sources)
+
+    def examples(self, numbers: np.ndarray) -> Example:
+        chosen, inner = (array[numbers % len(self._chosen)] for array in (self._chosen, self._numbers))
+        order = np.argsort(chosen, kind="stable")
+        parts = [self._sources[d].examples(inner[order][chosen[order] == d]) for d in np.unique(chosen).tolist()]
+        back = np.argsort(order)
+        return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}

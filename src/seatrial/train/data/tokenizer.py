@@ -1,0 +1,88 @@
+"""Text → tokens: bytes as they are, or a Hugging Face `tokenizer.json`. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Text = str | bytes
+
+# What tokenizers call these tokens where no tokenizer_config.json says so.
+_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
+_END = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "[EOS]", "<|eot_id|>", "<|im_end|>")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """`encode` adds no special tokens. `begin` stands before a prompt (None: nothing does), `end` after a document."""
+
+    fingerprint: str
+    vocab_size: int
+    begin: int | None
+    end: int
+    encode: Callable[[Sequence[Text]], list[np.ndarray]]
+
+    @property
+    def dtype(self) -> type[np.integer[Any]]:
+        """The smallest type for its tokens."""
+        return np.uint8 if self.vocab_size <= 1 << 8 else np.uint16 if self.vocab_size <= 1 << 16 else np.int32
+
+
+def _bytes(texts: Sequence[Text]) -> list[np.ndarray]:
+    return [np.frombuffer(t if isinstance(t, bytes) else t.encode("utf-8", "replace"), np.uint8) for t in texts]
+
+
+# Token = byte, so any file will do; the two that UTF-8 never uses are begin and end.
+BYTES = Tokenizer("byte", 256, 0xFE, 0xFF, _bytes)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """`byte`, or the path of a tokenizer.json or of its folder. Raises ValueError where there is none, or no end."""
+    if name == "byte":
+        return BYTES
+    path = Path(name).expanduser()
+    if path.is_dir():
+        path /= "tokenizer.json"
+    if not path.is_file() or path.suffix != ".json":
+        why = "no tokenizer.json on this machine" if path.suffix != ".model" else "a SentencePiece model"
+        raise ValueError(f"data.tokenizer: {name!r} is {why}; give the path of a tokenizer.json, or byte")
+    from tokenizers import Tokenizer as Encoder
+
+    content = path.read_bytes()
+    try:
+        encoder = Encoder.from_str(content.decode())
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{path}: not a tokenizer that can be read ({error}); give another tokenizer.json") from error
+    encoder.no_truncation()  # some files ask for it, and would lose text in silence
+    encoder.no_padding()
+
+    def encode(texts: Sequence[Text]) -> list[np.ndarray]:
+        decoded = [t.decode() if isinstance(t, bytes) else t.encode("utf-8", "replace").decode() for t in texts]
+        return [np.array(e.ids, np.int32) for e in encoder.encode_batch_fast(decoded, add_special_tokens=False)]
+
+    end = _special(encoder, path, "eos_token", _END)
+    if end is None:
+        raise ValueError(f"{path}: no token ends a text; put a tokenizer_config.json with eos_token beside it")
+    size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
+    digest = hashlib.sha256(content).hexdigest()
+    return Tokenizer(digest, size, _special(encoder, path, "bos_token", _BEGIN), end, encode)
+
+
+def _special(encoder: Any, path: Path, key: str, usual: tuple[str, ...]) -> int | None:
+    """The token that the configuration beside a tokenizer names, else the first usual one that it has."""
+    file = path.with_name("tokenizer_config.json")
+    names: Sequence[Any] = usual
+    if file.is_file():
+        try:
+            named = json.loads(file.read_bytes()).get(key)
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{file}: not a JSON object ({error})") from error
+        names = [named["content"] if isinstance(named, dict) and "content" in named else named]
+    found = (encoder.token_to_id(name) for name in names if isinstance(name, str))
+    return next((number for number in found if number is not None), None)

@@ -1,0 +1,51 @@
+"""Batches: the same global batch on every mesh, with the fields that the data ask for."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from seatrial.spec import Batch
+from seatrial.train.data import make_batch, make_source
+from seatrial.train.data.examples import Source
+from seatrial.train.data.synthetic import Synthetic
+from seatrial.train.mesh import make_mesh
+from seatrial.train.step import make_trainer
+
+from ..conftest import make_spec
+
+
+def rows_of(source: Source, numbers: np.ndarray) -> np.ndarray:
+    """[n, T + 1]: inputs, and the last target."""
+    examples = source.examples(numbers)
+    np.testing.assert_array_equal(examples["tokens"][:, 1:], examples["targets"][:, :-1])
+    return np.concatenate([examples["tokens"], examples["targets"][:, -1:]], axis=1)
+
+
+SPECS = [
+    make_spec({"fsdp": 2}, batch=Batch(sequence_length=32, global_batch_size=16, micro_batch_size=4)),
+    make_spec({"data": 2, "fsdp": 2}, batch=Batch(sequence_length=32, global_batch_size=16, micro_batch_size=2)),
+    make_spec({"tensor": 4}, batch=Batch(sequence_length=32, global_batch_size=16, micro_batch_size=8)),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str({a: n for a, n in spec.mesh.items() if n > 1}))
+def test_the_global_batch_does_not_depend_on_the_mesh(spec):
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
+    source = make_source(spec)
+    batch = make_batch(source, 3 * 16, trainer.batch_shape, trainer.batch_shardings)
+    expected = rows_of(source, 3 * 16 + np.arange(16)).reshape(2, 8, 33)
+    np.testing.assert_array_equal(np.asarray(batch["tokens"]), expected[..., :-1])
+    np.testing.assert_array_equal(np.asarray(batch["targets"]), expected[..., 1:])
+    assert np.all(np.asarray(batch["weights"]) == 1)
+
+
+def test_synthetic_repeats_one_batch_and_depends_on_the_seed():
+    source = Synthetic(vocab_size=1000, sequence_length=8, global_batch_size=4, seed=1)
+    first = rows_of(source, np.arange(4))
+    assert first.shape == (4, 9)
+    assert first.dtype == np.int32
+    np.testing.assert_array_equal(first, rows_of(source, np.arange(4) + 40))
+    assert len(np.unique(first, axis=0)) == 4
+    assert not np.array_equal(first, rows_of(Synthetic(1000, 8, 4, seed=2), np.arange(4)))
