@@ -1,0 +1,353 @@
+"""When the state of training is saved, which checkpoints are kept, and what a run begins with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from seatrial import __version__, events
+from seatrial.spec import RunSpec, to_dict
+from seatrial.train import hf
+from seatrial.train.step import State, Trainer
+from seatrial.train.stored import (
+    FACTS,
+    FOLDER,
+    STATE,
+    Mismatch,
+    Stored,
+    checksum,
+    find,
+    layer_order,
+    named_leaves,
+    step_folders,
+    wanted_arrays,
+)
+
+CHUNK_BYTES = 64 << 20  # a mesh that reads other parts than were written reads at most so much in vain
+METRICS = ("loss", "validation_loss")  # that checkpoints can be kept by; of both, less is better
+DELETED, DAMAGED, UNFINISHED = ".deleted", ".damaged", "*.orbax-checkpoint-tmp*"
+# Parts of a spec that may differ from those of the run that wrote a checkpoint without changing what is learnt.
+_IMMATERIAL = {
+    "name", "dialect", "topology", "parallelism", "distributed", "container", "execution", "logging", "checkpoint",
+    "expectations", "evaluation", "log_dir", "nic_type", "hf_token_file",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a run goes on with: the state after `step` steps, in which `examples` were consumed."""
+
+    state: State
+    step: int
+    examples: int
+
+
+def kept(scores: Mapping[int, float], keep: int | None, *, best: bool) -> set[int]:
+    """Which of the saved steps stay: the newest, and beside it the newest or the best `keep` (lowest score; nan last).
+
+    The newest counts among `keep` where it is one of them.
+    """
+    if keep is None or not scores:
+        return set(scores)
+
+    def rank(step: int) -> tuple[float, int]:
+        return (math.inf if math.isnan(scores[step]) else scores[step]) if best else 0.0, -step
+
+    return {max(scores), *sorted(scores, key=rank)[:keep]}
+
+
+class Checkpoints:
+    """The checkpoints of one run. Every process calls the same methods at the same steps."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        run_dir: Path,
+        trainer: Trainer,
+        *,
+        emit: Callable[[events.Event], None] = lambda _: None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """`emit` takes events, `say` what is to be printed. Raises ValueError for a metric that there is not."""
+        self._asked, self._spec, self._trainer, self._emit, self._say = spec.checkpoint, spec, trainer, emit, say
+        if self._asked.keep_best not in (None, *METRICS):
+            raise ValueError(f"checkpoint.keep_best is {self._asked.keep_best!r}, and can be {' or '.join(METRICS)}")
+        where = self._asked.directory
+        self.directory = Path(where).expanduser().absolute() if where else run_dir.absolute() / FOLDER
+        self._first = (0, 0)  # (step, examples) that this process began with
+        self._scores: dict[int, float] = {}
+        self._last_save = time.monotonic()
+        self._writer: Any = None
+        self._writing: dict[str, Any] | None = None  # the event of the save under way
+
+    # --- what to begin with -------------------------------------------------------------------------------------------
+
+    def restore(self) -> Restored | None:
+        """The state to go on with, and says why that one; None: the run begins anew.
+
+        Of this run's own checkpoints the newest that can be read, where `resume` asks for it; else `resume_from`.
+        Raises ValueError where none can be read, or where they are of another model.
+        """
+        own = step_folders(self.directory)
+        restored = None
+        if self._asked.enabled:
+            if own and not self._asked.resume:
+                steps = ", ".join(folder.name for folder in own)
+                raise ValueError(
+                    f"{self.directory} holds checkpoints already (of step {steps}): "
+                    "set checkpoint.resume to go on from them, or name another checkpoint.directory"
+                )
+            self._clean()
+        if self._asked.resume and own:
+            restored = self._newest(own, "it is the newest checkpoint of this run")
+        elif self._asked.resume_from:
+            path = Path(self._asked.resume_from).expanduser()
+            none = f", and {self.directory} holds no checkpoint of this run" if self._asked.resume else ""
+            why = f"checkpoint.resume_from names it{none}"
+            restored = self._from_hugging_face(path, why) if hf.is_model(path) else self._newest(find(path), why)
+        elif self._asked.resume:
+            self._say(f"begins anew, because {self.directory} holds no checkpoint")
+        if restored is not None:
+            self._first = restored.step, restored.examples
+        _anywhere(False)  # nobody saves before all have read
+        return restored
+
+    def _clean(self) -> None:
+        """Makes the folder, and removes what processes that were killed have left in it."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for left in (*self.directory.glob(UNFINISHED), *self.directory.glob(f"*{DELETED}")):
+                if jax.process_index() == 0:
+                    shutil.rmtree(left)
+        except OSError as error:
+            raise ValueError(f"checkpoints cannot be written to {self.directory}: {error.strerror}") from error
+
+    def _newest(self, folders: list[Path], why: str) -> Restored:
+        own = folders[0].parent == self.directory
+        damaged: list[Path] = []
+        for folder in reversed(folders):
+            begun = time.monotonic()
+            found = self._load(folder, fresh=self._asked.weights_only and not own)
+            if isinstance(found, Restored):
+                break
+            self._say(f"warning: the checkpoint {folder} is damaged and left out: {found}")
+            why = "it is the newest that can be read"
+            damaged.append(folder)
+        else:
+            raise ValueError(f"of the {len(folders)} checkpoint(s) in {folders[0].parent} none can be read: {found}")
+        if own and self._asked.enabled and jax.process_index() == 0:
+            for left in damaged:
+                left.rename(left.with_name(left.name + DAMAGED))  # its step will be saved again
+        if own:
+            self._scores = {int(f.name): self._score(f) for f in folders if f not in damaged}
+        self._restored(folder, found, begun, why)
+        return found
+
+    def _load(self, folder: Path, *, fresh: bool) -> Restored | str:
+        """The state from one checkpoint, with `fresh` only its parameters; or what is wrong with it."""
+        wrong = ""
+        wanted = self._wanted()
+        groups = {"params"} if fresh else {name.split(".")[0] for name in wanted}
+        try:
+            stored = Stored(folder)
+            stored.require(wanted, groups)
+            chosen = {name: want for name, want in wanted.items() if name.split(".")[0] in groups}
+            arrays = {name: stored.load(name, want) for name, want in chosen.items()}
+        except Mismatch:
+            raise
+        except Exception as error:  # whatever it is that reading a damaged file leads to
+            wrong = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+        if _anywhere(bool(wrong)):
+            return wrong or "another process cannot read it"
+        casts = {(stored.arrays[name]["dtype"], str(want.dtype)) for name, want in chosen.items()}
+        for have, want in sorted(pair for pair in casts if pair[0] != pair[1]):
+            self._say(f"note: the checkpoint's {have} is cast to {want}")
+        for change in _changes(stored.facts["spec"], self._spec):
+            self._say(f"note: since the checkpoint, {change}")
+        if fresh:
+            return Restored(self._with_fresh(arrays), 0, 0)
+        return Restored(self._tree(arrays), int(stored.facts["step"]), int(stored.facts["examples"]))
+
+    def _from_hugging_face(self, path: Path, why: str) -> Restored:
+        begun = time.monotonic()
+        wanted = {name: want for name, want in self._wanted().items() if name.startswith("params.")}
+        arrays = hf.load(path, self._spec.model, wanted, self._say)
+        restored = Restored(self._with_fresh(arrays), 0, 0)
+        self._restored(path, restored, begun, why)
+        return restored
+
+    def _wanted(self) -> dict[str, Any]:
+        return wanted_arrays(self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings)
+
+    def _tree(self, arrays: Mapping[str, jax.Array]) -> State:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: arrays[".".join(str(key.key) for key in path)], self._trainer.state_shardings
+        )
+
+    def _with_fresh(self, params: Mapping[str, jax.Array]) -> State:
+        """These parameters, and all else of the state as at the very beginning."""
+        others = {name: value for name, value in self._trainer.state_shardings.items() if name != "params"}
+        begin = jax.jit(lambda: {n: x for n, x in self._trainer.init().items() if n in others}, out_shardings=others)
+        return self._tree({**params, **named_leaves(begin())})
+
+    def _restored(self, folder: Path, restored: Restored, begun: float, why: str) -> None:
+        seconds, size = time.monotonic() - begun, sum(x.nbytes for x in jax.tree.leaves(restored.state))
+        what = "the weights of" if restored.step == 0 else ""
+        done = f" (step {restored.step}, {restored.examples} examples)" if restored.step else ""
+        self._say(f"resumed from {what and what + ' '}{folder}{done}, because {why}")
+        self._event(action="restore", step=restored.step, seconds=seconds, bytes=size)
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def due(self, step: int, last: int) -> bool:
+        """Whether the state after so many steps is to be saved, by their number; `last` always is."""
+        every = self._asked.interval_steps
+        return self._asked.enabled and (step == last or (every is not None and step % every == 0))
+
+    def overdue(self, now: float) -> bool:
+        """Whether `interval_minutes` have passed since the last save by this process's own (monotonic) clock."""
+        minutes = self._asked.interval_minutes
+        return self._asked.enabled and minutes is not None and now - self._last_save >= 60 * minutes
+
+    def examples(self, step: int) -> int:
+        """How many examples are consumed when so many steps are done."""
+        step_0, examples_0 = self._first
+        return examples_0 + (step - step_0) * self._spec.batch.global_batch_size
+
+    def save(self, step: int, state: State, metrics: Mapping[str, float]) -> None:
+        """Saves the state after so many steps, unless it is there; the state may be donated as soon as this returns.
+
+        `metrics` by the names of METRICS. Raises OSError where this save, or the one before, could not be written.
+        """
+        self.wait()
+        self._last_save = time.monotonic()
+        if step in self._scores or (step == self._first[0] and (self.directory / str(step)).is_dir()):
+            return
+        orbax = self._orbax()
+        leaves = named_leaves(state)
+        self._writing = {"action": "save", "step": step, "bytes": sum(x.nbytes for x in leaves.values())}
+        self._scores[step] = metrics.get(self._asked.keep_best or "", math.nan)
+        save_args = jax.tree.map(lambda _: orbax.SaveArgs(chunk_byte_size=CHUNK_BYTES), state)
+        items = {
+            STATE: orbax.args.PyTreeSave(state, save_args=save_args),
+            FACTS: orbax.args.JsonSave(self._facts(step, leaves, metrics)),
+        }
+        try:
+            self._writer.save(self.directory / str(step), args=orbax.args.Composite(**items))
+        except OSError as error:
+            raise OSError(f"the checkpoint of step {step} cannot be written to {self.directory}: {error}") from error
+        if not self._asked.asynchronous:
+            self.wait()
+
+    def poll(self) -> None:
+        """Tells of the save that has ended in the meantime; does not wait."""
+        if self._writing and "seconds" in self._writing:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the save under way is on disk. Raises OSError where it could not be written."""
+        if self._writer is None or self._writing is None:
+            return
+        try:
+            self._writer.wait_until_finished()
+        except Exception as error:  # what failed in Orbax's thread, of whatever kind
+            step, text = self._writing["step"], str(error).partition("\n")[0][:300]
+            raise OSError(f"the checkpoint of step {step} cannot be written to {self.directory}: {text}") from error
+        if "seconds" in self._writing:
+            self._event(**self._writing)
+        self._writing = None
+
+    def close(self) -> None:
+        """Waits for what is under way, and lets go of threads."""
+        self.wait()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _event(self, **fields: Any) -> None:
+        self._emit(events.Checkpoint(process=jax.process_index(), **fields))
+
+    def _orbax(self) -> Any:
+        """Orbax, imported and silenced; and the writer, made with the first save."""
+        import orbax.checkpoint as orbax  # late: it takes half a second
+
+        if self._writer is None:
+            logging.getLogger("absl").setLevel(logging.CRITICAL)
+            self._writer = orbax.AsyncCheckpointer(
+                orbax.CompositeCheckpointHandler(),
+                async_options=orbax.AsyncOptions(post_finalization_callback=self._committed),
+            )
+        return orbax
+
+    def _committed(self) -> None:
+        """On process 0, in Orbax's thread, when the folder has its name: older ones may go, each at one stroke."""
+        assert self._writing is not None
+        stay = kept(self._scores, self._asked.keep, best=self._asked.keep_best is not None)
+        for step in set(self._scores) - stay:
+            del self._scores[step]
+            folder = self.directory / str(step)
+            shutil.rmtree(folder.rename(folder.with_name(folder.name + DELETED)))
+        self._writing["seconds"] = time.monotonic() - self._last_save
+
+    def _score(self, folder: Path) -> float:
+        """By the facts of a checkpoint; nan where they do not say."""
+        try:
+            return float(Stored(folder).facts["metrics"].get(self._asked.keep_best, math.nan))
+        except (OSError, ValueError, KeyError, AttributeError):
+            return math.nan
+
+    def _facts(self, step: int, leaves: Mapping[str, jax.Array], metrics: Mapping[str, float]) -> dict[str, Any]:
+        # An environment or a container's volumes may hold secrets; training does not depend on them.
+        spec = replace(self._spec, execution=replace(self._spec.execution, environment={}), container=None)
+        wanted = self._wanted()
+        sums = {name: checksum(x) for name, x in leaves.items()}
+        return {
+            "v": 1,
+            "step": step,
+            "examples": self.examples(step),
+            "metrics": events.encode(dict(metrics)),
+            "wall_time": time.time(),
+            "versions": {"seatrial": __version__, "jax": jax.__version__, "orbax": version("orbax-checkpoint")},
+            "spec": to_dict(spec),
+            "layers": layer_order(self._spec).tolist(),
+            "arrays": {
+                name: {
+                    "shape": list(x.shape),
+                    "filled": list(wanted[name].filled),
+                    "dtype": str(x.dtype),
+                    "checksum": int(np.asarray(sums[name].addressable_data(0))),
+                }
+                for name, x in leaves.items()
+            },
+        }
+
+
+def _anywhere(flag: bool) -> bool:
+    """Whether it is so on any process; all wait for each other."""
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag)))) if jax.process_count() > 1 else flag
+
+
+def _changes(before: Mapping[str, Any], spec: RunSpec) -> Iterator[str]:
+    """What of a spec is not as it was when a checkpoint was written, where it matters to what is learnt."""
+    now = json.loads(json.dumps(to_dict(spec)))
+
+    def compare(path: str, old: Any, new: Any) -> Iterator[str]:
+        if isinstance(old, dict) and isinstance(new, dict):
+            for name in new:
+                yield from compare(f"{path}.{name}" if path else name, old.get(name), new[name])
+        elif old != new:
+            yield f"{path} has changed from {old!r} to {new!r}"
+
+    parts = [name for name in now if name not in _IMMATERIAL]
+    yield from compare("", {name: before.get(name) for name in parts}, {name: now[name] for name in parts})

@@ -1,0 +1,311 @@
+"""Hugging Face folders of Llama models (config.json and safetensors): read onto a mesh, written from a checkpoint.
+
+Tensors are read and written where they lie in the files, a part at a time, so neither way needs memory for the model.
+There a matrix is [out, in], and layers are tensors of their own; both sides split query and key heads in halves for
+rotary positions, so nothing is permuted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from seatrial.errors import InputError
+from seatrial.spec import ModelSpec, RopeScaling, RunSpec, from_dict
+from seatrial.train.stored import Index, Stored, Wanted, find, on_devices
+
+NAMES = {
+    "embedding": "model.embed_tokens.weight",
+    "final_norm": "model.norm.weight",
+    "head": "lm_head.weight",
+    "layers.attention_norm": "model.layers.{}.input_layernorm.weight",
+    "layers.query": "model.layers.{}.self_attn.q_proj.weight",
+    "layers.key": "model.layers.{}.self_attn.k_proj.weight",
+    "layers.value": "model.layers.{}.self_attn.v_proj.weight",
+    "layers.output": "model.layers.{}.self_attn.o_proj.weight",
+    "layers.ffn_norm": "model.layers.{}.post_attention_layernorm.weight",
+    "layers.gate": "model.layers.{}.mlp.gate_proj.weight",
+    "layers.up": "model.layers.{}.mlp.up_proj.weight",
+    "layers.down": "model.layers.{}.mlp.down_proj.weight",
+}
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+SHARD_BYTES = 5_000_000_000
+INDEX = "model.safetensors.index.json"
+# What a Llama is, where a ModelSpec could be something else.
+_LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope", "rotary_fraction": 1.0, "biases": False}
+_SIZES = {
+    "vocab_size": "vocab_size", "hidden_dim": "hidden_size", "ffn_dim": "intermediate_size",
+    "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim", "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+_SCALING = {
+    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
+    "original_max_positions": "original_max_position_embeddings",
+}  # fmt: skip
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder looks like a model of Hugging Face's."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+# --- config.json ------------------------------------------------------------------------------------------------------
+
+
+def config_of(spec: RunSpec, dtype: str) -> dict[str, Any]:
+    """The config.json of a run's model. Raises ValueError for a model that is no Llama."""
+    model = spec.model
+    _require_llama(model)
+    scaling = model.rope_scaling
+    stretch = {theirs: getattr(scaling, ours) for ours, theirs in _SCALING.items()} if scaling else {}
+    longest = int(scaling.factor * scaling.original_max_positions) if scaling else spec.batch.sequence_length
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **{theirs: getattr(model, ours) for ours, theirs in _SIZES.items()},
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm_epsilon,
+        "rope_theta": model.rope_theta,
+        "rope_scaling": {"rope_type": "llama3", **stretch} if scaling else None,
+        "max_position_embeddings": max(longest, spec.batch.sequence_length),
+        "initializer_range": spec.initialization.std,
+        "torch_dtype": dtype,
+    }
+
+
+def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a ModelSpec that a config.json gives. Raises ValueError for what is no Llama."""
+    if config.get("model_type") != "llama" or config.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"is of a {config.get('model_type')} with {config.get('hidden_act')}, and only Llama is read")
+    if biased := [name for name in ("attention_bias", "mlp_bias") if config.get(name)]:
+        raise ValueError(f"has {biased[0]}, which Seatrial's Llama has not")
+    heads, rope = config.get("num_attention_heads", 32), dict(config.get("rope_parameters") or {})
+    rope = {"rope_theta": config.get("rope_theta", 10_000.0)} | dict(config.get("rope_scaling") or {}) | rope
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
+        raise ValueError(f"scales rotary positions by {kind!r}, and only llama3 is known")
+    found = {ours: config.get(theirs) for ours, theirs in _SIZES.items()} | {
+        "num_kv_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": config.get("head_dim") or config.get("hidden_size", 0) // heads,
+        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "norm_epsilon": config.get("rms_norm_eps", 1e-6),
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": None,
+    }
+    if kind == "llama3":
+        found["rope_scaling"] = RopeScaling(**{ours: rope[theirs] for ours, theirs in _SCALING.items()})
+    return found
+
+
+def _require_llama(model: ModelSpec) -> None:
+    for name, value in _LLAMA.items():
+        if getattr(model, name) != value:
+            raise ValueError(
+                f"model.{name} is {getattr(model, name)!r}: Hugging Face's Llama, which is read and written here, "
+                f"has {value!r}"
+            )
+
+
+# --- safetensors ------------------------------------------------------------------------------------------------------
+
+
+def tensors_in(folder: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a folder by name, mapped and not read. Raises ValueError, naming the file that is damaged."""
+    files = sorted(folder.glob("*.safetensors"))
+    if (folder / INDEX).is_file():
+        named = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        if missing := named - {file.name for file in files}:
+            raise ValueError(f"{folder}: {INDEX} names {min(missing)}, which is not there")
+        files = [folder / name for name in sorted(named)]
+    return {name: tensor for file in files for name, tensor in _tensors_of(file)}
+
+
+def _tensors_of(file: Path) -> Iterator[tuple[str, np.ndarray]]:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 + length:
+            raise ValueError(f"{file} is damaged: its header needs {8 + length} bytes, and it has {size}")
+        try:
+            header = json.loads(opened.read(length))
+            header.pop("__metadata__", None)
+            begins = 8 + length
+            content = np.memmap(file, np.uint8, "r") if size else np.empty(0, np.uint8)
+            for name, found in header.items():
+                start, end = found["data_offsets"]
+                if begins + end > size:
+                    raise ValueError(f"tensor {name} ends at byte {begins + end}, and the file at {size}")
+                if found["dtype"] not in DTYPES:
+                    raise ValueError(f"tensor {name} is of the type {found['dtype']}; known: {', '.join(DTYPES)}")
+                yield name, content[begins + start : begins + end].view(DTYPES[found["dtype"]]).reshape(found["shape"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load(
+    folder: Path, model: ModelSpec, wanted: Mapping[str, Wanted], say: Callable[[str], None]
+) -> dict[str, jax.Array]:
+    """The parameters of a folder, cast to the types wanted; `say` is told of what differs and does no harm.
+
+    Raises ValueError, naming file or tensor and both shapes, where the folder is damaged or of another model.
+    """
+    _require_llama(model)
+    try:
+        theirs = model_of(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{folder / 'config.json'} {error}") from error
+    for name, value in theirs.items():
+        if value != getattr(model, name):
+            differs = f"{folder / 'config.json'} says {_SIZES.get(name, name)} {value}, and model.{name} is"
+            if name in _SIZES:
+                raise ValueError(f"{differs} {getattr(model, name)}")
+            say(f"note: {differs} {getattr(model, name)}, which counts")
+    tensors = tensors_in(folder)
+    known = {each for name in wanted for each in _names(name, model.num_layers)} | {NAMES["head"]}
+    if strange := [name for name in tensors if name not in known and not name.endswith("rotary_emb.inv_freq")]:
+        raise ValueError(f"{folder} holds {strange[0]}, for which this model has no place")
+    types = sorted({f"{tensors[each].dtype} to {want.dtype}"
+                    for name, want in wanted.items() for each in _names(name, model.num_layers)
+                    if each in tensors and tensors[each].dtype != want.dtype})  # fmt: skip
+    if types:
+        say(f"note: weights are cast from {', '.join(types)}")
+
+    def read(name: str, want: Wanted) -> jax.Array:
+        names = _names(name, model.num_layers)
+        filled = want.filled if want.rows is None else want.filled[1:]
+        for each in names:
+            if each not in tensors:
+                raise ValueError(f"{folder} holds no {each}")
+            if (shape := _turned(name, tensors[each]).shape) != filled:
+                raise ValueError(f"{folder}: {each} is {list(shape)}, and this model needs {list(filled)} (in, out)")
+
+        def part(index: Index) -> np.ndarray:
+            if want.rows is None:
+                return _turned(name, tensors[names[0]])[index].astype(want.dtype)
+            return np.stack([_turned(name, tensors[names[row]])[index[1:]] for row in want.rows[index[0]]]).astype(
+                want.dtype
+            )
+
+        return on_devices(want.shape, want.sharding, part)
+
+    return {name: read(name, want) for name, want in wanted.items()}
+
+
+def _names(name: str, num_layers: int) -> list[str]:
+    """Their names for a parameter of ours ("params.…"): one, or one a layer."""
+    theirs = NAMES[name.removeprefix("params.")]
+    return [theirs.format(layer) for layer in range(num_layers)] if "{}" in theirs else [theirs]
+
+
+def _turned(name: str, matrix: np.ndarray) -> np.ndarray:
+    """Ours from theirs, or theirs from ours: all but the embedding are transposed."""
+    return matrix if name == "params.embedding" else matrix.T
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def export(source: Path, folder: Path, dtype: str | None = None, shard_bytes: int = SHARD_BYTES) -> str:
+    """Writes a checkpoint's weights as a Hugging Face folder, and says what was done.
+
+    `source` is what `resume_from` may be; of several steps, the newest. `dtype`: None keeps that of the checkpoint.
+    Raises ValueError where the checkpoint is damaged, its model no Llama, or the folder in use.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: name a folder that does not exist yet")
+    stored = Stored(find(source)[-1])
+    spec = from_dict(stored.facts["spec"])
+    arrays = {name: found for name, found in stored.arrays.items() if name.startswith("params.")}
+    kinds = {name: jnp.dtype(dtype or found["dtype"]) for name, found in arrays.items()}
+    config = config_of(spec, str(kinds["params.embedding"]))
+    shapes = {}
+    for name, found in arrays.items():
+        filled = found["filled"][1:] if "layers." in name else found["filled"]
+        shape = tuple(filled if name == "params.embedding" else reversed(filled))
+        shapes |= dict.fromkeys(_names(name, spec.model.num_layers), (kinds[name], shape))
+    tensors = _make_files(folder, shapes, shard_bytes)
+    for name, found in arrays.items():
+        names, array, total = _names(name, spec.model.num_layers), stored.open(name), 0
+        order = np.asarray(stored.facts["layers"])
+        steps = array.chunk_layout.read_chunk.shape
+        for corner in itertools.product(*(range(0, n, step) for n, step in zip(array.shape, steps, strict=True))):
+            index = tuple(slice(c, min(c + step, n)) for c, step, n in zip(corner, steps, array.shape, strict=True))
+            block = array[index].read().result()
+            total += int(block.view(f"uint{8 * block.itemsize}").sum(dtype=np.uint64))
+            stacked = "layers." in name
+            for row, value in zip(order[index[0]], block, strict=True) if stacked else [(0, block)]:
+                target = _turned(name, tensors[names[row]])
+                place = target[index[1:] if stacked else index]
+                place[...] = value[tuple(slice(n) for n in place.shape)].astype(target.dtype)
+        if total % 2**32 != found["checksum"]:
+            raise ValueError(f"{stored.folder} is damaged: the bits of {name} have changed since they were written")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    return f"wrote {len(tensors)} tensors ({size / 1e9:.3f} GB, step {stored.facts['step']}) to {folder}"
+
+
+def _make_files(
+    folder: Path, shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], shard_bytes: int
+) -> dict[str, np.ndarray]:
+    """Files with their headers and room for all tensors, and the tensors mapped, to be written to."""
+    files: list[dict[str, Any]] = [{}]
+    used = 0
+    sizes = {name: math.prod(shape) * kind.itemsize for name, (kind, shape) in shapes.items()}
+    for name, (kind, shape) in shapes.items():
+        if used and used + sizes[name] > shard_bytes:
+            files.append({})
+            used = 0
+        letters = next(code for code, known in DTYPES.items() if jnp.dtype(known) == kind)
+        files[-1][name] = {"dtype": letters, "shape": shape, "data_offsets": [used, used + sizes[name]]}
+        used += sizes[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    mapped: dict[str, np.ndarray] = {}
+    where: dict[str, str] = {}
+    for number, tensors in enumerate(files, 1):
+        one = len(files) == 1
+        file = folder / ("model.safetensors" if one else f"model-{number:05}-of-{len(files):05}.safetensors")
+        header = json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
+        header += b" " * (-len(header) % 8)
+        end = 8 + len(header) + max(found["data_offsets"][1] for found in tensors.values())
+        with file.open("wb") as opened:
+            opened.write(len(header).to_bytes(8, "little") + header)
+            opened.truncate(end)
+        content = np.memmap(file, np.uint8, "r+")
+        for name, found in tensors.items():
+            start, stop = (8 + len(header) + offset for offset in found["data_offsets"])
+            mapped[name] = content[start:stop].view(shapes[name][0]).reshape(found["shape"])
+            where[name] = file.name
+    if len(files) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    return mapped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m seatrial.train.hf", description="Export a checkpoint's weights.")
+    parser.add_argument("source", type=Path, help="a run directory, a folder of checkpoints, or one checkpoint")
+    parser.add_argument("--to", type=Path, required=True, help="the folder to make")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as in the checkpoint")
+    arguments = parser.parse_args()
+    try:
+        print(export(arguments.source, arguments.to, arguments.dtype))
+    except (ValueError, OSError) as error:
+        print(f"seatrial export: {error}", file=sys.stderr)
+        return InputError.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
