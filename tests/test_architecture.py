@@ -17,13 +17,13 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
     "presets", "published", "xla_flags", "estimate", "check", "dialects", "engines", "logs",
-    "rehearsal", "plan", "launch", "run_directory", "metrics", "verdict", "report", "history",
+    "rehearsal", "collapse", "plan", "launch", "run_directory", "metrics", "verdict", "report", "history",
     "checking", "judging", "run", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "errors", "train"}
 
 ONLY_IN_TRAIN = {"jax", "jaxlib", "optax", "orbax", "grain", "flax"}
-DECIDES_PURELY = ("spec", "flops", "estimate", "check", "plan", "rehearsal", "metrics", "verdict")
+DECIDES_PURELY = ("spec", "flops", "estimate", "check", "plan", "rehearsal", "collapse", "metrics", "verdict")
 TOUCHES_THE_WORLD = {
     "asyncio", "glob", "io", "multiprocessing", "os", "psutil", "platform", "random", "shutil", "signal", "socket",
     "subprocess", "sys", "tempfile", "threading", "time", "urllib",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.collapse import collapse
 from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, make_plan
@@ -107,6 +108,14 @@ def test_a_rehearsal_runs_its_own_spec_on_virtual_devices(machine: Machine) -> N
     written = json.loads(json.dumps(made.as_dict()))
     assert from_dict(written["spec"]) == rehearsal.spec
     assert {change["path"] for change in written["rehearsal"]["changes"]} >= {"topology.num_nodes", "model.num_layers"}
+
+
+def test_a_collapsed_mesh_runs_on_the_accelerators_that_are_there() -> None:
+    spec = make_spec(nodes=2, device="h100-sxm")
+    made = plan(spec, EIGHT_GPUS, rehearsal=collapse(spec, num_devices=8))
+    assert [p.command.environment["CUDA_VISIBLE_DEVICES"] for p in made.processes] == ["0,1,2,3,4,5,6,7"]
+    assert made.spec.accumulation_steps == 2
+    assert made.as_dict()["rehearsal"]["collapsed"]
 
 
 def test_flags_that_would_end_the_process_are_left_out_and_told() -> None:

@@ -107,6 +107,18 @@ def test_the_schedule_keeps_its_shape() -> None:
     assert (short.steps, short.optimizer.warmup_steps, short.optimizer.decay_steps) == (30, 7, None)
 
 
+def test_virtual_stages_get_layers_each() -> None:
+    spec = make_spec({"pipeline": 4}, {"pipeline": 2})
+    spec = dataclasses.replace(spec, parallelism=dataclasses.replace(spec.parallelism, virtual_pipeline=5))
+    small = rehearsed(spec)
+    assert small.model.num_layers == small.mesh["pipeline"] * 5 * 2
+
+
+def test_devices_that_share_a_key_value_head_go_on_sharing_one() -> None:
+    small = rehearsed(make_spec({"tensor": 8}, {"tensor": 2}))
+    assert (small.mesh["tensor"], small.model.num_kv_heads, small.model.num_heads) == (8, 2, 8)
+
+
 def test_an_open_axis_stays_open() -> None:
     spec = make_spec({"fsdp": 8}, {"fsdp": 64})
     spec = dataclasses.replace(

@@ -63,6 +63,7 @@ Keep = Annotated[
     typer.Option(help="Keep it as a run directory, with report.html.", metavar="DIRECTORY", parser=_directory),
 ]
 Rehearse = Annotated[bool, typer.Option("--rehearse", help="Shrink model and batch to fit this machine.")]
+Collapse = Annotated[bool, typer.Option("--collapse", help="Shrink only the mesh: same training, fewer devices.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for scripts.")]
 
 
@@ -135,6 +136,7 @@ def plan(
     model: Model = None,
     gpu: Gpu = None,
     rehearse: Rehearse = False,
+    collapse: Collapse = False,
     explain: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Only say where this value came from, and what each dialect calls it."),
@@ -151,7 +153,7 @@ def plan(
         return
     _refuse(resolved)
     warn(resolved.problems)
-    typer.echo(describe(resolved, rehearse=rehearse, as_json=output is Format.json))
+    typer.echo(describe(resolved, rehearse=rehearse, collapse=collapse, as_json=output is Format.json))
 
 
 @app.command()
@@ -201,6 +203,7 @@ def run(
     model: Model = None,
     gpu: Gpu = None,
     rehearse: Rehearse = False,
+    collapse: Collapse = False,
     out: Out = None,
 ) -> None:
     """Run the configuration, live, and exit with the verdict."""
@@ -210,7 +213,7 @@ def run(
     resolved = _load(config, overrides, action="rehearse" if rehearse else "run", model=model, gpu=gpu)
     _refuse(resolved)
     warn(resolved.problems)
-    verdict = start(resolved, config=config, on=on.value, engine=engine, rehearse=rehearse, out=out)
+    verdict = start(resolved, config=config, on=on.value, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
     raise typer.Exit(verdict.exit_code)
 
 

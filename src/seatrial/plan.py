@@ -2,7 +2,7 @@
 
 A process stands for a node. On this machine its devices are, in this order of preference,
 
-    rehearsal                                                   virtual CPU devices
+    rehearsal, unless it is only a collapsed mesh               virtual CPU devices
     as many accelerators here as the run asks for               those accelerators
     the run names no kind of device and asks for a few          virtual CPU devices
     else                                                        none: LaunchError, whose fix is a rehearsal
@@ -81,7 +81,8 @@ class Plan:
             "engine": self.engine,
             "on": self.on,
             "spec": without_secrets(self.spec),
-            "rehearsal": {"changes": [vars(change) for change in changes]} if self.rehearsal else None,
+            "rehearsal": self.rehearsal
+            and {"collapsed": self.rehearsal.collapsed, "changes": [vars(change) for change in changes]},
             "processes": [
                 {
                     "rank": process.rank,
@@ -121,7 +122,9 @@ def make_plan(
             why, fix = f"there is no {given!r}", f"use one of: {', '.join(known)}"
             raise InputError.single(f"unknown-{flag.strip('-')}", flag, why, fix)
     spec = rehearsal.spec if rehearsal else spec
-    placements, notes = _place(spec, machine, nodes_here or spec.topology.num_nodes, rehearsing=rehearsal is not None)
+    placements, notes = _place(
+        spec, machine, nodes_here or spec.topology.num_nodes, rehearsing=bool(rehearsal and not rehearsal.collapsed)
+    )
     cluster = Cluster.on_this_machine(spec.topology.num_nodes)
     commands = native.commands(
         spec,
@@ -165,7 +168,8 @@ def _place(
     here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
     raise LaunchError(
         f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}. "
-        "To try the configuration here with a small model on virtual CPU devices, add --rehearse"
+        "To try the configuration here with a small model on virtual CPU devices, add --rehearse; "
+        "to train the very model on what is here, add --collapse"
     )
 
 

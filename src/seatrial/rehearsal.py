@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,8 @@ RULES: dict[str, str] = {
     "topology.device": "virtual CPU devices",
     "parallelism.across_nodes": f"axes shrink by their prime factors to at most {MAX_PROCESSES} nodes; none below 2",
     "parallelism.within_node": f"axes shrink by their prime factors to at most {MAX_DEVICES} devices; none below 2",
-    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage",
-    "model.num_kv_heads": f"at most {KV_HEADS}, ungrouped {HEADS}; a multiple of the tensor axis",
+    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage, virtual ones counted each",
+    "model.num_kv_heads": f"at most {KV_HEADS}, ungrouped {HEADS}; multiples of the tensor axis, or divisors as before",
     "model.num_heads": f"at most {HEADS}, but grouped as before: a divisor of the original per key/value head",
     "model.head_dim": f"at most {HEAD_DIM}",
     "model.hidden_dim": "heads × head_dim in the original proportion, divisible by the mesh",
@@ -68,10 +69,14 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """The spec that is run instead, one process per node of it, and every difference from the one asked for."""
+    """The spec that is run instead, one process per node of it, and every difference from the one asked for.
+
+    `collapsed`: only the mesh is smaller (see `collapse`), and the training is the one asked for.
+    """
 
     spec: RunSpec
     changes: tuple[Change, ...]
+    collapsed: bool = False
 
     @property
     def num_processes(self) -> int:
@@ -105,7 +110,7 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
         batch=batch,
         optimizer=_schedule(spec.optimizer, steps / spec.steps if spec.steps else 1.0),
     )
-    return Rehearsal(spec=small, changes=tuple(_changes(spec, small)))
+    return Rehearsal(spec=small, changes=tuple(differences(spec, small, RULES)))
 
 
 def _smaller(size: int) -> int:
@@ -138,7 +143,9 @@ def _batch(spec: RunSpec, mesh: dict[str, int]) -> Batch:
     # A pipeline is only filled with as many micro-batches as it has stages.
     accumulation = min(spec.accumulation_steps, max(ACCUMULATION_STEPS, mesh["pipeline"]))
     return Batch(
-        sequence_length=_shrunk(spec.batch.sequence_length, SEQUENCE_LENGTH, 2 * mesh["context"] * mesh["tensor"]),
+        sequence_length=_shrunk(
+            spec.batch.sequence_length, SEQUENCE_LENGTH, 2 * mesh["context"] * mesh["tensor"] * mesh["pipeline"]
+        ),
         micro_batch_size=micro,
         global_batch_size=min(spec.batch.global_batch_size, micro * accumulation * mesh["data"] * mesh["fsdp"]),
     )
@@ -146,9 +153,14 @@ def _batch(spec: RunSpec, mesh: dict[str, int]) -> Batch:
 
 def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float) -> ModelSpec:
     model, tensor, devices = spec.model, mesh["tensor"], math.prod(mesh.values())
+    virtual = spec.parallelism.virtual_pipeline if mesh["pipeline"] > 1 else 1
+    stages = mesh["pipeline"] * virtual
     group = model.num_heads // model.num_kv_heads
     kv_heads = _shrunk(model.num_kv_heads, max(KV_HEADS if group > 1 else HEADS, tensor), tensor)
-    groups = [n for n in range(2, group + 1) if group % n == 0] or [1]
+    if model.num_kv_heads < spec.mesh["tensor"]:  # devices that share a head go on sharing one
+        shared = [n for n in range(1, tensor) if model.num_kv_heads % n == tensor % n == n * group % tensor == 0]
+        kv_heads = max((n for n in shared if n <= KV_HEADS), default=min(shared, default=kv_heads))
+    groups = [n for n in range(2, group + 1) if group % n == kv_heads * n % tensor == 0] or [1]
     heads = kv_heads * max((n for n in groups if kv_heads * n <= HEADS), default=groups[0])
     head_dim = min(model.head_dim, HEAD_DIM)
     width = heads * head_dim / (model.num_heads * model.head_dim)
@@ -160,7 +172,7 @@ def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float) -> ModelS
         scaling = dataclasses.replace(scaling, original_max_positions=min(scaling.original_max_positions, positions))
     return dataclasses.replace(
         model,
-        num_layers=mesh["pipeline"] * min(LAYERS_PER_STAGE, max(1, model.num_layers // spec.mesh["pipeline"])),
+        num_layers=stages * min(LAYERS_PER_STAGE, max(1, model.num_layers // (spec.mesh["pipeline"] * virtual))),
         num_kv_heads=kv_heads,
         num_heads=heads,
         head_dim=head_dim,
@@ -183,14 +195,16 @@ def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
     )
 
 
-def _changes(original: RunSpec, rehearsed: RunSpec) -> list[Change]:
-    before, after = flatten(original), flatten(rehearsed)
+def differences(original: RunSpec, changed: RunSpec, rules: Mapping[str, str]) -> list[Change]:
+    """Every value that differs, with the rule of its path or of the path's parent. Raises KeyError without a rule."""
+    before, after = flatten(original), flatten(changed)
     return [
-        Change(path=path, original=before[path], rehearsed=after[path], why=_rule(path))
+        Change(
+            path=path,
+            original=before[path],
+            rehearsed=after[path],
+            why=rules.get(path) or rules[path.rpartition(".")[0]],
+        )
         for path in before
         if before[path] != after[path]
     ]
-
-
-def _rule(path: str) -> str:
-    return RULES.get(path) or RULES[path.rpartition(".")[0]]

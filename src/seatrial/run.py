@@ -14,6 +14,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
+from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
@@ -45,6 +46,7 @@ def run(
     on: str,
     engine: str,
     rehearse: bool,
+    collapse: bool = False,
     out: Path | None,
     deadlines: Deadlines | None = None,
     lease_seconds: float = LEASE_SECONDS,
@@ -57,7 +59,9 @@ def run(
 
     spec = _spec(resolved)
     run_dir = (out or new_directory(spec)).resolve()
-    plan = _plan(spec, run_dir, on=on, engine=engine, rehearse=rehearse, coordinator=f"127.0.0.1:{free_port()}")
+    plan = _plan(
+        spec, run_dir, on=on, engine=engine, small=_small(rehearse, collapse), coordinator=f"127.0.0.1:{free_port()}"
+    )
     claim(run_dir)
     try:
         write_inputs(resolved, config, plan, run_dir)
@@ -74,7 +78,7 @@ def run(
     return verdict
 
 
-def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
+def describe(resolved: Resolved, *, rehearse: bool, collapse: bool = False, as_json: bool) -> str:
     """What `run` would do: every value with its origin, what to expect of it, and every process's command.
 
     Where this machine has not what the run asks for, there are no commands, but a note that says so.
@@ -83,7 +87,7 @@ def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
 
     spec = _spec(resolved)
     try:
-        plan, missing = _plan(spec, new_directory(spec).resolve(), rehearse=rehearse), ""
+        plan, missing = _plan(spec, new_directory(spec).resolve(), small=_small(rehearse, collapse)), ""
     except LaunchError as error:
         plan, missing = None, str(error)
     if as_json:
@@ -96,7 +100,7 @@ def describe(resolved: Resolved, *, rehearse: bool, as_json: bool) -> str:
         return "\n\n".join([*sections, f"note: {inert(missing)}"])
     if plan.rehearsal:
         changes = [(c.path, f"{_shown(c.original)} → {_shown(c.rehearsed)}", c.why) for c in plan.rehearsal.changes]
-        sections += ["# What the rehearsal changes", _table(changes)]
+        sections += [f"# What the {'collapse' if plan.rehearsal.collapsed else 'rehearsal'} changes", _table(changes)]
     for process in plan.processes:
         sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
     sections += [f"note: {note}" for note in plan.notes]
@@ -126,7 +130,7 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     if coordinator and out is None:
         raise LaunchError("a run over several nodes needs a run directory that all of them share: give --out DIR")
     run_dir = (out or new_directory(spec)).resolve()
-    plan = _plan(spec, run_dir, rehearse=False, coordinator=coordinator, nodes_here=1)
+    plan = _plan(spec, run_dir, coordinator=coordinator, nodes_here=1)
     command = plan.processes[rank].command
     if rank == 0:
         claim(run_dir)
@@ -146,11 +150,23 @@ def _spec(resolved: Resolved) -> RunSpec:
     return resolved.spec
 
 
-def _plan(spec: RunSpec, run_dir: Path, *, rehearse: bool, **options: Any) -> Plan:
+def _small(rehearse: bool, collapse: bool) -> str | None:
+    if rehearse and collapse:
+        why, fix = "a rehearsal shrinks the mesh as well", "give --rehearse or --collapse"
+        raise InputError.single("two-ways", "--collapse", why, fix)
+    return "rehearse" if rehearse else "collapse" if collapse else None
+
+
+def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: Any) -> Plan:
     machine = this_machine()
     if util.find_spec("jax") is None:
         raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
-    rehearsal = rehearsing.rehearse(spec, cores=machine.cores, memory_bytes=machine.memory_bytes) if rehearse else None
+    rehearsal = None
+    if small == "rehearse":
+        rehearsal = rehearsing.rehearse(spec, cores=machine.cores, memory_bytes=machine.memory_bytes)
+    elif small == "collapse":
+        there = len(machine.accelerators)  # without any, the CPU is one device
+        rehearsal = collapsing.collapse(spec, num_devices=there or 1, virtual=not there)
     flags = spec.execution.xla_flags
     accepted = known(flags) if flags else set()
     return make_plan(
