@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from seatrial.spec import QUANTIZATIONS, RunSpec
+from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec
 from seatrial.train.precision import Products, linear
 from seatrial.train.sharding import Axes, Placement, Rules, gather, to_rest
 
@@ -51,7 +51,8 @@ def find_recipe(spec: RunSpec) -> Recipe | None:
     if name is None:
         return None
     if name not in QUANTIZATIONS:
-        raise ValueError(f"precision.quantization = {name!r} is none of {', '.join(QUANTIZATIONS)}")
+        why = NOT_QUANTIZATIONS.get(name, f"the names are {', '.join(QUANTIZATIONS)}")
+        raise ValueError(f"precision.quantization = {name!r} is not possible: {why}")
     recipe = RECIPES[QUANTIZATIONS[name]]
     if recipe.delayed and spec.mesh["pipeline"] > 1:
         raise ValueError(
@@ -166,6 +167,18 @@ linear_fp8.defvjp(_forward, _backward)
 
 
 # --- what was seen in earlier steps -----------------------------------------------------------------------------------
+
+
+def histories(spec: RunSpec, declarations: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the histories that a run keeps: none, or one for each matrix of the layers."""
+    recipe = find_recipe(spec)
+    matrices = {name: leaf.shape for name, leaf in declarations["layers"].items() if len(leaf.shape) == 3}
+    return {name: (shape[0], 3, HISTORY) for name, shape in matrices.items() if recipe and recipe.delayed}
+
+
+def beside(params: dict[str, Any], earlier: Amax) -> dict[str, Any]:
+    """The parameters with the largest values of earlier steps beside the layers' matrices."""
+    return params | {"layers": params["layers"] | {f"{name}_amax": amax for name, amax in earlier.items()}}
 
 
 def remembered(history: Mapping[str, jax.Array]) -> Amax:

@@ -16,11 +16,11 @@ from jax.ad_checkpoint import checkpoint_name
 
 from seatrial.spec import Dropout, ModelSpec
 from seatrial.train.attention import Attention
+from seatrial.train.fp8 import Linear
 from seatrial.train.layers import ACTIVATIONS, dropout, norm, rope_tables, rotate
 from seatrial.train.params import of_layer
-from seatrial.train.precision import Products, linear
 from seatrial.train.random import Key, fold
-from seatrial.train.remat import Layer, Rematerialize
+from seatrial.train.remat import Layer, Remat
 from seatrial.train.sharding import (
     Boundary,
     Placement,
@@ -37,7 +37,7 @@ Weights = dict[str, jax.Array]  # of one layer, or of several, stacked
 Micro = dict[str, jax.Array]  # the fields of a batch (see `data`), each [B, T]
 
 # What is folded into a sequence's key for each place that needs random numbers. Layers fold in their own number first.
-IN_ATTENTION, BEHIND_ATTENTION, IN_FFN, BEHIND_FFN, BEHIND_EMBEDDING = (2**31 + n for n in range(5))
+IN_ATTENTION, BEHIND_ATTENTION, IN_FFN, BEHIND_FFN, BEHIND_EMBEDDING = (2**30 + n for n in range(5))
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,11 @@ class Decoder:
     placements: dict[str, Any]
     rules: Rules
     dtype: jnp.dtype  # of activations and matrix products
-    products: Products
+    linear: Linear
     attention: Attention
     boundary: Boundary
-    remat: Rematerialize
+    remat: Remat
     scan_layers: bool
-    chunks: int = 1  # pieces of a pipeline stage's layers, which do not follow one another in the model
     chunks: int = 1  # pieces of a pipeline stage's layers, which do not follow one another in the model
 
 
@@ -129,7 +128,7 @@ _lookup.defvjp(_lookup_forward, _lookup_backward)
 def _project(x: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
     """x · layer[name]; every matrix product of a layer goes through here."""
     place = of_layer(decoder.placements["layers"])[name]
-    return linear(x, own_part(layer[name], place), place, decoder.products)
+    return decoder.linear(x, own_part(layer[name], place), layer.get(f"{name}_amax"), place)
 
 
 def _biased(y: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
@@ -146,32 +145,43 @@ def _between(x_BTD: jax.Array, around: Surroundings, place: int, decoder: Decode
     return dropout(x_BTD, decoder.dropout.hidden, fold(around.key_B2, place), tokens_T, 0)
 
 
+def _normed(x_BTD: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
+    return decoder.remat.part("layernorm", partial(norm, name=name, model=decoder.model))(x_BTD, layer)
+
+
 def _attention_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
-    model = decoder.model
-    h = decoder.boundary.enter(norm(x_BTD, layer, "attention_norm", model))
+    h = decoder.boundary.enter(_normed(x_BTD, layer, "attention_norm", decoder))
     project = {
         name: _biased(_project(h, layer, name, decoder), layer, name, decoder) for name in ("query", "key", "value")
     }
-    heads = {name: y.reshape(*y.shape[:2], -1, model.head_dim) for name, y in project.items()}
-    q_BTHK = checkpoint_name(rotate(heads["query"], around.cos_BT1k, around.sin_BT1k), "query")
-    k_BTGK = checkpoint_name(rotate(heads["key"], around.cos_BT1k, around.sin_BT1k), "key")
+    heads = {name: y.reshape(*y.shape[:2], -1, decoder.model.head_dim) for name, y in project.items()}
+    turn = decoder.remat.part("rope", rotate)
+    q_BTHK = checkpoint_name(turn(heads["query"], around.cos_BT1k, around.sin_BT1k), "query")
+    k_BTGK = checkpoint_name(turn(heads["key"], around.cos_BT1k, around.sin_BT1k), "key")
     v_BTGK = checkpoint_name(heads["value"], "value")
-    key_B2 = fold(around.key_B2, IN_ATTENTION)
-    context_BTHK = decoder.attention(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, key_B2)
+    attend = decoder.remat.part("core_attn", decoder.attention)
+    context_BTHK = attend(q_BTHK, k_BTGK, v_BTGK, around.segments_BT, fold(around.key_B2, IN_ATTENTION))
     context = context_BTHK.reshape(*context_BTHK.shape[:2], -1)
     out_BTD = checkpoint_name(decoder.boundary.leave(_project(context, layer, "output", decoder)), "out")
     return _between(_biased(out_BTD, layer, "output", decoder), around, BEHIND_ATTENTION, decoder)
 
 
-def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+def _feed_forward(h_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+    """From the norm's output to this device's part of the block's."""
     activation = ACTIVATIONS[decoder.model.activation]
-    h = decoder.boundary.enter(norm(x_BTD, layer, "ffn_norm", decoder.model))
+    h = decoder.boundary.enter(h_BTD)
     inner = {name: _biased(_project(h, layer, name, decoder), layer, name, decoder) for name in activation.inputs}
-    product_BTF = activation.apply(*(checkpoint_name(y, name) for name, y in inner.items()))
-    column = tensor_offset(decoder.rules, product_BTF.shape[-1])
-    key_B2 = fold(around.key_B2, IN_FFN)
+    activate = decoder.remat.part("mlp_act", activation.apply)
+    product_BTF = activate(*(checkpoint_name(y, name) for name, y in inner.items()))
+    column, key_B2 = tensor_offset(decoder.rules, product_BTF.shape[-1]), fold(around.key_B2, IN_FFN)
     product_BTF = dropout(product_BTF, decoder.dropout.ffn, key_B2, around.tokens_T, column)
-    down_BTD = checkpoint_name(decoder.boundary.leave(_project(product_BTF, layer, "down", decoder)), "down")
+    return _project(product_BTF, layer, "down", decoder)
+
+
+def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+    h_BTD = _normed(x_BTD, layer, "ffn_norm", decoder)
+    partial_BTD = decoder.remat.part("mlp", partial(_feed_forward, decoder=decoder))(h_BTD, layer, around)
+    down_BTD = checkpoint_name(decoder.boundary.leave(partial_BTD), "down")
     return _between(_biased(down_BTD, layer, "down", decoder), around, BEHIND_FFN, decoder)
 
 
@@ -233,7 +243,7 @@ def run_layers(
     x_BTD: jax.Array, stacked: Weights, around: Surroundings, decoder: Decoder, first: jax.Array | int = 0
 ) -> jax.Array:
     """The layers whose parameters are stacked in `stacked`, one after the other; `first` is the number of the first."""
-    layer = decoder.remat(partial(_layer, decoder=decoder))
+    layer = decoder.remat.layer(partial(_layer, decoder=decoder))
     return (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, stacked, around, first)
 
 
