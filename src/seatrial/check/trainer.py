@@ -9,16 +9,12 @@ from seatrial.check.finder import RUNS, Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem, Severity
 from seatrial.presets import MODELS
-from seatrial.spec import Batch, RunSpec, flatten
+from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, Batch, RunSpec, flatten
 
 # What the trainer has not yet, where a value other than the default asks for it: path → what is asked for.
 _NOT_YET = {
     "checkpoint.enabled": "checkpoints",
     "checkpoint.resume_from": "a start from a checkpoint",
-    "precision.quantization": "{} products",
-    "precision.stochastic_rounding": "stochastic rounding",
-    "precision.gradient_dtype": "accumulating gradients in {}",
-    "precision.reduce_dtype": "reducing gradients in {}",
     "model.norm": "LayerNorm",
     "model.activation": "GELU",
     "model.positions": "learned positions",
@@ -58,6 +54,8 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
         for part, shape in parts.items()
         if sizes.get(axis, 1) > 1 and shape.sizes[axis] != 1
     ]
+    if why := _no_recipe(spec.precision.quantization, sizes):
+        wanted.append(("precision.quantization", error, f"{spec.precision.quantization} products, since {why}"))
     if spec.data.kind not in ("synthetic", "text"):
         wanted.append(("data.kind", error, f"data of the kind {spec.data.kind}"))
     if spec.execution.remat == "selective":
@@ -91,6 +89,16 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
             told = ", ".join(f"{what} ({finder.name(path)})" if len(of_kind) > 1 else what for path, what in of_kind)
             why = f"Seatrial's own trainer does not do this yet{consequence}: {told}"
             yield finder.at(of_kind[0][0], severity, "not-supported-yet", why, fix)
+
+
+def _no_recipe(quantization: str | None, sizes: dict[str, int]) -> str | None:
+    """Why the trainer cannot quantize its products like this."""
+    recipe = QUANTIZATIONS.get(quantization or "")
+    if quantization is None or (recipe and not (recipe.startswith("delayed") and sizes.get("pipeline", 1) > 1)):
+        return None
+    if recipe:
+        return "a pipeline does not gather earlier steps' values; te_fp8_currentscaling needs none"
+    return NOT_QUANTIZATIONS.get(quantization, f"there are only {', '.join(QUANTIZATIONS)}")
 
 
 def _milder(severity: Severity) -> Severity:
