@@ -67,14 +67,13 @@ def _in_folder(folder: Path) -> list[Path]:
 def read_arrow(path: Path) -> pa.Table:
     """An Arrow file or stream, memory-mapped."""
     with pa.memory_map(str(path)) as file:
-        try:
-            return pa.ipc.open_stream(file).read_all()
-        except pa.ArrowInvalid:
-            file.seek(0)
+        for read in (pa.ipc.open_stream, pa.ipc.open_file):
             try:
-                return pa.ipc.open_file(file).read_all()
-            except pa.ArrowInvalid as error:
-                raise ValueError(f"{path}: not an Arrow file, or cut off ({error}); copy it again") from error
+                file.seek(0)
+                return read(file).read_all()
+            except (pa.ArrowInvalid, OSError) as error:
+                why = error
+    raise ValueError(f"{path}: not an Arrow file, or cut off ({why}); copy it again")
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

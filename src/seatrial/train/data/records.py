@@ -57,7 +57,7 @@ def _with_begin(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
 def answer_rows(indexed: Indexed, max_records: int | None, length: int, packing: bool) -> tuple[Pieces, list[str]]:
     """Records of `answers`, one a row, or in their order as many as fit; only answers are learnt. And what was lost."""
     given, learnt = (np.asarray(indexed.sizes[i::2], np.int64)[:max_records] for i in (0, 1))
-    kept = np.flatnonzero(given <= length)
+    kept = np.flatnonzero((given <= length) & (given + learnt > 1))
     places = np.minimum(given + learnt - 1, length)[kept]
     firsts, room = [], 0
     for i, n in enumerate(places.tolist()):
@@ -71,7 +71,7 @@ def answer_rows(indexed: Indexed, max_records: int | None, length: int, packing:
         pairs = [(indexed[2 * i], indexed[2 * i + 1]) for i in packs[row].tolist()]
         return [(np.concatenate(pair), len(pair[0])) for pair in pairs]
 
-    long, lost = int(np.sum(given + learnt > length + 1)), len(given) - len(kept)
+    long, lost = int(np.sum(given + learnt > length + 1)), int(np.sum(given > length))
     note = (
         f"{long} of {len(given)} records are longer than {length} tokens: {long - lost} are cut at the end, "
         f"{lost} left out, because nothing of their answers would be left"
