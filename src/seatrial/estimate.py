@@ -7,8 +7,8 @@ Memory, per device, of the pipeline stage that holds most (bytes):
     gradients    accumulated over the micro-batches, split as the parameters
     activations  what the forward pass keeps of every layer for the backward pass, by the row of recomputation; a
                  pipeline keeps them for as many micro-batches as it has stages (Korthikanti et al., Reducing Activation
-                 Recomputation in Large Transformer Models, arXiv 2205.05198, section 4; here counted for Llama's layer,
-                 without dropout, and with attention that keeps no scores unless its row says so)
+                 Recomputation in Large Transformer Models, arXiv 2205.05198, section 4), Seatrial's own for all of a
+                 step; attention keeps no scores unless its row says so
     working      of two things whichever is larger: one layer in the backward pass, with its weights and their gradient
                  brought together; or the output head, with the logits of one chunk of tokens and their gradient
 
@@ -17,9 +17,9 @@ What a runtime takes beside that (CUDA context, communication buffers, fragmenta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from seatrial import flops
+from seatrial import flops, hardware
 from seatrial.hardware import Device
 from seatrial.spec import RunSpec
 
@@ -42,10 +42,25 @@ KEPT: dict[str, tuple[str, ...]] = {
     "save_dot_except_mlpwi": ("query", "key", "value", "out", "down"),
     "save_qkv_proj": ("query", "key", "value"),
     "save_out_proj": ("out",),
+    "minimal_offloaded": (),  # the rest waits in the host's memory
+    "qkv_proj_offloaded": (),
 }
 EVERYTHING = (
     "norm", "query", "key", "value", "context", "out", "middle", "norm", "gate", "up", "product",
 )  # fmt: skip
+# What the row "selective" does not keep of everything, by the parts of a layer that it recomputes.
+PARTS: dict[str, tuple[str, ...]] = {
+    "core_attn": ("context",), "mlp": ("gate", "up", "product"), "layernorm": ("norm",), "mlp_act": ("product",),
+    "rope": (), "layer": EVERYTHING,
+}  # fmt: skip
+# From the row that recomputes least to the one that recomputes most: what "auto" chooses from.
+BY_RECOMPUTATION = (
+    "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlp",
+    "save_qkv_proj", "save_out_proj", "full",
+)  # fmt: skip
+ROOM = 0.9  # of the memory is what "auto" fills by the estimate
+FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share of an accelerator's memory that JAX takes at its start
+DEFAULT_FRACTION = 0.75
 SCANNED = 2  # times that, where layers are scanned: the loop keeps float32 (compiled for an H200: 104 against 43 GiB)
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
@@ -89,16 +104,19 @@ class Speed:
     peak_format: str
 
 
-def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
+def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS, own_pipeline: bool = False) -> Memory:
     """The memory that a spec needs of each device; its mesh must fit its devices.
 
-    `chunk_tokens` are those whose logits are held at once; None: all of a micro-batch.
+    `chunk_tokens` are those whose logits are held at once; None: all of a micro-batch. `own_pipeline`: each stage holds
+    both ends of the model, and the activations of all micro-batches, as Seatrial's own trainer does.
     """
+    spec = decided(spec)
     model, mesh, precision = spec.model, spec.mesh, spec.precision
     tensor, fsdp, zero = mesh["tensor"], mesh["fsdp"], mesh["data"] if spec.parallelism.zero1 else 1
     compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
     layer, head = _layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
-    ends = head if model.tied_embeddings or mesh["pipeline"] > 1 else 2 * head
+    ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own_pipeline) else 2 * head
+    ends += _positions(spec)
     held = layer * model.num_layers / mesh["pipeline"] + ends
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
@@ -111,13 +129,43 @@ def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
         parameters_bytes=held / fsdp * stored,
         optimizer_bytes=optimizer,
         gradients_bytes=held / fsdp * BYTES[precision.gradient_dtype],
-        activations_bytes=_layers_in_flight(spec) * tokens * _activations(spec),
+        activations_bytes=_layers_in_flight(spec, own_pipeline) * tokens * _activations(spec),
         working_bytes=max(
             WORKING * one_layer + layer * 2 * compute,
             logits * (2 * BYTES["float32"] + compute) + head * (compute + BYTES["float32"]),
         ),
         state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
     )
+
+
+def available_bytes(spec: RunSpec) -> float | None:
+    """What JAX takes of each device's memory; None where the device is not known."""
+    device = hardware.find(spec.topology.device)
+    if device is None:
+        return None
+    return device.memory_bytes * fraction(spec.execution.environment.get(FRACTION), DEFAULT_FRACTION)
+
+
+def fraction(text: str | None, otherwise: float = 1.0) -> float:
+    """A share that is given as text, where it is one."""
+    try:
+        share = float(text) if text is not None else otherwise
+    except ValueError:
+        return otherwise
+    return share if 0 < share <= 1 else otherwise
+
+
+def decided(spec: RunSpec, memory_bytes: float | None = None) -> RunSpec:
+    """The spec with the least recomputation by which it fits its devices, where it leaves that open ("auto").
+
+    `memory_bytes`: of each device; None: what is known of it. What fits in no way, and what fits an unknown device, is
+    recomputed in full.
+    """
+    if spec.execution.remat != "auto":
+        return spec
+    there = (memory_bytes or available_bytes(spec) or 0.0) * ROOM
+    rows = [replace(spec, execution=replace(spec.execution, remat=row)) for row in BY_RECOMPUTATION]
+    return next((row for row in rows if memory(row, own_pipeline=True).total_bytes <= there), rows[-1])
 
 
 def speed(spec: RunSpec, device: Device | None) -> Speed | None:
@@ -150,37 +198,62 @@ def _answers(spec: RunSpec) -> int:
 
 
 def _padded_vocabulary(spec: RunSpec) -> int:
-    multiple = spec.model.vocab_multiple * spec.mesh["tensor"] if spec.model.vocab_multiple > 1 else 1
+    multiple = spec.model.vocab_multiple * spec.mesh["tensor"]
     return -(-spec.model.vocab_size // multiple) * multiple
 
 
+def _positions(spec: RunSpec) -> float:
+    """Parameters of a table of learned positions."""
+    if spec.model.positions != "learned":
+        return 0.0
+    return (spec.model.max_positions or spec.batch.sequence_length) * spec.model.hidden_dim / spec.mesh["tensor"]
+
+
 def _layer_parameters(spec: RunSpec) -> float:
-    """Parameters of a layer that a device of the tensor axis holds: matrices in parts, norms whole."""
-    model = spec.model
-    heads = 2 * model.num_heads * model.head_dim + 2 * model.num_kv_heads * model.head_dim
-    ffn = (3 if model.activation == "swiglu" else 2) * model.ffn_dim
-    return model.hidden_dim * (heads + ffn) / spec.mesh["tensor"] + 2 * model.hidden_dim
+    """Parameters of a layer that a device of the tensor axis holds: parts of matrices, norms and copied heads whole."""
+    model, tensor = spec.model, spec.mesh["tensor"]
+    ffn, norms = model.ffn_dim / tensor, 2 if model.norm == "layernorm" else 1
+    query = model.num_heads * model.head_dim / tensor
+    key_value = model.num_kv_heads * model.head_dim / (tensor if model.num_kv_heads % tensor == 0 else 1)
+    inputs = 2 if model.activation == "swiglu" else 1
+    matrices = model.hidden_dim * (2 * query + 2 * key_value + (inputs + 1) * ffn)
+    biases = query + 2 * key_value + inputs * ffn + 2 * model.hidden_dim
+    return matrices + (biases if model.biases else 0) + 2 * norms * model.hidden_dim
 
 
 def _activations(spec: RunSpec) -> float:
     """Bytes per token of this device that are kept of a layer."""
-    kept = _kept(spec, spec.execution.remat) * BYTES[spec.precision.compute_dtype]
-    if spec.execution.remat != "none":
+    execution = spec.execution
+    kept = _kept(spec, execution.remat) * BYTES[spec.precision.compute_dtype]
+    if execution.remat not in ("none", "selective"):
         return kept
-    return kept * (SCANNED if spec.execution.scan_layers else 1) + _scores(spec)
+    scores = 0.0 if {"core_attn", "layer"} & {*_recomputed(spec)} else _scores(spec)
+    return kept * (SCANNED if execution.scan_layers else 1) + scores + _masks(spec)
+
+
+def _recomputed(spec: RunSpec) -> tuple[str, ...]:
+    return spec.execution.remat_modules if spec.execution.remat == "selective" else ()
+
+
+def _masks(spec: RunSpec) -> float:
+    """Bytes per token of a layer's dropout masks, of a byte each."""
+    width = spec.model.hidden_dim / (spec.mesh["tensor"] if spec.parallelism.sequence_parallel else 1)
+    ffn = spec.model.ffn_dim / spec.mesh["tensor"]
+    return (2 * width if spec.dropout.hidden else 0) + (ffn if spec.dropout.ffn else 0)
 
 
 def _kept(spec: RunSpec, remat: str, *, whole_width: bool = False) -> float:
     """Numbers per token that a row of recomputation keeps of a layer; `whole_width`: as gathered inside the layer."""
     model, tensor = spec.model, spec.mesh["tensor"]
     width = model.hidden_dim / (tensor if spec.parallelism.sequence_parallel and not whole_width else 1)
-    query, key = model.num_heads * model.head_dim / tensor, model.num_kv_heads * model.head_dim / tensor
+    query, key = model.num_heads * model.head_dim / tensor, max(1, model.num_kv_heads / tensor) * model.head_dim
     ffn = model.ffn_dim / tensor
     sizes = {
         "input": width, "norm": width, "out": width, "middle": width, "down": width, "query": query, "context": query,
-        "key": key, "value": key, "gate": ffn, "up": ffn, "product": ffn,
+        "key": key, "value": key, "gate": ffn if model.activation == "swiglu" else 0, "up": ffn, "product": ffn,
     }  # fmt: skip
-    return sum(sizes[name] for name in ("input", *KEPT.get(remat, EVERYTHING)))
+    dropped = {name for part in _recomputed(spec) for name in PARTS.get(part, ())} if remat == "selective" else set()
+    return sum(sizes[name] for name in ("input", *KEPT.get(remat, EVERYTHING)) if name not in dropped)
 
 
 def _scores(spec: RunSpec) -> float:
@@ -191,8 +264,10 @@ def _scores(spec: RunSpec) -> float:
     return spec.model.num_heads / spec.mesh["tensor"] * spec.batch.sequence_length * each
 
 
-def _layers_in_flight(spec: RunSpec) -> float:
+def _layers_in_flight(spec: RunSpec, own_pipeline: bool) -> float:
     """Layers of the first stage × micro-batches whose activations are held at once (arXiv 2205.05198, 4.2.3)."""
     stages, virtual, passes = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.accumulation_steps
+    if own_pipeline and stages > 1:  # what each turn of the ring keeps, idle ones too
+        return spec.model.num_layers / stages / virtual * (virtual * max(passes, stages) + stages - 1)
     interleaved = 1 + (stages - 1) / (stages * virtual) if virtual > 1 else 1
     return spec.model.num_layers / stages * min(stages * interleaved, passes)

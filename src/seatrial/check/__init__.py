@@ -38,6 +38,7 @@ from seatrial.spec import Resolved
 REMAT = (
     "none", "full", "minimal", "minimal_with_context", "minimal_flash", "save_dot_except_mlp",
     "save_dot_with_context_except_mlp", "save_dot_except_mlpwi", "save_qkv_proj", "save_out_proj",
+    "minimal_offloaded", "qkv_proj_offloaded",
 )  # fmt: skip
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from seatrial import estimate, hardware
 from seatrial.check.environment import exported
-from seatrial.check.finder import Finder
+from seatrial.check.finder import RUNS, Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
+from seatrial.estimate import FRACTION
 
 DOUBT = 0.1  # by how much the estimate may be too high
-FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share that JAX takes at its start; 0.75 unless it is set
 
 
 def memory_fits(finder: Finder) -> Iterator[Problem]:
@@ -22,8 +22,9 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
     if device is None or finder.action == "judge" or not mesh_is_sound(spec):
         return
     # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
-    need = estimate.memory(replace(spec, execution=replace(spec.execution, scan_layers=False)))
-    share = _share(exported(spec).get(FRACTION))
+    unrolled = replace(spec, execution=replace(spec.execution, scan_layers=False))
+    need = estimate.memory(unrolled, own_pipeline=finder.action in RUNS)
+    share = estimate.fraction(exported(spec).get(FRACTION))
     there, found = device.memory_bytes * share, f"{device.name} has {_gib(device.memory_bytes)}"
     found += f", of which {FRACTION} gives {_gib(there)}" if share < 1 else ""
     where = "parallelism.within_node.fsdp"
@@ -50,19 +51,11 @@ def memory_fraction(finder: Finder) -> Iterator[Problem]:
     """The share of a device's memory that JAX is to take is one."""
     for part in ("execution", "container"):
         text = exported(finder.spec, part).get(FRACTION)
-        if text is not None and _share(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
+        if text is not None and estimate.fraction(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
             yield finder.at(
                 f"{part}.environment.{FRACTION}", "error", "bad-variable",
                 f"{text!r} is no share of a device's memory, and JAX ends a process for that", "use 0.9, for example",
             )  # fmt: skip
-
-
-def _share(text: str | None) -> float:
-    try:
-        share = float(text) if text is not None else 1.0
-    except ValueError:
-        return 1.0
-    return share if 0 < share <= 1 else 1.0
 
 
 def _gib(size: float) -> str:

@@ -15,14 +15,6 @@ from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, Batch, RunSpec, flat
 _NOT_YET = {
     "checkpoint.enabled": "checkpoints",
     "checkpoint.resume_from": "a start from a checkpoint",
-    "model.norm": "LayerNorm",
-    "model.activation": "GELU",
-    "model.positions": "learned positions",
-    "model.rotary_fraction": "partial rotary positions",
-    "model.biases": "biases",
-    "model.vocab_multiple": "padding of the vocabulary",
-    "initialization": "this initialisation",
-    "dropout": "dropout",
     "objective.kind": "the objective {}",
     "data.weights": "weighted data",
     "data.tokenizer": "tokenizers",
@@ -58,12 +50,8 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
         wanted.append(("precision.quantization", error, f"{spec.precision.quantization} products, since {why}"))
     if spec.data.kind not in ("synthetic", "text"):
         wanted.append(("data.kind", error, f"data of the kind {spec.data.kind}"))
-    if spec.execution.remat == "selective":
-        wanted.append(("execution.remat", error, "recomputation of single modules"))
     given, plain = flatten(spec), flatten(replace(_PLAIN, model=spec.model, batch=spec.batch, steps=spec.steps))
     plain |= flatten(replace(MODELS["llama2-7b"], name=""), "model")
-    if not spec.model.vocab_size % (spec.model.vocab_multiple * sizes.get("tensor", 1)):
-        plain["model.vocab_multiple"] = spec.model.vocab_multiple  # there is nothing to pad
     for severity, table in ((error, _NOT_YET), ("warning", _LEFT_OUT)):
         for path, what in table.items():
             asked = [p for p in given if p == path or p.startswith(f"{path}.")]

@@ -91,7 +91,7 @@ _RANGES: dict[tuple[type, str], Range] = {
 }
 
 CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
-    (Execution, "remat"): (*REMAT, "selective"),
+    (Execution, "remat"): (*REMAT, "selective", "auto"),
     (Expectation, "metric"): tuple(METRICS),
 }
 

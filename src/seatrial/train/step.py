@@ -223,7 +223,8 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         return new, metrics
 
     def local_loss(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        without_dropout = replace(decoder, dropout=Dropout())
+        without = replace(spec, dropout=Dropout())
+        without_dropout = replace(decoder, dropout=Dropout(), attention=make_attention(without, rules, backend))
 
         def one_pass(total: jax.Array, passed: Pass) -> tuple[jax.Array, None]:
             return total + loss_sum(params, passed, make_key(0), without_dropout)[0], None

@@ -20,7 +20,6 @@ _DATA_KEYS = (
 )  # fmt: skip
 _NEAREST = {
     "minimal_with_quantization": "minimal", "minimal_with_context_and_quantization": "minimal_with_context",
-    "qkv_proj_offloaded": "full", "minimal_offloaded": "full", "custom": "full",
 }  # fmt: skip
 
 
@@ -58,7 +57,10 @@ def _remat(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
     entry = settings.entries.get("remat_policy")
     if entry is None or "remat_policy" not in settings.values:
         return
-    if entry.text in _NEAREST:
+    if entry.text == "custom":
+        why = "which tensors are kept is chosen by one key for each of them there, and by the policy's name here"
+        yield "remat_policy", "error", "not-supported-yet", why, "name a policy, for example minimal_with_context"
+    elif entry.text in _NEAREST:
         why = f"what it keeps cannot be kept so here; {_NEAREST[entry.text]} is done instead, with the same result"
         yield "remat_policy", "warning", "nearest-remat", why, f"write {_NEAREST[entry.text]}, or leave it"
     elif settings.values["remat_policy"] == "none":

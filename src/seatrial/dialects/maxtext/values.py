@@ -10,7 +10,7 @@ from seatrial import hardware
 from seatrial.dialects import coerce
 from seatrial.dialects.coerce import Reader
 
-# MaxText's list → the trainer's row. What the others keep is too little to matter, or stands in the host's memory.
+# MaxText's list → the trainer's row. What those of quantization keep beside it is too little to matter.
 REMAT = {
     "none": "none",
     "full": "full",
@@ -24,8 +24,8 @@ REMAT = {
     "save_out_proj": "save_out_proj",
     "minimal_with_quantization": "minimal",
     "minimal_with_context_and_quantization": "minimal_with_context",
-    "qkv_proj_offloaded": "full",
-    "minimal_offloaded": "full",
+    "qkv_proj_offloaded": "qkv_proj_offloaded",
+    "minimal_offloaded": "minimal_offloaded",
     "custom": "full",
 }
 
