@@ -15,12 +15,12 @@ PACKAGE = ROOT / "src" / "seatrial"
 
 # Each module or folder may import only what stands before it.
 ORDER = (
-    "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events",
+    "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events", "goodput",
     "presets", "published", "xla_flags", "estimate", "check", "dialects", "engines", "logs",
     "rehearsal", "collapse", "plan", "launch", "run_directory", "metrics", "verdict", "report", "history",
     "checking", "judging", "run", "cli", "__main__",
 )  # fmt: skip
-TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "errors", "train"}
+TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "goodput", "errors", "train"}
 
 ONLY_IN_TRAIN = {"jax", "jaxlib", "optax", "orbax", "grain", "flax"}
 DECIDES_PURELY = ("spec", "flops", "estimate", "check", "plan", "rehearsal", "collapse", "metrics", "verdict")

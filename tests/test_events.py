@@ -61,6 +61,16 @@ def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_not_hidden(tmp_path):
         list(events.read(path))
 
 
+def test_who_goes_on_after_a_torn_line_leaves_no_broken_one(tmp_path):
+    path = tmp_path / "events-0.jsonl"
+    path.write_text(events.dumps(EVENTS[0]) + "\n" + events.dumps(EVENTS[1])[:25])
+    for event in EVENTS[2:]:
+        writer = events.Writer(path)
+        writer.write(event)
+        writer.close()
+    assert list(events.read(path)) == [EVENTS[0], *EVENTS[2:]]
+
+
 def test_an_older_reader_reads_a_newer_file():
     line = events.dumps(EVENTS[1])[:-1] + ', "new_field": 1}'
     assert events.loads(line) == EVENTS[1]

@@ -96,6 +96,8 @@ REPORTED: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Event):
+    """The loss on validation data. The trainer's `step` is the number of steps done; a foreign log has its own way."""
+
     kind: ClassVar[str] = "eval"
     step: int
     loss: float | None = None
@@ -130,7 +132,7 @@ class Fault(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """`reason`: completed, non_finite_loss, died, no_progress, interrupted or could_not_run.
+    """`reason`: completed, stopped_early, non_finite_loss, died, no_progress, interrupted or could_not_run.
 
     `evidence` is what a foreign log says so with: its line.
     """
@@ -244,10 +246,16 @@ def loads(line: str) -> Event:
 
 
 class Writer:
-    """Appends events to one file; every line is flushed, so a killed process loses none that it wrote."""
+    """Appends events to one file; every line is flushed, so a killed process loses none that it wrote.
+
+    A torn line at the end of a file that is there (its writer was killed) is taken away.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, event: Event) -> None:

@@ -97,10 +97,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):
     result = train(broken, tmp_path)
     assert result.returncode == 1
     steps = steps_of(tmp_path)
-    assert not np.isfinite(steps[-1].loss)
-    assert all(np.isfinite(step.loss) for step in steps[:-1])
+    assert [np.isfinite(step.loss) and np.isfinite(step.grad_norm) for step in steps] == [True] * (len(steps) - 1) + [
+        False
+    ]
     fault, ended = list(events.read(tmp_path / "events-0.jsonl"))[-2:]
-    assert (fault.fault, ended.reason) == ("non_finite_loss", "non_finite_loss")
+    assert (fault.fault, ended.reason) == ("non_finite_gradient", "non_finite_loss")
     assert f"at step {steps[-1].step}" in fault.text
     assert f"at step {steps[-1].step}" in result.stdout
 

@@ -113,6 +113,9 @@ FIELDS: dict[str, Field] = {
     "optimizer.weight_decay": _field("Decoupled weight decay."),
     "optimizer.decay_norms": _field("Whether weight decay applies to norms and biases too."),
     "optimizer.clip_norm": _field("Largest global norm of the gradient, to which it is clipped; null: no limit."),
+    "optimizer.on_non_finite": _field(
+        "At a loss or gradient norm that is not finite: end the run (abort), update nothing (skip), or go on (continue)."
+    ),
     "objective": _field("What is minimised."),
     "objective.kind": _field("Loss on all tokens (pretraining), on answers only (sft), or on preferences (dpo, orpo)."),
     "objective.beta": _field("Weight of the preference term of dpo and orpo."),

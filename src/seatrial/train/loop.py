@@ -1,231 +1,278 @@
-"""A training run of one process: start, steps, events, and what happens when something breaks.
+"""A training run of one process: start, steps and what comes between them, end, and what happens when something breaks.
 
 The host never waits for the step that it has just dispatched: step n is dispatched, then the numbers of n-1 are read.
-A step's `seconds` is the time between two such completions, so it is what a wall clock would show.
+A step's `seconds` is the time between two such completions, so it is what a wall clock would show. Before anything that
+needs the state (evaluation, checkpoint, end) the step that runs is settled: its numbers are read too.
 """
 
 from __future__ import annotations
 
 import os
-import platform
-import signal
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
-from seatrial import __version__, events, flops
+from seatrial import events
 from seatrial.errors import InputError
+from seatrial.goodput import measure_goodput
 from seatrial.spec import RunSpec
-from seatrial.train.attention import choose
-from seatrial.train.data import make_batch, make_source
-from seatrial.train.mesh import backend_of, make_mesh
-from seatrial.train.step import Trainer, make_trainer
+from seatrial.train.checkpoint import Checkpoints
+from seatrial.train.data import make_batch, make_sources
+from seatrial.train.data.prefetch import Prefetched
+from seatrial.train.evaluate import Evaluator, make_evaluator
+from seatrial.train.mesh import make_mesh
+from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
+from seatrial.train.step import Batch, State, Trainer, make_trainer
+from seatrial.train.stop import Requests, Votes
+from seatrial.train.watch import Journal, Profile
 
 EXIT_NON_FINITE = 1
 EXIT_STEP_FAILED = 75  # EX_TEMPFAIL: the same run may well succeed elsewhere or later
+EXIT_CANNOT_SAVE = 74  # EX_IOERR
+EXIT_INTERRUPTED = 130  # whichever process got the signal, and whichever signal it was
+# What can fail between two steps: (error, the fault's kind, exit code). The second are data that turn out to be wrong.
+FAILURES = (
+    (jax.errors.JaxRuntimeError, "step_failed", EXIT_STEP_FAILED),
+    (ValueError, "dataset_error", InputError.exit_code),
+    (OSError, "checkpoint_error", EXIT_CANNOT_SAVE),
+)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which process of the run this is, and what it computes on."""
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a run ended: its reason as `events.RunEnded` names it, the process's exit code, and the last line."""
 
-    process: int = 0
-    num_processes: int = 1
-    coordinator: str | None = None  # host:port
-    cpu_devices: int | None = None  # None: the real devices
-
-
-class Phases:
-    """Seconds that each phase of the start took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - start
+    reason: str
+    exit_code: int
+    text: str
 
 
-def connect(spec: RunSpec, place: Place) -> None:
-    """Sets up devices and joins the other processes; must come before JAX is first used."""
-    if place.cpu_devices is not None:
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", place.cpu_devices)
-    if place.num_processes > 1:
-        # JAX reads none of the environment variables that launchers use for these timeouts.
-        jax.distributed.initialize(
-            coordinator_address=place.coordinator,
-            num_processes=place.num_processes,
-            process_id=place.process,
-            initialization_timeout=spec.distributed.initialization_timeout_seconds,
-            heartbeat_timeout_seconds=spec.distributed.heartbeat_timeout_seconds,
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A step that was dispatched and whose numbers have not been read."""
+
+    number: int
+    numbers: Mapping[str, jax.Array]
+    votes: np.ndarray | jax.Array
+    data_seconds: float
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """The steps from `first` to before `last`, and what comes between; `state` and `batch` are those of `first`."""
+
+    spec: RunSpec
+    place: Place
+    trainer: Trainer
+    compiled: Any
+    batches: Prefetched[Batch]
+    checkpoints: Checkpoints
+    evaluator: Evaluator | None
+    journal: Journal
+    profile: Profile
+    phases: Phases
+    first: int
+    last: int
+    state: State
+    batch: Batch
+    sent: Sent | None = None
+    ending: Ending | None = None
+    save_agreed: bool = False
+    stop_agreed: bool = False
+    settled: float = 0.0  # when the step before was, or what else came between; monotonic
+    waited: float = 0.0  # for the batch of the next step, while no step ran
+    losses: dict[str, float] = field(default_factory=dict)  # the newest, by the names of `checkpoint.METRICS`
+
+    def run(self) -> Ending:
+        """All steps, or as many as there is reason to."""
+        requests, votes = Requests(), Votes(self.trainer.mesh, self.place.num_processes)
+        if self.first == 0:
+            self.evaluate(0)
+        self.settled = time.monotonic()
+        for number in range(self.first, self.last):
+            if self.profile.begins(number):
+                self.settle()
+                self.profile.start()
+                self.settled = time.monotonic()
+            self.state, numbers = self.compiled(self.state, self.batch)
+            cast = votes.cast(stop=requests.stop, save=self.checkpoints.overdue(time.monotonic()))
+            sent = Sent(number=number, numbers=numbers, votes=cast, data_seconds=self.waited)
+            self.settle()
+            self.sent = sent
+            if number + 1 < self.last:
+                self.fetch(number + 1)
+            if self.ending is None and self.pauses_after(number):
+                self.settle()
+                self.pause(number)
+            if self.ending is not None:
+                break
+        self.settle()
+        self.profile.stop()
+        self.checkpoints.wait()
+        return self.ending or Ending(reason="completed", exit_code=0, text="training completed")
+
+    def fetch(self, number: int) -> None:
+        """The batch of a step, while the step before it runs; only what lasts longer than that step is waiting."""
+        self.batch = self.batches.get(number)
+        is_idle = self.sent is None or self.sent.numbers["loss"].addressable_data(0).is_ready()
+        self.waited = self.batches.waited_seconds if is_idle else 0.0
+
+    def settle(self) -> None:
+        """Reads the numbers of the step that was sent, if one was, and what the processes agreed on after it."""
+        sent, self.sent = self.sent, None
+        if sent is None or self.ending is not None:
+            return
+        self.checkpoints.poll()
+        values = {name: float(np.asarray(value.addressable_data(0))) for name, value in sent.numbers.items()}
+        agreed = [bool(vote) for vote in np.asarray(sent.votes)]
+        self.stop_agreed, self.save_agreed = self.stop_agreed or agreed[0], self.save_agreed or agreed[1]
+        now = time.monotonic()
+        step = events.Step(
+            process=self.place.process,
+            step=sent.number,
+            seconds=now - self.settled,
+            tokens=int(values.pop("weight")),
+            loss=values.pop("loss"),
+            grad_norm=values.pop("grad_norm"),
+            learning_rate=values.pop("learning_rate"),
+            data_seconds=sent.data_seconds,
+            reported={name: value for name, value in values.items() if name != "skipped_steps" or value},
+            phase=self.profile.phase(sent.number),
         )
-        # The coordination service catches SIGTERM to announce a preemption; whoever stops us means now.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.settled, self.losses["loss"] = now, step.loss or 0.0
+        self.journal.step(step, last=sent.number == self.last - 1)
+        if sent.number == self.first:
+            self.phases.ended("first_step")
+            if self.spec.logging.startup_times:
+                self.journal.say(self.phases.line())
+        if self.spec.optimizer.on_non_finite == "abort":
+            self.require_finite(step)
 
+    def require_finite(self, step: events.Step) -> None:
+        """Nothing that follows a non-finite number means anything: the run ends here, and says where."""
+        for what, value, fault in (
+            ("loss", step.loss, "non_finite_loss"),
+            ("gradient norm", step.grad_norm, "non_finite_gradient"),
+        ):
+            if self.ending is None and not np.isfinite(value):
+                text, where = f"{what} is {value} at step {step.step}", f"rank {self.place.process}"
+                self.journal.write(events.Fault(process=self.place.process, fault=fault, where=where, text=text))
+                self.ending = Ending(
+                    reason="non_finite_loss", exit_code=EXIT_NON_FINITE, text=f"training stopped: {text}"
+                )
 
-def maxtext_line(spec: RunSpec, step: events.Step) -> str:
-    """A step as MaxText prints it, so that tools which read MaxText's log read ours."""
-    tokens_per_second = spec.tokens_per_step / step.seconds / spec.topology.num_devices
-    per_token = flops.flops_per_token(spec.model, spec.batch.sequence_length)
-    return (
-        f"completed step: {step.step}, seconds: {step.seconds:.3f}, "
-        f"TFLOP/s/device: {tokens_per_second * per_token / 1e12:.3f}, Tokens/s/device: {tokens_per_second:.3f}, "
-        f"total_weights: {step.tokens}, loss: {step.loss:.3f}"
-    )
+    def pauses_after(self, number: int) -> bool:
+        """Whether something needs the state as this step leaves it."""
+        is_evaluated = self.evaluator is not None and self.evaluator.batches_after(number + 1) > 0
+        return self.is_saved_after(number) or is_evaluated or self.profile.ends(number)
 
+    def is_saved_after(self, number: int) -> bool:
+        return self.save_agreed or self.stop_agreed or self.checkpoints.due(number + 1, self.last)
 
-def _started(spec: RunSpec, place: Place, trainer: Trainer, memory: Any, phases: Phases) -> events.RunStarted:
-    device = trainer.mesh.devices.flat[0]
-    return events.RunStarted(
-        process=place.process,
-        run=spec.name,
-        host=socket.gethostname(),
-        num_processes=place.num_processes,
-        num_devices=trainer.mesh.size,
-        device_kind=device.device_kind,
-        planned_steps=spec.steps,
-        tokens_per_step=spec.tokens_per_step,
-        num_parameters=flops.num_parameters(spec.model),
-        facts={
-            "versions": {
-                "python": platform.python_version(),
-                "jax": jax.__version__,
-                "jaxlib": jaxlib.__version__,
-                "seatrial": __version__,
-            },
-            "backend": backend_of(device),
-            "mesh": {axis: size for axis, size in spec.mesh.items() if size > 1},
-            "accumulation_steps": spec.accumulation_steps,
-            "remat": spec.execution.remat,
-            "attention": choose(spec.execution.attention, backend_of(device)),
-            "scan_layers": spec.execution.scan_layers,
-            "flops_convention": flops.DEFAULT_CONVENTION,
-            "compile_seconds": phases.seconds["compile"],
-            "phases": phases.seconds,
-            "memory": {
-                "argument_bytes": memory.argument_size_in_bytes,
-                "output_bytes": memory.output_size_in_bytes,
-                "alias_bytes": memory.alias_size_in_bytes,
-                "temp_bytes": memory.temp_size_in_bytes,
-                "code_bytes": memory.generated_code_size_in_bytes,
-            },
-        },
-    )
+    def pause(self, number: int) -> None:
+        """What comes between this step, which is settled, and the next; none of it is part of a step's time."""
+        if self.profile.ends(number):
+            self.profile.stop()
+        if self.ending is not None:
+            return
+        self.evaluate(number + 1)
+        if self.is_saved_after(number) and self.spec.checkpoint.enabled:
+            self.checkpoints.save(number + 1, self.state, self.losses)
+        if self.stop_agreed and number + 1 < self.last:
+            text = f"training interrupted after step {number}"
+            self.ending = Ending(reason="interrupted", exit_code=EXIT_INTERRUPTED, text=text)
+        self.save_agreed = False
+        self.settled = time.monotonic()
 
-
-def _say(place: Place, text: str) -> None:
-    if place.process == 0:
-        print(text, flush=True)
+    def evaluate(self, done: int) -> None:
+        if self.evaluator is not None and self.evaluator.batches_after(done):
+            event, text = self.evaluator.evaluate(self.state["params"], done, self.place.process)
+            self.losses["validation_loss"] = event.loss or 0.0
+            self.journal.evaluation(event, text)
 
 
 def train(spec: RunSpec, place: Place, out: Path) -> int:
-    """Runs every step of a spec and returns the process's exit code; events go to `out`.
+    """Runs every step of a spec and returns the process's exit code; events and all else that it leaves go to `out`.
 
-    Raises InputError where the spec does not fit the devices or its data cannot be read. A step that fails (a peer is
-    gone, a device error) ends the process at once: JAX's orderly exit would wait for peers that no longer answer.
+    Raises InputError where the spec does not fit the devices, or its data or checkpoints cannot be read. What fails
+    later ends the process at once: JAX's orderly exit would wait for peers that no longer answer.
     """
     phases = Phases()
-    with phases.phase("connect"):
-        connect(spec, place)
-    writer = events.Writer(out / f"events-{place.process}.jsonl")
+    phases.ended("imports")
+    connect(spec, place)
+    cached = use_compile_cache(spec.execution.compile_cache, on_cpu=place.cpu_devices is not None)
+    record = out / f"events-{place.process}.jsonl"
+    attempt = 1 + sum(isinstance(e, events.RunStarted) for e in (events.read(record) if record.exists() else ()))
+    journal = Journal(spec, place, out)
     try:
         trainer = make_trainer(spec, make_mesh(spec))
-        with phases.phase("data"):
-            source = make_source(spec)
+        phases.ended("connect")
+        sources = make_sources(spec)
+        steps = _num_steps(spec, sources.train.num_examples)
+        evaluator = make_evaluator(spec, trainer, sources)
+        phases.ended("data")
+        checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
+        restored = checkpoints.restore()
+        phases.ended("restore")
+        first = restored.step if restored else 0
+        batches = Prefetched(
+            lambda step: make_batch(
+                sources.train, checkpoints.examples(step), trainer.batch_shape, trainer.batch_shardings
+            ),
+            first,
+            max(steps, first + 1),  # one is needed to compile, even where nothing is left to do
+        )
+        batch = batches.get(first)
     except ValueError as error:
         raise InputError.single("unfit", "spec", str(error), "change the configuration so that it fits") from error
-    with phases.phase("init"):
-        state = jax.block_until_ready(trainer.init())
-    with phases.phase("compile"):
-        batch = make_batch(source, 0, trainer.batch_shape, trainer.batch_shardings)
-        compiled = trainer.step.lower(state, batch).compile()
-    started = _started(spec, place, trainer, compiled.memory_analysis(), phases)
-    writer.write(started)
-    memory = started.facts["memory"]
-    _say(place, f"number parameters: {started.num_parameters / 1e9:.3f} billion ({started.num_parameters:,})")
-    _say(
-        place,
+    phases.ended("first_batch")
+    state = restored.state if restored else jax.block_until_ready(trainer.init())
+    phases.ended("init")
+    compiled = trainer.step.lower(state, batch).compile()
+    phases.ended("compile")
+    facts = {"phases": dict(phases.seconds), "compile_seconds": phases.seconds["compile"]}
+    if spec.execution.compile_cache is not None:
+        facts["compile_cache"] = dict(cached)
+    ready = started(spec, place, trainer, attempt=attempt, steps=steps, compiled=compiled, facts=facts)
+    journal.write(ready)
+    for note in sources.notes:
+        journal.say(f"note: {note}")
+    memory = ready.facts["memory"]
+    journal.say(f"number parameters: {ready.num_parameters / 1e9:.3f} billion ({ready.num_parameters:,})")
+    journal.say(
         f"compiled in {phases.seconds['compile']:.1f} s; memory per device: "
-        f"{memory['argument_bytes'] / 2**20:.1f} MiB state and batch, {memory['temp_bytes'] / 2**20:.1f} MiB temporary",
+        f"{memory['argument_bytes'] / 2**20:.1f} MiB state and batch, {memory['temp_bytes'] / 2**20:.1f} MiB temporary"
     )
+    loop = Loop(
+        spec=spec, place=place, trainer=trainer, compiled=compiled, batches=batches, checkpoints=checkpoints,
+        evaluator=evaluator, journal=journal, profile=Profile(spec, place, out, steps), phases=phases,
+        first=first, last=steps, state=state, batch=batch,
+    )  # fmt: skip
     try:
-        return _steps(spec, place, trainer, compiled, state, batch, source, writer)
-    except jax.errors.JaxRuntimeError as error:
-        text = str(error).splitlines()[0][:500]
-        writer.write(events.Fault(process=place.process, fault="step_failed", where=f"rank {place.process}", text=text))
-        print(f"step failed: {text}", flush=True)
-        os._exit(EXIT_STEP_FAILED)
+        ending = loop.run()
+    except (jax.errors.JaxRuntimeError, ValueError, OSError) as error:
+        fault, code = next(row for kind, *row in FAILURES if isinstance(error, kind))
+        text = str(error).partition("\n")[0][:500]
+        journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
+        print(f"{fault.replace('_', ' ')}: {text}", flush=True)
+        os._exit(code)
+    journal.write(events.RunEnded(process=place.process, reason=ending.reason, exit_code=ending.exit_code))
+    goodput = measure_goodput(events.read(record))
+    journal.say(goodput.line() if goodput else "")
+    journal.say(ending.text)
+    journal.close()
+    return ending.exit_code
 
 
-def _steps(
-    spec: RunSpec,
-    place: Place,
-    trainer: Trainer,
-    compiled: Any,
-    state: Any,
-    batch: Any,
-    source: Any,
-    writer: events.Writer,
-) -> int:
-    """The loop itself: dispatch, prepare the next batch while the devices work, then read the previous numbers."""
-    previous: dict[str, jax.Array] | None = None
-    finished = time.monotonic()
-    waited = 0.0
-
-    def read(number: int, numbers: dict[str, jax.Array], data_seconds: float) -> events.Step:
-        nonlocal finished
-        values = {name: float(np.asarray(value.addressable_data(0))) for name, value in numbers.items()}
-        now = time.monotonic()
-        step = events.Step(
-            process=place.process,
-            step=number,
-            seconds=now - finished,
-            tokens=int(values["weight"]),
-            loss=values["loss"],
-            grad_norm=values["grad_norm"],
-            learning_rate=values["learning_rate"],
-            data_seconds=data_seconds,
-        )
-        finished = now
-        writer.write(step)
-        _say(place, maxtext_line(spec, step))
-        return step
-
-    for number in range(spec.steps + 1):
-        numbers = None
-        if number < spec.steps:
-            state, numbers = compiled(state, batch)
-        if previous is not None:
-            step = read(number - 1, previous, waited)
-            if not np.isfinite(step.loss):
-                return _stop_non_finite(place, writer, step)
-        if number + 1 < spec.steps:
-            start = time.monotonic()
-            batch = make_batch(
-                source, (number + 1) * spec.batch.global_batch_size, trainer.batch_shape, trainer.batch_shardings
-            )
-            waited = time.monotonic() - start
-        previous = numbers
-    writer.write(events.RunEnded(process=place.process, reason="completed", exit_code=0))
-    _say(place, "training completed")
-    return 0
-
-
-def _stop_non_finite(place: Place, writer: events.Writer, step: events.Step) -> int:
-    """Nothing that follows a non-finite loss means anything: the run ends here, and says where."""
-    text = f"loss is {step.loss} at step {step.step}"
-    writer.write(events.Fault(process=place.process, fault="non_finite_loss", where=f"rank {place.process}", text=text))
-    writer.write(events.RunEnded(process=place.process, reason="non_finite_loss", exit_code=EXIT_NON_FINITE))
-    _say(place, f"training stopped: {text}")
-    return EXIT_NON_FINITE
+def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
+    """The steps of a run, which may be ended sooner by its epochs. Raises ValueError where data have no epochs."""
+    if spec.epochs is None:
+        return spec.steps
+    if num_examples is None:
+        raise ValueError(f"epochs = {spec.epochs}, but this data has no end: give the number of steps alone")
+    return min(spec.steps, max(1, spec.epochs * num_examples // spec.batch.global_batch_size))

@@ -1,0 +1,74 @@
+"""Where the time of a run went: what of it was training, and what was lost to what. Follows from its events alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from seatrial.events import Checkpoint, Eval, Event, RunStarted, Step
+
+LOSSES = ("start", "compile", "data", "evaluation", "checkpoint", "restarts", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """Seconds of a run's record, from the start of its first process to its last event.
+
+    `productive_seconds` were spent in steps that count, without their waiting for data. `lost_seconds` has the names of
+    LOSSES: `restarts` are the steps that a later attempt did again and the time between attempts, `other` is the rest.
+    """
+
+    wall_seconds: float
+    productive_seconds: float
+    lost_seconds: dict[str, float]
+
+    @property
+    def fraction(self) -> float:
+        """The productive part of all time; nan without any time."""
+        return self.productive_seconds / self.wall_seconds if self.wall_seconds > 0 else math.nan
+
+    def line(self) -> str:
+        """All of it in one line."""
+        lost = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.lost_seconds.items() if seconds >= 0.05)
+        return f"goodput: {self.fraction:.1%} of {self.wall_seconds:.1f} s; lost: {lost or 'nothing'}"
+
+
+def measure_goodput(record: Iterable[Event]) -> Goodput | None:
+    """The goodput of one process's events, all attempts of it; None where it never got as far as its first step."""
+    attempts: list[list[Event]] = []
+    for event in record:
+        if isinstance(event, RunStarted):
+            attempts.append([])
+        if attempts:
+            attempts[-1].append(event)
+    if not attempts:
+        return None
+    lost = dict.fromkeys(LOSSES, 0.0)
+    productive, began, redone_from = 0.0, [], math.inf
+    for attempt in reversed(attempts):
+        started = attempt[0]
+        assert isinstance(started, RunStarted)
+        phases = {name: float(seconds) for name, seconds in dict(started.facts.get("phases", {})).items()}
+        began.append(started.wall_time - sum(phases.values()))
+        lost["compile"] += phases.pop("compile", 0.0)
+        lost["start"] += sum(phases.values())
+        steps = [event for event in attempt if isinstance(event, Step)]
+        for step in steps:
+            seconds, waiting = step.seconds or 0.0, step.data_seconds or 0.0
+            if step.step >= redone_from:
+                lost["restarts"] += seconds
+            else:
+                productive += seconds - waiting
+                lost["data"] += waiting
+        redone_from = min([redone_from, *(step.step for step in steps)])
+        lost["evaluation"] += sum(e.seconds or 0.0 for e in attempt if isinstance(e, Eval))
+        saved = (e for e in attempt if isinstance(e, Checkpoint) and e.action == "save")
+        lost["checkpoint"] += sum(e.seconds or 0.0 for e in saved)
+    began.reverse()
+    gaps = (start - before[-1].wall_time for start, (before, _) in zip(began[1:], pairwise(attempts), strict=True))
+    lost["restarts"] += sum(max(0.0, gap) for gap in gaps)
+    wall = attempts[-1][-1].wall_time - began[0]
+    lost["other"] = max(0.0, wall - productive - sum(lost.values()))
+    return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)

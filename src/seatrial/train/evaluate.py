@@ -1,0 +1,92 @@
+"""The loss on validation data: when it is measured, and on how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seatrial import events
+from seatrial.spec import RunSpec
+from seatrial.train.data import Sources, make_batch
+from seatrial.train.data.examples import Source
+from seatrial.train.step import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Evaluates after every `interval` steps, counted anew in each `epoch` (in steps) where there are epochs.
+
+    Every evaluation takes the first `batches` batches of the validation data, `initial` of them before the first step.
+    """
+
+    interval: int
+    epoch: int | None
+    batches: int
+    initial: int
+    measure: Callable[[Any, int], tuple[float, float]]  # (parameters, batches) → (loss, targets that it is the mean of)
+
+    def batches_after(self, done: int) -> int:
+        """How many batches are evaluated when so many steps are done; 0: none."""
+        if done == 0:
+            return self.initial
+        within = (done - 1) % self.epoch + 1 if self.epoch else done
+        return 0 if within % self.interval else self.batches
+
+    def evaluate(self, params: Any, done: int, process: int) -> tuple[events.Eval, str]:
+        """An evaluation as an event, and as MaxText prints it."""
+        start = time.monotonic()
+        loss, weight = self.measure(params, self.batches_after(done))
+        event = events.Eval(process=process, step=done, loss=loss, seconds=time.monotonic() - start)
+        when = f"after step: {done - 1}" if done else "before step: 0"
+        return event, f"eval metrics {when}, loss={loss:.3f}, total_weights={weight:.1f}"
+
+
+def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:
+    """What evaluates a run; None where it is off. Raises ValueError where the data cannot give what is asked for."""
+    asked, size = spec.evaluation, spec.batch.global_batch_size
+    if asked.interval_steps is None and asked.interval_fraction is None:
+        return None
+    epoch, validation = None, sources.validation
+    if validation is None:  # which `make_sources` refuses
+        return None
+    if asked.interval_fraction is not None:
+        if sources.train.num_examples is None:
+            raise ValueError(
+                "evaluation.interval_fraction is a part of an epoch, and this data has no end: give interval_steps"
+            )
+        epoch = max(1, sources.train.num_examples // size)
+    whole = None if validation.num_examples is None else max(1, validation.num_examples // size)
+    if whole is None and (asked.batches is None or asked.initial_batches < 0):
+        raise ValueError("the validation data has no end, so evaluation needs a number of batches: evaluation.batches")
+    batches = asked.batches if whole is None else min(whole, asked.batches or max(1, int(whole * asked.fraction)))
+    assert batches is not None
+    initial = batches if asked.initial_batches < 0 else asked.initial_batches
+    return Evaluator(
+        interval=asked.interval_steps or max(1, int((epoch or 1) * (asked.interval_fraction or 0.0))),
+        epoch=epoch,
+        batches=batches,
+        initial=initial if whole is None else min(whole, initial),
+        measure=_measurer(trainer, validation, size),
+    )
+
+
+def _measurer(trainer: Trainer, source: Source, batch_size: int) -> Callable[[Any, int], tuple[float, float]]:
+    """Σ weight · loss / Σ weight over the first batches of a source, and Σ weight; while one runs, the next is made."""
+
+    def measure(params: Any, batches: int) -> tuple[float, float]:
+        sums = np.zeros(2)
+        sent = None
+        for number in range(batches + 1):
+            before, sent = sent, None
+            if number < batches:
+                batch = make_batch(source, number * batch_size, trainer.batch_shape, trainer.batch_shardings)
+                sent = trainer.loss(params, batch)
+            if before is not None:
+                sums += [float(np.asarray(x.addressable_data(0))) for x in before]
+        return float(sums[0] / sums[1]), float(sums[1])
+
+    return measure

@@ -1,0 +1,211 @@
+"""What a run leaves to look at: events, lines of text, tables, TensorBoard, and a profile of some steps."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from seatrial import events, flops
+from seatrial.spec import RunSpec
+from seatrial.train.start import Place
+
+SIGN_OF_LIFE_SECONDS = 10.0  # whoever watches the log for progress sees a step at least so often
+
+# Quantity → its name in TensorBoard where a run is configured as for NeMo, MaxText or Megatron. Any other keeps ours.
+TAGS: dict[str, tuple[str, str, str]] = {
+    "loss": ("reduced_train_loss", "learning/loss", "lm loss"),
+    "validation_loss": ("val_loss", "eval/avg_loss", "lm loss validation"),
+    "learning_rate": ("lr", "learning/current_learning_rate", "learning-rate"),
+    "gradient_norm": ("gradient_norm", "learning/raw_grad_norm", "grad-norm"),
+    "parameter_norm": ("parameter_norm", "learning/param_norm", "params-norm"),
+    "seconds": ("train_step_timing", "perf/step_time_seconds", "iteration-time"),
+    "tokens": ("tokens", "learning/total_weights", "tokens"),
+    "consumed_samples": ("consumed_samples", "consumed_samples", "consumed-samples"),
+    "samples_per_second": ("throughput", "throughput", "samples-per-second"),
+    "tokens_per_second_per_device": ("tokens_per_second", "perf/per_device_tokens_per_sec", "tokens-per-second"),
+    "tflops_per_second_per_device": ("tflops_per_sec_per_gpu", "perf/per_device_tflops_per_sec", "throughput"),
+}
+_COLUMNS = {"maxtext": 1, "jax": 1, "megatron": 2}  # of TAGS, by a part of the dialect's name; else 0
+COLUMNS = ("step", *TAGS, "data_seconds", "phase")
+
+
+class Journal:
+    """Writes down what happens. Every process writes its events; the first also all that people look at.
+
+    Steps count from 0; an evaluation's step is the number of steps before it. Tables and TensorBoard get the numbers of
+    every `logging.interval_steps`-th step.
+    """
+
+    def __init__(self, spec: RunSpec, place: Place, folder: Path) -> None:
+        self._spec = spec
+        self._writer = events.Writer(folder / f"events-{place.process}.jsonl")
+        self._is_first = place.process == 0
+        self._said = -math.inf
+        self._early: list[events.Event] | None = []  # what comes before the event that begins an attempt
+        self._rows: list[Any] = []
+        if self._is_first:
+            self._rows = [_table(folder / "metrics.csv"), _lines(folder / "metrics.jsonl")]
+            if spec.logging.tensorboard:
+                self._rows.append(_tensorboard(folder / "tensorboard", spec.dialect))
+
+    def write(self, event: events.Event) -> None:
+        """An event; the first that is written is that the run has started."""
+        if self._early is None:
+            self._writer.write(event)
+        elif isinstance(event, events.RunStarted):
+            for each in (event, *self._early):
+                self._writer.write(each)
+            self._early = None
+        else:
+            self._early.append(event)
+
+    def say(self, text: str) -> None:
+        """A line of the log, once a run."""
+        if self._is_first:
+            print(text, flush=True)
+
+    def step(self, step: events.Step, *, last: bool) -> None:
+        """A step; every so many of them, the first and the last are also shown."""
+        self.write(step)
+        shown = step.step % self._spec.logging.interval_steps == 0 or last
+        if shown or time.monotonic() - self._said > SIGN_OF_LIFE_SECONDS:
+            self.say(maxtext_line(self._spec, step))
+            self._said = time.monotonic()
+        if shown and self._is_first:
+            self._row(step.step, self._numbers(step))
+
+    def evaluation(self, event: events.Eval, text: str) -> None:
+        self.write(event)
+        self.say(text)
+        self._row(event.step, {"validation_loss": event.loss})
+
+    def close(self) -> None:
+        for row in self._rows:
+            row(None, {})
+        self._writer.close()
+
+    def _numbers(self, step: events.Step) -> dict[str, Any]:
+        spec, seconds = self._spec, step.seconds or math.nan
+        per_second = spec.tokens_per_step / seconds / spec.topology.num_devices
+        return {
+            "loss": step.loss,
+            "learning_rate": step.learning_rate,
+            "gradient_norm": step.grad_norm if spec.logging.gradient_norm else None,
+            "parameter_norm": step.reported.get("params_norm"),
+            "seconds": step.seconds,
+            "tokens": step.tokens,
+            "consumed_samples": (step.step + 1) * spec.batch.global_batch_size,
+            "samples_per_second": spec.batch.global_batch_size / seconds,
+            "tokens_per_second_per_device": per_second,
+            "tflops_per_second_per_device": per_second * _flops(spec) / 1e12,
+            "data_seconds": step.data_seconds,
+            "phase": step.phase or None,
+            **{name: x for name, x in step.reported.items() if name not in events.REPORTED},
+        }
+
+    def _row(self, number: int, numbers: Mapping[str, Any]) -> None:
+        given = {name: value for name, value in numbers.items() if value is not None}
+        for row in self._rows:
+            row(number, given)
+
+
+def _flops(spec: RunSpec) -> float:
+    return flops.flops_per_token(spec.model, spec.batch.sequence_length)
+
+
+def maxtext_line(spec: RunSpec, step: events.Step) -> str:
+    """A step as MaxText prints it, so that tools which read MaxText's log read ours."""
+    tokens_per_second = spec.tokens_per_step / (step.seconds or math.nan) / spec.topology.num_devices
+    return (
+        f"completed step: {step.step}, seconds: {step.seconds:.3f}, "
+        f"TFLOP/s/device: {tokens_per_second * _flops(spec) / 1e12:.3f}, Tokens/s/device: {tokens_per_second:.3f}, "
+        f"total_weights: {step.tokens}, loss: {step.loss:.3f}"
+    )
+
+
+# --- where numbers go: functions of (step, quantities), called with None at the end -----------------------------------
+
+
+def _table(path: Path) -> Any:
+    is_new = not path.exists()
+    file = path.open("a", newline="", encoding="utf-8")
+    writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+    if is_new:
+        writer.writeheader()
+
+    def row(number: int | None, numbers: Mapping[str, Any]) -> None:
+        if number is None:
+            return file.close()
+        writer.writerow({"step": number, **numbers})
+        file.flush()
+
+    return row
+
+
+def _lines(path: Path) -> Any:
+    file = path.open("a", encoding="utf-8")
+
+    def row(number: int | None, numbers: Mapping[str, Any]) -> None:
+        if number is None:
+            return file.close()
+        file.write(json.dumps(events.encode({"step": number, **numbers})) + "\n")
+        file.flush()
+
+    return row
+
+
+def _tensorboard(folder: Path, dialect: str) -> Any:
+    from tensorboardX import SummaryWriter  # late: it takes a second
+
+    column = next((column for part, column in _COLUMNS.items() if part in dialect), 0)
+    writer = SummaryWriter(logdir=str(folder), write_to_disk=True)
+
+    def row(number: int | None, numbers: Mapping[str, Any]) -> None:
+        if number is None:
+            writer.close()
+            return
+        for name, value in numbers.items():
+            if not isinstance(value, str):
+                writer.add_scalar(TAGS[name][column] if name in TAGS else name, value, number)
+
+    return row
+
+
+class Profile:
+    """A trace of the steps that the spec asks for, in the run directory: of the first process, which is like the rest.
+
+    What is traced costs time, so those steps do not count as the run's speed: `phase` says so.
+    """
+
+    def __init__(self, spec: RunSpec, place: Place, folder: Path, steps: int) -> None:
+        begin = spec.execution.profile_from_step
+        self._steps = range(0) if begin is None else range(begin, min(begin + spec.execution.profile_steps, steps))
+        self._folder = folder / "profile"
+        self._traces = place.process == 0
+        self._runs = False
+
+    def phase(self, number: int) -> str:
+        return "profiler" if number in self._steps else ""
+
+    def begins(self, number: int) -> bool:
+        return number in self._steps and not self._runs
+
+    def ends(self, number: int) -> bool:
+        return self._runs and number == self._steps[-1]
+
+    def start(self) -> None:
+        self._runs = True
+        if self._traces:
+            jax.profiler.start_trace(self._folder)
+
+    def stop(self) -> None:
+        if self._traces and self._runs:
+            jax.profiler.stop_trace()
+        self._runs = False
