@@ -115,10 +115,6 @@ def test_a_sound_spec_has_no_findings() -> None:
         ({"execution": Execution(xla_flags={"xla_gpu_autotune_level": "4 --xla_dump_to=/"})}, "error", "bad-xla-flag",
          "execution.xla_flags.xla_gpu_autotune_level", "would not stay one flag"),
         # what the trainer cannot do yet
-        ({"parallelism": within(fsdp=4, pipeline=2)}, "error", "not-supported-yet",
-         "parallelism.within_node.pipeline", "pipeline parallelism"),
-        ({"parallelism": within(fsdp=4, context=2)}, "error", "not-supported-yet",
-         "parallelism.within_node.context", "context parallelism"),
         ({"precision": Precision(quantization="te_mxfp8")}, "error", "not-supported-yet", "precision.quantization",
          "te_mxfp8 products, since scales for blocks of a tensor need"),
         ({"checkpoint": replace(SOUND.checkpoint, enabled=True)}, "error", "not-supported-yet", "checkpoint.enabled",

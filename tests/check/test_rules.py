@@ -69,10 +69,6 @@ CASES: list[Case] = [
      "not-divisible", "parallelism.virtual_pipeline", "in groups of 4, and a step has 18"),
     ({"parallelism": within(pipeline=4, tensor=2), "batch": batch(4)}, "warning", "idle-pipeline",
      "parallelism.within_node.pipeline", "4 stages share 2 micro-batches a step: 60% of the time"),
-    ({"parallelism": within(tensor=8), "model": replace(SMALL, num_kv_heads=4)}, "error", "not-supported-yet",
-     "model.num_kv_heads", "means 2 copies of each"),
-    ({"parallelism": within(tensor=8), "dialect": "cvs-megatron", "model": replace(SMALL, num_kv_heads=4)}, "error",
-     "not-divisible", "model.num_kv_heads", "num_kv_heads 4 cannot be split evenly over tensor = 8"),
     # memory
     ({"model": MODELS["llama3.1-405b"]}, "error", "out-of-memory", "parallelism.within_node.fsdp",
      "parameters, gradients and optimizer state alone take 661 GiB of each device, and mi300x has 192 GiB"),
@@ -164,6 +160,15 @@ def test_each_rule_finds_what_breaks_it(change: dict[str, Any], severity: str, c
     assert [(p.severity, p.code, p.path) for p in found] == [(severity, code, path)]
     assert said in found[0].why
     assert found[0].fix
+
+
+def test_devices_may_share_a_head_where_seatrial_trains_or_megatron_does_not() -> None:
+    spec = replace(OURS, parallelism=within(tensor=8), model=replace(SMALL, num_kv_heads=4))
+    megatron = replace(spec, dialect="cvs-megatron")
+    assert [findings(spec, "run"), findings(spec, "check"), findings(megatron, "run")] == [[], [], []]
+    (finding,) = findings(megatron, "check")
+    assert finding.path == "model.num_kv_heads"
+    assert "num_kv_heads 4 cannot be split evenly over tensor = 8" in finding.why
 
 
 # What the trainer cannot do at all, or only with data that it cannot read: then another finding stands beside it.

@@ -77,17 +77,11 @@ def split_dimensions(finder: Finder) -> Iterator[Problem]:
     over = [f"2 × context {mesh['context']}"] if context > 1 else []
     over += [f"tensor {tensor} (sequence parallelism)"] if tokens > context else []
     padded = -(-model.vocab_size // (model.vocab_multiple * tensor)) * model.vocab_multiple * tensor
-    copies = tensor % model.num_kv_heads == 0 and "megatron" not in spec.dialect
-    if copies and tensor > model.num_kv_heads:
-        yield finder.at(
-            "model.num_kv_heads", "error" if finder.action in RUNS else "warning", "not-supported-yet",
-            f"{model.num_kv_heads} key/value heads over tensor = {tensor} means {tensor // model.num_kv_heads} copies "
-            "of each, which Seatrial's own trainer cannot make yet",
-            f"use a tensor axis of {model.num_kv_heads} or less",
-        )  # fmt: skip
+    # Megatron-LM lets no devices share a key/value head; the others do, Seatrial's own trainer among them.
+    shares = tensor % model.num_kv_heads == 0 and (finder.action in RUNS or "megatron" not in spec.dialect)
     for path, size, axes, parts in (
         ("model.num_heads", model.num_heads, f"tensor = {tensor}", tensor),
-        ("model.num_kv_heads", model.num_kv_heads, f"tensor = {tensor}", 1 if copies else tensor),
+        ("model.num_kv_heads", model.num_kv_heads, f"tensor = {tensor}", 1 if shares else tensor),
         ("model.ffn_dim", model.ffn_dim, f"tensor = {tensor}", tensor),
         ("model.vocab_size", padded if model.vocab_multiple > 1 else model.vocab_size, f"tensor = {tensor}", tensor),
         (

@@ -39,13 +39,7 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     spec = finder.spec
     error: Severity = "error" if finder.action in RUNS else "warning"
     sizes = spec.mesh if mesh_is_sound(spec) else {}
-    parts = {"within_node": spec.parallelism.within_node, "across_nodes": spec.parallelism.across_nodes}
-    wanted: list[tuple[str, Severity, str]] = [
-        (f"parallelism.{part}.{axis}", error, f"{axis} parallelism")
-        for axis in ("pipeline", "context")
-        for part, shape in parts.items()
-        if sizes.get(axis, 1) > 1 and shape.sizes[axis] != 1
-    ]
+    wanted: list[tuple[str, Severity, str]] = []
     if why := _no_recipe(spec.precision.quantization, sizes):
         wanted.append(("precision.quantization", error, f"{spec.precision.quantization} products, since {why}"))
     if spec.data.kind not in ("synthetic", "text"):
