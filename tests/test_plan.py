@@ -12,7 +12,7 @@ import pytest
 from seatrial.collapse import collapse
 from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.plan import Machine, Plan, make_plan
+from seatrial.plan import Machine, Plan, decided, make_plan
 from seatrial.presets import MODELS
 from seatrial.rehearsal import rehearse
 from seatrial.spec import Batch, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
@@ -157,3 +157,26 @@ def test_a_plan_is_data() -> None:
 )  # fmt: skip
 def test_names_of_secrets(name: str, is_one: bool) -> None:
     assert is_secret(name) == is_one
+
+
+@pytest.mark.parametrize(
+    ("device", "micro", "row", "fits"),
+    [
+        ("h200", 1, "none", "the least that fits: each device needs about 14."),
+        ("h200", 64, "save_dot_with_context_except_mlp", "the least that fits"),
+        ("h200", 180, "full", "the least that fits"),
+        ("tpu-v5e", 1, "full", "and not even that fits surely"),
+        (None, 8, "minimal_with_context", "the least that fits"),
+    ],
+)
+def test_auto_recomputes_as_little_as_fits(device: str | None, micro: int, row: str, fits: str) -> None:
+    """By the device's memory; one that the run does not name has its part of the machine's."""
+    spec = make_spec(devices=2, device=device, remat="auto", scan_layers=False)
+    batch = dataclasses.replace(spec.batch, micro_batch_size=micro, global_batch_size=2 * micro)
+    spec = dataclasses.replace(spec, batch=batch)
+    machine = Machine(cores=2, memory_bytes=64 << 30, vendor="nvidia", accelerators=("0", "1"))
+    chosen, why = decided(spec, machine)
+    assert chosen == dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, remat=row))
+    assert why[0].startswith(f"execution.remat is auto: {row}, {fits}")
+    assert plan(chosen, machine, why=why).notes == tuple(why)
+    assert decided(chosen, machine) == (chosen, [])

@@ -11,14 +11,16 @@ A process stands for a node. On this machine its devices are, in this order of p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from seatrial import estimate
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Command
 from seatrial.engines import native
 from seatrial.errors import InputError, LaunchError
+from seatrial.hardware import GIB
 from seatrial.rehearsal import Rehearsal
 from seatrial.spec import RunSpec, to_dict
 
@@ -98,6 +100,26 @@ class Plan:
         }
 
 
+def decided(spec: RunSpec, machine: Machine) -> tuple[RunSpec, list[str]]:
+    """The spec with its recomputation chosen, where that is "auto", and why it is that; before any rehearsal.
+
+    What counts is the memory of the device that the run names; where it names none, its part of this machine's.
+    """
+    if spec.execution.remat != "auto":
+        return spec, []
+    there = estimate.available_bytes(spec) or machine.memory_bytes / spec.topology.devices_per_node
+    chosen = estimate.decided(spec, there)
+    need, whole = (
+        estimate.memory(each, own_pipeline=True).total_bytes / GIB
+        for each in (chosen, replace(spec, execution=replace(spec.execution, remat="none")))
+    )
+    fits = "the least that fits" if need <= estimate.ROOM * there / GIB else "and not even that fits surely"
+    return chosen, [
+        f"execution.remat is auto: {chosen.execution.remat}, {fits}: each device needs about {need:,.1f} GiB of the "
+        f"{there / GIB:,.1f} GiB that there are; without recomputation it would need {whole:,.1f} GiB"
+    ]
+
+
 def make_plan(
     spec: RunSpec,
     *,
@@ -109,13 +131,14 @@ def make_plan(
     coordinator: str = "127.0.0.1:0",
     nodes_here: int | None = None,
     unknown_flags: Sequence[str] = (),
+    why: Sequence[str] = (),
 ) -> Plan:
     """The plan of a run on this machine; with a rehearsal, of its spec.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
-    jaxlib does not accept. Raises InputError for an unknown target or engine, LaunchError where the machine has not
-    what the run asks for.
+    jaxlib does not accept, `why` the notes of `decided`. Raises InputError for an unknown target or engine, LaunchError
+    where the machine has not what the run asks for.
     """
     for flag, given, known in (("--on", on, TARGETS), ("--engine", engine, ENGINES)):
         if given not in known:
@@ -146,7 +169,7 @@ def make_plan(
             for rank, (host, command) in enumerate(zip(cluster.hosts, commands, strict=True))
         ),
         rehearsal=rehearsal,
-        notes=tuple(notes),
+        notes=(*why, *notes),
     )
 
 

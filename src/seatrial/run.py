@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -21,7 +22,7 @@ from seatrial.judging import judge_run, report_run
 from seatrial.launch.files import write_text
 from seatrial.launch.follow import Deadlines
 from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locally, this_machine
-from seatrial.plan import Plan, make_plan, without_secrets
+from seatrial.plan import Plan, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
 from seatrial.spec import Resolved, RunSpec
@@ -162,11 +163,15 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: 
     if util.find_spec("jax") is None:
         raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
     rehearsal = None
-    if small == "rehearse":
-        rehearsal = rehearsing.rehearse(spec, cores=machine.cores, memory_bytes=machine.memory_bytes)
-    elif small == "collapse":
+    if small == "collapse":  # what fits is decided for the devices here
         there = len(machine.accelerators)  # without any, the CPU is one device
         rehearsal = collapsing.collapse(spec, num_devices=there or 1, virtual=not there)
+        collapsed, why = decided(rehearsal.spec, machine)
+        rehearsal = replace(rehearsal, spec=collapsed)
+    else:
+        spec, why = decided(spec, machine)
+    if small == "rehearse":
+        rehearsal = rehearsing.rehearse(spec, cores=machine.cores, memory_bytes=machine.memory_bytes)
     flags = spec.execution.xla_flags
     accepted = known(flags) if flags else set()
     return make_plan(
@@ -174,6 +179,7 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: 
         run_dir=run_dir,
         machine=machine,
         rehearsal=rehearsal,
+        why=why,
         unknown_flags=[name for name in flags if name not in accepted],
         **options,
     )
