@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -79,20 +80,27 @@ class Epochs:
         return self._rows.take((self._first + places) * self._rows.group + members)
 
 
+def shares_of(weights: Sequence[float]) -> list[float]:
+    """The weights, divided by their sum as Megatron adds it up: from left to right."""
+    return [weight / float(np.cumsum(weights)[-1]) for weight in weights]
+
+
 def blending_order(weights: Sequence[float], count: int) -> tuple[np.ndarray, np.ndarray]:
     """For each of `count` samples: which data set it is from, and which sample of that.
 
     Megatron's rule: next comes the data set that is furthest behind its share, the first of equals.
     """
-    shares = [weight / np.cumsum(weights)[-1] for weight in weights]
-    chosen, numbers = np.empty(count, np.int16), np.empty(count, np.int64)
+    shares = shares_of(weights)
+    chosen, numbers = array("h"), array("q")
     taken = [0] * len(weights)
     for n in range(count):
-        behind = [share * max(n, 1) - had for share, had in zip(shares, taken, strict=True)]
+        due = n or 1
+        behind = [share * due - had for share, had in zip(shares, taken, strict=True)]
         best = behind.index(max(behind))
-        chosen[n], numbers[n] = best, taken[best]
+        chosen.append(best)
+        numbers.append(taken[best])
         taken[best] += 1
-    return chosen, numbers
+    return np.frombuffer(chosen, np.int16), np.frombuffer(numbers, np.int64)
 
 
 class Blend:
@@ -104,7 +112,7 @@ class Blend:
         self.num_examples = sum(source.num_examples or 0 for source in sources)
 
     def examples(self, numbers: np.ndarray) -> Example:
-        chosen, inner = (array[numbers % len(self._chosen)] for array in (self._chosen, self._numbers))
+        chosen, inner = (column[numbers % len(self._chosen)] for column in (self._chosen, self._numbers))
         order = np.argsort(chosen, kind="stable")
         parts = [self._sources[d].examples(inner[order][chosen[order] == d]) for d in np.unique(chosen).tolist()]
         back = np.argsort(order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from seatrial.train.data.files import documents, find_files, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
 from seatrial.train.data.records import answer_rows, answers, preference_rows, preferences
-from seatrial.train.data.rows import Blend, Epochs, Pieces, Rows, Windows, split_at
+from seatrial.train.data.rows import Blend, Epochs, Pieces, Rows, Windows, shares_of, split_at
 from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.data.tokenizer import load_tokenizer
 
@@ -103,8 +104,7 @@ def _megatron(spec: RunSpec) -> Sources:
         name: str, paths: Sequence[str], weights: Sequence[float], split: str | None, part: int
     ) -> Source | None:
         count = wanted[name]
-        shares = [w / np.cumsum(weights)[-1] for w in weights]
-        counts = [int(np.ceil(count * share * 1.005)) for share in shares] if len(paths) > 1 else [count]
+        counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(paths) > 1 else [count]
         made = []
         for path, samples in zip(paths, counts, strict=True):
             indexed = read_indexed(path)
