@@ -229,6 +229,14 @@ def train(config: Config, overrides: Overrides = None, model: Model = None, gpu:
     train_here(resolved, config=config, out=out)
 
 
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def data(context: typer.Context) -> None:
+    """Tokenise text once, into Megatron's files: seatrial data TEXT... --tokenizer T --out PREFIX."""
+    from seatrial.run import tokenise_here
+
+    tokenise_here(context.args)
+
+
 Logs = Annotated[
     list[Path],
     typer.Argument(metavar="LOG...", help="Log files, folders of them, or - for standard input.", show_default=False),
@@ -284,10 +292,7 @@ def judge(
     as_json = output is Format.json
     if run_dir := run_directory_in(paths):
         if against:
-            why, fix = (
-                f"{run_dir} holds the configuration that it is judged by",
-                "leave it away, or judge the log",
-            )
+            why, fix = f"{run_dir} holds the configuration that it is judged by", "leave it away, or judge the log"
             raise InputError.single("run-directory", "--against", why, fix)
         text, verdict = judge_run(run_dir, options, as_json=as_json)
     else:
@@ -295,15 +300,9 @@ def judge(
         if resolved:
             warn(resolved.problems)
         text, verdict = judge_logs(
-            paths,
-            options,
-            resolved=resolved,
-            config=against,
-            family=family,
-            cvs_compat=cvs_compat,
-            out=out,
+            paths, options, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat, out=out,
             as_json=as_json,
-        )
+        )  # fmt: skip
     typer.echo(text)
     raise typer.Exit(verdict.exit_code)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -145,6 +146,17 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
 
 
+def tokenise_here(arguments: Sequence[str]) -> Never:
+    """Becomes the process that turns text into Megatron's files, which takes tokenizers as the trainer does."""
+    _require_trainer()
+    os.execv(sys.executable, (sys.executable, "-P", "-m", "seatrial.train.data", *arguments))
+
+
+def _require_trainer() -> None:
+    if util.find_spec("jax") is None:
+        raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
+
+
 def _spec(resolved: Resolved) -> RunSpec:
     if resolved.spec is None:
         raise InputError(resolved.problems)
@@ -160,8 +172,7 @@ def _small(rehearse: bool, collapse: bool) -> str | None:
 
 def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: Any) -> Plan:
     machine = this_machine()
-    if util.find_spec("jax") is None:
-        raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
+    _require_trainer()
     rehearsal = None
     if small == "collapse":  # what fits is decided for the devices here
         there = len(machine.accelerators)  # without any, the CPU is one device

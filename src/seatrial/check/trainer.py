@@ -16,10 +16,6 @@ _NOT_YET = {
     "checkpoint.enabled": "checkpoints",
     "checkpoint.resume_from": "a start from a checkpoint",
     "objective.kind": "the objective {}",
-    "data.weights": "weighted data",
-    "data.tokenizer": "tokenizers",
-    "data.packing": "packing",
-    "data.max_examples": "a limit on examples",
     "epochs": "counting epochs",
 }
 # The same, where the training itself does not depend on it.
@@ -42,8 +38,6 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     wanted: list[tuple[str, Severity, str]] = []
     if why := _no_recipe(spec.precision.quantization, sizes):
         wanted.append(("precision.quantization", error, f"{spec.precision.quantization} products, since {why}"))
-    if spec.data.kind not in ("synthetic", "text"):
-        wanted.append(("data.kind", error, f"data of the kind {spec.data.kind}"))
     given, plain = flatten(spec), flatten(replace(_PLAIN, model=spec.model, batch=spec.batch, steps=spec.steps))
     plain |= flatten(replace(MODELS["llama2-7b"], name=""), "model")
     for severity, table in ((error, _NOT_YET), ("warning", _LEFT_OUT)):

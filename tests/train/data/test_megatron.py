@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from math import ceil
 
@@ -12,9 +14,11 @@ from hypothesis import strategies as st
 
 from seatrial.spec import Batch, Data, Evaluation
 from seatrial.train.data import make_source, make_sources
+from seatrial.train.data.__main__ import main
 from seatrial.train.data.indexed import read_indexed, write_indexed
 from seatrial.train.data.megatron import build_samples
 from seatrial.train.data.rows import blending_order, split_at
+from seatrial.train.data.tokenizer import load_tokenizer
 
 from ..conftest import TINY, make_spec
 
@@ -276,22 +280,29 @@ def test_what_cannot_serve_is_named(tmp_path, rng):
         source.examples(np.arange(4))
 
 
-def test_text_becomes_such_files(tmp_path, bpe, json_lines, capsys, monkeypatch):
-    from seatrial.train.data.__main__ import main
-
+def test_text_becomes_such_files(tmp_path, bpe, json_lines):
     (tmp_path / "a.txt").write_text("the lazy dog")
     json_lines("b.jsonl", {"text": "the fox"}, {"text": "jumps"})
-    text = [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")]
-    arguments = ["data", *text, "--tokenizer", str(bpe), "--out", str(tmp_path / "new" / "set")]
-    monkeypatch.setattr("sys.argv", arguments)
-    assert main() == 0
-    assert "3 documents" in capsys.readouterr().out
-    from seatrial.train.data.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer(str(bpe))
+    command = [
+        sys.executable,
+        "-m",
+        "seatrial",
+        "data",
+        "a.txt",
+        "b.jsonl",
+        "--tokenizer",
+        str(bpe),
+        "--out",
+        "new/set",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert "3 documents" in done.stdout
     got = read_indexed(tmp_path / "new" / "set")
-    for i, tokens in enumerate(tokenizer.encode(["the lazy dog", "the fox", "jumps"])):
+    for i, tokens in enumerate(load_tokenizer(str(bpe)).encode(["the lazy dog", "the fox", "jumps"])):
         assert got[i].tolist() == [*tokens.tolist(), 1]
-    monkeypatch.setattr("sys.argv", ["data", str(tmp_path / "none"), "--out", "x"])
+
+
+def test_text_that_is_not_there_is_wrong_input(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["data", "/nonexistent", "--out", "x"])
     assert main() == 2
-    assert "no file matches" in capsys.readouterr().err
+    assert "seatrial data: text: no file matches '/nonexistent'" in capsys.readouterr().err
