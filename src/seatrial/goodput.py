@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +17,8 @@ class Goodput:
     """Seconds of a run's record, from the start of its first process to its last event.
 
     `productive_seconds` were spent in steps that count, without their waiting for data. `lost_seconds` has the names of
-    LOSSES: `restarts` are the steps that a later attempt did again and the time between attempts, `other` is the rest.
+    LOSSES: `checkpoint` is what the steps waited for saves, not what these took beside them; `restarts` are the steps
+    that a later attempt did again, and the time between attempts; `other` is the rest.
     """
 
     wall_seconds: float
@@ -46,15 +47,15 @@ def measure_goodput(record: Iterable[Event]) -> Goodput | None:
     if not attempts:
         return None
     lost = dict.fromkeys(LOSSES, 0.0)
-    productive, began, redone_from = 0.0, [], math.inf
+    productive, redone_from, began = 0.0, math.inf, math.inf
     for attempt in reversed(attempts):
-        started = attempt[0]
+        lost["restarts"] += max(0.0, began - attempt[-1].wall_time) if math.isfinite(began) else 0.0
+        started, steps = attempt[0], [event for event in attempt if isinstance(event, Step)]
         assert isinstance(started, RunStarted)
         phases = {name: float(seconds) for name, seconds in dict(started.facts.get("phases", {})).items()}
-        began.append(started.wall_time - sum(phases.values()))
+        began = started.wall_time - sum(phases.values())
         lost["compile"] += phases.pop("compile", 0.0)
         lost["start"] += sum(phases.values())
-        steps = [event for event in attempt if isinstance(event, Step)]
         for step in steps:
             seconds, waiting = step.seconds or 0.0, step.data_seconds or 0.0
             if step.step >= redone_from:
@@ -63,12 +64,18 @@ def measure_goodput(record: Iterable[Event]) -> Goodput | None:
                 productive += seconds - waiting
                 lost["data"] += waiting
         redone_from = min([redone_from, *(step.step for step in steps)])
-        lost["evaluation"] += sum(e.seconds or 0.0 for e in attempt if isinstance(e, Eval))
-        saved = (e for e in attempt if isinstance(e, Checkpoint) and e.action == "save")
-        lost["checkpoint"] += sum(e.seconds or 0.0 for e in saved)
-    began.reverse()
-    gaps = (start - before[-1].wall_time for start, (before, _) in zip(began[1:], pairwise(attempts), strict=True))
-    lost["restarts"] += sum(max(0.0, gap) for gap in gaps)
-    wall = attempts[-1][-1].wall_time - began[0]
+        evaluated = sum(event.seconds or 0.0 for event in attempt if isinstance(event, Eval))
+        lost["evaluation"] += evaluated
+        lost["checkpoint"] += _saving(attempt, steps)
+    wall = attempts[-1][-1].wall_time - began
     lost["other"] = max(0.0, wall - productive - sum(lost.values()))
     return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)
+
+
+def _saving(attempt: Sequence[Event], steps: Sequence[Step]) -> float:
+    """The time between the steps of an attempt, or behind the last, where a checkpoint was saved."""
+    saved = {event.step for event in attempt if isinstance(event, Checkpoint) and event.action == "save"}
+    evaluations = {event.step: event.seconds or 0.0 for event in attempt if isinstance(event, Eval)}
+    pauses = [(a.step + 1, b.monotonic_time - a.monotonic_time - (b.seconds or 0.0)) for a, b in pairwise(steps)]
+    pauses += [(step.step + 1, attempt[-1].monotonic_time - step.monotonic_time) for step in steps[-1:]]
+    return sum(max(0.0, pause - evaluations.get(done, 0.0)) for done, pause in pauses if done in saved)

@@ -114,7 +114,7 @@ FIELDS: dict[str, Field] = {
     "optimizer.decay_norms": _field("Whether weight decay applies to norms and biases too."),
     "optimizer.clip_norm": _field("Largest global norm of the gradient, to which it is clipped; null: no limit."),
     "optimizer.on_non_finite": _field(
-        "At a loss or gradient norm that is not finite: end the run (abort), update nothing (skip), or go on (continue)."
+        "At a loss or gradient norm that is not finite: end the run (abort), skip the update (skip), or continue."
     ),
     "objective": _field("What is minimised."),
     "objective.kind": _field("Loss on all tokens (pretraining), on answers only (sft), or on preferences (dpo, orpo)."),

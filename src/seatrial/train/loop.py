@@ -127,7 +127,6 @@ class Loop:
         sent, self.sent = self.sent, None
         if sent is None or self.ending is not None:
             return
-        self.checkpoints.poll()
         values = {name: float(np.asarray(value.addressable_data(0))) for name, value in sent.numbers.items()}
         agreed = [bool(vote) for vote in np.asarray(sent.votes)]
         self.stop_agreed, self.save_agreed = self.stop_agreed or agreed[0], self.save_agreed or agreed[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,7 @@ class Journal:
 
     def __init__(self, spec: RunSpec, place: Place, folder: Path) -> None:
         self._spec = spec
+        self._lock = threading.Lock()
         self._writer = events.Writer(folder / f"events-{place.process}.jsonl")
         self._is_first = place.process == 0
         self._said = -math.inf
@@ -56,15 +58,16 @@ class Journal:
                 self._rows.append(_tensorboard(folder / "tensorboard", spec.dialect))
 
     def write(self, event: events.Event) -> None:
-        """An event; the first that is written is that the run has started."""
-        if self._early is None:
-            self._writer.write(event)
-        elif isinstance(event, events.RunStarted):
-            for each in (event, *self._early):
-                self._writer.write(each)
-            self._early = None
-        else:
-            self._early.append(event)
+        """An event, from any thread; the first that is written is that the run has started."""
+        with self._lock:
+            if self._early is not None:
+                self._early.append(event)
+            else:
+                self._writer.write(event)
+            if self._early and isinstance(event, events.RunStarted):
+                early, self._early = self._early, None
+                for each in (event, *early[:-1]):
+                    self._writer.write(each)
 
     def say(self, text: str) -> None:
         """A line of the log, once a run."""
