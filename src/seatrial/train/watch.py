@@ -21,8 +21,8 @@ SIGN_OF_LIFE_SECONDS = 10.0  # whoever watches the log for progress sees a step 
 
 # Quantity → its name in TensorBoard where a run is configured as for NeMo, MaxText or Megatron. Any other keeps ours.
 TAGS: dict[str, tuple[str, str, str]] = {
-    "loss": ("reduced_train_loss", "learning/loss", "lm loss"),
-    "validation_loss": ("val_loss", "eval/avg_loss", "lm loss validation"),
+    "loss": ("reduced_train_loss", "learning/loss", "lm_loss"),
+    "validation_loss": ("val_loss", "eval/avg_loss", "lm_loss_validation"),
     "learning_rate": ("lr", "learning/current_learning_rate", "learning-rate"),
     "gradient_norm": ("gradient_norm", "learning/raw_grad_norm", "grad-norm"),
     "parameter_norm": ("parameter_norm", "learning/param_norm", "params-norm"),
@@ -168,7 +168,8 @@ def _tensorboard(folder: Path, dialect: str) -> Any:
     from tensorboardX import SummaryWriter  # late: it takes a second
 
     column = next((column for part, column in _COLUMNS.items() if part in dialect), 0)
-    writer = SummaryWriter(logdir=str(folder), write_to_disk=True)
+    # Without the suffix, a file that was begun in the same second would be overwritten.
+    writer = SummaryWriter(logdir=str(folder), filename_suffix=f".{time.time_ns()}")
 
     def row(number: int | None, numbers: Mapping[str, Any]) -> None:
         if number is None:
