@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
-from seatrial.spec import Batch
-from seatrial.train.data import make_batch, make_source
+from seatrial.spec import Batch, Data, Objective
+from seatrial.train.data import fields_of, make_batch, make_source
 from seatrial.train.data.examples import Source
 from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
 
-from ..conftest import make_spec
+from ..conftest import TINY, make_spec
 
 
 def rows_of(source: Source, numbers: np.ndarray) -> np.ndarray:
@@ -49,3 +51,22 @@ def test_synthetic_repeats_one_batch_and_depends_on_the_seed():
     np.testing.assert_array_equal(first, rows_of(source, np.arange(4) + 40))
     assert len(np.unique(first, axis=0)) == 4
     assert not np.array_equal(first, rows_of(Synthetic(1000, 8, 4, seed=2), np.arange(4)))
+
+
+def test_synthetic_has_prompts_for_objectives_that_learn_answers():
+    numbers = np.arange(16)
+    for kind in ("sft", "dpo", "orpo"):
+        got = make_source(make_spec(objective=Objective(kind=kind))).examples(numbers)
+        np.testing.assert_array_equal(got["weights"], np.tile(np.arange(32) >= 15, (16, 1)))
+        same = got["tokens"][0::2] == got["tokens"][1::2]
+        assert np.all(same[:, :16]) == (kind != "sft")
+        assert not np.all(same[:, 16:], axis=1).any()
+
+
+def test_synthetic_has_documents_where_they_are_to_be_told_apart():
+    spec = make_spec(data=Data(reset_positions=True, reset_attention=True), model=replace(TINY, vocab_size=8))
+    assert fields_of(spec) == ("tokens", "targets", "weights", "positions", "segments")
+    got = make_source(spec).examples(np.arange(16))
+    ends = got["tokens"][:, :-1] == 0
+    np.testing.assert_array_equal(np.diff(got["segments"], axis=1), ends)
+    np.testing.assert_array_equal(got["positions"][:, 1:], np.where(ends, 0, got["positions"][:, :-1] + 1))

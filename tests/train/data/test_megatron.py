@@ -269,9 +269,10 @@ def test_what_cannot_serve_is_named(tmp_path, rng):
     write_indexed(tmp_path / "tiny", np.int32, [np.arange(9)])
     for data, message in (
         ({"paths": (str(tmp_path / "b"),)}, "b.idx: no such file"),
-        ({"paths": (str(tmp_path / "tiny"),)}, "tiny: its 1 documents for train have 9 tokens, and a sequence of 16"),
-        ({"paths": (str(tmp_path / "a"),), "split": "0,1,0"}, "leaves no document for training"),
-        ({"paths": ()}, "names no data"),
+        ({"paths": (str(tmp_path / "tiny"),)}, "tiny_train: 1 documents have 9 tokens, and a sequence needs 17"),
+        ({"paths": (str(tmp_path / "a"),), "split": "0,1,0"}, "leaves nothing for training"),
+        ({"paths": ()}, "no data are named"),
+        ({"paths": (str(tmp_path / "a"),), "reset_positions": True}, "give data.tokenizer, the one that made them"),
     ):
         with pytest.raises(ValueError, match=message):
             make_source(megatron_spec(**data))

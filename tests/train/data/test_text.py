@@ -180,7 +180,7 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("{tmp}/bad.parquet",)}, r"bad.parquet: cannot be read"),
         ({"paths": ("{tmp}/bad.arrow",)}, r"bad.arrow: not an Arrow file"),
         ({"paths": ("{tmp}/latin.txt",), "tokenizer": "{bpe}"}, r"latin.txt: byte 100 is not UTF-8"),
-        ({"paths": ("{tmp}/long.txt",), "tokenizer": "{bpe}", "index_dir": "/proc/no"}, "give data.index_dir"),
+        ({"paths": ("{tmp}/long.txt",), "tokenizer": "{bpe}", "index_dir": "/proc/no"}, "give another data.index_dir"),
         ({"kind": "huggingface", "dataset": "allenai/c4"}, "'allenai/c4' is no folder .* nothing is downloaded"),
     ],
 )

@@ -17,6 +17,7 @@ FIELDS: dict[str, type[np.generic]] = {
     "weights": np.float32,
     "positions": np.int32,  # within the document; only where documents are packed and positions begin anew
     "segments": np.int32,  # the document's number within its sequence, from 1; 0 is padding
+    "reference": np.float32,  # sums, over a sequence, to the log-probability that a reference model gives its answer
 }
 
 
@@ -85,3 +86,6 @@ class Ends:
         }
         weights = np.where(is_end, np.float32(0), example["weights"]) if self.masked else example["weights"]
         return example | {name: made[name] for name in self.fields} | {"weights": weights}
+
+
+NO_ENDS = Ends(None)

@@ -179,12 +179,14 @@ def tokenised(
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([1, sequences.__name__, tokenizer.fingerprint, tokenizer.begin, tokenizer.end, stats])
     prefix = folder / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with prefix.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, the others wait; a dead one waits for nobody
-            if not files_of(prefix)[0].is_file():
-                write_indexed(prefix, tokenizer.dtype, made)
-    except OSError as error:
-        raise ValueError(f"{folder}: tokens cannot be kept there ({error.strerror}); give data.index_dir") from error
+    if not files_of(prefix)[0].is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with prefix.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, the others wait; a dead one holds nobody up
+                if not files_of(prefix)[0].is_file():
+                    write_indexed(prefix, tokenizer.dtype, made)
+        except OSError as error:
+            why = f"tokens cannot be kept there ({error.strerror})"
+            raise ValueError(f"{folder}: {why}; give another data.index_dir") from error
     return read_indexed(prefix)

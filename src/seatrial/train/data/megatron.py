@@ -9,9 +9,8 @@ what precedes it is seen completely.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,42 +18,38 @@ from seatrial.train.data.examples import Ends, Example, shifted
 from seatrial.train.data.indexed import Indexed
 
 
-@dataclass(frozen=True)
-class Samples:
-    """doc_idx [epochs · documents], sample_idx [samples + 1, 2], shuffle_idx [samples]."""
+class Samples(NamedTuple):
+    """[epochs · documents], [samples + 1, 2] and [samples]."""
 
     doc_idx: np.ndarray
     sample_idx: np.ndarray
     shuffle_idx: np.ndarray
 
 
-def build_samples(sizes: np.ndarray, documents: range, num_samples: int, length: int, seed: int) -> Samples:
-    """The index of at least `num_samples` sequences of `length` + 1 tokens, which overlap by one.
+def _epochs(tokens: int, num_samples: int, length: int) -> int:
+    return max(1, -(-(num_samples * length + 1) // tokens))
 
-    Raises ValueError where the documents have no token for them.
-    """
+
+def build_samples(sizes: np.ndarray, documents: range, num_samples: int, length: int, seed: int) -> Samples:
+    """At least `num_samples` sequences of `length` + 1 tokens, which overlap by one; `sizes` of all documents."""
     tokens = int(sizes[documents.start : documents.stop].sum(dtype=np.int64))
-    if tokens < 1:
-        raise ValueError(f"documents {documents.start} to {documents.stop} hold no tokens")
-    epochs = max(1, -(-(num_samples * length + 1) // tokens))
-    total, per_epoch = (epochs * tokens - 1) // length, (tokens - 1) // length
-    before_last = ((epochs - 1) * tokens - 1) // length
+    epochs = _epochs(tokens, num_samples, length)
+    total, before_last, per_epoch = ((n * tokens - 1) // length for n in (epochs, epochs - 1, 1))
     separate = epochs > 1 and num_samples - before_last < int(0.80 * per_epoch)
 
     random = np.random.RandomState(seed)
     parts = []
     for repeats in (epochs - 1, 1) if separate else (epochs,):
-        part = np.tile(np.arange(documents.start, documents.stop, dtype=np.int32), repeats)
-        random.shuffle(part)
-        parts.append(part)
+        parts.append(np.tile(np.arange(documents.start, documents.stop, dtype=np.int32), repeats))
+        random.shuffle(parts[-1])
     doc_idx = np.concatenate(parts)
 
     ends = np.cumsum(sizes[doc_idx], dtype=np.int64)
     starts = np.arange(total + 1, dtype=np.int64) * length
     places = np.searchsorted(ends, starts, side="right")  # the document that holds the token; empty ones hold none
     offsets = starts - np.where(places > 0, ends[places - 1], 0)
-    small = max(len(doc_idx), int(offsets.max())) <= np.iinfo(np.int32).max
-    sample_idx = np.stack([places, offsets], axis=1).astype(np.int32 if small else np.int64)
+    fits = max(len(doc_idx), int(offsets.max())) <= np.iinfo(np.int32).max
+    sample_idx = np.stack([places, offsets], axis=1).astype(np.int32 if fits else np.int64)
     sample_idx[0] = 0  # the first sequence begins with the first document, even if that is empty
 
     order = np.arange(total, dtype=np.uint32 if total < np.iinfo(np.uint32).max - 1 else np.int64)
@@ -63,22 +58,34 @@ def build_samples(sizes: np.ndarray, documents: range, num_samples: int, length:
     return Samples(doc_idx, sample_idx, order)
 
 
-def cached_samples(prefix: Path, name: str, build: Callable[[], Samples], fits: Callable[[Samples], bool]) -> Samples:
-    """What stands in `<prefix>_<name>_{doc,sample,shuffle}_idx.npy`, if it fits; else it is built and kept.
+def _are_of(samples: Samples, sizes: np.ndarray, documents: range, num_samples: int, length: int) -> bool:
+    """Whether samples that were kept are of these documents; their files' names do not tell."""
+    tokens = int(sizes[documents.start : documents.stop].sum(dtype=np.int64))
+    epochs = _epochs(tokens, num_samples, length)
+    total = (epochs * tokens - 1) // length
+    shapes = (epochs * len(documents),), (total + 1, 2), (total,)
+    if tuple(array.shape for array in samples) != shapes:
+        return False
+    place, offset = samples.sample_idx[-1].tolist()
+    if not documents.start <= samples.doc_idx.min() <= samples.doc_idx.max() < documents.stop:
+        return False
+    return int(sizes[samples.doc_idx[:place]].sum(dtype=np.int64)) + offset == total * length
 
-    The names do not say which documents were split off, nor whether the data have changed since: hence `fits`.
-    """
-    paths = [prefix.with_name(f"{prefix.name}_{name}_{part}_idx.npy") for part in ("doc", "sample", "shuffle")]
+
+def kept_samples(stem: Path, sizes: np.ndarray, documents: range, num_samples: int, length: int, seed: int) -> Samples:
+    """`build_samples`, or what stands in the three files `<stem>…_{doc,sample,shuffle}_idx.npy`, written if need be."""
+    name = f"{stem.name}_indexmap_{num_samples}ns_{length}sl_{seed}s"
+    paths = [stem.with_name(f"{name}_{part}_idx.npy") for part in ("doc", "sample", "shuffle")]
     try:
         samples = Samples(*(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths))
-        if fits(samples):
+        if _are_of(samples, sizes, documents, num_samples, length):
             return samples
     except (OSError, ValueError, EOFError):  # not there, or not whole
         pass
-    samples = build()
+    samples = build_samples(sizes, documents, num_samples, length, seed)
     try:
-        prefix.parent.mkdir(parents=True, exist_ok=True)
-        for path, array in zip(paths, (samples.doc_idx, samples.sample_idx, samples.shuffle_idx), strict=True):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for path, array in zip(paths, samples, strict=True):
             part = path.with_name(f"{path.name}.{os.getpid()}.part")
             with part.open("wb") as file:
                 np.save(file, array, allow_pickle=False)
@@ -89,44 +96,18 @@ def cached_samples(prefix: Path, name: str, build: Callable[[], Samples], fits: 
 
 
 class Megatron:
-    """The samples of some documents of one data set."""
+    """The samples of some documents of one data set; their index is kept by a `stem`. `num_examples`: of one epoch."""
 
     def __init__(
-        self,
-        indexed: Indexed,
-        documents: range,
-        num_samples: int,
-        length: int,
-        seed: int,
-        ends: Ends,
-        prefix: Path,
-        name: str,
+        self, indexed: Indexed, documents: range, num_samples: int, length: int, seed: int, ends: Ends, stem: Path
     ) -> None:
-        self._indexed, self._ends = indexed, ends
         tokens = int(indexed.sizes[documents.start : documents.stop].sum(dtype=np.int64))
         if tokens <= length:
-            what = f"{prefix}: its {len(documents)} documents for {name} have {tokens} tokens"
-            raise ValueError(f"{what}, and a sequence of {length} needs {length + 1}; add data, or a share")
-
-        def fits(samples: Samples) -> bool:
-            doc_idx, (place, offset) = samples.doc_idx, samples.sample_idx[-1].tolist()
-            epochs = max(1, -(-(num_samples * length + 1) // tokens))
-            count = (epochs * tokens - 1) // length
-            return (
-                len(doc_idx) == epochs * len(documents)
-                and samples.sample_idx.shape == (count + 1, 2)
-                and samples.shuffle_idx.shape == (count,)
-                and documents.start <= doc_idx.min() <= doc_idx.max() < documents.stop
-                and int(indexed.sizes[doc_idx[:place]].sum(dtype=np.int64)) + offset == count * length
-            )
-
-        self._samples = cached_samples(
-            prefix,
-            f"{name}_indexmap_{num_samples}ns_{length}sl_{seed}s",
-            lambda: build_samples(indexed.sizes, documents, num_samples, length, seed),
-            fits,
-        )
-        self.num_examples = (tokens - 1) // length  # of an epoch
+            what = f"{stem}: {len(documents)} documents have {tokens} tokens, and a sequence needs {length + 1}"
+            raise ValueError(f"{what}; add data, or give them a larger share")
+        self._indexed, self._ends = indexed, ends
+        self._samples = kept_samples(stem, indexed.sizes, documents, num_samples, length, seed)
+        self.num_examples = (tokens - 1) // length
 
     def _sequence(self, number: int) -> np.ndarray:
         samples, indexed = self._samples, self._indexed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
-from seatrial.train.data.examples import FIELDS, Ends, Example, Source
+from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Source
 from seatrial.train.data.files import documents, find_files, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
@@ -28,7 +28,11 @@ _APART = ("records", "huggingface", "grain", "tfds", "c4_mlperf")
 def fields_of(spec: RunSpec) -> tuple[str, ...]:
     """The fields that the batches of a run have."""
     apart = spec.data.packing and spec.data.kind in _APART
-    wanted = {"positions": apart or spec.data.reset_positions, "segments": apart or spec.data.reset_attention}
+    wanted = {
+        "positions": apart or spec.data.reset_positions,
+        "segments": apart or spec.data.reset_attention,
+        "reference": spec.objective.kind == "dpo",
+    }
     return tuple(name for name in FIELDS if wanted.get(name, True))
 
 
@@ -43,20 +47,123 @@ class Sources:
 
 def make_sources(spec: RunSpec) -> Sources:
     """The sources that a spec asks for. Raises ValueError where its files cannot serve."""
-    if spec.data.kind == "synthetic":
-        seeds = (spec.seed, spec.seed + 1)
-        size, length, batch = spec.model.vocab_size, spec.batch.sequence_length, spec.batch.global_batch_size
-        return Sources(*(Synthetic(size, length, batch, seed) for seed in seeds))
-    sources = (_megatron if spec.data.kind == "megatron" else _from_rows)(spec)
-    if sources.validation is None and _validates(spec):
+    data = spec.data
+    if data.kind == "synthetic":
+        return Sources(*(_synthetic(spec, seed) for seed in (spec.seed, spec.seed + 1)))
+    notes: dict[str, None] = {}
+    train = _mixed(spec, "train", data.paths or _folder(data.dataset), data.weights, data.split, notes)
+    if train is None:
+        raise ValueError(f"data.split: {data.split} leaves nothing for training; give training a larger share")
+    if not (spec.evaluation.interval_steps or spec.evaluation.interval_fraction):
+        return Sources(train, notes=tuple(notes))
+    if data.validation_paths:
+        return Sources(train, _mixed(spec, "valid", data.validation_paths, (), None, notes), tuple(notes))
+    validation = _mixed(spec, "valid", data.paths, data.weights, data.split, notes) if data.split else None
+    if validation is None:
         raise ValueError("an evaluation is asked for, and there is no validation data; give data.validation_paths "
                          'or a share of the data (data.split="980,10,10"), or no evaluation')  # fmt: skip
-    validation = sources.validation and _InVocabulary(sources.validation, spec)
-    return replace(sources, train=_InVocabulary(sources.train, spec), validation=validation)
+    return Sources(train, validation, tuple(notes))
 
 
-def _validates(spec: RunSpec) -> bool:
-    return bool(spec.evaluation.interval_steps or spec.evaluation.interval_fraction)
+def _synthetic(spec: RunSpec, seed: int) -> Source:
+    kind = spec.objective.kind
+    made = Synthetic(
+        spec.model.vocab_size, spec.batch.sequence_length, spec.sequences_per_step, seed,
+        ends=_ends(spec), prompts=kind != "pretraining", pairs=kind in ("dpo", "orpo"),
+    )  # fmt: skip
+    return _InVocabulary(made, spec)
+
+
+def _folder(dataset: str | None) -> tuple[str, ...]:
+    """A data set's name as a path, if it is one."""
+    if dataset and Path(dataset).is_dir():
+        return (dataset,)
+    named = f"{dataset!r} is no folder on this machine" if dataset else "no data are named"
+    raise ValueError(f"data.dataset: {named}, and nothing is downloaded; give local files in data.paths "
+                     "(MaxText: hf_train_files), Parquet, Arrow or JSON lines")  # fmt: skip
+
+
+def _mixed(
+    spec: RunSpec, name: str, paths: Sequence[str], weights: Sequence[float], split: str | None, notes: dict[str, None]
+) -> Source | None:
+    """The examples of some paths for training (`train`) or validation (`valid`); None where the split leaves none.
+
+    With weights, and of Megatron's data always, each path is a source of its own. Otherwise all together are one, in
+    which each document comes once.
+    """
+    data, evaluation = spec.data, spec.evaluation
+    make = _samples if data.kind == "megatron" else _epochs
+    groups = [[path] for path in paths] if weights or data.kind == "megatron" else [list(paths)]
+    weights = weights or (1.0,) * len(groups)
+    evaluations = 1 + spec.steps // (evaluation.interval_steps or spec.steps)
+    steps = spec.steps if name == "train" else evaluations * (evaluation.batches or 0)
+    count = steps * spec.sequences_per_step or 1
+    counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(groups) > 1 else [count]
+    made = [make(spec, name, group, split, n, notes) for group, n in zip(groups, counts, strict=True)]
+    sources = [_InVocabulary(source, spec) for source in made if source is not None]
+    if len(sources) < len(groups) or len(sources) == 1:
+        return sources[0] if len(sources) == len(groups) else None
+    return Blend(
+        sources, weights, sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
+    )
+
+
+def _samples(
+    spec: RunSpec, name: str, group: list[str], split: str | None, count: int, notes: dict[str, None]
+) -> Source | None:
+    """`count` of Megatron's samples."""
+    data, indexed, ends = spec.data, read_indexed(group[0]), _ends(spec)
+    if ends.token is not None and data.tokenizer == "byte" and indexed.tokens.itemsize > 1:
+        raise ValueError(f"{group[0]}: no bytes, so that the byte tokenizer does not know where their documents end; "
+                         "give data.tokenizer, the one that made them")  # fmt: skip
+    begin, end = split_at(split, len(indexed))[slice(0, 2) if name == "train" or not split else slice(1, 3)]
+    prefix = files_of(group[0])[0].with_suffix("")
+    folder = Path(data.index_dir).expanduser() if data.index_dir else prefix.parent
+    documents = range(begin, min(end, begin + (data.max_examples or end)))
+    stem = folder / f"{prefix.name}_{name}"
+    return Megatron(indexed, documents, count, spec.batch.sequence_length, spec.seed, ends, stem) if documents else None
+
+
+def _epochs(
+    spec: RunSpec, name: str, group: list[str], split: str | None, count: int, notes: dict[str, None]
+) -> Source | None:
+    """The rows of everything else: for training shuffled, for validation always the same."""
+    key = "data.validation_paths" if name == "valid" and not split else "data.paths"
+    rows, told = _rows(spec, find_files(group, key, folders=spec.data.kind != "text"))
+    notes.update(dict.fromkeys(told))
+    if rows.count < rows.group:
+        raise ValueError(f"{key}: {', '.join(group)} are less than one sequence of {spec.batch.sequence_length}")
+    bounds = [bound * rows.group for bound in split_at(split, rows.count // rows.group)]
+    part = range(*bounds[slice(0, 2) if name == "train" or not split else slice(1, 3)])
+    return Epochs(rows, part, spec.seed if name == "train" else None) if part else None
+
+
+def _rows(spec: RunSpec, files: list[Path]) -> tuple[Rows, list[str]]:
+    """The rows of some files, by the kind of data."""
+    data, length = spec.data, spec.batch.sequence_length
+    if data.kind == "arrow":
+        return TokenRows(files, data.max_examples, length, _ends(spec)), []
+    tokenizer = load_tokenizer(data.tokenizer)
+    if data.kind == "records" and spec.objective.kind in ("dpo", "orpo"):
+        indexed = tokenised(files, tokenizer, data.index_dir, preferences)
+        return preference_rows(indexed, data.max_examples, length, spec.objective), []
+    if data.kind == "records":
+        indexed = tokenised(files, tokenizer, data.index_dir, answers)
+        return answer_rows(indexed, data.max_examples, length, data.packing)
+    indexed = tokenised(files, tokenizer, data.index_dir, documents)
+    if data.kind == "text" or data.packing:
+        return Windows(indexed, data.max_examples, length, _ends(spec)), []
+    return Pieces(lambda row: [(indexed[row], 0)], min(len(indexed), data.max_examples or len(indexed)), length), []
+
+
+def _ends(spec: RunSpec) -> Ends:
+    """What the end of a document means to sequences that are cut out of many; its token is known to the tokenizer."""
+    data = spec.data
+    fields = tuple(name for name in ("positions", "segments") if name in fields_of(spec))
+    masked = data.mask_document_ends or (data.packing and data.kind in _APART)
+    if not (fields or masked):
+        return NO_ENDS
+    return Ends(0 if data.kind == "synthetic" else load_tokenizer(data.tokenizer).end, fields, masked)
 
 
 @dataclass(frozen=True)
@@ -80,110 +187,4 @@ class _InVocabulary:
                     f"data.paths: example {numbers[row]} has token {made[name][row, place]}, and model.vocab_size is "
                     f"{self.spec.model.vocab_size}; another tokenizer made these data, or the model is too small"
                 )
-        return {name: made[name] for name in fields_of(self.spec)}
-
-
-def _ends(spec: RunSpec) -> Ends:
-    """What the end of a document means to sequences that are cut out of many; its token is known to the tokenizer."""
-    data = spec.data
-    apart = data.packing and data.kind in _APART
-    fields = tuple(name for name in ("positions", "segments") if name in fields_of(spec))
-    masked = apart or data.mask_document_ends
-    return Ends(load_tokenizer(data.tokenizer).end if fields or masked else None, fields, masked)
-
-
-# --- Megatron ---------------------------------------------------------------------------------------------------------
-
-
-def _megatron(spec: RunSpec) -> Sources:
-    data, batch = spec.data, spec.batch.global_batch_size
-    evaluations = 1 + spec.steps // (spec.evaluation.interval_steps or spec.steps)
-    wanted = {"train": spec.steps * batch, "valid": evaluations * (spec.evaluation.batches or 0) * batch or 1}
-
-    def source(
-        name: str, paths: Sequence[str], weights: Sequence[float], split: str | None, part: int
-    ) -> Source | None:
-        count = wanted[name]
-        counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(paths) > 1 else [count]
-        made = []
-        for path, samples in zip(paths, counts, strict=True):
-            indexed = read_indexed(path)
-            begin, end = split_at(split, len(indexed))[part : part + 2]
-            if begin == end:
-                return None
-            prefix = files_of(path)[0].with_suffix("")
-            kept = Path(data.index_dir).expanduser() / prefix.name if data.index_dir else prefix
-            chosen = range(begin, min(end, begin + (data.max_examples or end)))
-            made.append(
-                Megatron(indexed, chosen, samples, spec.batch.sequence_length, spec.seed, _ends(spec), kept, name)
-            )
-        return made[0] if len(made) == 1 else Blend(made, weights, sum(counts))
-
-    if not data.paths:
-        raise ValueError("data.paths: names no data; give the path of Megatron's .bin and .idx files")
-    weights = data.weights or (1.0,) * len(data.paths)
-    train = source("train", data.paths, weights, data.split, 0)
-    if train is None:
-        raise ValueError(f"data.split: {data.split} leaves no document for training; give training a larger share")
-    if data.validation_paths:
-        paths = data.validation_paths
-        return Sources(train, source("valid", paths, (1.0,) * len(paths), None, 0) if _validates(spec) else None)
-    return Sources(train, source("valid", data.paths, weights, data.split, 1) if _validates(spec) else None)
-
-
-# --- everything else --------------------------------------------------------------------------------------------------
-
-
-def _from_rows(spec: RunSpec) -> Sources:
-    data, notes = spec.data, []
-    paths = data.paths or ((data.dataset,) if data.dataset and Path(data.dataset).is_dir() else ())
-    if not paths:
-        named = f"{data.dataset!r} is no folder on this machine" if data.dataset else "no data are named"
-        raise ValueError(f"data.dataset: {named}, and nothing is downloaded; give local files in data.paths "
-                         "(MaxText: hf_train_files), Parquet, Arrow or JSON lines")  # fmt: skip
-
-    def rows(patterns: Sequence[str], key: str) -> Rows:
-        made, told = _rows(spec, find_files(patterns, key, folders=data.kind != "text"))
-        if made.count < made.group:
-            raise ValueError(f"{key}: {', '.join(patterns)} are less than one sequence of {spec.batch.sequence_length}")
-        notes.extend(told)
-        return made
-
-    # With weights, each path is a source of its own; without, all together are one, and each document comes once.
-    parts = [rows([path], "data.paths") for path in paths] if data.weights else [rows(paths, "data.paths")]
-    spans = [[row * part.group for row in split_at(data.split, part.count // part.group)] for part in parts]
-    train = [Epochs(part, range(*span[:2]), spec.seed) for part, span in zip(parts, spans, strict=True)]
-    validation: list[Epochs] = []
-    if _validates(spec) and data.validation_paths:
-        held_out = rows(data.validation_paths, "data.validation_paths")
-        validation = [Epochs(held_out, range(held_out.count), None)]
-    elif _validates(spec):
-        validation = [Epochs(part, range(*span[1:3]), None) for part, span in zip(parts, spans, strict=True)]
-        validation = [source for source in validation if source.num_examples]
-    if not all(source.num_examples for source in train):
-        raise ValueError(f"data.split: {data.split} leaves nothing for training; give training a larger share")
-    count = spec.steps * spec.batch.global_batch_size
-    return Sources(
-        train=train[0] if len(train) == 1 else Blend(train, data.weights, count),
-        validation=None if not validation else validation[0] if len(validation) == 1 else
-        Blend(validation, [source.num_examples for source in validation], sum(s.num_examples for s in validation)),
-        notes=tuple(notes),
-    )  # fmt: skip
-
-
-def _rows(spec: RunSpec, files: list[Path]) -> tuple[Rows, list[str]]:
-    """The rows of some files, by the kind of data."""
-    data, length = spec.data, spec.batch.sequence_length
-    if data.kind == "arrow":
-        return TokenRows(files, data.max_examples, length, _ends(spec)), []
-    tokenizer = load_tokenizer(data.tokenizer)
-    if data.kind == "records" and spec.objective.kind in ("dpo", "orpo"):
-        indexed = tokenised(files, tokenizer, data.index_dir, preferences)
-        return preference_rows(indexed, data.max_examples, length, spec.objective), []
-    if data.kind == "records":
-        indexed = tokenised(files, tokenizer, data.index_dir, answers)
-        return answer_rows(indexed, data.max_examples, length, data.packing)
-    indexed = tokenised(files, tokenizer, data.index_dir, documents)
-    if data.kind == "text" or data.packing:
-        return Windows(indexed, data.max_examples, length, _ends(spec)), []
-    return Pieces(lambda row: [(indexed[row], 0)], min(len(indexed), data.max_examples or len(indexed)), length), []
+        return {name: made[name] for name in fields_of(self.spec) if name != "reference"}
