@@ -1,0 +1,195 @@
+"""A run that is killed and started again is the run that was not: the trainer as real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seatrial import events
+from seatrial.spec import (
+    Batch,
+    Checkpoint,
+    Data,
+    Execution,
+    MeshShape,
+    Optimizer,
+    Parallelism,
+    RunSpec,
+    Topology,
+    to_dict,
+)
+
+from .conftest import TINY, make_spec
+
+MODEL = replace(TINY, vocab_size=256, num_layers=1, hidden_dim=32, ffn_dim=48)
+SPEC = make_spec(
+    model=MODEL,
+    data=Data(kind="text", paths=("stdlib:json/*.py",)),
+    batch=Batch(sequence_length=32, global_batch_size=8, micro_batch_size=8),
+    steps=40,
+    optimizer=Optimizer(learning_rate=1e-2, warmup_steps=4, decay_steps=100),
+    execution=Execution(compile_cache=str(Path(tempfile.gettempdir()) / "seatrial-test-resume")),
+    checkpoint=Checkpoint(enabled=True, resume=True, interval_steps=20, keep=2),
+)
+
+
+def over(spec: RunSpec, mesh: dict[str, int]) -> RunSpec:
+    """The same run over another mesh of one process."""
+    shape = MeshShape(**mesh)
+    micro = spec.batch.global_batch_size // (shape.data * shape.fsdp)
+    return replace(
+        spec,
+        topology=Topology(devices_per_node=shape.product),
+        parallelism=Parallelism(within_node=shape),
+        batch=replace(spec.batch, micro_batch_size=micro),
+    )
+
+
+def start(spec: RunSpec, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    out.mkdir(exist_ok=True)
+    (out / "spec.json").write_text(json.dumps(to_dict(spec)))
+    command = [sys.executable, "-m", "seatrial.train", str(out / "spec.json"), "--out", str(out)]
+    command += ["--cpu-devices", str(spec.topology.devices_per_node), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    text, _ = process.communicate(timeout=300)
+    return process.returncode, text
+
+
+def wait_until(process: subprocess.Popen[str], condition) -> None:
+    deadline = time.monotonic() + 300
+    while process.poll() is None and not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def recorded(out: Path, process: int = 0) -> list[events.Event]:
+    path = out / f"events-{process}.jsonl"
+    return list(events.read(path)) if path.exists() else []
+
+
+def text_of(out: Path) -> str:
+    path = out / "events-0.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
+def losses(out: Path, process: int = 0) -> dict[int, float]:
+    """The loss of each step, as the last attempt at it saw it."""
+    return {event.step: event.loss for event in recorded(out, process) if isinstance(event, events.Step)}
+
+
+def committed(out: Path) -> list[int]:
+    folder = out / "checkpoints"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
+
+
+def resumed_at(text: str) -> int:
+    line = next((line for line in text.splitlines() if line.startswith("resumed from")), "")
+    return int(line.partition("(step ")[2].partition(",")[0] or 0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[int, float]:
+    """The losses of 40 steps in one go."""
+    out = tmp_path_factory.mktemp("whole")
+    code, text = finish(start(replace(SPEC, checkpoint=Checkpoint()), out))
+    assert code == 0, text
+    return losses(out)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Path:
+    """What a run leaves that is killed when the checkpoint of step 20 is on disk."""
+    out = tmp_path_factory.mktemp("killed")
+    process = start(SPEC, out)
+    wait_until(process, lambda: 20 in committed(out))
+    process.kill()
+    finish(process)
+    assert committed(out) == [20]
+    return out
+
+
+def copy(run_dir: Path, to: Path) -> Path:
+    subprocess.run(["cp", "-r", f"{run_dir}/.", to], check=True)
+    return to
+
+
+def test_on_the_same_mesh_it_goes_on_to_the_bit(whole, killed, tmp_path):
+    out = copy(killed, tmp_path)
+    code, text = finish(start(SPEC, out))
+    assert code == 0, text
+    assert resumed_at(text) == 20
+    assert losses(out) == whole
+    assert "WARNING" not in text
+    assert committed(out) == [20, 40]
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 2, "tensor": 2}])
+def test_on_another_mesh_it_goes_on_within_rounding(mesh, whole, killed, tmp_path):
+    out = copy(killed, tmp_path)
+    code, text = finish(start(over(SPEC, mesh), out))
+    assert code == 0, text
+    assert resumed_at(text) == 20
+    np.testing.assert_allclose([*losses(out).values()], [*whole.values()], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_done_has_nothing_left_to_do(killed, tmp_path):
+    out = copy(killed, tmp_path)
+    before = losses(out)
+    code, text = finish(start(replace(SPEC, steps=20), out))
+    assert code == 0, text
+    assert losses(out) == before
+
+
+@pytest.mark.slow
+def test_preemption_saves_and_a_resumed_run_loses_nothing(whole, tmp_path):
+    process = start(SPEC, tmp_path)
+    wait_until(process, lambda: len(losses(tmp_path)) >= 3)
+    process.send_signal(signal.SIGTERM)
+    code, text = finish(process)
+    assert code == 130, text
+    (step,) = committed(tmp_path)
+    assert len(losses(tmp_path)) == step
+    code, text = finish(start(SPEC, tmp_path))
+    assert (code, resumed_at(text)) == (0, step)
+    assert losses(tmp_path) == whole
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_it_resumes_from_the_last_committed_step(kills, whole, tmp_path):
+    """Saves follow each other as fast as they can, so most kills hit one."""
+    spec = replace(SPEC, steps=100_000, checkpoint=replace(SPEC.checkpoint, interval_steps=2))
+    moments = np.random.default_rng(kills)
+    expected = 0
+    for number in range(kills):
+        process = start(spec, tmp_path)
+        if number % 5 == 3:  # while it starts, reads or compiles
+            time.sleep(moments.uniform(0, 8))
+        else:
+            attempts = 1 + sum(isinstance(event, events.RunStarted) for event in recorded(tmp_path))
+            wait_until(process, lambda n=attempts: text_of(tmp_path).count('"run_started"') == n)
+            time.sleep(moments.uniform(0, 1))
+        process.kill()
+        code, text = finish(process)
+        assert code == -signal.SIGKILL, text
+        if "resumed from" in text or "begins anew" in text:
+            assert resumed_at(text) == expected, f"kill {number}: {text}"
+        expected = max(committed(tmp_path), default=0)
+    code, text = finish(start(replace(spec, steps=expected + 3), tmp_path))
+    assert (code, resumed_at(text)) == (0, expected), text
+    assert [*losses(tmp_path)] == [*range(expected + 3)]
+    assert {step: loss for step, loss in losses(tmp_path).items() if step in whole} == {
+        step: loss for step, loss in whole.items() if step < expected + 3
+    }
