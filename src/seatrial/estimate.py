@@ -122,7 +122,7 @@ def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS, own_pipeli
     optimizer = held / fsdp / zero * moments
     least = min(stored, compute) if zero > 1 else stored
     gradient = min(compute, BYTES[precision.gradient_dtype])
-    tokens = _answers(spec) * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
+    tokens = spec.sequences_per_example * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
     one_layer = tokens * (_kept(spec, "none", whole_width=True) * compute + _scores(spec))
     logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
     return Memory(
@@ -181,7 +181,7 @@ def speed(spec: RunSpec, device: Device | None) -> Speed | None:
     waiting = 1 + (stages - 1) / turns
     per_device = spec.tokens_per_step / spec.topology.num_devices
     least = (
-        _answers(spec) * per_device * flops.flops_per_token(spec.model, spec.batch.sequence_length) / peak[0] * waiting
+        per_device * flops.flops_per_token(spec.model, spec.batch.sequence_length) / peak[0] * waiting
     )
     return Speed(
         step_seconds=(least / high, least / low),
@@ -190,11 +190,6 @@ def speed(spec: RunSpec, device: Device | None) -> Speed | None:
         peak_flops_per_second=peak[0],
         peak_format=peak[1],
     )
-
-
-def _answers(spec: RunSpec) -> int:
-    """Sequences that an example stands for: preferences are two answers to one prompt."""
-    return 2 if spec.objective.kind in ("dpo", "orpo") else 1
 
 
 def _padded_vocabulary(spec: RunSpec) -> int:

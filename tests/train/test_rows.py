@@ -1,18 +1,14 @@
-"""Every row of a table equals its reference row in value: attention, matrix products, and the fused head."""
+"""Every row of a table equals its reference row in value: matrix products, and the fused head."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seatrial.train.attention import ATTENTION, _block_size, choose
 from seatrial.train.objectives import Head, cross_entropy
 from seatrial.train.precision import PRODUCTS, linear
-from seatrial.train.random import make_key
 from seatrial.train.sharding import Placement, Rules
 
 TOLERANCE = {jnp.float32: 2e-5, jnp.bfloat16: 3e-2}
@@ -24,37 +20,6 @@ def assert_close(ours, theirs, dtype) -> None:
     scale = float(jnp.abs(theirs.astype(jnp.float32)).max())
     error = float(jnp.abs(ours.astype(jnp.float32) - theirs.astype(jnp.float32)).max())
     assert error <= TOLERANCE[dtype] * scale
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
-@pytest.mark.parametrize(("T", "H", "G"), [(16, 4, 4), (256, 4, 2), (384, 6, 1), (37, 2, 2), (1200, 2, 1)])
-def test_block_attention_equals_the_reference(T, H, G, dtype, rng):
-    q, k, v = (jnp.asarray(rng.normal(size=(2, T, heads, 16)), dtype) for heads in (H, G, G))
-    g = jnp.asarray(rng.normal(size=(2, T, H, 16)), dtype)
-
-    @partial(jax.jit, static_argnums=0)
-    def value_and_gradients(row, g, *operands):
-        context, vjp = jax.vjp(lambda q, k, v: ATTENTION[row](q, k, v, None, make_key(0)), *operands)
-        return context, *vjp(g)
-
-    results = zip(value_and_gradients("blocks", g, q, k, v), value_and_gradients("reference", g, q, k, v), strict=True)
-    for ours, theirs in results:
-        assert_close(ours, theirs, dtype)
-
-
-@pytest.mark.parametrize("T", [1, 2, 37, 64, 128, 200, 1024, 8192, 8191])
-def test_blocks_divide_the_sequence_and_stay_few(T):
-    size = _block_size(T)
-    assert T % size == 0
-    assert T // size <= 8
-
-
-def test_the_backend_chooses_what_the_name_cannot():
-    assert choose("auto", "cpu") == "blocks"
-    assert choose("cudnn", "cpu") == "blocks"
-    assert choose("cudnn_flash_te", "cuda") == "cudnn"
-    assert choose("dot_product", "tpu") == "reference"
-    assert choose("reference", "cuda") == "reference"
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])

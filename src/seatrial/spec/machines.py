@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 # Mesh axes, slowest first: neighbours along the last axis exchange the most data, so they must be closest.
 AXES = ("pipeline", "data", "fsdp", "context", "tensor")
@@ -63,6 +64,7 @@ class Parallelism:
     virtual_pipeline: int = 1  # model chunks per pipeline stage
     zero1: bool = False  # optimizer state sharded over `data`, parameters replicated
     sequence_parallel: bool = False  # Megatron: activations between blocks sharded along the sequence over `tensor`
+    context_strategy: Literal["all_gather", "ring"] = "all_gather"  # how keys and values come together over `context`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ class ModelSpec:
     max_positions: int | None = None  # rows of the table of learned positions; None: the sequence's length
     rotary_fraction: float = 1.0  # of head_dim that is turned
     biases: bool = False  # on every linear map but the output head
+    sliding_window: int | None = None  # a query reads so many keys, its own the last; None: all before it
     vocab_multiple: int = 1  # the embedding tables are padded to a multiple of this × tensor
 
 

@@ -98,8 +98,17 @@ class RunSpec:
         return max(1, self.batch.global_batch_size // (self.batch.micro_batch_size * self.data_parallel_size))
 
     @property
+    def sequences_per_example(self) -> int:
+        """Batch sizes count examples; a preference is one, with two answers to the same prompt."""
+        return 2 if self.objective.kind in ("dpo", "orpo") else 1
+
+    @property
+    def sequences_per_step(self) -> int:
+        return self.batch.global_batch_size * self.sequences_per_example
+
+    @property
     def tokens_per_step(self) -> int:
-        return self.batch.global_batch_size * self.batch.sequence_length
+        return self.sequences_per_step * self.batch.sequence_length
 
 
 def to_dict(spec: RunSpec) -> dict[str, Any]:

@@ -11,7 +11,10 @@ Dtype = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Sequences per optimizer step (`global_batch_size`) and per data-parallel replica and forward pass (micro)."""
+    """Examples per optimizer step (`global_batch_size`) and per data-parallel replica and forward pass (micro).
+
+    An example is a sequence; of preferences (`dpo`, `orpo`), it is a pair of them.
+    """
 
     sequence_length: int
     global_batch_size: int
@@ -118,14 +121,14 @@ class Data:
     ] = "synthetic"  # fmt: skip
     # Files or globs; `stdlib:*.py` names files of the running Python's standard library.
     paths: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()  # how much of each path; none: equal shares
+    weights: tuple[float, ...] = ()  # how much of each path; none: each document once, of Megatron's equal shares
     validation_paths: tuple[str, ...] = ()
     test_paths: tuple[str, ...] = ()
     split: str | None = None  # "980,10,10": the shares of training, validation and test in `paths`
     dataset: str | None = None  # the name of a data set that its pipeline knows
     tokenizer: str = "byte"  # or the path or name of a Hugging Face tokenizer
-    index_dir: str | None = None  # where index files are kept; None: beside the data
-    packing: bool = False  # several examples in one sequence
+    index_dir: str | None = None  # where tokens and index files are kept; None: in the user's cache, or beside the data
+    packing: bool = False  # several examples in one sequence, which do not see each other
     max_examples: int | None = None  # the first so many, of training and validation each
     reset_positions: bool = False  # positions begin anew behind the end of a document
     reset_attention: bool = False  # a document does not attend to the one before

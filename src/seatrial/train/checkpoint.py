@@ -224,7 +224,7 @@ class Checkpoints:
     def examples(self, step: int) -> int:
         """How many examples are consumed when so many steps are done."""
         step_0, examples_0 = self._first
-        return examples_0 + (step - step_0) * self._spec.batch.global_batch_size
+        return examples_0 + (step - step_0) * self._spec.sequences_per_step
 
     def save(self, step: int, state: State, metrics: Mapping[str, float]) -> None:
         """Saves the state after so many steps, unless it is there; the state may be donated as soon as this returns.

@@ -47,7 +47,7 @@ class Evaluator:
 
 def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:
     """What evaluates a run; None where it is off. Raises ValueError where the data cannot give what is asked for."""
-    asked, size = spec.evaluation, spec.batch.global_batch_size
+    asked, size = spec.evaluation, spec.sequences_per_step
     if asked.interval_steps is None and asked.interval_fraction is None:
         return None
     epoch, validation = None, sources.validation

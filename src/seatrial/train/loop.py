@@ -274,4 +274,4 @@ def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
         return spec.steps
     if num_examples is None:
         raise ValueError(f"epochs = {spec.epochs}, but this data has no end: give the number of steps alone")
-    return min(spec.steps, max(1, spec.epochs * num_examples // spec.batch.global_batch_size))
+    return min(spec.steps, max(1, spec.epochs * num_examples // spec.sequences_per_step))

@@ -2,11 +2,13 @@
 
 The output head and the cross-entropy are one operation: for each chunk of tokens the logits are made, and, where a
 gradient will be wanted, turned into the gradients of the hidden states and of the head at once. Nothing of size
-[tokens, vocab] outlives its chunk, and the head's product is computed once instead of twice.
+[tokens, vocab] outlives its chunk, and the head's product is computed once instead of twice. Preferences compare whole
+sequences, so that gradients are known only when all tokens are: there the logits are made again in the backward pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from seatrial.spec import Objective as Settings
 from seatrial.train.precision import Products
 from seatrial.train.sharding import Placement, Rules, gather, over, tensor_offset, to_rest
 
@@ -50,25 +53,39 @@ class Head:
         return to_rest(dw_DV.T if self.tied else dw_DV, self.placement)
 
 
-def _chunks(x: jax.Array, size: int) -> jax.Array:
-    """[N, …] → [N / size, size, …]."""
-    return x.reshape(x.shape[0] // size, size, *x.shape[1:])
+def _chunked(*fields_N: jax.Array) -> tuple[jax.Array, ...]:
+    """[N, …] → [N / n, n, …], n the largest divisor of N that is at most CHUNK_TOKENS."""
+    N = fields_N[0].shape[0]
+    size = next(size for size in range(min(N, CHUNK_TOKENS), 0, -1) if N % size == 0)
+    return tuple(x.reshape(N // size, size, *x.shape[1:]) for x in fields_N)
 
 
-def _chunk_size(N: int) -> int:
-    """The largest divisor of N that is at most CHUNK_TOKENS."""
-    return next(size for size in range(min(N, CHUNK_TOKENS), 0, -1) if N % size == 0)
-
-
-def _losses(logits_NV: jax.Array, targets_N: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Per token: loss_N and log-sum-exp over the whole vocabulary; and is_target_NV for this device's part of it."""
+def _of_targets(logits_NV: jax.Array, targets_N: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array]:
+    """Per token, over the whole vocabulary: log p(target), and the logarithm of the sum that it is divided by."""
     V = logits_NV.shape[1]
     top_N = over(("tensor",), rules, lax.pmax)(logits_NV.max(axis=1))
-    total_N = over(("tensor",), rules)(jnp.exp(logits_NV - top_N[:, None]).sum(axis=1))
-    logsumexp_N = top_N + jnp.log(total_N)
-    is_target_NV = lax.broadcasted_iota(jnp.int32, logits_NV.shape, 1) == (targets_N - tensor_offset(rules, V))[:, None]
-    target_N = over(("tensor",), rules)(jnp.where(is_target_NV, logits_NV, 0).sum(axis=1))
-    return logsumexp_N - target_N, logsumexp_N, is_target_NV
+    logsumexp_N = top_N + jnp.log(over(("tensor",), rules)(jnp.exp(logits_NV - top_N[:, None]).sum(axis=1)))
+    here_N = targets_N - tensor_offset(rules, V)
+    found_N = jnp.take_along_axis(logits_NV, jnp.clip(here_N, 0, V - 1)[:, None], axis=1)[:, 0]
+    target_N = over(("tensor",), rules)(jnp.where((here_N >= 0) & (here_N < V), found_N, 0))
+    return target_N - logsumexp_N, logsumexp_N
+
+
+def _gradients(
+    h_ND: jax.Array,
+    w_DV: jax.Array,
+    logits_NV: jax.Array,
+    logsumexp_N: jax.Array,
+    targets_N: jax.Array,
+    weights_N: jax.Array,
+    head: Head,
+) -> tuple[jax.Array, jax.Array]:
+    """dh_ND and dw_DV of Σ weight · -log p(target)."""
+    numbers_NV = lax.broadcasted_iota(jnp.int32, logits_NV.shape, 1)
+    is_target_NV = numbers_NV == (targets_N - tensor_offset(head.rules, logits_NV.shape[1]))[:, None]
+    dlogits_NV = (jnp.exp(logits_NV - logsumexp_N[:, None]) - is_target_NV) * weights_N[:, None]
+    dlogits_NV = dlogits_NV.astype(h_ND.dtype)
+    return head.products.input_gradient(dlogits_NV, w_DV), head.products.weight_gradient(h_ND, dlogits_NV)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -77,18 +94,10 @@ def cross_entropy(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, weights_N
 
     Differentiable in h_ND and w. Under tensor parallelism dh_ND is this device's partial sum.
     """
-    w_DV = head.full(w, h_ND.dtype)
-
-    def chunk(total: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-        h, targets, weights = inputs
-        logits = head.logits(h, w_DV)
-        return total + jnp.sum(weights * _losses(logits, targets, head.rules)[0]), None
-
-    size = _chunk_size(h_ND.shape[0])
-    return lax.scan(chunk, jnp.float32(0), tuple(_chunks(x, size) for x in (h_ND, targets_N, weights_N)))[0]
+    return -jnp.sum(weights_N * token_log_probabilities(h_ND, w, targets_N, head))
 
 
-def _forward(
+def _cross_entropy_forward(
     h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, weights_N: jax.Array, head: Head
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     w_DV = head.full(w, h_ND.dtype)
@@ -99,51 +108,141 @@ def _forward(
         total, dw_DV = carry
         h, targets, weights = inputs
         logits = head.logits(h, w_DV)
-        losses, logsumexp, is_target = _losses(logits, targets, head.rules)
-        probabilities = jnp.exp(logits - logsumexp[:, None])
-        dlogits = ((probabilities - is_target) * weights[:, None]).astype(h.dtype)
-        dh = head.products.input_gradient(dlogits, w_DV)
-        dw_DV += head.products.weight_gradient(h, dlogits)
-        return (total + jnp.sum(weights * losses), dw_DV), dh
+        logp, logsumexp = _of_targets(logits, targets, head.rules)
+        dh, dw = _gradients(h, w_DV, logits, logsumexp, targets, weights, head)
+        return (total - jnp.sum(weights * logp), dw_DV + dw), dh
 
-    size = _chunk_size(h_ND.shape[0])
     start = (jnp.float32(0), jnp.zeros(w_DV.shape, jnp.float32))
-    (total, dw_DV), dh = lax.scan(chunk, start, tuple(_chunks(x, size) for x in (h_ND, targets_N, weights_N)))
+    (total, dw_DV), dh = lax.scan(chunk, start, _chunked(h_ND, targets_N, weights_N))
     return total, (dh.reshape(h_ND.shape), head.at_rest(dw_DV).astype(w.dtype))
 
 
-def _backward(
+def _cross_entropy_backward(
     head: Head, residuals: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array, None, None]:
     dh_ND, dw = residuals
     return (g * dh_ND).astype(dh_ND.dtype), (g * dw).astype(dw.dtype), None, None
 
 
-cross_entropy.defvjp(_forward, _backward)
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def token_log_probabilities(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, head: Head) -> jax.Array:
+    """log p(target) of every token, in float32; `w` is the head's shard at rest.
+
+    Differentiable like `cross_entropy`, for losses that are no weighted sum: the backward pass makes the logits again.
+    """
+    return _log_probabilities_forward(h_ND, w, targets_N, head)[0]
+
+
+def _log_probabilities_forward(
+    h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, head: Head
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    w_DV = head.full(w, h_ND.dtype)
+
+    def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        return _of_targets(head.logits(inputs[0], w_DV), inputs[1], head.rules)
+
+    logp, logsumexp = lax.map(chunk, _chunked(h_ND, targets_N))
+    return logp.reshape(-1), (h_ND, w, targets_N, logsumexp.reshape(-1))
+
+
+def _log_probabilities_backward(
+    head: Head, residuals: tuple[jax.Array, ...], g_N: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+    h_ND, w, targets_N, logsumexp_N = residuals
+    w_DV = head.full(w, h_ND.dtype)
+
+    def chunk(dw_DV: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        h, targets, logsumexp, weights = inputs
+        dh, dw = _gradients(h, w_DV, head.logits(h, w_DV), logsumexp, targets, weights, head)
+        return dw_DV + dw, dh
+
+    start = jnp.zeros(w_DV.shape, jnp.float32)
+    dw_DV, dh = lax.scan(chunk, start, _chunked(h_ND, targets_N, logsumexp_N, -g_N))
+    return dh.reshape(h_ND.shape), head.at_rest(dw_DV).astype(w.dtype), None
+
+
+token_log_probabilities.defvjp(_log_probabilities_forward, _log_probabilities_backward)
 
 
 # --- objectives -------------------------------------------------------------------------------------------------------
 
 Flat = dict[str, jax.Array]  # the fields of a batch, flattened to [N] beside the h_ND that they belong to
+Sums = tuple[jax.Array, dict[str, jax.Array]]  # of the loss, and of whatever else is to be reported
+APART = ("pipeline", "context")  # the mesh axes over which the tokens of one sequence may lie
 
 
 @dataclass(frozen=True)
 class Objective:
     """What is minimised: the sum of `loss` over all devices, divided by that of `amount`.
 
-    loss(h_ND, w, flat, head) → this device's part of the sum, and of the sums of whatever else is to be reported.
-    amount(batch) → this device's part of what the sums are divided by.
+    loss(h_ND, w, flat, R, head, settings) → this device's part of the sums; the tokens are those of R sequences.
+    amount(batch, rules) → this device's part of what they are divided by.
     """
 
-    loss: Callable[[jax.Array, jax.Array, Flat, Head], tuple[jax.Array, dict[str, jax.Array]]]
-    amount: Callable[[Flat], jax.Array]
+    loss: Callable[[jax.Array, jax.Array, Flat, int, Head, Settings], Sums]
+    amount: Callable[[Flat, Rules], jax.Array]
 
 
-def _next_token(h_ND: jax.Array, w: jax.Array, flat: Flat, head: Head) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _next_token(h_ND: jax.Array, w: jax.Array, flat: Flat, R: int, head: Head, settings: Settings) -> Sums:
     return cross_entropy(h_ND, w, flat["targets"], flat["weights"], head), {}
 
 
-_TOKENS = Objective(loss=_next_token, amount=lambda batch: jnp.sum(batch["weights"]))
+def of_sequences(x_N: jax.Array, flat: Flat, R: int, rules: Rules) -> jax.Array:
+    """Sums over the tokens of each of R sequences, wherever they lie."""
+    return over(APART, rules)(jnp.zeros(R, jnp.float32).at[flat["rows"]].add(x_N))
+
+
+def answer_log_probabilities(h_ND: jax.Array, w: jax.Array, flat: Flat, R: int, head: Head) -> jax.Array:
+    """The log-probability of each of R sequences: Σ weight · log p(target)."""
+    return of_sequences(flat["weights"] * token_log_probabilities(h_ND, w, flat["targets"], head), flat, R, head.rules)
+
+
+def _preferred(loss: jax.Array, rewards_R: jax.Array, rules: Rules) -> Sums:
+    """Sums of the losses and rewards of pairs: sequence 2i is the better answer, 2i + 1 the worse one.
+
+    Devices that share sequences all know all of these; each gives an equal part.
+    """
+    shared = math.prod(rules.axes.get(axis, 1) for axis in APART)
+    chosen, rejected = rewards_R[::2], rewards_R[1::2]
+    others = {
+        "chosen_rewards": chosen,
+        "rejected_rewards": rejected,
+        "reward_margins": chosen - rejected,
+        "reward_accuracies": (chosen > rejected).astype(jnp.float32),
+    }
+    return jnp.sum(loss) / shared, {name: jnp.sum(x) / shared for name, x in others.items()}
+
+
+def _dpo(h_ND: jax.Array, w: jax.Array, flat: Flat, R: int, head: Head, settings: Settings) -> Sums:
+    """-log σ of the margin between the rewards β·(log p - log p of the reference model); arXiv 2305.18290, eq. 7."""
+    reference_R = of_sequences(flat["reference"], flat, R, head.rules)
+    rewards_R = settings.beta * (answer_log_probabilities(h_ND, w, flat, R, head) - reference_R)
+    return _preferred(jax.nn.softplus(rewards_R[1::2] - rewards_R[::2]), rewards_R, head.rules)
+
+
+def _orpo(h_ND: jax.Array, w: jax.Array, flat: Flat, R: int, head: Head, settings: Settings) -> Sums:
+    """-log p of the chosen answer, and -β·log σ of the log odds ratio; p is the mean over tokens. arXiv 2403.07691."""
+    tokens_R = of_sequences(flat["weights"], flat, R, head.rules)
+    logp_R = answer_log_probabilities(h_ND, w, flat, R, head) / jnp.maximum(tokens_R, 1.0)
+    # An answer that is certain has infinite odds, and no gradient: p stays below 1.
+    odds_R = logp_R - jnp.log(-jnp.expm1(jnp.minimum(logp_R, -1e-6)))
+    losses = settings.beta * jax.nn.softplus(odds_R[1::2] - odds_R[::2]) - logp_R[::2]
+    return _preferred(losses, settings.beta * logp_R, head.rules)
+
+
+def _pairs(batch: Flat, rules: Rules) -> jax.Array:
+    return jnp.float32(math.prod(batch["tokens"].shape[:2]) / 2 / rules.axes.get("context", 1))
+
+
+_TOKENS = Objective(loss=_next_token, amount=lambda batch, rules: jnp.sum(batch["weights"]))
 
 # `sft` is `pretraining` on data whose weights are 0 outside the answers.
-OBJECTIVES: dict[str, Objective] = {"pretraining": _TOKENS, "sft": _TOKENS}
+OBJECTIVES: dict[str, Objective] = {
+    "pretraining": _TOKENS,
+    "sft": _TOKENS,
+    "dpo": Objective(loss=_dpo, amount=_pairs),
+    "orpo": Objective(loss=_orpo, amount=_pairs),
+}

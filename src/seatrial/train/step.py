@@ -18,7 +18,7 @@ from seatrial.train.attention import make_attention
 from seatrial.train.data import fields_of
 from seatrial.train.mesh import backend_of
 from seatrial.train.model import Decoder
-from seatrial.train.objectives import OBJECTIVES, Head
+from seatrial.train.objectives import OBJECTIVES, Head, answer_log_probabilities
 from seatrial.train.optimizer import Now, Shape, Tensor, clip_scale, make_optimizer, unstacked
 from seatrial.train.params import Declaration, chunks_per_stage, declare, initialize, placed, placements
 from seatrial.train.pipeline import forward
@@ -44,6 +44,7 @@ class Trainer:
     init: Callable[[], State]
     step: Callable[[State, Batch], tuple[State, Metrics]]
     loss: Callable[[Any, Batch], tuple[jax.Array, jax.Array]]  # (params, batch) → (sum, amount), without dropout
+    answers: Callable[[Any, Batch], jax.Array]  # (params, batch) → Σ weight · log p of each sequence [A, B], likewise
     state_shardings: Any
     batch_shardings: Mapping[str, NamedSharding]
     batch_shape: tuple[int, int, int]
@@ -55,7 +56,7 @@ def require_divisible(spec: RunSpec) -> None:
     passes = spec.accumulation_steps * spec.data_parallel_size
     tensor, chunks = mesh["tensor"], chunks_per_stage(spec)
     tokens_over = mesh["context"] * (tensor if spec.parallelism.sequence_parallel else 1)
-    tokens = spec.accumulation_steps * batch.micro_batch_size * batch.sequence_length // tokens_over
+    tokens = spec.tokens_per_step // (spec.data_parallel_size * tokens_over)
     copied = tensor % model.num_kv_heads == 0  # several devices share a head
     for what, size, over, parts in (
         ("num_layers", model.num_layers, "pipeline × virtual_pipeline", mesh["pipeline"] * chunks),
@@ -107,7 +108,8 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     def loss_sum(params: Any, passed: Pass, key: Key, decoder: Decoder) -> tuple[jax.Array, Metrics]:
         """This device's part of the objective's sums over the micro-batches of one pass."""
         h_ND, flat = forward(params, *passed, decoder, key)
-        return objective.loss(h_ND, params[head_name], flat, head)
+        R = math.prod(passed[0]["tokens"].shape[:2])
+        return objective.loss(h_ND, params[head_name], flat, R, head, spec.objective)
 
     def passes(batch: Batch) -> Pass:
         """The micro-batches and their numbers, by passes: through a pipeline they go together, else one by one."""
@@ -184,7 +186,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
 
     def local_step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = fold(make_key(spec.seed), state["step"])
-        amount = over_data(objective.amount(batch))
+        amount = over_data(objective.amount(batch, rules))
         keys = jax.tree.map(lambda number: fold(fold(key, STORED), number), leaf_numbers)
         params, history = state["params"], state.get("amax", {})
         if spec.precision.stochastic_rounding:  # then this is how float32 parameters become what is computed with
@@ -222,15 +224,24 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
             metrics["skipped_steps"] = 1 - is_sound.astype(jnp.int32)
         return new, metrics
 
-    def local_loss(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        without = replace(spec, dropout=Dropout())
-        without_dropout = replace(decoder, dropout=Dropout(), attention=make_attention(without, rules, backend))
+    without = replace(spec, dropout=Dropout())
+    without_dropout = replace(decoder, dropout=Dropout(), attention=make_attention(without, rules, backend))
 
+    def local_loss(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         def one_pass(total: jax.Array, passed: Pass) -> tuple[jax.Array, None]:
             return total + loss_sum(params, passed, make_key(0), without_dropout)[0], None
 
         total = lax.scan(one_pass, jnp.float32(0), passes(batch))[0]
-        return over_tokens(total), over_data(objective.amount(batch))
+        return over_tokens(total), over_data(objective.amount(batch, rules))
+
+    def local_answers(params: Any, batch: Batch) -> jax.Array:
+        def one_pass(_: None, passed: Pass) -> tuple[None, jax.Array]:
+            h_ND, flat = forward(params, *passed, without_dropout, make_key(0))
+            R = math.prod(passed[0]["tokens"].shape[:2])
+            return None, answer_log_probabilities(h_ND, params[head_name], flat, R, head)
+
+        of_own = lax.scan(one_pass, None, passes(batch))[1].reshape(batch["tokens"].shape[:2])
+        return sharding.gather(of_own, sharding.batch_dims(rules)[:2], ((), ()))
 
     at_rest = jax.tree.map(lambda p: sharding.partition_spec(p.rest), places)
 
@@ -268,13 +279,14 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     def on_mesh(specs: Any) -> Any:
         return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
 
-    A, B, T = spec.accumulation_steps, spec.batch.global_batch_size, spec.batch.sequence_length
+    A, B, T = spec.accumulation_steps, spec.sequences_per_step, spec.batch.sequence_length
     return Trainer(
         mesh=mesh,
         decoder=decoder,
         init=jax.jit(init, out_shardings=on_mesh(state_specs)),
         step=jax.jit(over_mesh(local_step, (state_specs, batch_specs), (state_specs, everywhere)), donate_argnums=0),
         loss=jax.jit(over_mesh(local_loss, (at_rest, batch_specs), everywhere)),
+        answers=jax.jit(over_mesh(local_answers, (at_rest, batch_specs), everywhere)),
         state_shardings=on_mesh(state_specs),
         batch_shardings=on_mesh(batch_specs),
         batch_shape=(A, B // A, T),
