@@ -48,10 +48,10 @@ KEPT: dict[str, tuple[str, ...]] = {
 EVERYTHING = (
     "norm", "query", "key", "value", "context", "out", "middle", "norm", "gate", "up", "product",
 )  # fmt: skip
-# What the row "selective" does not keep of everything, by the parts of a layer that it recomputes.
+# What the row "selective" does not keep of everything, by the parts of a layer that it recomputes: what a part gives
+# to a matrix product is kept for that.
 PARTS: dict[str, tuple[str, ...]] = {
-    "core_attn": ("context",), "mlp": ("gate", "up", "product"), "layernorm": ("norm",), "mlp_act": ("product",),
-    "rope": (), "layer": EVERYTHING,
+    "core_attn": (), "mlp": ("gate", "up", "product"), "layernorm": (), "mlp_act": (), "rope": (), "layer": EVERYTHING,
 }  # fmt: skip
 # From the row that recomputes least to the one that recomputes most: what "auto" chooses from.
 BY_RECOMPUTATION = (
@@ -61,7 +61,11 @@ BY_RECOMPUTATION = (
 ROOM = 0.9  # of the memory is what "auto" fills by the estimate
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share of an accelerator's memory that JAX takes at its start
 DEFAULT_FRACTION = 0.75
-SCANNED = 2  # times that, where layers are scanned: the loop keeps float32 (compiled for an H200: 104 against 43 GiB)
+# What is kept beside that where layers are scanned and a part is not recomputed: the loop keeps what happens inside of
+# it (compiled for an H200: 104 against 43 GiB). Part of a layer → what, how often, and whether in float32.
+INSIDE: dict[str, tuple[str, int, bool]] = {
+    "layernorm": ("norm", 6, True), "mlp_act": ("product", 3, False), "core_attn": ("context", 1, False),
+}  # fmt: skip
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
@@ -180,9 +184,7 @@ def speed(spec: RunSpec, device: Device | None) -> Speed | None:
     stages, turns = spec.mesh["pipeline"], spec.accumulation_steps * spec.parallelism.virtual_pipeline
     waiting = 1 + (stages - 1) / turns
     per_device = spec.tokens_per_step / spec.topology.num_devices
-    least = (
-        per_device * flops.flops_per_token(spec.model, spec.batch.sequence_length) / peak[0] * waiting
-    )
+    least = per_device * flops.flops_per_token(spec.model, spec.batch.sequence_length) / peak[0] * waiting
     return Speed(
         step_seconds=(least / high, least / low),
         tokens_per_second_per_device=(per_device * low / least, per_device * high / least),
@@ -218,12 +220,15 @@ def _layer_parameters(spec: RunSpec) -> float:
 
 def _activations(spec: RunSpec) -> float:
     """Bytes per token of this device that are kept of a layer."""
-    execution = spec.execution
-    kept = _kept(spec, execution.remat) * BYTES[spec.precision.compute_dtype]
-    if execution.remat not in ("none", "selective"):
+    remat, compute = spec.execution.remat, BYTES[spec.precision.compute_dtype]
+    kept = _kept(spec, remat) * compute
+    again = _recomputed(spec)
+    if remat not in ("none", "selective") or "layer" in again:
         return kept
-    scores = 0.0 if {"core_attn", "layer"} & {*_recomputed(spec)} else _scores(spec)
-    return kept * (SCANNED if execution.scan_layers else 1) + scores + _masks(spec)
+    if spec.execution.scan_layers:
+        inside = [INSIDE[part] for part in INSIDE if part not in again and not (part == "mlp_act" and "mlp" in again)]
+        kept += sum(_sizes(spec)[what] * times * (4 if is_wide else compute) for what, times, is_wide in inside)
+    return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
 
 
 def _recomputed(spec: RunSpec) -> tuple[str, ...]:
@@ -232,23 +237,27 @@ def _recomputed(spec: RunSpec) -> tuple[str, ...]:
 
 def _masks(spec: RunSpec) -> float:
     """Bytes per token of a layer's dropout masks, of a byte each."""
-    width = spec.model.hidden_dim / (spec.mesh["tensor"] if spec.parallelism.sequence_parallel else 1)
-    ffn = spec.model.ffn_dim / spec.mesh["tensor"]
-    return (2 * width if spec.dropout.hidden else 0) + (ffn if spec.dropout.ffn else 0)
+    sizes, dropout = _sizes(spec), spec.dropout
+    return (2 * sizes["input"] if dropout.hidden else 0) + (sizes["product"] if dropout.ffn else 0)
 
 
-def _kept(spec: RunSpec, remat: str, *, whole_width: bool = False) -> float:
-    """Numbers per token that a row of recomputation keeps of a layer; `whole_width`: as gathered inside the layer."""
+def _sizes(spec: RunSpec, *, whole_width: bool = False) -> dict[str, float]:
+    """Numbers per token of a layer's tensors; `whole_width`: as gathered inside the layer."""
     model, tensor = spec.model, spec.mesh["tensor"]
     width = model.hidden_dim / (tensor if spec.parallelism.sequence_parallel and not whole_width else 1)
     query, key = model.num_heads * model.head_dim / tensor, max(1, model.num_kv_heads / tensor) * model.head_dim
     ffn = model.ffn_dim / tensor
-    sizes = {
+    return {
         "input": width, "norm": width, "out": width, "middle": width, "down": width, "query": query, "context": query,
         "key": key, "value": key, "gate": ffn if model.activation == "swiglu" else 0, "up": ffn, "product": ffn,
     }  # fmt: skip
+
+
+def _kept(spec: RunSpec, remat: str, *, whole_width: bool = False) -> float:
+    """Numbers per token that a row of recomputation keeps of a layer."""
+    sizes = _sizes(spec, whole_width=whole_width)
     dropped = {name for part in _recomputed(spec) for name in PARTS.get(part, ())} if remat == "selective" else set()
-    return sum(sizes[name] for name in ("input", *KEPT.get(remat, EVERYTHING)) if name not in dropped)
+    return sizes["input"] + sum(sizes[name] for name in KEPT.get(remat, EVERYTHING) if name not in dropped)
 
 
 def _scores(spec: RunSpec) -> float:

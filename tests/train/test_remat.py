@@ -1,0 +1,112 @@
+"""What each row of recomputation keeps, and that none of them changes a number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from seatrial import estimate
+from seatrial.spec import Dropout, Execution
+from seatrial.train.mesh import make_mesh
+from seatrial.train.model import Decoder, run_layers, surroundings
+from seatrial.train.params import declare, initialize
+from seatrial.train.random import make_key
+from seatrial.train.remat import PARTS, REMAT, make_remat
+from seatrial.train.step import make_trainer
+
+from .conftest import TINY, make_spec
+
+SPEC = make_spec(model=replace(TINY, num_layers=1), dropout=Dropout(hidden=0.1, ffn=0.2))
+SHAPES = {
+    "query": "2,32,8,16", "key": "2,32,4,16", "value": "2,32,4,16", "out": "2,32,64", "gate": "2,32,96",
+    "up": "2,32,96",
+}  # fmt: skip
+SELECTIVE = [(part,) for part in PARTS] + [("core_attn", "layernorm", "mlp_act")]
+EXECUTIONS = [*(Execution(remat=row) for row in REMAT if row != "none")] + [
+    Execution(remat="selective", remat_modules=parts) for parts in SELECTIVE
+]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return make_trainer(SPEC, make_mesh(SPEC, jax.devices()[:1])).decoder
+
+
+@pytest.fixture(scope="module")
+def operands() -> tuple[jax.Array, Any]:
+    x_BTD = jnp.asarray(np.random.default_rng(4).normal(size=(2, 32, 64)), jnp.float32)
+    return x_BTD, initialize(declare(SPEC), 3, jnp.float32)["layers"]
+
+
+def loss_of(decoder: Decoder, execution: Execution, *, scan: bool) -> Any:
+    row = replace(decoder, remat=make_remat(execution), scan_layers=scan)
+    around = surroundings({"tokens": jnp.zeros((2, 32), jnp.int32)}, row, make_key(0), 0)
+    return lambda x_BTD, layers: jnp.sum(jnp.sin(run_layers(x_BTD, layers, around, row)))
+
+
+def kept_by(decoder: Decoder, execution: Execution, operands: Any, capsys: Any) -> tuple[set[str], list[str], str]:
+    """The named tensors that are kept, the shapes of those that wait in the host's memory, and JAX's whole account."""
+    jax.ad_checkpoint.print_saved_residuals(loss_of(decoder, execution, scan=False), *operands)
+    text = capsys.readouterr().out
+    return set(re.findall(r"named '(\w+)'", text)), sorted(re.findall(r"<host>\[(\S+)\]", text)), text
+
+
+@pytest.mark.parametrize("row", REMAT)
+def test_a_row_keeps_what_it_names(row, decoder, operands, capsys):
+    named, in_host, text = kept_by(decoder, Execution(remat=row), operands, capsys)
+    # "down" needs no keeping: what is added to it is the layer's input, and their sum that of the next layer
+    if row.endswith("_offloaded"):
+        names = ("query", "key", "value", *(("out", "gate", "up") if row == "minimal_offloaded" else ()))
+        assert (named, in_host) == (set(), sorted(SHAPES[name] for name in names))
+    elif row == "none":
+        assert named >= {"query", "key", "value", "context", "gate", "up"}
+    else:
+        assert (named, in_host) == ({*estimate.KEPT[row]} - {"down"}, [])
+    assert text.count("rms_norm") == 0 or row == "none"
+
+
+def test_selective_recomputes_the_parts_that_it_names_and_no_other(decoder, operands, capsys):
+    everything = kept_by(decoder, Execution(remat="none"), operands, capsys)
+
+    def gone(*parts: str) -> tuple[set[str], bool, bool]:
+        execution = Execution(remat="selective", remat_modules=parts)
+        named, _, text = kept_by(decoder, execution, operands, capsys)
+        inside_norms, inside_activation = (text.count(word) < everything[2].count(word) for word in ("rsqrt", "silu"))
+        return everything[0] - named, inside_norms, inside_activation
+
+    assert gone() == (set(), False, False)
+    assert gone("core_attn") == ({"context"}, False, False)
+    assert gone("mlp") == ({"gate", "up"}, False, True)
+    assert gone("mlp_act") == (set(), False, True)
+    assert gone("layernorm") == (set(), True, False)
+    assert gone("rope") == (set(), False, False)
+    assert gone("layer") == (everything[0], True, True)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda e: "+".join((e.remat, *e.remat_modules)))
+def test_recomputation_changes_nothing(execution, decoder, operands):
+    expected = jax.jit(jax.value_and_grad(loss_of(decoder, Execution(remat="none"), scan=True), (0, 1)))(*operands)
+    found = jax.jit(jax.value_and_grad(loss_of(decoder, execution, scan=True), (0, 1)))(*operands)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()), found, expected)
+
+
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        (Execution(remat="selective", remat_modules=("moe",)), "execution.remat_modules: 'moe' is no part of a layer"),
+        (Execution(remat="auto"), "execution.remat: there is no row 'auto'; there is none, full"),
+    ],
+)
+def test_what_there_is_not_is_named(execution, message):
+    with pytest.raises(ValueError, match=message):
+        make_remat(execution)
+
+
+def test_the_estimate_knows_the_same_parts():
+    assert set(estimate.PARTS) == set(PARTS)
