@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from seatrial.spec import RunSpec
+from seatrial.train.data import make_sources
+from seatrial.train.data.examples import Source
+
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on: naïve façade, 12 345 words.\n" * 3
 
 
@@ -50,3 +54,8 @@ def json_lines(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def make_source(spec: RunSpec) -> Source:
+    """The source of training examples alone."""
+    return make_sources(spec).train

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from seatrial.spec import Data
-from seatrial.train.data import make_source
 
 from ..conftest import TINY, make_spec
+from .conftest import make_source
 
 datasets.disable_progress_bars()
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from seatrial.spec import Batch, Data, Objective
-from seatrial.train.data import fields_of, make_batch, make_source
+from seatrial.train.data import fields_of, make_batch
 from seatrial.train.data.examples import Source
 from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
 
-from ..conftest import TINY, make_spec
+from ..conftest import TINY, RandomSource, make_spec
+from .conftest import make_source
 
 
 def rows_of(source: Source, numbers: np.ndarray) -> np.ndarray:
@@ -44,7 +45,7 @@ def test_the_global_batch_does_not_depend_on_the_mesh(spec):
 
 
 def test_synthetic_repeats_one_batch_and_depends_on_the_seed():
-    source = Synthetic(vocab_size=1000, sequence_length=8, global_batch_size=4, seed=1)
+    source = Synthetic(vocab_size=1000, sequence_length=8, batch=4, seed=1)
     first = rows_of(source, np.arange(4))
     assert first.shape == (4, 9)
     assert first.dtype == np.int32
@@ -70,3 +71,19 @@ def test_synthetic_has_documents_where_they_are_to_be_told_apart():
     ends = got["tokens"][:, :-1] == 0
     np.testing.assert_array_equal(np.diff(got["segments"], axis=1), ends)
     np.testing.assert_array_equal(got["positions"][:, 1:], np.where(ends, 0, got["positions"][:, :-1] + 1))
+
+
+def test_no_example_is_made_twice_by_a_process():
+    asked = []
+
+    class Recording(RandomSource):
+        def examples(self, numbers):
+            asked.extend(numbers.tolist())
+            return super().examples(numbers)
+
+    spec = make_spec(
+        {"fsdp": 2, "tensor": 4}, batch=Batch(sequence_length=32, global_batch_size=16, micro_batch_size=4)
+    )
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()))
+    make_batch(Recording(128, 32), 48, trainer.batch_shape, trainer.batch_shardings)
+    assert sorted(asked) == list(range(48, 64))

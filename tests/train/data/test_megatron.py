@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from seatrial.spec import Batch, Data, Evaluation
-from seatrial.train.data import make_source, make_sources
+from seatrial.train.data import make_sources
 from seatrial.train.data.__main__ import main
 from seatrial.train.data.indexed import read_indexed, write_indexed
 from seatrial.train.data.megatron import build_samples
@@ -21,6 +21,7 @@ from seatrial.train.data.rows import blending_order, split_at
 from seatrial.train.data.tokenizer import load_tokenizer
 
 from ..conftest import TINY, make_spec
+from .conftest import make_source
 
 # --- the formulas, one step at a time ---------------------------------------------------------------------------------
 

@@ -14,12 +14,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from seatrial.spec import Data, Evaluation
-from seatrial.train.data import make_source, make_sources
+from seatrial.train.data import make_sources
 from seatrial.train.data.files import find_files, tokenised
 from seatrial.train.data.tokenizer import load_tokenizer
 
 from ..conftest import TINY, make_spec
-from .conftest import TEXT
+from .conftest import TEXT, make_source
 from .test_batches import rows_of
 
 END = 0xFF

@@ -15,16 +15,10 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from seatrial.spec import RunSpec
 from seatrial.train.data.examples import FIELDS, Example, Source
 from seatrial.train.data.sources import Sources as Sources
 from seatrial.train.data.sources import fields_of as fields_of
 from seatrial.train.data.sources import make_sources as make_sources
-
-
-def make_source(spec: RunSpec) -> Source:
-    """The source of training examples alone."""
-    return make_sources(spec).train
 
 
 def make_batch(

@@ -47,9 +47,10 @@ Piece = tuple[np.ndarray, int]  # a document's tokens, and how many at its begin
 def packed(rows: Sequence[Sequence[Piece]], length: int) -> Example:
     """Pieces side by side, padded to `length`: inputs and targets are shifted within each, so none predicts the next.
 
-    A piece of n tokens takes n - 1 places; what does not fit is cut off. Has every field of FIELDS.
+    A piece of n tokens takes n - 1 places; what does not fit is cut off.
     """
-    example: Example = {name: np.zeros((len(rows), length), kind) for name, kind in FIELDS.items()}
+    names = ("tokens", "targets", "weights", "positions", "segments")
+    example: Example = {name: np.zeros((len(rows), length), FIELDS[name]) for name in names}
     for i, pieces in enumerate(rows):
         start = 0
         for segment, (tokens, given) in enumerate(pieces, 1):

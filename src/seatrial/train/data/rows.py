@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -58,11 +57,6 @@ def split_at(split: str | None, count: int) -> list[int]:
     return [0, *(end - (ends[-1] - count) for end in ends[1:])]
 
 
-@lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, count: int) -> np.ndarray:
-    return np.random.default_rng((seed, epoch)).permutation(count)
-
-
 class Epochs:
     """Some of the rows, in another order in every epoch; without a seed, always in their own."""
 
@@ -70,13 +64,20 @@ class Epochs:
         self._rows, self._seed = rows, seed
         self._first, self._units = part.start // rows.group, len(part) // rows.group
         self.num_examples = self._units * rows.group
+        self._orders: dict[int, np.ndarray] = {}  # of this epoch and the one before
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if epoch not in self._orders:
+            order = np.random.default_rng((self._seed, epoch)).permutation(self._units)
+            self._orders = {e: kept for e, kept in self._orders.items() if e == epoch - 1} | {epoch: order}
+        return self._orders[epoch]
 
     def examples(self, numbers: np.ndarray) -> Example:
         units, members = np.divmod(numbers, self._rows.group)
         epochs, places = np.divmod(units, self._units)
         for epoch in np.unique(epochs).tolist() if self._seed is not None else ():
             here = epochs == epoch
-            places[here] = _order(self._seed, epoch, self._units)[places[here]]
+            places[here] = self._order(epoch)[places[here]]
         return self._rows.take((self._first + places) * self._rows.group + members)
 
 

@@ -16,10 +16,10 @@ class Synthetic:
     num_examples = None
 
     def __init__(
-        self, vocab_size: int, sequence_length: int, global_batch_size: int, seed: int,
+        self, vocab_size: int, sequence_length: int, batch: int, seed: int,
         *, ends: Ends = NO_ENDS, prompts: bool = False, pairs: bool = False,
     ) -> None:  # fmt: skip
-        self._vocab_size, self._length, self._batch, self._seed = vocab_size, sequence_length, global_batch_size, seed
+        self._vocab_size, self._length, self._batch, self._seed = vocab_size, sequence_length, batch, seed
         self._ends, self._pairs = ends, pairs
         self._prompt = sequence_length // 2 if prompts or pairs else 0
 
