@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from seatrial.train.random import Key, bits
+from seatrial.train.random import Key, noise
 from seatrial.train.sharding import Placement, gather, to_rest
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -117,7 +117,7 @@ def round_at_random(x: jax.Array, dtype: jnp.dtype, key: Key, rows: jax.Array, c
         return x.astype(dtype)
     pattern = lax.bitcast_convert_type(x, jnp.uint32)
     low = jnp.uint32(0xFFFF)
-    up = lax.bitcast_convert_type((pattern + (bits(key, rows, columns) & low)) & ~low, jnp.float32)
+    up = lax.bitcast_convert_type((pattern + (noise(key, rows, columns) & low)) & ~low, jnp.float32)
     down = lax.bitcast_convert_type(pattern & ~low, jnp.float32)
     return jnp.where(jnp.isfinite(x), jnp.where(jnp.isfinite(up), up, down), x).astype(dtype)
 

@@ -28,3 +28,16 @@ def bits(key: Key, rows: jax.Array, columns: jax.Array) -> jax.Array:
     """32 random bits (uint32) for every pair of counters; keys, `rows` and `columns` (integers) are broadcast."""
     words = (key[..., 0], key[..., 1], rows, columns)
     return threefry2x32_p.bind(*jnp.broadcast_arrays(*(x.astype(jnp.uint32) for x in words)))[0]
+
+
+def _mixed(x: jax.Array) -> jax.Array:
+    """A bijection of 32 bits in which every bit depends on every other (C. Wellons, "Hash function prospector")."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def noise(key: Key, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """As `bits`, for what needs no more than even odds: a tenth of the work, as little as fits into an optimizer."""
+    row, column = (_mixed(x.astype(jnp.uint32) + word) for x, word in ((rows, key[0]), (columns, key[1])))
+    return _mixed(row ^ column)

@@ -94,7 +94,6 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         scan_layers=spec.execution.scan_layers,
         chunks=chunks_per_stage(spec),
     )
-    leaf_numbers = jax.tree.unflatten(jax.tree.structure(declarations), range(len(jax.tree.leaves(declarations))))
     layer_numbers = placed({"layers": jnp.arange(spec.model.num_layers)}, spec)["layers"]
     resting = jax.tree.map(lambda place: replace(place, optimizer=place.rest), places)
     tied = spec.model.tied_embeddings
@@ -154,7 +153,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         place: sharding.Placement,
         param: jax.Array,
         gradient: jax.Array,
-        key: Key,
+        keys: Key,
         step: jax.Array,
         rate: jax.Array,
         *slots: jax.Array,
@@ -174,10 +173,10 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
             spec.optimizer,
         )
         written = [
-            store(new[name], slot.dtype, leaf, slot_dims(leaf, place, optimizer.slots[name]), fold(key, 2 + number))
+            store(new[name], slot.dtype, leaf, slot_dims(leaf, place, optimizer.slots[name]), keys[2 + number])
             for number, (name, slot) in enumerate(zip(optimizer.slots, slots, strict=True))
         ]
-        p = store(p, param.dtype, leaf, place.optimizer, fold(key, 1))
+        p = store(p, param.dtype, leaf, place.optimizer, keys[1])
         return sharding.gather(p, place.optimizer, place.rest), *written
 
     def slot_dims(leaf: Declaration, place: sharding.Placement, ones: Callable[[Shape], Shape]) -> sharding.Dims:
@@ -187,11 +186,12 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
     def local_step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = fold(make_key(spec.seed), state["step"])
         amount = over_data(objective.amount(batch, rules))
-        keys = jax.tree.map(lambda number: fold(fold(key, STORED), number), leaf_numbers)
+        each = fold(fold(key, STORED), jnp.arange(len(jax.tree.leaves(places)) * (2 + len(optimizer.slots))))
+        keys = jax.tree.unflatten(jax.tree.structure(declarations), list(each.reshape(-1, 2 + len(optimizer.slots), 2)))
         params, history = state["params"], state.get("amax", {})
         if spec.precision.stochastic_rounding:  # then this is how float32 parameters become what is computed with
             params = jax.tree.map(
-                lambda p, leaf, place, key: store(p, decoder.dtype, leaf, place.rest, key).astype(p.dtype),
+                lambda p, leaf, place, key: store(p, decoder.dtype, leaf, place.rest, key[0]).astype(p.dtype),
                 params, declarations, places, keys,
             )  # fmt: skip
         sums, gradients, seen = accumulate(params, fp8.remembered(history), batch, amount, key)
