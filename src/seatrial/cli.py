@@ -237,6 +237,14 @@ def data(context: typer.Context) -> None:
     tokenise_here(context.args)
 
 
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def export(context: typer.Context) -> None:
+    """Write a checkpoint's weights for Hugging Face: seatrial export RUN_DIR|CHECKPOINT --to FOLDER."""
+    from seatrial.run import export_here
+
+    export_here(context.args)
+
+
 Logs = Annotated[
     list[Path],
     typer.Argument(metavar="LOG...", help="Log files, folders of them, or - for standard input.", show_default=False),

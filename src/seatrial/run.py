@@ -152,6 +152,12 @@ def tokenise_here(arguments: Sequence[str]) -> Never:
     os.execv(sys.executable, (sys.executable, "-P", "-m", "seatrial.train.data", *arguments))
 
 
+def export_here(arguments: Sequence[str]) -> Never:
+    """Becomes the process that writes a checkpoint's weights as a folder of Hugging Face's."""
+    _require_trainer()
+    os.execv(sys.executable, (sys.executable, "-P", "-m", "seatrial.train.hf", *arguments))
+
+
 def _require_trainer() -> None:
     if util.find_spec("jax") is None:
         raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from seatrial.spec import Checkpoint, ModelSpec, RopeScaling
 from seatrial.train import hf
+from seatrial.train.data import make_batch
 
+from .conftest import RandomSource
 from .test_checkpoint import Run, spec_of
 
 MODEL = ModelSpec(
@@ -21,7 +27,7 @@ MODEL = ModelSpec(
 )  # fmt: skip
 
 
-def save_llama(folder: Path, model: ModelSpec = MODEL, dtype: torch.dtype = torch.float32, **saved) -> LlamaForCausalLM:
+def save_llama(folder: Path, model: ModelSpec = MODEL, dtype: torch.dtype = torch.float32, **saved) -> None:
     """A random Llama, saved by transformers itself."""
     torch.manual_seed(3)
     scaling = model.rope_scaling
@@ -69,23 +75,142 @@ def imported(folder: Path, run_dir: Path, mesh: dict[str, int] | None = None, **
 
 
 @pytest.mark.parametrize(
-    ("model", "mesh", "dtype", "limit"),
+    ("model", "mesh", "dtype", "shard_bytes"),
     [
         (MODEL, {"fsdp": 2, "tensor": 2}, "float32", hf.SHARD_BYTES),
         (replace(MODEL, tied_embeddings=True, rope_scaling=None), {"data": 2}, "bfloat16", 40_000),
     ],
 )
-def test_the_way_there_and_back_is_exact(model, mesh, dtype, limit, tmp_path):
+def test_the_way_there_and_back_is_exact(model, mesh, dtype, shard_bytes, tmp_path):
     original = tmp_path / "original"
-    save_llama(original, model, getattr(torch, dtype), max_shard_size=limit)
+    save_llama(original, model, getattr(torch, dtype), max_shard_size=shard_bytes)
     run = imported(original, tmp_path / "run", mesh, model=model)
     restored = run.restore()
     assert (restored.step, restored.examples) == (0, 0)
+    casts = [] if dtype == "float32" else ["note: weights are cast from bfloat16 to float32"]
+    assert run.said == [*casts, f"resumed from the weights of {original}, because checkpoint.resume_from names it"]
     run.checkpoints.save(1, restored.state, {})
     run.checkpoints.close()
-    said = hf.export(
-        tmp_path / "run", tmp_path / "back", "bfloat16" if limit else None, 40_000 if limit else hf.SHARD_BYTES
-    )
-    print(run.said, said)
+    hf.export(tmp_path / "run", tmp_path / "back", dtype, shard_bytes)
+    assert len([*original.glob("*.safetensors")]) == len([*(tmp_path / "back").glob("*.safetensors")])
     assert_same_tensors(tmp_path / "back", original)
     assert torch.equal(logits(tmp_path / "back"), logits(original))
+
+
+def test_the_losses_are_those_of_transformers(tmp_path):
+    save_llama(tmp_path / "theirs")
+    run = imported(tmp_path / "theirs", tmp_path / "run")
+    restored = run.restore()
+    source = RandomSource(MODEL.vocab_size, 32)
+    batch = make_batch(source, 0, run.trainer.batch_shape, run.trainer.batch_shardings)
+    ours, weight = run.trainer.loss(restored.state["params"], batch)
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "theirs")
+    tokens, targets = (torch.tensor(np.asarray(batch[name]).reshape(-1, 32)) for name in ("tokens", "targets"))
+    with torch.no_grad():
+        theirs = torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten().long())
+    assert float(ours / weight) == pytest.approx(float(theirs), rel=1e-5)
+
+
+def test_padding_is_left_out_and_made_again(tmp_path):
+    """A vocabulary of 100 is padded here, which a folder of Hugging Face's knows nothing of."""
+    save_llama(tmp_path / "theirs", replace(MODEL, num_kv_heads=4, num_heads=8))
+    model = replace(MODEL, num_kv_heads=4, num_heads=8)
+    run = imported(tmp_path / "theirs", tmp_path / "run", {"tensor": 4}, model=replace(model, vocab_multiple=8))
+    params = run.restore().state["params"]
+    assert (params["embedding"].shape, params["head"].shape) == ((128, 32), (32, 128))
+    assert not np.any(np.asarray(params["embedding"])[100:])
+    assert not np.any(np.asarray(params["head"])[:, 100:])
+    run.save(1)  # also of a state that was never trained
+    hf.export(tmp_path / "run", tmp_path / "ours")
+    shapes = {name: tuple(x.shape) for name, x in load_all(tmp_path / "ours").items()}
+    assert shapes == {name: tuple(x.shape) for name, x in load_all(tmp_path / "theirs").items()}
+
+
+def test_rope_that_differs_is_said_and_the_configuration_counts(tmp_path):
+    save_llama(tmp_path / "theirs")
+    run = imported(tmp_path / "theirs", tmp_path / "run", model=replace(MODEL, rope_theta=1e6))
+    run.restore()
+    assert run.said[0] == (
+        f"note: {tmp_path}/theirs/config.json says rope_theta 500000.0, and model.rope_theta is 1000000.0, which counts"
+    )
+
+
+def change_config(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def cut(folder: Path) -> None:
+    (file,) = folder.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def break_header(folder: Path) -> None:
+    (file,) = folder.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:8] + b"[" + file.read_bytes()[9:])
+
+
+def rename_tensor(folder: Path) -> None:
+    (file,) = folder.glob("*.safetensors")
+    file.write_bytes(file.read_bytes().replace(b"layers.1.mlp.up_proj", b"layers.1.mlp.xx_proj", 1))
+
+
+def narrow_one(folder: Path) -> None:
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    tensors["model.layers.2.self_attn.k_proj.weight"] = torch.zeros(16, 32)
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, r"model.safetensors is damaged: tensor \S+ ends at byte \d+, and the file at \d+"),
+        (break_header, "model.safetensors is damaged: "),
+        (
+            lambda f: next(f.glob("*.safetensors")).write_bytes(b""),
+            "is damaged: its header needs 8 bytes",
+        ),
+        (rename_tensor, "holds model.layers.1.mlp.xx_proj.weight, for which this model has no place"),
+        (narrow_one, r"layers.2.self_attn.k_proj.weight is \[32, 16\], and this model needs \[32, 32\] \(in, out\)"),
+        (lambda f: change_config(f, hidden_size=64), "config.json says hidden_size 64, and model.hidden_dim is 32"),
+        (
+            lambda f: change_config(f, tie_word_embeddings=True),
+            "tie_word_embeddings True, and model.tied_embeddings is",
+        ),
+        (lambda f: change_config(f, model_type="qwen2"), "config.json is of a qwen2 with silu, and only Llama is read"),
+        (lambda f: change_config(f, attention_bias=True), "has attention_bias, which Seatrial's Llama has not"),
+        (lambda f: change_config(f, rope_parameters={"rope_type": "yarn"}), "by 'yarn', and only llama3 is known"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json "),
+        (
+            lambda f: (f / hf.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'),
+            "names b.safetensors, which",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(damage, message, tmp_path):
+    save_llama(tmp_path / "theirs")
+    damage(tmp_path / "theirs")
+    run = imported(tmp_path / "theirs", tmp_path / "run")
+    with pytest.raises(ValueError, match=message):
+        run.restore()
+
+
+def test_a_model_that_is_no_llama_is_refused(tmp_path):
+    run = Run(spec_of(model=replace(MODEL, norm="layernorm")), tmp_path)
+    run.save(1)
+    with pytest.raises(ValueError, match=r"model.norm is 'layernorm': Hugging Face's Llama"):
+        hf.export(tmp_path, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def test_the_verb(tmp_path):
+    run = Run(spec_of(model=MODEL), tmp_path / "run")
+    run.save(1)
+    command = [sys.executable, "-m", "seatrial", "export", "run", "--to", "out", "--dtype", "bfloat16"]
+    first, second = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False) for _ in range(2)
+    )
+    assert (first.returncode, first.stdout) == (0, "wrote 30 tensors (0.000 GB, step 1) to out\n")
+    assert (second.returncode, second.stderr) == (2, "seatrial export: out exists: name a folder that does not\n")
+    assert {str(x.dtype) for x in load_all(tmp_path / "out").values()} == {"torch.bfloat16"}

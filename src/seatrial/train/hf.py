@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -194,9 +195,8 @@ def load(
         def part(index: Index) -> np.ndarray:
             if want.rows is None:
                 return _turned(name, tensors[names[0]])[index].astype(want.dtype)
-            return np.stack([_turned(name, tensors[names[row]])[index[1:]] for row in want.rows[index[0]]]).astype(
-                want.dtype
-            )
+            layers = [_turned(name, tensors[names[row]])[index[1:]] for row in want.rows[index[0]]]
+            return np.stack(layers).astype(want.dtype)
 
         return on_devices(want.shape, want.sharding, part)
 
@@ -204,8 +204,10 @@ def load(
 
 
 def _names(name: str, num_layers: int) -> list[str]:
-    """Their names for a parameter of ours ("params.…"): one, or one a layer."""
-    theirs = NAMES[name.removeprefix("params.")]
+    """Their names for a parameter of ours ("params.…"): one, or one a layer. Raises ValueError where it has none."""
+    theirs = NAMES.get(name.removeprefix("params."))
+    if theirs is None:
+        raise ValueError(f"Hugging Face's Llama has no {name}")
     return [theirs.format(layer) for layer in range(num_layers)] if "{}" in theirs else [theirs]
 
 
@@ -221,10 +223,10 @@ def export(source: Path, folder: Path, dtype: str | None = None, shard_bytes: in
     """Writes a checkpoint's weights as a Hugging Face folder, and says what was done.
 
     `source` is what `resume_from` may be; of several steps, the newest. `dtype`: None keeps that of the checkpoint.
-    Raises ValueError where the checkpoint is damaged, its model no Llama, or the folder in use.
+    Raises ValueError where the checkpoint is damaged, its model no Llama, the disk too small, or the folder there.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty: name a folder that does not exist yet")
+    if folder.exists():
+        raise ValueError(f"{folder} exists: name a folder that does not")
     stored = Stored(find(source)[-1])
     spec = from_dict(stored.facts["spec"])
     arrays = {name: found for name, found in stored.arrays.items() if name.startswith("params.")}
@@ -235,7 +237,8 @@ def export(source: Path, folder: Path, dtype: str | None = None, shard_bytes: in
         filled = found["filled"][1:] if "layers." in name else found["filled"]
         shape = tuple(filled if name == "params.embedding" else reversed(filled))
         shapes |= dict.fromkeys(_names(name, spec.model.num_layers), (kinds[name], shape))
-    tensors = _make_files(folder, shapes, shard_bytes)
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    tensors = _make_files(unfinished, shapes, shard_bytes)
     for name, found in arrays.items():
         names, array, total = _names(name, spec.model.num_layers), stored.open(name), 0
         order = np.asarray(stored.facts["layers"])
@@ -251,7 +254,8 @@ def export(source: Path, folder: Path, dtype: str | None = None, shard_bytes: in
                 place[...] = value[tuple(slice(n) for n in place.shape)].astype(target.dtype)
         if total % 2**32 != found["checksum"]:
             raise ValueError(f"{stored.folder} is damaged: the bits of {name} have changed since they were written")
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    unfinished.rename(folder)
     size = sum(tensor.nbytes for tensor in tensors.values())
     return f"wrote {len(tensors)} tensors ({size / 1e9:.3f} GB, step {stored.facts['step']}) to {folder}"
 
@@ -271,6 +275,9 @@ def _make_files(
         files[-1][name] = {"dtype": letters, "shape": shape, "data_offsets": [used, used + sizes[name]]}
         used += sizes[name]
     folder.mkdir(parents=True, exist_ok=True)
+    free, needed = shutil.disk_usage(folder).free, sum(sizes.values())
+    if free < needed:  # found out while a mapped file is written, it would end the process
+        raise ValueError(f"{folder.parent} has {free / 1e9:.3f} GB free, and {needed / 1e9:.3f} GB are needed")
     mapped: dict[str, np.ndarray] = {}
     where: dict[str, str] = {}
     for number, tensors in enumerate(files, 1):
@@ -288,15 +295,15 @@ def _make_files(
             mapped[name] = content[start:stop].view(shapes[name][0]).reshape(found["shape"])
             where[name] = file.name
     if len(files) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+        index = {"metadata": {"total_size": needed}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return mapped
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m seatrial.train.hf", description="Export a checkpoint's weights.")
+    parser = argparse.ArgumentParser(prog="seatrial export", description="Write weights for Hugging Face.")
     parser.add_argument("source", type=Path, help="a run directory, a folder of checkpoints, or one checkpoint")
-    parser.add_argument("--to", type=Path, required=True, help="the folder to make")
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="a new folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as in the checkpoint")
     arguments = parser.parse_args()
     try:

@@ -49,7 +49,8 @@ def find(path: Path) -> list[Path]:
     found = step_folders(path) or step_folders(path / FOLDER)
     if not found:
         raise ValueError(
-            f"{path} is neither a run directory with checkpoints, nor a folder of them, nor a checkpoint of one step"
+            f"{path} is neither a run directory with checkpoints, nor a folder of them, nor a checkpoint of one step, "
+            "nor a Hugging Face folder with config.json and safetensors"
         )
     return found
 
@@ -119,7 +120,8 @@ def on_devices(
         index = indices[devices[0]]
         bounded = tuple(slice(*s.indices(size)) for s, size in zip(index or (), shape, strict=True))
         value = part(bounded)
-        if missing := [(0, s.stop - s.start - n) for s, n in zip(bounded, value.shape, strict=True)]:
+        missing = [(0, s.stop - s.start - n) for s, n in zip(bounded, value.shape, strict=True)]
+        if any(after for _, after in missing):
             value = np.pad(value, missing)
         for device in devices:
             arrays[device] = jax.block_until_ready(jax.device_put(value, device))
