@@ -211,3 +211,11 @@ def test_position_scaling_still_acts(sequence_length: int) -> None:
     stretched = [w > scaling.original_max_positions / scaling.high_freq_factor for w in wavelengths]
     assert any(stretched)
     assert not all(stretched)
+
+
+def test_a_rehearsal_keeps_out_of_other_runs_checkpoints() -> None:
+    asked = Checkpoint(enabled=True, resume=True, directory="/checkpoints/ours", resume_from="/models/llama")
+    result = rehearse(make_spec({"fsdp": 2}, {}, checkpoint=asked), cores=2, memory_bytes=8 << 30)
+    assert result.spec.checkpoint == Checkpoint(enabled=True, resume=True)
+    changed = {change.path for change in result.changes if change.path.startswith("checkpoint.")}
+    assert changed == {"checkpoint.directory", "checkpoint.resume_from"}

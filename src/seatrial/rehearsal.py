@@ -54,6 +54,8 @@ RULES: dict[str, str] = {
     "batch.global_batch_size": f"micro batch × replicas × at most {ACCUMULATION_STEPS} accumulation steps",
     "optimizer.warmup_steps": "in proportion to the steps",
     "optimizer.decay_steps": "in proportion to the steps",
+    "checkpoint.directory": "in the run directory, where no other run's checkpoints are",
+    "checkpoint.resume_from": "begins with random weights: a smaller model fits no checkpoint",
 }
 
 
@@ -109,6 +111,7 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
         model=_model(spec, mesh, batch.sequence_length / spec.batch.sequence_length),
         batch=batch,
         optimizer=_schedule(spec.optimizer, steps / spec.steps if spec.steps else 1.0),
+        checkpoint=dataclasses.replace(spec.checkpoint, directory=None, resume_from=None),
     )
     return Rehearsal(spec=small, changes=tuple(differences(spec, small, RULES)))
 
