@@ -13,9 +13,6 @@ from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, Batch, RunSpec, flat
 
 # What the trainer has not yet, where a value other than the default asks for it: path → what is asked for.
 _NOT_YET = {
-    "checkpoint.enabled": "checkpoints",
-    "checkpoint.resume_from": "a start from a checkpoint",
-    "objective.kind": "the objective {}",
     "epochs": "counting epochs",
 }
 # The same, where the training itself does not depend on it.
@@ -24,10 +21,9 @@ _LEFT_OUT = {
     "logging": "logging beside events and the log",
     "execution.profile_from_step": "profiles",
     "execution.compile_cache": "a cache of compiled programs",
-    "checkpoint.resume": "resuming",
 }
 # What is worth less where a dialect's own default asks for it: the training itself is the same without.
-_HARMLESS = ("checkpoint.enabled", "checkpoint.resume", "logging.tensorboard", "execution.compile_cache")
+_HARMLESS = ("logging.tensorboard", "execution.compile_cache")
 
 
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
