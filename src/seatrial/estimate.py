@@ -31,15 +31,16 @@ MOMENTS = {
     "rprop": 2, "novograd": 1, "adafactor": 0,
 }  # fmt: skip
 
-# What each row of recomputation keeps beside the layer's input; "none" keeps everything.
+# What each row of recomputation keeps beside the layer's input; "none" keeps everything. What the last matrix product
+# gives need not be kept: the sum with it is the next layer's input.
 KEPT: dict[str, tuple[str, ...]] = {
     "full": (),
-    "minimal": ("query", "key", "value", "out", "gate", "up", "down"),
-    "minimal_with_context": ("query", "key", "value", "context", "out", "gate", "up", "down"),
-    "minimal_flash": ("query", "key", "value", "context", "out", "gate", "up", "down"),
+    "minimal": ("query", "key", "value", "out", "gate", "up"),
+    "minimal_with_context": ("query", "key", "value", "context", "out", "gate", "up"),
+    "minimal_flash": ("query", "key", "value", "context", "out", "gate", "up"),
     "save_dot_except_mlp": ("query", "key", "value", "out"),
     "save_dot_with_context_except_mlp": ("query", "key", "value", "context", "out"),
-    "save_dot_except_mlpwi": ("query", "key", "value", "out", "down"),
+    "save_dot_except_mlpwi": ("query", "key", "value", "out"),
     "save_qkv_proj": ("query", "key", "value"),
     "save_out_proj": ("out",),
     "minimal_offloaded": (),  # the rest waits in the host's memory
@@ -248,7 +249,7 @@ def _sizes(spec: RunSpec, *, whole_width: bool = False) -> dict[str, float]:
     query, key = model.num_heads * model.head_dim / tensor, max(1, model.num_kv_heads / tensor) * model.head_dim
     ffn = model.ffn_dim / tensor
     return {
-        "input": width, "norm": width, "out": width, "middle": width, "down": width, "query": query, "context": query,
+        "input": width, "norm": width, "out": width, "middle": width, "query": query, "context": query,
         "key": key, "value": key, "gate": ffn if model.activation == "swiglu" else 0, "up": ffn, "product": ffn,
     }  # fmt: skip
 

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from seatrial import events
-from seatrial.spec import Batch, Data, MeshShape, Optimizer, Parallelism, RunSpec, Topology, to_dict
+from seatrial.goodput import measure_goodput
+from seatrial.spec import (
+    Batch,
+    Checkpoint,
+    Data,
+    Evaluation,
+    Execution,
+    Logging,
+    MeshShape,
+    Optimizer,
+    Parallelism,
+    RunSpec,
+    Topology,
+    to_dict,
+)
+from seatrial.train.data import make_batch
+from seatrial.train.mesh import make_mesh
+from seatrial.train.step import make_trainer
 
-from .conftest import TINY, make_spec
+from .conftest import TINY, RandomSource, make_spec
 
 TEXT = make_spec(
     model=replace(TINY, vocab_size=256, num_layers=2),
@@ -106,6 +129,41 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):
     assert f"at step {steps[-1].step}" in result.stdout
 
 
+def test_skipped_updates_are_counted_and_the_run_goes_on(tmp_path):
+    optimizer = Optimizer(learning_rate=1e30, clip_norm=None, on_non_finite="skip")
+    assert train(replace(TEXT, optimizer=optimizer), tmp_path).returncode == 0
+    steps = steps_of(tmp_path)
+    assert len(steps) == 40
+    for step in steps:
+        is_sound = np.isfinite(step.loss) and np.isfinite(step.grad_norm)
+        assert step.reported == ({} if is_sound else {"skipped_steps": 1.0})
+    assert steps[-1].reported != {}
+
+
+def test_a_skipped_update_changes_nothing_but_the_step():
+    """The targets of one sequence count infinitely, so the loss is no number, on the other device too."""
+    spec = make_spec({"fsdp": 2}, model=replace(TINY, num_layers=1), optimizer=Optimizer(on_non_finite="skip"))
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
+    source = RandomSource(spec.model.vocab_size, 32)
+
+    BAD = 1
+
+    def run(state, numbers):
+        for number in numbers:
+            batch = make_batch(source, number * 16, trainer.batch_shape, trainer.batch_shardings)
+            if number == BAD:
+                batch["weights"] = batch["weights"].at[0, 3].set(np.inf)
+            state, metrics = trainer.step(state, batch)
+            assert metrics["skipped_steps"] == (number == BAD)
+        return state
+
+    before = jax.tree.map(np.asarray, state := run(trainer.init(), [0]))
+    after = jax.tree.map(np.asarray, state := run(state, [BAD]))
+    assert (before.pop("step"), after.pop("step")) == (1, 2)
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert not np.array_equal(np.asarray(run(state, [2])["params"]["head"]), before["params"]["head"])
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -120,27 +178,188 @@ def test_what_does_not_fit_is_one_line(spec, message, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_two_processes_train_as_one(tmp_path):
-    one = replace(TEXT, steps=4)
-    assert train(one, tmp_path / "one").returncode == 0
-    two = replace(
-        one,
-        topology=Topology(num_nodes=2, devices_per_node=2),
-        parallelism=Parallelism(across_nodes=MeshShape(fsdp=-1), within_node=MeshShape(tensor=2)),
-        batch=replace(one.batch, micro_batch_size=4),
+# --- what comes between steps -----------------------------------------------------------------------------------------
+
+
+def test_everything_beside_the_steps(tmp_path):
+    spec = replace(
+        TEXT,
+        data=replace(TEXT.data, split="9,1,0"),
+        steps=12,
+        evaluation=Evaluation(interval_steps=5, batches=2, initial_batches=1),
+        logging=Logging(interval_steps=4, tensorboard=True, parameter_norm=True),
+        execution=Execution(profile_from_step=3, profile_steps=2, compile_cache=str(tmp_path / "cache")),
+        checkpoint=Checkpoint(enabled=True, keep=None, interval_steps=7),
     )
+    out, again = tmp_path / "one", tmp_path / "again"
+    result = train(spec, out)
+    assert result.returncode == 0, result.stderr
+    recorded = list(events.read(out / "events-0.jsonl"))
+    assert [event.step for event in recorded if isinstance(event, events.Eval)] == [0, 5, 10]
+    assert [e.step for e in recorded if isinstance(e, events.Checkpoint) and e.action == "save"] == [7, 12]
+    steps = steps_of(out)
+    assert [step.step for step in steps if step.phase == "profiler"] == [3, 4]
+    assert len(list((out / "profile").rglob("*.xplane.pb"))) == 1
+    assert all(step.reported["params_norm"] > 0 for step in steps)
+    assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [
+        0,
+        0,
+        4,
+        5,
+        8,
+        10,
+        11,
+    ]
+    assert len(list((out / "tensorboard").iterdir())) == 1
+
+    losses = [event.loss for event in recorded if isinstance(event, events.Eval)]
+    assert losses[0] == pytest.approx(np.log(256), abs=0.3)
+    assert losses[2] < losses[0] - 0.3
+    assert "eval metrics before step: 0, loss=" in result.stdout
+    assert f"eval metrics after step: 9, loss={losses[2]:.3f}" in result.stdout
+    assert re.search(
+        r"^start-up: [\d.]+ s = imports .* \+ compile [\d.]+ \+ first step [\d.]+$", result.stdout, re.MULTILINE
+    )
+    goodput = measure_goodput(recorded)
+    assert goodput.lost_seconds["evaluation"] > 0
+    assert goodput.lost_seconds["checkpoint"] > 0
+    assert f"\n{goodput.line()}\ntraining completed" in result.stdout
+
+    # The same program once more comes from the cache, and computes the same.
+    assert recorded[0].facts["compile_cache"]["misses"] > 0
+    assert train(spec, again).returncode == 0
+    started = next(iter(events.read(again / "events-0.jsonl")))
+    assert started.facts["compile_cache"].keys() == {"hits"}
+    assert [step.loss for step in steps_of(again)] == [step.loss for step in steps]
+
+
+def test_epochs_end_a_run(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(256)) * 5)  # 20 sequences: in two epochs, five steps of 8
+    spec = replace(TEXT, steps=9, epochs=2, data=Data(kind="text", paths=(str(path),)))
+    assert train(spec, tmp_path).returncode == 0
+    assert len(steps_of(tmp_path)) == next(iter(events.read(tmp_path / "events-0.jsonl"))).planned_steps == 5
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(commands: list[list[str]]) -> Iterator[list[subprocess.Popen]]:
+    """Processes that stop at the latest after some 30 steps, until somebody reads what they print."""
+    processes = []
+    try:
+        for each in commands:
+            processes.append(subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+            fcntl.fcntl(processes[-1].stdout, fcntl.F_SETPIPE_SZ, 4096)
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def read_until(process: subprocess.Popen, text: str) -> None:
+    assert any(text in line for line in process.stdout)
+
+
+def test_a_signal_ends_the_run_behind_a_step_and_another_run_goes_on_there(learned, tmp_path):
+    checkpoint = Checkpoint(enabled=True, resume=True, keep=None)
+    spec = replace(TEXT, steps=100, optimizer=replace(TEXT.optimizer, decay_steps=40), checkpoint=checkpoint)
+    with running([command(spec, tmp_path)]) as [process]:
+        read_until(process, "completed step: 0,")
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=200)
+        assert process.returncode == 130
+    *_, last, saved, ended = events.read(tmp_path / "events-0.jsonl")
+    assert (ended.reason, ended.exit_code) == ("interrupted", 130)
+    assert 0 < last.step < 99
+    assert (saved.action, saved.step) == ("save", last.step + 1)
+    assert f"training interrupted after step {last.step}" in printed
+
+    result = train(spec, tmp_path)
+    assert result.returncode == 0, result.stderr
+    recorded = list(events.read(tmp_path / "events-0.jsonl"))
+    assert [(e.attempt, e.kind) for e in recorded if isinstance(e, events.RunStarted)] == [
+        (1, "run_started"),
+        (2, "run_started"),
+    ]
+    assert [step.step for step in steps_of(tmp_path)] == list(range(100))
+    assert [step.loss for step in steps_of(tmp_path)[:40]] == [step.loss for step in steps_of(learned[0])]
+    assert measure_goodput(recorded).lost_seconds["restarts"] > 0
+
+
+def test_a_signal_to_one_process_ends_all_of_them_behind_the_same_step(tmp_path):
+    spec = over_processes(replace(TEXT, steps=1000), 2, data=2)
+    with running(commands_of(spec, tmp_path)) as processes:
+        read_until(processes[0], "completed step: 0,")
+        processes[1].send_signal(signal.SIGINT)
+        processes[0].communicate(timeout=200)
+        assert [process.wait(timeout=200) for process in processes] == [130, 130]
+    last = [steps_of(tmp_path, process)[-1].step for process in range(2)]
+    assert last[0] == last[1] < 999
+
+
+WAITS_FOR_A_DEVICE = """
+import time, jax
+from seatrial.train.stop import Requests
+jax.config.update("jax_platforms", "cpu")
+sleep = jax.jit(lambda: jax.pure_callback(lambda: time.sleep(300) or 1.0, jax.ShapeDtypeStruct((), "float32")))
+requests = Requests()
+print("waits", flush=True)
+sleep().block_until_ready()
+"""
+
+
+def test_a_second_signal_ends_a_process_that_waits_for_a_device():
+    with running([[sys.executable, "-c", WAITS_FOR_A_DEVICE]]) as [process]:
+        read_until(process, "waits")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # which of the two is taken first is up to the kernel
+        assert process.wait(timeout=100) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+def over_processes(spec: RunSpec, processes: int, within: dict[str, int] | None = None, **across: int) -> RunSpec:
+    """The same run over so many processes; a mesh axis is split across or within them."""
+    within_node, across_nodes = MeshShape(**(within or {})), MeshShape(**across)
+    replicas = processes // across_nodes.tensor * within_node.data * within_node.fsdp
+    return replace(
+        spec,
+        topology=Topology(num_nodes=processes, devices_per_node=within_node.product),
+        parallelism=Parallelism(across_nodes=across_nodes, within_node=within_node),
+        batch=replace(spec.batch, micro_batch_size=spec.batch.global_batch_size // replicas),
+    )
+
+
+def commands_of(spec: RunSpec, out: Path) -> list[list[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            command(two, tmp_path / "two", "--process-id", str(i), "--num-processes", "2", "--coordinator", address),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for i in range(2)
+    count = str(spec.topology.num_nodes)
+    return [
+        command(spec, out, "--process-id", str(n), "--num-processes", count, "--coordinator", address)
+        for n in range(spec.topology.num_nodes)
     ]
-    assert [process.wait(timeout=200) for process in processes] == [0, 0]
-    expected = [step.loss for step in steps_of(tmp_path / "one")]
-    for process in range(2):
-        np.testing.assert_allclose([s.loss for s in steps_of(tmp_path / "two", process)], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("processes", "within", "across"),
+    [
+        (2, {"tensor": 2}, {"fsdp": -1}),
+        pytest.param(2, {"tensor": 2}, {"data": 2}, marks=pytest.mark.slow),
+        pytest.param(4, {}, {"fsdp": 4}, marks=pytest.mark.slow),
+        pytest.param(4, {}, {"data": 2, "tensor": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_several_processes_train_as_one(processes, within, across, learned, tmp_path):
+    short = replace(TEXT, steps=4, optimizer=replace(TEXT.optimizer, decay_steps=40))
+    commands = commands_of(over_processes(short, processes, within, **across), tmp_path)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = [subprocess.Popen(each, **silent) for each in commands]
+    assert [process.wait(timeout=250) for process in running] == [0] * processes
+    expected = [step.loss for step in steps_of(learned[0])[:4]]
+    for process in range(processes):
+        np.testing.assert_allclose([s.loss for s in steps_of(tmp_path, process)], expected, rtol=0, atol=1e-4)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from seatrial import estimate
-from seatrial.spec import Dropout, Execution
+from seatrial.spec import Batch, Dropout, Execution
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import Decoder, run_layers, surroundings
 from seatrial.train.params import declare, initialize
@@ -47,7 +47,7 @@ def operands() -> tuple[jax.Array, Any]:
 def loss_of(decoder: Decoder, execution: Execution, *, scan: bool) -> Any:
     row = replace(decoder, remat=make_remat(execution), scan_layers=scan)
     around = surroundings({"tokens": jnp.zeros((2, 32), jnp.int32)}, row, make_key(0), 0)
-    return lambda x_BTD, layers: jnp.sum(jnp.sin(run_layers(x_BTD, layers, around, row)))
+    return lambda x_BTD, layers: jnp.sum(run_layers(x_BTD, layers, around, row) @ jnp.cos(jnp.arange(64.0)))
 
 
 def kept_by(decoder: Decoder, execution: Execution, operands: Any, capsys: Any) -> tuple[set[str], list[str], str]:
@@ -60,14 +60,13 @@ def kept_by(decoder: Decoder, execution: Execution, operands: Any, capsys: Any) 
 @pytest.mark.parametrize("row", REMAT)
 def test_a_row_keeps_what_it_names(row, decoder, operands, capsys):
     named, in_host, text = kept_by(decoder, Execution(remat=row), operands, capsys)
-    # "down" needs no keeping: what is added to it is the layer's input, and their sum that of the next layer
     if row.endswith("_offloaded"):
         names = ("query", "key", "value", *(("out", "gate", "up") if row == "minimal_offloaded" else ()))
         assert (named, in_host) == (set(), sorted(SHAPES[name] for name in names))
     elif row == "none":
         assert named >= {"query", "key", "value", "context", "gate", "up"}
     else:
-        assert (named, in_host) == ({*estimate.KEPT[row]} - {"down"}, [])
+        assert (named, in_host) == ({*estimate.KEPT[row]}, [])
     assert text.count("rms_norm") == 0 or row == "none"
 
 
@@ -87,6 +86,21 @@ def test_selective_recomputes_the_parts_that_it_names_and_no_other(decoder, oper
     assert gone("layernorm") == (set(), True, False)
     assert gone("rope") == (set(), False, False)
     assert gone("layer") == (everything[0], True, True)
+
+
+ESTIMATED = [Execution(remat=row) for row in REMAT if not row.endswith("offloaded")] + [
+    Execution(remat="selective", remat_modules=parts)
+    for parts in (("mlp",), ("layernorm",), ("mlp_act", "layernorm"), ("layer",))
+]
+
+
+@pytest.mark.parametrize("execution", ESTIMATED, ids=lambda e: "+".join((e.remat, *e.remat_modules)))
+def test_the_estimate_counts_what_is_kept(execution, decoder, operands, capsys):
+    text = kept_by(decoder, execution, operands, capsys)[2]
+    shapes = re.findall(r"^(f32|bool|i1)\[(2,32,[\d,]+)\]", text, re.MULTILINE)  # parameters have others
+    kept = sum((4 if kind == "f32" else 1) * np.prod([int(n) for n in shape.split(",")]) for kind, shape in shapes)
+    spec = replace(SPEC, execution=execution, batch=Batch(sequence_length=32, global_batch_size=2, micro_batch_size=2))
+    assert estimate.memory(spec).activations_bytes == pytest.approx(kept, rel=0.1)
 
 
 @pytest.fixture(scope="module")

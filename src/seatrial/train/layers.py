@@ -82,7 +82,8 @@ def dropout(x_BTD: jax.Array, rate: float, key_B2: Key, tokens_T: jax.Array, col
         return x_BTD
     columns_D = column + jnp.arange(x_BTD.shape[-1])
     kept_BTD = bits(key_B2[:, None, None], tokens_T[None, :, None], columns_D) >= np.uint32(rate * 2**32)
-    return jnp.where(kept_BTD, x_BTD / (1 - rate), 0).astype(x_BTD.dtype)
+    kept_BTD = jnp.broadcast_to(kept_BTD, x_BTD.shape)
+    return lax.select(kept_BTD, x_BTD / (1 - rate), jnp.zeros_like(x_BTD))  # its gradient needs nothing but the mask
 
 
 # --- rotary positions -------------------------------------------------------------------------------------------------
