@@ -11,10 +11,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from seatrial.spec import Objective
+from seatrial.spec import Batch, Objective, Optimizer, RunSpec
+from seatrial.train.data import make_batch, make_sources
+from seatrial.train.mesh import make_mesh
 from seatrial.train.objectives import OBJECTIVES, Head, cross_entropy, token_log_probabilities
 from seatrial.train.precision import PRODUCTS
+from seatrial.train.reference import Referenced, with_reference
 from seatrial.train.sharding import Placement, Rules
+from seatrial.train.step import make_trainer
+
+from .conftest import TINY, make_spec
 
 ALONE = Placement(rest=((), ()), compute=((), ()), optimizer=((), ()))
 NO_MESH = Rules(axes={}, optimizer={}, boundary="alone", partial=())
@@ -135,3 +141,84 @@ def test_padding_of_the_vocabulary_is_no_word(kind, batch):
     np.testing.assert_allclose(dh_padded, dh, rtol=0, atol=1e-5)
     np.testing.assert_allclose(dw_padded[:, :V], dw, rtol=0, atol=1e-5)
     assert not np.any(dw_padded[:, V:])
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def preferences(kind: str, mesh: dict[str, int] | None = None, **changes) -> RunSpec:
+    """Eight pairs of random answers a step, in two micro-batches."""
+    replicas = (mesh or {}).get("data", 1)
+    return make_spec(
+        mesh,
+        objective=Objective(kind=kind, beta=0.5),
+        model=replace(TINY, num_layers=2),
+        batch=Batch(sequence_length=32, global_batch_size=8, micro_batch_size=4 // replicas),
+        optimizer=Optimizer(learning_rate=1e-2, warmup_steps=0),
+        **changes,
+    )
+
+
+def run(spec: RunSpec, folder) -> tuple[list[dict[str, float]], dict]:
+    """The numbers of three steps, and the final parameters."""
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
+    state = trainer.init()
+    sources = make_sources(spec)
+    if spec.objective.kind == "dpo":
+        sources = with_reference(
+            trainer, sources, (16, 0), folder / "reference.npz", lambda: state["params"], resumed=False
+        )
+    told = []
+    for number in range(3):
+        batch = make_batch(sources.train, 16 * number, trainer.batch_shape, trainer.batch_shardings)
+        state, numbers = trainer.step(state, batch)
+        told.append({name: float(value) for name, value in numbers.items()})
+    return told, jax.tree.map(np.asarray, state["params"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "mesh", "changes"),
+    [
+        ("dpo", {"pipeline": 2, "context": 2, "tensor": 2}, {}),
+        ("orpo", {"data": 2, "context": 2, "tensor": 2}, {"sequence_parallel": True}),
+    ],
+)
+def test_a_mesh_changes_nothing_for_preferences(kind, mesh, changes, tmp_path):
+    expected, params = run(preferences(kind), tmp_path)
+    told, over_mesh = run(preferences(kind, mesh, **changes), tmp_path / "mesh")
+    for ours, theirs in zip(told, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            np.testing.assert_allclose(value, theirs[name], rtol=2e-4, atol=2e-4, err_msg=name)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-3), over_mesh, params)
+    assert expected[2]["loss"] < expected[0]["loss"] - 0.05
+    if kind == "dpo":  # training begins with the reference model itself
+        np.testing.assert_allclose(expected[0]["loss"], np.log(2), rtol=1e-5)
+        np.testing.assert_allclose(expected[0]["reward_margins"], 0.0, atol=1e-4)
+    assert expected[2]["reward_accuracies"] > 0.5
+
+
+def test_reference_values_are_kept_with_the_weights_that_they_are_of(tmp_path):
+    spec = preferences("dpo")
+    trainer = make_trainer(spec, make_mesh(spec, jax.devices()[:1]))
+    params, path, sources = trainer.init()["params"], tmp_path / "reference.npz", make_sources(spec)
+
+    def values(weights, resumed=False) -> np.ndarray:
+        made = with_reference(trainer, sources, (16, 0), path, weights, resumed=resumed)
+        return made.train.examples(np.arange(16))["reference"]
+
+    def no_weights():
+        raise AssertionError("the file has them all")
+
+    first = values(lambda: params)
+    batch = make_batch(Referenced(sources.train, None), 0, trainer.batch_shape, trainer.batch_shardings)
+    np.testing.assert_allclose(first[:, 0], np.asarray(trainer.answers(params, batch)).reshape(-1), rtol=1e-6)
+    assert not first[:, 1:].any()
+    assert (first[:, 0] < -10).all()
+
+    np.testing.assert_array_equal(values(no_weights, resumed=True), first)
+    before = path.stat().st_mtime_ns
+    np.testing.assert_array_equal(values(lambda: params), first)
+    assert path.stat().st_mtime_ns == before
+    changed = values(lambda: jax.tree.map(lambda x: 1.5 * x, params))
+    assert (np.abs(changed[:, 0] - first[:, 0]) > 1e-3).all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from seatrial.errors import InputError
 from seatrial.goodput import measure_goodput
 from seatrial.spec import RunSpec
 from seatrial.train.checkpoint import Checkpoints
-from seatrial.train.data import make_batch, make_sources
+from seatrial.train.data import Sources, make_batch, make_sources
 from seatrial.train.data.prefetch import Prefetched
 from seatrial.train.evaluate import Evaluator, make_evaluator
 from seatrial.train.mesh import make_mesh
+from seatrial.train.reference import FILE, with_reference
 from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
 from seatrial.train.step import Batch, State, Trainer, make_trainer
 from seatrial.train.stop import Requests, Votes
+from seatrial.train.stored import step_folders
 from seatrial.train.watch import Journal, Profile
 
 EXIT_NON_FINITE = 1
@@ -219,6 +221,12 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
         restored = checkpoints.restore()
         phases.ended("restore")
         first = restored.step if restored else 0
+        state = restored.state if restored else jax.block_until_ready(trainer.init())
+        phases.ended("init")
+        if spec.objective.kind == "dpo":
+            sources = _referenced(spec, trainer, sources, max(steps, first + 1), evaluator, checkpoints, state, out)
+            evaluator = make_evaluator(spec, trainer, sources)
+            phases.ended("reference")
         batches = Prefetched(
             lambda step: make_batch(
                 sources.train, checkpoints.examples(step), trainer.batch_shape, trainer.batch_shardings
@@ -230,8 +238,6 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     except ValueError as error:
         raise InputError.single("unfit", "spec", str(error), "change the configuration so that it fits") from error
     phases.ended("first_batch")
-    state = restored.state if restored else jax.block_until_ready(trainer.init())
-    phases.ended("init")
     compiled = trainer.step.lower(state, batch).compile()
     phases.ended("compile")
     facts = {"phases": dict(phases.seconds), "compile_seconds": phases.seconds["compile"]}
@@ -266,6 +272,32 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     journal.say(ending.text)
     journal.close()
     return ending.exit_code
+
+
+def _referenced(
+    spec: RunSpec,
+    trainer: Trainer,
+    sources: Sources,
+    steps: int,
+    evaluator: Evaluator | None,
+    checkpoints: Checkpoints,
+    state: State,
+    out: Path,
+) -> Sources:
+    """The sources with what the weights make of them that this run began with, in this process or in an earlier one."""
+    evaluated = max(evaluator.batches, evaluator.initial) if evaluator else 0
+    resumed = spec.checkpoint.resume and bool(step_folders(checkpoints.directory))
+    folder = checkpoints.directory if spec.checkpoint.enabled else out
+
+    def weights() -> Any:
+        if not resumed:
+            return state["params"]
+        begun = replace(spec, checkpoint=replace(spec.checkpoint, enabled=False, resume=False))
+        restored = Checkpoints(begun, out, trainer).restore()
+        return (restored.state if restored else trainer.init())["params"]
+
+    counts = (steps * spec.sequences_per_step, evaluated * spec.sequences_per_step)
+    return with_reference(trainer, sources, counts, folder / FILE, weights, resumed=resumed)
 
 
 def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
