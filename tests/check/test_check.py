@@ -117,8 +117,6 @@ def test_a_sound_spec_has_no_findings() -> None:
         # what the trainer cannot do yet
         ({"precision": Precision(quantization="te_mxfp8")}, "error", "not-supported-yet", "precision.quantization",
          "te_mxfp8 products, since scales for blocks of a tensor need"),
-        ({"checkpoint": replace(SOUND.checkpoint, enabled=True)}, "error", "not-supported-yet", "checkpoint.enabled",
-         "checkpoints"),
         ({"execution": Execution(environment={"A B": "1"})}, "error", "bad-variable-name", "execution.environment.A B",
          "is no name of an environment variable"),
         ({"expectations": (*bars(mfu=0.4), *bars(mfu=0.5))}, "error", "repeated-expectation", "expectations.1.metric",
@@ -144,7 +142,7 @@ def test_every_rule_is_in_the_table() -> None:
 
 
 def test_a_plan_is_only_warned_of_what_the_trainer_cannot_do() -> None:
-    spec = replace(SOUND, checkpoint=replace(SOUND.checkpoint, enabled=True))
+    spec = replace(SOUND, precision=Precision(quantization="te_mxfp8"))
     assert [problem.severity for problem in findings(spec, "plan")] == ["warning"]
 
 

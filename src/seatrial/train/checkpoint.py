@@ -157,25 +157,28 @@ class Checkpoints:
 
     def _load(self, folder: Path, *, fresh: bool) -> Restored | str:
         """The state from one checkpoint, with `fresh` only its parameters; or what is wrong with it."""
-        wrong = ""
         wanted = self._wanted()
         groups = {"params"} if fresh else {name.split(".")[0] for name in wanted}
+        wrong, arrays = "", {}
         try:
             stored = Stored(folder)
             stored.require(wanted, groups)
-            chosen = {name: want for name, want in wanted.items() if name.split(".")[0] in groups}
-            arrays = {name: stored.load(name, want) for name, want in chosen.items()}
+            arrays = {n: stored.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
         except Mismatch:
             raise
         except Exception as error:  # whatever it is that reading a damaged file leads to
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         if _anywhere(bool(wrong)):
             return wrong or "another process cannot read it"
-        casts = {(stored.arrays[name]["dtype"], str(want.dtype)) for name, want in chosen.items()}
-        for have, want in sorted(pair for pair in casts if pair[0] != pair[1]):
-            self._say(f"note: the checkpoint's {have} is cast to {want}")
-        for change in _changes(stored.facts["spec"], self._spec):
-            self._say(f"note: since the checkpoint, {change}")
+        casts = set()
+        for name, x in arrays.items():
+            if not stored.is_intact(name, x):
+                return f"the bits of {name} have changed since they were saved"
+            if x.dtype != wanted[name].dtype:
+                casts.add(f"note: the checkpoint's {x.dtype} is cast to {wanted[name].dtype}")
+                arrays[name] = x.astype(wanted[name].dtype)
+        for note in (*sorted(casts), *_changes(stored.facts["spec"], self._spec)):
+            self._say(note)
         if fresh:
             return Restored(self._with_fresh(arrays), 0, 0)
         return Restored(self._tree(arrays), int(stored.facts["step"]), int(stored.facts["examples"]))
@@ -233,7 +236,7 @@ class Checkpoints:
         """
         self.wait()
         self._last_save = time.monotonic()
-        if step in self._scores or (step == self._first[0] and (self.directory / str(step)).is_dir()):
+        if step in self._scores:
             return
         orbax = self._orbax()
         leaves = named_leaves(state)
@@ -347,7 +350,7 @@ def _changes(before: Mapping[str, Any], spec: RunSpec) -> Iterator[str]:
             for name in new:
                 yield from compare(f"{path}.{name}" if path else name, old.get(name), new[name])
         elif old != new:
-            yield f"{path} has changed from {old!r} to {new!r}"
+            yield f"note: since the checkpoint, {path} has changed from {old!r} to {new!r}"
 
     parts = [name for name in now if name not in _IMMATERIAL]
     yield from compare("", {name: before.get(name) for name in parts}, {name: now[name] for name in parts})
