@@ -62,11 +62,6 @@ BY_RECOMPUTATION = (
 ROOM = 0.9  # of the memory is what "auto" fills by the estimate
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share of an accelerator's memory that JAX takes at its start
 DEFAULT_FRACTION = 0.75
-# What is kept beside that where layers are scanned and a part is not recomputed: the loop keeps what happens inside of
-# it (compiled for an H200: 104 against 43 GiB). Part of a layer → what, how often, and whether in float32.
-INSIDE: dict[str, tuple[str, int, bool]] = {
-    "layernorm": ("norm", 6, True), "mlp_act": ("product", 3, False), "core_attn": ("context", 1, False),
-}  # fmt: skip
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
@@ -227,13 +222,19 @@ def _activations(spec: RunSpec) -> float:
     if remat not in ("none", "selective") or "layer" in again:
         return kept
     if spec.execution.scan_layers:
-        inside = [INSIDE[part] for part in INSIDE if part not in again and not (part == "mlp_act" and "mlp" in again)]
-        kept += sum(_sizes(spec)[what] * times * (4 if is_wide else compute) for what, times, is_wide in inside)
+        # The loop keeps what happens inside of a part that is not recomputed, too (compiled for an H200: 104 against 43
+        # GiB): both norms two results and their input, in float32; an activation three; attention its result in two shapes.
+        inside = {
+            "layernorm": ("norm", 4 * 4 + 2 * (4 - compute)), "mlp_act": ("product", 3 * compute),
+            "core_attn": ("context", compute),
+        }  # fmt: skip
+        again |= {"mlp_act"} if "mlp" in again else set()
+        kept += sum(_sizes(spec)[what] * size for part, (what, size) in inside.items() if part not in again)
     return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
 
 
-def _recomputed(spec: RunSpec) -> tuple[str, ...]:
-    return spec.execution.remat_modules if spec.execution.remat == "selective" else ()
+def _recomputed(spec: RunSpec) -> set[str]:
+    return set(spec.execution.remat_modules) if spec.execution.remat == "selective" else set()
 
 
 def _masks(spec: RunSpec) -> float:

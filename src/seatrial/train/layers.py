@@ -73,6 +73,15 @@ ACTIVATIONS = {
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _drop(x: jax.Array, kept: jax.Array, rate: float) -> jax.Array:
+    return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
+
+
+# JAX's own would keep the zeros beside the mask.
+_drop.defvjp(lambda x, kept, rate: (_drop(x, kept, rate), kept), lambda rate, kept, g: (_drop(g, kept, rate), None))
+
+
 def dropout(x_BTD: jax.Array, rate: float, key_B2: Key, tokens_T: jax.Array, column: jax.Array | int) -> jax.Array:
     """0 with probability `rate`, else x / (1 - rate), by the number's place in the sequence and not by its device.
 
@@ -82,8 +91,7 @@ def dropout(x_BTD: jax.Array, rate: float, key_B2: Key, tokens_T: jax.Array, col
         return x_BTD
     columns_D = column + jnp.arange(x_BTD.shape[-1])
     kept_BTD = bits(key_B2[:, None, None], tokens_T[None, :, None], columns_D) >= np.uint32(rate * 2**32)
-    kept_BTD = jnp.broadcast_to(kept_BTD, x_BTD.shape)
-    return lax.select(kept_BTD, x_BTD / (1 - rate), jnp.zeros_like(x_BTD))  # its gradient needs nothing but the mask
+    return _drop(x_BTD, kept_BTD, rate)
 
 
 # --- rotary positions -------------------------------------------------------------------------------------------------
