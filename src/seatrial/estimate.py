@@ -223,7 +223,7 @@ def _activations(spec: RunSpec) -> float:
         return kept
     if spec.execution.scan_layers:
         # The loop keeps what happens inside of a part that is not recomputed, too (compiled for an H200: 104 against 43
-        # GiB): both norms two results and their input, in float32; an activation three; attention its result in two shapes.
+        # GiB): of both norms two results and the input, in float32; of an activation three; of attention one more.
         inside = {
             "layernorm": ("norm", 4 * 4 + 2 * (4 - compute)), "mlp_act": ("product", 3 * compute),
             "core_attn": ("context", compute),
