@@ -36,6 +36,22 @@ def test_published_parameters_and_flops(name: str) -> None:
             assert flops.flops_per_token(model, sequence, convention) / 1e9 == pytest.approx(gflops, abs=0.0051)
 
 
+def test_parameters_of_models_that_are_no_llamas() -> None:
+    """GPT-2 and Pythia 70M, as `transformers` counts their weights."""
+    gpt2 = ModelSpec(
+        name="gpt2", vocab_size=50_257, hidden_dim=768, num_layers=12, num_heads=12, num_kv_heads=12, head_dim=64,
+        ffn_dim=3072, norm="layernorm", activation="gelu", positions="learned", max_positions=1024, biases=True,
+        tied_embeddings=True,
+    )  # fmt: skip
+    pythia = ModelSpec(
+        name="pythia", vocab_size=50_304, hidden_dim=512, num_layers=6, num_heads=8, num_kv_heads=8, head_dim=64,
+        ffn_dim=2048, norm="layernorm", activation="gelu", biases=True, rotary_fraction=0.25,
+    )  # fmt: skip
+    assert flops.num_parameters(gpt2) == 124_439_808
+    assert flops.num_parameters(pythia) == 70_426_624
+    assert flops.matrix_parameters(pythia) == 6 * 3_145_728 + 50_304 * 512
+
+
 def random_model(rng: random.Random) -> ModelSpec:
     kv_heads = rng.choice([1, 2, 4])
     heads, head_dim = kv_heads * rng.choice([1, 2, 8]), rng.choice([16, 64, 128])

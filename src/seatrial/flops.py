@@ -18,10 +18,21 @@ from seatrial.spec import ModelSpec
 
 
 def num_parameters(model: ModelSpec) -> int:
-    """All trainable parameters: embedding, layers, norms, and the output head unless it is tied."""
-    norms = (2 * model.num_layers + 1) * model.hidden_dim
-    embedding = model.vocab_size * model.hidden_dim
-    return matrix_parameters(model) + norms + (0 if model.tied_embeddings else embedding)
+    """All trainable parameters: embedding, learned positions, layers, norms, biases, and an output head of its own.
+
+    A table of learned positions whose size is left to the sequence's length is not counted.
+    """
+    norms = (2 * model.num_layers + 1) * model.hidden_dim * (2 if model.norm == "layernorm" else 1)
+    tables = (0 if model.tied_embeddings else model.vocab_size) * model.hidden_dim
+    if model.positions == "learned":
+        tables += (model.max_positions or 0) * model.hidden_dim
+    heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    biases = heads + _maps_into_ffn(model) * model.ffn_dim + 2 * model.hidden_dim
+    return matrix_parameters(model) + norms + tables + (model.num_layers * biases if model.biases else 0)
+
+
+def _maps_into_ffn(model: ModelSpec) -> int:
+    return 2 if model.activation == "swiglu" else 1
 
 
 def matrix_parameters(model: ModelSpec) -> int:
@@ -29,7 +40,7 @@ def matrix_parameters(model: ModelSpec) -> int:
     query = model.num_heads * model.head_dim
     key_value = model.num_kv_heads * model.head_dim
     attention = model.hidden_dim * (2 * query + 2 * key_value)
-    mlp = 3 * model.hidden_dim * model.ffn_dim
+    mlp = (_maps_into_ffn(model) + 1) * model.hidden_dim * model.ffn_dim
     return model.num_layers * (attention + mlp) + model.vocab_size * model.hidden_dim
 
 
