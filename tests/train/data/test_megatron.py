@@ -118,9 +118,9 @@ def test_samples_are_those_of_the_formulas(sizes, length, wanted, seed, data):
     assert (got.doc_idx.dtype, got.sample_idx.dtype, got.shuffle_idx.dtype) == (np.int32, np.int32, np.uint32)
 
 
-def test_both_ways_of_treating_the_last_epoch_are_met():
-    sizes = np.full(10, 101, np.int32)
-    separate, together = (build_samples(sizes, range(10), wanted, 10, 1) for wanted in (150, 190))
+def test_a_last_epoch_is_on_its_own_below_eighty_percent():
+    sizes = np.full(10, 101, np.int32)  # an epoch is 100 samples of 10
+    separate, together = (build_samples(sizes, range(10), wanted, 10, 1) for wanted in (179, 180))
     assert sorted(separate.shuffle_idx[:100]) == list(range(100))
     assert sorted(together.shuffle_idx[:100]) != list(range(100))
 
@@ -200,9 +200,19 @@ def test_index_files_have_the_documented_names_and_are_used_again(tmp_path, rng)
     for damaged in (names[0], names[1], names[2]):
         (kept / damaged).write_bytes((kept / damaged).read_bytes()[:-5])
         np.testing.assert_array_equal(make_source(spec).examples(np.arange(20))["tokens"], tokens)
+    np.save(kept / names[2], index[2][:-1])
+    np.testing.assert_array_equal(make_source(spec).examples(np.arange(20))["tokens"], tokens)
     other = replace(spec, data=replace(spec.data, split="50,50,0"))  # the name is the same, the documents are not
     make_source(other)
     assert np.load(kept / names[0]).max() < 20
+
+
+def test_index_files_of_another_split_are_not_used(tmp_path):
+    write_indexed(tmp_path / "a", np.int32, [np.full(20, document) for document in range(40)])
+    often = Evaluation(interval_steps=2, batches=3)
+    for split, documents in (("50,40,10", range(20, 36)), ("40,40,20", range(16, 32))):
+        spec = replace(megatron_spec(paths=(str(tmp_path / "a"),), split=split), evaluation=often)
+        assert set(make_sources(spec).validation.examples(np.arange(36))["tokens"].flat) == set(documents)
 
 
 def test_index_files_lie_beside_the_data_or_nowhere(tmp_path, rng):
