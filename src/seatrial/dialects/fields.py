@@ -62,6 +62,7 @@ FIELDS: dict[str, Field] = {
     "model.max_positions": _field("Rows of the table of learned positions; null: the sequence length.", "tokens"),
     "model.rotary_fraction": _field("Part of head_dim that is turned.", "fraction"),
     "model.biases": _field("Whether linear maps have biases; the output head never has."),
+    "model.sliding_window": _field("Keys that a query reads, its own the last; null: all before it.", "tokens"),
     "model.vocab_multiple": _field("Embedding tables are padded to a multiple of this × tensor.", "tokens"),
     "batch": _field("How many tokens a step takes."),
     "batch.sequence_length": _field("Length of a training example.", "tokens"),
@@ -81,6 +82,7 @@ FIELDS: dict[str, Field] = {
     "parallelism.sequence_parallel": _field(
         "Whether activations between tensor-parallel regions are sharded along the sequence (Megatron)."
     ),
+    "parallelism.context_strategy": _field("How keys and values come together over the axis context."),
     "precision": _field("Number formats."),
     "precision.compute_dtype": _field("Format of activations and matrix products."),
     "precision.params_dtype": _field('Format of the parameters that are updated (float32: "master weights").'),
