@@ -130,7 +130,7 @@ _GROUPS: tuple[tuple[Disposition, str, str], ...] = (
         "warm_input_reshard_before_run_start=false train_shard_in_read=false train_interleave_cycle_length=-1",
     ),
     (
-        "ignored", "only remat_policy=custom reads it, and here that recomputes everything",
+        "ignored", "only remat_policy=custom reads it, which is refused here",
         "decoder_layer_input=device indexer_cutoff_threshold=remat context=remat mlpwi=remat mlpwi_0=remat "
         "mlpwi_1=remat moe_x_sorted=remat moe_routing_maps=remat mlpwo=remat moe_mlpwi_0=remat moe_mlpwi_1=remat "
         "moe_mlpwo=remat query_proj=remat key_proj=remat value_proj=remat kv_proj=remat query_wa_proj=remat "
