@@ -134,6 +134,7 @@ def test_a_loss_of_0(loss: Callable[[int], float], text: str, synthetic: str, un
     run = log(lambda n: {}, loss=loss)
     found = [check(run, "loss trend", spec).status for spec in (SPEC, ON_SYNTHETIC, None)]
     assert found == [text, synthetic, unknown]
+    assert check(run, "loss trend", replace(SPEC, data=Data(kind="records"))).status == text
 
 
 def test_a_single_loss_of_0_is_not_applicable_on_synthetic_data() -> None:

@@ -93,7 +93,7 @@ def _loss_reported(numerics: Numerics) -> Check:
     )
 
 
-# What became of the loss → the answer on text, on synthetic data (the same batch in every step), and on unknown data.
+# What became of the loss → the answer on real data, on synthetic (the same batch in every step), and on unknown data.
 _TREND: dict[str, tuple[Status, Status, Status]] = {
     "negative": ("fail", "fail", "fail"),
     "lost": ("fail", "fail", "fail"),
@@ -108,7 +108,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
 }
-_KINDS = ("text", "synthetic", "unknown")
+_KINDS = ("real", "synthetic", "unknown")
 
 
 def _loss_trend(numerics: Numerics, kind: str) -> Check:
@@ -136,7 +136,7 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
     return Check(
         name="loss trend",
         axis=AXIS,
-        status=_TREND[course][_KINDS.index(kind)],
+        status=_TREND[course][_KINDS.index(kind if kind in _KINDS else "real")],
         sentence=sentences[course],
         measured=numerics.late_loss,
         bound=numerics.early_loss,

@@ -200,7 +200,7 @@ def test_index_files_have_the_documented_names_and_are_used_again(tmp_path, rng)
     for damaged in (names[0], names[1], names[2]):
         (kept / damaged).write_bytes((kept / damaged).read_bytes()[:-5])
         np.testing.assert_array_equal(make_source(spec).examples(np.arange(20))["tokens"], tokens)
-    np.save(kept / names[2], index[2][:-1])
+    np.save(kept / names[2], index[2][5:])
     np.testing.assert_array_equal(make_source(spec).examples(np.arange(20))["tokens"], tokens)
     other = replace(spec, data=replace(spec.data, split="50,50,0"))  # the name is the same, the documents are not
     make_source(other)
@@ -239,6 +239,8 @@ def test_several_data_sets_are_blended(tmp_path, rng):
     ]
     numbers = rng.permutation(100)
     np.testing.assert_array_equal(make_source(spec).examples(numbers)["tokens"], np.array(expected)[numbers])
+    for name, count in zip("abc", (11, 61, 31), strict=True):
+        assert (tmp_path / f"{name}_train_indexmap_{count}ns_16sl_1234s_doc_idx.npy").is_file()
 
 
 def test_validation_is_its_own_files_or_a_share(tmp_path, rng):
