@@ -3,7 +3,8 @@
 An operand is scaled so that its largest value fits the format, rounded to fp8, and taken back. The scales are powers of
 two, so nothing but fp8's own rounding is lost, and what comes back are numbers of bfloat16 too: on a CPU the product of
 these is the emulation, and on Hopper XLA finds the conversions in front of the product and runs it on the fp8 units
-(`__cublas$lt$matmul$f8`). Weights cross the network in fp8. Embedding and output head stay as they are.
+(`__cublas$lt$matmul$f8`; small products of one operand only where it does not merge them first, for which there is
+`xla_gpu_dot_merger_threshold_mb`). Weights cross the network in fp8. Embedding and output head stay as they are.
 """
 
 from __future__ import annotations

@@ -1,0 +1,91 @@
+"""The step compiled for an H200 by a machine without a GPU: what runs there is seen in the program that XLA makes.
+
+Needs NVIDIA's compiler plugin and cuDNN beside jax: `pip install 'seatrial[plan-gpu]'`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
+from seatrial.train.data.examples import FIELDS
+from seatrial.train.mesh import backend_of, make_mesh
+from seatrial.train.step import make_trainer
+from tests.train.conftest import make_spec
+
+
+def is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
+MISSING = [name for name in ("jax_plugins.xla_cuda13", "jax_cuda13_plugin", "nvidia.cudnn") if not is_there(name)]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the extra plan-gpu is not installed: no {', '.join(MISSING)}")
+
+H200 = Path(__file__).parent / "h200.textproto"
+MODEL = ModelSpec(
+    name="wide", vocab_size=1024, hidden_dim=512, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128, ffn_dim=1024
+)  # fmt: skip
+
+
+def custom_calls(spec: RunSpec, topology: str = "1x1x1") -> Counter[str]:
+    """How often the step's program calls each routine of NVIDIA's libraries; layers that are scanned count once."""
+    from jax.experimental import topologies
+
+    described = topologies.get_topology_desc(platform="cuda", target_config=H200.read_text(), topology=topology)
+    mesh = make_mesh(spec, described.devices)
+    assert backend_of(mesh.devices.flat[0]) == "cuda"
+    trainer = make_trainer(spec, mesh)
+    state = jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        jax.eval_shape(trainer.init),
+        trainer.state_shardings,
+    )
+    batch = {
+        name: jax.ShapeDtypeStruct(trainer.batch_shape, FIELDS[name], sharding=place)
+        for name, place in trainer.batch_shardings.items()
+    }
+    # Without a device nothing can be timed, and XLA takes Triton's products unless they are off. Products as small as
+    # these are merged where they share an operand, and what is merged is not found to be fp8.
+    options = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_dot_merger_threshold_mb": 0}
+    text = trainer.step.lower(state, batch).compile(options).as_text()
+    return Counter(re.findall(r'custom_call_target="([^"]+)"', text))
+
+
+def spec_of(precision: Precision, mesh: dict[str, int] | None = None, **changes: Any) -> RunSpec:
+    batch = Batch(sequence_length=1024, global_batch_size=8, micro_batch_size=2)
+    return make_spec(mesh, model=MODEL, batch=batch, precision=precision, execution=Execution(remat="none"), **changes)
+
+
+LINEAR = 3 * 7  # forward, and the gradients of both operands, of the matrices of a layer
+
+
+def test_attention_is_cudnn_s_and_products_are_cublas_s():
+    calls = custom_calls(spec_of(Precision()))
+    assert calls["__cudnn$fmhaSoftmax"] >= 1
+    assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
+    assert calls["__cublas$lt$matmul"] == LINEAR + 3  # and the output head
+    assert calls["__cublas$lt$matmul$f8"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "topology"),
+    [
+        ("fp8", {}, "1x1x1"),
+        pytest.param("te_fp8_currentscaling", {"fsdp": 4, "tensor": 2}, "1x1x8", marks=pytest.mark.slow),
+    ],
+)
+def test_every_product_of_a_layer_runs_on_the_fp8_units(name, mesh, topology):
+    calls = custom_calls(spec_of(Precision(quantization=name), mesh), topology)
+    assert calls["__cublas$lt$matmul$f8"] == LINEAR
+    assert calls["__cublas$lt$matmul"] == 3  # the output head
+    assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
