@@ -94,6 +94,8 @@ def write_indexed(prefix: str | Path, dtype: type[np.generic], sequences: Iterab
             for tokens in sequences:
                 file.write(np.ascontiguousarray(tokens, dtype).tobytes())
                 sizes.append(len(tokens))
+        if not sizes:
+            raise ValueError(f"{content}: nothing to write, because the files that it is made of hold no text")
         with parts[1].open("wb") as file:
             file.write(HEADER.pack(MAGIC, 1, CODES[np.dtype(dtype)], len(sizes), len(sizes) + 1))
             ends = np.cumsum(sizes, dtype=np.int64)

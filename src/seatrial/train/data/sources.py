@@ -51,14 +51,15 @@ def make_sources(spec: RunSpec) -> Sources:
     if data.kind == "synthetic":
         return Sources(*(_synthetic(spec, seed) for seed in (spec.seed, spec.seed + 1)))
     notes: dict[str, None] = {}
-    train = _mixed(spec, "train", data.paths or _folder(data.dataset), data.weights, data.split, notes)
+    paths = data.paths or _folder(data.dataset)
+    train = _mixed(spec, "train", paths, data.weights, data.split, notes)
     if train is None:
         raise ValueError(f"data.split: {data.split} leaves nothing for training; give training a larger share")
     if not (spec.evaluation.interval_steps or spec.evaluation.interval_fraction):
         return Sources(train, notes=tuple(notes))
     if data.validation_paths:
         return Sources(train, _mixed(spec, "valid", data.validation_paths, (), None, notes), tuple(notes))
-    validation = _mixed(spec, "valid", data.paths, data.weights, data.split, notes) if data.split else None
+    validation = _mixed(spec, "valid", paths, data.weights, data.split, notes) if data.split else None
     if validation is None:
         raise ValueError("an evaluation is asked for, and there is no validation data; give data.validation_paths "
                          'or a share of the data (data.split="980,10,10"), or no evaluation')  # fmt: skip
