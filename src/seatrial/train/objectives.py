@@ -60,30 +60,33 @@ def _chunked(*fields_N: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(x.reshape(N // size, size, *x.shape[1:]) for x in fields_N)
 
 
-def _of_targets(logits_NV: jax.Array, targets_N: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array]:
-    """Per token, over the whole vocabulary: log p(target), and the logarithm of the sum that it is divided by."""
-    V = logits_NV.shape[1]
-    top_N = over(("tensor",), rules, lax.pmax)(logits_NV.max(axis=1))
-    logsumexp_N = top_N + jnp.log(over(("tensor",), rules)(jnp.exp(logits_NV - top_N[:, None]).sum(axis=1)))
-    here_N = targets_N - tensor_offset(rules, V)
+def _of_targets(
+    logits_NV: jax.Array, targets_N: jax.Array, head: Head
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Per token log p(target); and what the softmax is made of: exp(logits - top), its sum over all words, and top."""
+    V, over_words = logits_NV.shape[1], over(("tensor",), head.rules)
+    here_N = targets_N - tensor_offset(head.rules, V)
     found_N = jnp.take_along_axis(logits_NV, jnp.clip(here_N, 0, V - 1)[:, None], axis=1)[:, 0]
-    target_N = over(("tensor",), rules)(jnp.where((here_N >= 0) & (here_N < V), found_N, 0))
-    return target_N - logsumexp_N, logsumexp_N
+    target_N = over_words(jnp.where((here_N >= 0) & (here_N < V), found_N, 0))
+    top_N = over(("tensor",), head.rules, lax.pmax)(logits_NV.max(axis=1))
+    exp_NV = jnp.exp(logits_NV - top_N[:, None])
+    total_N = over_words(exp_NV.sum(axis=1))
+    return target_N - top_N - jnp.log(total_N), exp_NV, total_N, top_N
 
 
 def _gradients(
     h_ND: jax.Array,
     w_DV: jax.Array,
-    logits_NV: jax.Array,
-    logsumexp_N: jax.Array,
+    exp_NV: jax.Array,
+    scale_N: jax.Array,
     targets_N: jax.Array,
     weights_N: jax.Array,
     head: Head,
 ) -> tuple[jax.Array, jax.Array]:
-    """dh_ND and dw_DV of Σ weight · -log p(target)."""
-    numbers_NV = lax.broadcasted_iota(jnp.int32, logits_NV.shape, 1)
-    is_target_NV = numbers_NV == (targets_N - tensor_offset(head.rules, logits_NV.shape[1]))[:, None]
-    dlogits_NV = (jnp.exp(logits_NV - logsumexp_N[:, None]) - is_target_NV) * weights_N[:, None]
+    """dh_ND and dw_DV of Σ weight · -log p(target); exp_NV · scale_N is weight · p."""
+    numbers_NV = lax.broadcasted_iota(jnp.int32, exp_NV.shape, 1)
+    is_target_NV = numbers_NV == (targets_N - tensor_offset(head.rules, exp_NV.shape[1]))[:, None]
+    dlogits_NV = exp_NV * scale_N[:, None] - jnp.where(is_target_NV, weights_N[:, None], 0)
     dlogits_NV = dlogits_NV.astype(h_ND.dtype)
     return head.products.input_gradient(dlogits_NV, w_DV), head.products.weight_gradient(h_ND, dlogits_NV)
 
@@ -107,9 +110,8 @@ def _cross_entropy_forward(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         total, dw_DV = carry
         h, targets, weights = inputs
-        logits = head.logits(h, w_DV)
-        logp, logsumexp = _of_targets(logits, targets, head.rules)
-        dh, dw = _gradients(h, w_DV, logits, logsumexp, targets, weights, head)
+        logp, exp, total_of, _ = _of_targets(head.logits(h, w_DV), targets, head)
+        dh, dw = _gradients(h, w_DV, exp, weights / total_of, targets, weights, head)
         return (total - jnp.sum(weights * logp), dw_DV + dw), dh
 
     start = (jnp.float32(0), jnp.zeros(w_DV.shape, jnp.float32))
@@ -142,7 +144,8 @@ def _log_probabilities_forward(
     w_DV = head.full(w, h_ND.dtype)
 
     def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        return _of_targets(head.logits(inputs[0], w_DV), inputs[1], head.rules)
+        logp, _, total, top = _of_targets(head.logits(inputs[0], w_DV), inputs[1], head)
+        return logp, top + jnp.log(total)
 
     logp, logsumexp = lax.map(chunk, _chunked(h_ND, targets_N))
     return logp.reshape(-1), (h_ND, w, targets_N, logsumexp.reshape(-1))
@@ -156,7 +159,8 @@ def _log_probabilities_backward(
 
     def chunk(dw_DV: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         h, targets, logsumexp, weights = inputs
-        dh, dw = _gradients(h, w_DV, head.logits(h, w_DV), logsumexp, targets, weights, head)
+        exp = jnp.exp(head.logits(h, w_DV) - logsumexp[:, None])
+        dh, dw = _gradients(h, w_DV, exp, weights, targets, weights, head)
         return dw_DV + dw, dh
 
     start = jnp.zeros(w_DV.shape, jnp.float32)
