@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,14 +14,19 @@ from jax.sharding import Mesh, PartitionSpec
 
 from seatrial.spec import Dropout, Execution, MeshShape, Parallelism, Precision
 from seatrial.train import blocks
-from seatrial.train.attention import make_attention
+from seatrial.train.attention import choose, make_attention
+from seatrial.train.mesh import make_mesh
+from seatrial.train.model import hidden_states
+from seatrial.train.params import declare, initialize
 from seatrial.train.random import fold, make_key
 from seatrial.train.sharding import make_rules
 from seatrial.train.sight import kept
-from tests.train.conftest import make_spec
+from seatrial.train.step import make_trainer
+from tests.train.conftest import TINY, make_spec
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2}
 KEY = make_key(7)
+COLLECTIVES = ("all-gather", "reduce-scatter", "collective-permute", "all-reduce")
 # window, documents, dropout
 PLAIN, WINDOW, PACKED, BOTH, DROPPED = (None, 1, 0.0), (11, 1, 0.0), (None, 3, 0.0), (11, 3, 0.0), (11, 3, 0.25)
 
@@ -52,10 +59,9 @@ def operands(rng, T, H, G, documents, dtype="float32", B=2, K=16) -> tuple[list[
 
 
 def spec_of(row, window, rate, H, mesh=None, strategy="all_gather", dtype="float32") -> Any:
-    spec = make_spec(mesh)
     return make_spec(
         mesh,
-        model=spec.model.__class__(**vars(spec.model) | {"sliding_window": window, "num_heads": H}),
+        model=replace(TINY, sliding_window=window, num_heads=H),
         dropout=Dropout(attention=rate),
         execution=Execution(attention=row),
         precision=Precision(compute_dtype=dtype),
@@ -98,13 +104,11 @@ def small_blocks(monkeypatch) -> None:
         ("reference", 37, 4, 2, PLAIN, "float32"),
         ("reference", 40, 4, 1, DROPPED, "float32"),
         ("blocks", 37, 4, 1, PLAIN, "bfloat16"),
-        ("blocks", 29, 4, 2, BOTH, "float32"),
-        ("blocks", 32, 4, 4, WINDOW, "float32"),
+        ("blocks", 29, 4, 4, BOTH, "float32"),
         ("blocks", 31, 4, 2, DROPPED, "bfloat16"),
         ("blocks", 128, 4, 2, PLAIN, "float32"),  # from here on in chunks
-        ("blocks", 96, 4, 1, PACKED, "float32"),
         ("blocks", 128, 4, 2, (70, 1, 0.0), "float32"),
-        ("blocks", 96, 4, 2, DROPPED, "float32"),
+        ("blocks", 96, 4, 1, DROPPED, "float32"),
     ],
 )
 def test_every_row_is_the_formula(row, T, H, G, pattern, dtype, rng, small_blocks):
@@ -115,3 +119,101 @@ def test_every_row_is_the_formula(row, T, H, G, pattern, dtype, rng, small_block
     )
     assert all(x.dtype == dtype for x in ours)
     assert_near(ours, from_formula(q, k, v, g, segments, window, rate), dtype)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "row", "mesh", "pattern"),
+    [
+        ("all_gather", "blocks", {"context": 2}, PLAIN),
+        ("all_gather", "blocks", {"context": 8}, BOTH),
+        ("all_gather", "reference", {"data": 2, "context": 2, "tensor": 2}, DROPPED),
+        ("ring", "blocks", {"context": 8}, WINDOW),
+        ("ring", "blocks", {"context": 4}, PACKED),
+        ("ring", "blocks", {"data": 2, "context": 2, "tensor": 2}, DROPPED),
+    ],
+)
+def test_a_split_sequence_is_the_whole_one(strategy, row, mesh, pattern, rng):
+    window, documents, rate = pattern
+    (q, k, v, g), segments = operands(rng, 64, 4, 2, documents)
+    spec = spec_of(row, window, rate, 4, mesh, strategy)
+    shape = MeshShape(**mesh).sizes
+    devices = np.array(jax.devices()[: spec.parallelism.within_node.product]).reshape(tuple(shape.values()))
+    arguments = (q, k, v, g, jnp.asarray(segments), fold(KEY, jnp.arange(2)))
+    compiled = value_and_gradients(spec, Mesh(devices, tuple(shape))).lower(*arguments).compile()
+    assert_near(compiled(*arguments), from_formula(q, k, v, g, segments, window, rate))
+    sent = {name: len(re.findall(rf" {name}(?:-start)?\(", compiled.as_text())) for name in COLLECTIVES}
+    if strategy == "all_gather":
+        # keys, values and segments; the gradients of the first two
+        assert sent == {"all-gather": 3, "reduce-scatter": 2, "collective-permute": 0, "all-reduce": 0}
+    else:
+        # keys, values, segments and the gradients of two of them, by as many devices as see anything; those go home
+        stations = min(mesh["context"], 3 if window else 8)
+        assert sent == {"all-gather": 0, "reduce-scatter": 0, "collective-permute": 5 * stations - 3, "all-reduce": 0}
+
+
+@pytest.mark.parametrize(("mesh", "strategy"), [({}, "all_gather"), ({"context": 2}, "ring")])
+def test_memory_grows_with_the_sequence_and_not_with_its_square(mesh, strategy, small_blocks):
+    spec = spec_of("blocks", None, 0.0, 1, mesh, strategy)
+    shape = MeshShape(**mesh).sizes
+    devices = np.array(jax.devices()[: spec.parallelism.within_node.product]).reshape(tuple(shape.values()))
+
+    def temporary_bytes(T: int) -> int:
+        x = jax.ShapeDtypeStruct((1, T, 1, 16), jnp.float32)
+        segments, keys = jax.ShapeDtypeStruct((1, T), jnp.int32), jax.ShapeDtypeStruct((1, 2), jnp.uint32)
+        step = value_and_gradients(spec, Mesh(devices, tuple(shape)))
+        return step.lower(x, x, x, x, segments, keys).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(2048) < 4.2 * temporary_bytes(512)
+
+
+def test_packed_documents_are_as_if_alone(rng):
+    """The whole model, positions restarting: a document's hidden states do not know what stands before it."""
+    spec = make_spec()
+    decoder = make_trainer(spec, make_mesh(spec, jax.devices()[:1])).decoder
+    params = initialize(declare(spec), 0, jnp.float32)
+    first, T = 9, 24
+    tokens = rng.integers(0, spec.model.vocab_size, (2, T))
+    packed = np.concatenate([tokens[0, :first], tokens[1, : T - first]])
+    segments, places = np.repeat([1, 2], [first, T - first]), np.concatenate([np.arange(first), np.arange(T - first)])
+
+    @jax.jit
+    def hidden(tokens, positions, segments):
+        micro = {"tokens": tokens, "positions": positions, "segments": segments}
+        return hidden_states(params, micro, decoder, KEY)
+
+    alone = hidden(tokens, np.tile(np.arange(T), (2, 1)), np.zeros((2, T), np.int32))
+    together = hidden(*(np.tile(x, (2, 1)) for x in (packed, places, segments)))[0]
+    np.testing.assert_allclose(together[:first], alone[0, :first], atol=1e-5)
+    np.testing.assert_allclose(together[first:], alone[1, : T - first], atol=1e-5)
+
+
+def test_dropout_leaves_the_expectation(rng):
+    left = kept(fold(KEY, jnp.arange(4))[:, None, None], jnp.arange(300)[:, None], jnp.arange(300), 0.3)
+    assert set(np.unique(left)) == {0.0, np.float32(1 / 0.7)}
+    assert float(left.mean()) == pytest.approx(1, abs=4 * np.sqrt(0.3 / 0.7 / left.size))
+    assert abs(np.corrcoef(np.asarray(left).reshape(4, -1))[0, 1:]).max() < 4 / 300  # no sequence like another
+
+
+@pytest.mark.parametrize("T", [1, 2, 37, 64, 128, 200, 1024, 2048])
+def test_blocks_divide_a_chunk_and_stay_few(T):
+    size = blocks._block_size(T)
+    assert T % size == 0
+    assert T // size <= 8
+
+
+@pytest.mark.parametrize(
+    ("T", "window", "size"),
+    [(2048, 100, 2048), (8192, None, 2048), (6000, None, 2000), (8192, 1000, 512), (8191, None, 8191)],
+)
+def test_long_sequences_are_cut_into_equal_chunks(T, window, size):
+    assert blocks._chunk_size(T, window) == size
+
+
+def test_the_backend_chooses_what_the_name_cannot():
+    assert choose("auto", "cpu") == "blocks"
+    assert choose("cudnn", "cpu") == "blocks"
+    assert choose("cudnn_flash_te", "cuda") == "cudnn"
+    assert choose("flash", "rocm") == "blocks"
+    assert choose("dot_product", "tpu") == "reference"
+    assert choose("dot_product", "cpu") == "blocks"
+    assert choose("reference", "cuda") == "reference"

@@ -14,6 +14,7 @@ keys, so they make one taller matrix.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,24 +31,26 @@ MAX_BLOCKS = 8  # of a chunk
 MIN_BLOCK = 128
 
 
+class Read(NamedTuple):
+    """What queries have read so far."""
+
+    context: jax.Array  # [c, b, B, G, M, K]
+    logsumexp: jax.Array  # [c, b, B, G, M, 1]
+
+
 class Queries(NamedTuple):
     q: jax.Array  # [c, b, B, G, M, K]
     segments: jax.Array | None  # [c, b, B, 1, M, 1]
     rows: jax.Array | None  # [c, b, 1, G, M, 1]
     key: jax.Array | None  # [c, b, B, 1, 1, 1, 2]
+    read: Read | None = None  # for the backward pass: the whole result,
+    g: jax.Array | None = None  # and its gradient [c, b, B, G, M, K]
 
 
 class Keys(NamedTuple):
     k: jax.Array  # [c, B, G, C, K]
     v: jax.Array
     segments: jax.Array | None  # [c, B, 1, 1, C]
-
-
-class Read(NamedTuple):
-    """What queries have read so far."""
-
-    context: jax.Array  # [c, b, B, G, M, K], float32
-    logsumexp: jax.Array  # [c, b, B, G, M, 1]
 
 
 class Cut(NamedTuple):
@@ -108,6 +111,11 @@ def _pick(tree: Any, number: jax.Array | int) -> Any:
     return jax.tree.map(lambda x: x[number], tree)
 
 
+def _cut(T: int, pattern: Pattern) -> Cut:
+    chunk = _chunk_size(T, pattern.window)
+    return Cut(chunk, _block_size(chunk), pattern)
+
+
 def _product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     """A float32 product over one of the last two dimensions of each; the first two are batch: [B, G, ·, ·]."""
     dims = (((contract[0],), (contract[1],)), ((0, 1), (0, 1)))
@@ -121,244 +129,176 @@ def _transposed(x: jax.Array) -> jax.Array:
     )
 
 
-# --- one block of queries against the keys of one chunk ---------------------------------------------------------------
+# --- a chunk of queries and a chunk of keys ---------------------------------------------------------------------------
 
 
-def _span(b: int, diagonal: bool, cut: Cut) -> slice:
-    """The keys of a chunk that block b can see; of its own chunk, those up to its end and inside the window."""
-    if not diagonal:
-        return slice(0, cut.chunk)
-    start = 0 if cut.pattern.window is None else max(0, b * cut.block - cut.pattern.window + 1)
-    return slice(start, (b + 1) * cut.block)
+class Place(NamedTuple):
+    """Where a chunk of keys stands: at `first` in its sequence, `ahead` positions before the queries."""
+
+    first: jax.Array | int
+    ahead: jax.Array | int
+    diagonal: bool  # both are the same chunk
 
 
-def _near(keys: Keys, span: slice) -> Keys:
-    segments = None if keys.segments is None else keys.segments[..., span]
-    return Keys(keys.k[:, :, span], keys.v[:, :, span], segments)
+def _each_block(queries: Queries, keys: Keys, place: Place, cut: Cut) -> Iterator[tuple[Any, ...]]:
+    """For each block of queries: the block, the part of the keys that it can see and which, masked scores
+    [B, G, M, S], and what dropout multiplies their weights with."""
+    window = cut.pattern.window
+    for b in range(queries.q.shape[0]):
+        span = slice(0, cut.chunk)
+        if place.diagonal:
+            span = slice(0 if window is None else max(0, b * cut.block - window + 1), (b + 1) * cut.block)
+        block, k, v = _pick(queries, b), keys.k[:, :, span], keys.v[:, :, span]
+        M, K = block.q.shape[2:]
+        scores = _product(block.q, k, (3, 3)) * K**-0.5
+        if place.diagonal or window is not None:
+            seen = visible((cut.block, k.shape[2]), place.ahead + b * cut.block - span.start, window)
+            scores = jnp.where(jnp.tile(seen, (M // cut.block, 1)), scores, MASKED)
+        if keys.segments is not None:
+            scores = jnp.where(block.segments == keys.segments[..., span], scores, MASKED)
+        left: jax.Array | float = 1.0
+        if block.key is not None:
+            columns = place.first + span.start + jnp.arange(k.shape[2])
+            left = kept(block.key, block.rows, columns, cut.pattern.dropout)
+        yield block, k, v, span, scores, left
 
 
-def _scores(own: Queries, near: Keys, ahead: jax.Array | int, diagonal: bool, cut: Cut) -> jax.Array:
-    """Masked scores [B, G, M, S] of one block."""
-    M, K = own.q.shape[2:]
-    scores = _product(own.q, near.k, (3, 3)) * K**-0.5
-    if diagonal or cut.pattern.window is not None:
-        seen = visible((cut.block, near.k.shape[2]), ahead, cut.pattern.window)
-        scores = jnp.where(jnp.tile(seen, (M // cut.block, 1)), scores, MASKED)
-    return scores if near.segments is None else jnp.where(own.segments == near.segments, scores, MASKED)
-
-
-def _dropped(weights: jax.Array, own: Queries, first: jax.Array | int, cut: Cut) -> jax.Array:
-    """Weights [B, G, M, S] after dropout; `first`: the position of the first of the S keys in its sequence."""
-    if own.key is None or own.rows is None:
-        return weights
-    return weights * kept(own.key, own.rows, first + jnp.arange(weights.shape[3]), cut.pattern.dropout)
-
-
-def _read(own: Queries, keys: Keys, first: jax.Array | int, ahead: jax.Array | int, diagonal: bool, cut: Cut) -> Read:
-    """One chunk of queries reads one of keys, which begins at position `first`, `ahead` positions before them."""
+def _read(queries: Queries, keys: Keys, before: Read | None, place: Place, cut: Cut) -> tuple[Read, None]:
+    """What the queries have read `before`, and of these keys."""
     contexts, logsumexps = [], []
-    for b in range(own.q.shape[0]):
-        block, span = _pick(own, b), _span(b, diagonal, cut)
-        near = _near(keys, span)
-        scores = _scores(block, near, ahead + b * cut.block - span.start, diagonal, cut)
+    for _, _, v, _, scores, left in _each_block(queries, keys, place, cut):
         top = scores.max(axis=-1, keepdims=True)
         weights = jnp.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True)
-        weights = _dropped(weights, block, first + span.start, cut).astype(near.v.dtype)
-        contexts.append(_product(weights, near.v, (3, 2)) / total)
+        contexts.append(_product((weights * left).astype(v.dtype), v, (3, 2)) / total)
         logsumexps.append(top + jnp.log(total))
-    return Read(jnp.stack(contexts), jnp.stack(logsumexps))
-
-
-def _merged(a: Read, b: Read) -> Read:
-    """What queries have read of two sets of keys."""
-    logsumexp = jnp.logaddexp(a.logsumexp, b.logsumexp)
-    of_a, of_b = jnp.exp(a.logsumexp - logsumexp), jnp.exp(b.logsumexp - logsumexp)
-    return Read(a.context * of_a + b.context * of_b, logsumexp)
-
-
-class Back(NamedTuple):
-    """What the backward pass knows of each query beside `Queries`."""
-
-    g: jax.Array  # the context's gradient [c, b, B, G, M, K]
-    logsumexp: jax.Array  # [c, b, B, G, M, 1]
-    delta: jax.Array  # Σ g · context, which is Σ weight · (the weight's gradient)
-
-
-class Sums(NamedTuple):
-    """Gradients in float32."""
-
-    dq: jax.Array
-    dkv: tuple[jax.Array, jax.Array]
+    read = Read(jnp.stack(contexts), jnp.stack(logsumexps))
+    if before is None:
+        return read, None
+    logsumexp = jnp.logaddexp(before.logsumexp, read.logsumexp)
+    parts = [x.context * jnp.exp(x.logsumexp - logsumexp) for x in (before, read)]
+    return Read(parts[0] + parts[1], logsumexp), None
 
 
 def _read_backward(
-    own: Queries, back: Back, keys: Keys, first: jax.Array | int, ahead: jax.Array | int, diagonal: bool, cut: Cut
-) -> Sums:
-    """The gradients of `_read`'s arguments, as far as this chunk of keys goes: dq [b, B, G, M, K], dk and dv."""
+    queries: Queries, keys: Keys, before: jax.Array, place: Place, cut: Cut
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The queries' gradient: that of `before` and of these keys; and the gradients of the keys and values."""
     dq, dk, dv = [], jnp.zeros(keys.k.shape, jnp.float32), jnp.zeros(keys.v.shape, jnp.float32)
-    for b in range(own.q.shape[0]):
-        (block, (g, logsumexp, delta)), span = _pick((own, tuple(back)), b), _span(b, diagonal, cut)
-        near = _near(keys, span)
-        scores = _scores(block, near, ahead + b * cut.block - span.start, diagonal, cut)
-        weights = jnp.exp(scores - logsumexp)
-        scale, dtype = block.q.shape[-1] ** -0.5, block.q.dtype
-        dweights = _dropped(_product(g, near.v, (3, 3)), block, first + span.start, cut)
-        dscores = (weights * (dweights - delta) * scale).astype(dtype)
-        weights = _dropped(weights, block, first + span.start, cut).astype(dtype)
-        dq.append(_product(dscores, near.k, (3, 2)))
+    for block, k, v, span, scores, left in _each_block(queries, keys, place, cut):
+        weights = jnp.exp(scores - block.read.logsumexp)
+        # Σ weight · (gradient of the weight), over all keys of the sequence
+        delta = jnp.sum(block.g.astype(jnp.float32) * block.read.context.astype(jnp.float32), axis=-1, keepdims=True)
+        dweights = _product(block.g, v, (3, 3)) * left
+        dscores = (weights * (dweights - delta) * block.q.shape[-1] ** -0.5).astype(k.dtype)
+        dq.append(_product(dscores, k, (3, 2)))
         dk = dk.at[:, :, span].add(_product(_transposed(dscores), block.q, (3, 2)))
-        dv = dv.at[:, :, span].add(_product(_transposed(weights), g, (3, 2)))
-    return Sums(jnp.stack(dq), (dk, dv))
+        dv = dv.at[:, :, span].add(_product(_transposed((weights * left).astype(v.dtype)), block.g, (3, 2)))
+    return before + jnp.stack(dq), (dk, dv)
 
 
 # --- all chunks -------------------------------------------------------------------------------------------------------
 
 
-def _over_chunks(body: Any, carry: Any, chunks: Any) -> tuple[Any, Any]:
-    """`lax.scan` over numbered chunks; no loop where there is one."""
-    number = jax.tree.leaves(chunks)[0].shape[0]
-    if number > 1:
-        return lax.scan(body, carry, (jnp.arange(number), chunks))
-    carry, out = body(carry, (0, _pick(chunks, 0)))
-    return carry, jax.tree.map(lambda x: x[None], out)
+def _visit(
+    read: Callable[..., Any], queries: Queries, keys: Keys, sums: Any, at: Any, of: Any, own: bool, cut: Cut
+) -> tuple[Any, Any]:
+    """Each chunk of queries, from chunk `at` of the sequence on, reads what it sees of the keys, which begin at `of`.
 
-
-def _earlier(here: jax.Array | int, number: int, cut: Cut) -> tuple[jax.Array, jax.Array]:
-    """From which to before which of `number` chunks of keys the queries at chunk `here` read, beside their own."""
-    window = cut.pattern.window
-    first = 0 if window is None else here - (window + cut.chunk - 2) // cut.chunk
-    return jnp.maximum(first, 0), jnp.minimum(here, number)
-
-
-def _forward(
-    queries: Queries, keys: Keys, read: Read | None, at: jax.Array | int, of: jax.Array | int, cut: Cut
-) -> Read:
-    """Queries that begin at chunk `at` of their sequence read keys that begin at chunk `of`.
-
-    `read` is what they have read before; None: nothing, and then their own positions are among the keys'.
+    `own`: they stand at the same positions. `read` is `_read` or `_read_backward`; `sums` is what it gives, so far,
+    for all queries and for all keys.
     """
-    number = keys.k.shape[0]
+    number, window = keys.k.shape[0], cut.pattern.window
 
-    def of_chunk(_: None, chunk: Any) -> tuple[None, Read]:
-        c, (own, read) = chunk
-        here = c + at - of
-
-        def step(j: Any, read: Read) -> Read:
-            near = _pick(keys, j)
-            return _merged(read, _read(own, near, (of + j) * cut.chunk, (here - j) * cut.chunk, False, cut))
-
-        if read is None:
-            read = _read(own, _pick(keys, here), (of + here) * cut.chunk, 0, True, cut)
-            if number == 1:
-                return None, read
-        return None, lax.fori_loop(*_earlier(here, number, cut), step, read)
-
-    return _over_chunks(of_chunk, None, (queries, read))[1]
-
-
-def _backward(
-    queries: Queries, back: Back, keys: Keys, sums: Sums, at: jax.Array | int, of: jax.Array | int, cut: Cut, own: bool
-) -> Sums:
-    """Adds the gradients of `_forward` to `sums`; `own`: the queries' own positions are among the keys'."""
-    number = keys.k.shape[0]
-
-    def of_chunk(dkv: Any, chunk: Any) -> tuple[Any, jax.Array]:
-        c, (queries, back, dq) = chunk
+    def of_chunk(of_keys: Any, chunk: Any) -> tuple[Any, Any]:
+        c, (queries, of_queries) = chunk
         here = c + at - of
 
         def step(j: Any, sums: Any, diagonal: bool = False) -> Any:
-            near, ahead = _pick(keys, j), 0 if diagonal else (here - j) * cut.chunk
-            dq, dkv = _read_backward(queries, back, near, (of + j) * cut.chunk, ahead, diagonal, cut)
-            return sums[0] + dq, jax.tree.map(lambda total, x: _add_at(total, j, x), sums[1], dkv)
+            place = Place((of + j) * cut.chunk, 0 if diagonal else (here - j) * cut.chunk, diagonal)
+            of_queries, more = read(queries, _pick(keys, j), sums[0], place, cut)
+            added = jax.tree.map(
+                lambda total, x: lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0), sums[1], more
+            )
+            return of_queries, added
 
-        sums = step(here, (dq, dkv), diagonal=True) if own else (dq, dkv)
-        if not own or number > 1:
-            sums = lax.fori_loop(*_earlier(here, number, cut), step, sums)
+        sums = step(here, (of_queries, of_keys), diagonal=True) if own else (of_queries, of_keys)
+        if number > 1 or not own:
+            first = 0 if window is None else here - (window + cut.chunk - 2) // cut.chunk
+            sums = lax.fori_loop(jnp.maximum(first, 0), jnp.minimum(here, number), step, sums)
         return sums[1], sums[0]
 
-    dkv, dq = _over_chunks(of_chunk, sums.dkv, (queries, back, sums.dq))
-    return Sums(dq, dkv)
+    chunks = (queries, sums[0])
+    if queries.q.shape[0] > 1:
+        of_keys, of_queries = lax.scan(of_chunk, sums[1], (jnp.arange(queries.q.shape[0]), chunks))
+    else:
+        of_keys, one = of_chunk(sums[1], (0, _pick(chunks, 0)))
+        of_queries = jax.tree.map(lambda x: x[None], one)
+    return of_queries, of_keys
 
 
-def _add_at(total: jax.Array, number: jax.Array | int, x: jax.Array) -> jax.Array:
-    return lax.dynamic_update_index_in_dim(total, total[number] + x, number, 0)
-
-
-# --- the whole --------------------------------------------------------------------------------------------------------
+def _stations(sight: Sight, T: int, ring: bool, cut: Cut) -> Iterator[tuple[int, Any, Any]]:
+    """For each device's keys that come by and that any query can see: a number, and `at` and `of` of `_visit`."""
+    if not ring:
+        yield 0, 0 if sight.first is None else sight.first // cut.chunk, 0
+        return
+    size, device, number, window = (
+        lax.axis_size("context"),
+        lax.axis_index("context"),
+        T // cut.chunk,
+        cut.pattern.window,
+    )
+    for station in range(size if window is None else min(size, 1 + (window + T - 2) // T)):
+        yield station, device * number, (device - station) % size * number
 
 
 def _rotate(x: Any, by: int) -> Any:
-    """Sends `x` on to the device `by` places further along the ring."""
+    """Sends `x` to the device `by` places further along the ring."""
     size = lax.axis_size("context")
     pairs = [(device, (device + by) % size) for device in range(size)]
     return jax.tree.map(lambda leaf: lax.ppermute(leaf, "context", pairs), x)
-
-
-def _cut(q_BTHK: jax.Array, pattern: Pattern) -> Cut:
-    chunk = _chunk_size(q_BTHK.shape[1], pattern.window)
-    return Cut(chunk, _block_size(chunk), pattern)
-
-
-def _stations(T: int, ring: bool, window: int | None) -> int:
-    """How many devices' keys come by; those that no query can see do not."""
-    size = lax.axis_size("context") if ring else 1
-    return size if window is None else min(size, 1 + (window + T - 2) // T)
-
-
-def _places(first: jax.Array | None, number: int, station: int, ring: bool, cut: Cut) -> tuple[Any, Any]:
-    """The chunks of their sequence at which the queries begin, and the keys that are here at `station`."""
-    if not ring:
-        return 0 if first is None else first // cut.chunk, 0
-    size, device = lax.axis_size("context"), lax.axis_index("context")
-    return device * number, (device - station) % size * number
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def blocks(
     q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight, pattern: Pattern, ring: bool = False
 ) -> jax.Array:
-    """Attention by blocks; in memory that grows with T, not T². `ring`: over the parts of all devices of `context`."""
-    return _blocks_forward(q_BTHK, k_BSGK, v_BSGK, sight, pattern, ring)[0]
+    """Attention by blocks, in memory that grows with T, not T². `ring`: over the parts of all devices of `context`."""
+    return _forward(q_BTHK, k_BSGK, v_BSGK, sight, pattern, ring)[0]
 
 
-def _blocks_forward(
+def _forward(
     q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight, pattern: Pattern, ring: bool
 ) -> tuple[jax.Array, Any]:
     (_, T, H, _), G = q_BTHK.shape, k_BSGK.shape[2]
-    cut = _cut(q_BTHK, pattern)
+    cut = _cut(T, pattern)
     queries, keys = cut.queries(q_BTHK, G, sight), cut.keys(k_BSGK, v_BSGK, sight)
-    read = None
-    for station in range(_stations(T, ring, pattern.window)):
+    read: Any = None
+    for station, at, of in _stations(sight, T, ring, cut):
         keys = _rotate(keys, 1) if station else keys
-        read = _forward(queries, keys, read, *_places(sight.first, T // cut.chunk, station, ring, cut), cut)
-    assert read is not None
+        read, _ = _visit(_read, queries, keys, (read, None), at, of, station == 0, cut)
     context_BTHK = checkpoint_name(cut.joined(read.context, H).astype(q_BTHK.dtype), "context")
     logsumexp = checkpoint_name(read.logsumexp, "context")
     return context_BTHK, (q_BTHK, k_BSGK, v_BSGK, sight, context_BTHK, logsumexp)
 
 
-def _blocks_backward(
+def _backward(
     pattern: Pattern, ring: bool, residuals: Any, g_BTHK: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     q_BTHK, k_BSGK, v_BSGK, sight, context_BTHK, logsumexp = residuals
     (_, T, H, _), G = q_BTHK.shape, k_BSGK.shape[2]
-    cut = _cut(q_BTHK, pattern)
+    cut = _cut(T, pattern)
     queries, keys = cut.queries(q_BTHK, G, sight), cut.keys(k_BSGK, v_BSGK, sight)
-    g, context = cut.rows(g_BTHK, G), cut.rows(context_BTHK, G)
-    delta = jnp.sum(g.astype(jnp.float32) * context.astype(jnp.float32), axis=-1, keepdims=True)
-    back = Back(g, logsumexp, delta)
-    sums = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), Sums(queries.q, (keys.k, keys.v)))
-    stations = _stations(T, ring, pattern.window)
-    for station in range(stations):
+    queries = queries._replace(read=Read(cut.rows(context_BTHK, G), logsumexp), g=cut.rows(g_BTHK, G))
+    dq, dkv = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (queries.q, (keys.k, keys.v)))
+    station = 0
+    for station, at, of in _stations(sight, T, ring, cut):
         if station:
-            keys, sums = _rotate(keys, 1), sums._replace(dkv=_rotate(sums.dkv, 1))
-        places = _places(sight.first, T // cut.chunk, station, ring, cut)
-        sums = _backward(queries, back, keys, sums, *places, cut, own=station == 0)
-    dk, dv = _rotate(sums.dkv, 1 - stations) if stations > 1 else sums.dkv
-    dq_BTHK = cut.joined(sums.dq, H).astype(q_BTHK.dtype)
-    dk_BSGK, dv_BSGK = (x.transpose(1, 0, 3, 2, 4).reshape(k_BSGK.shape) for x in (dk, dv))
-    return dq_BTHK, dk_BSGK.astype(k_BSGK.dtype), dv_BSGK.astype(v_BSGK.dtype), None
+            keys, dkv = _rotate(keys, 1), _rotate(dkv, 1)
+        dq, dkv = _visit(_read_backward, queries, keys, (dq, dkv), at, of, station == 0, cut)
+    dkv = _rotate(dkv, -station) if station else dkv
+    dk_BSGK, dv_BSGK = (x.transpose(1, 0, 3, 2, 4).reshape(k_BSGK.shape).astype(k_BSGK.dtype) for x in dkv)
+    return cut.joined(dq, H).astype(q_BTHK.dtype), dk_BSGK, dv_BSGK, None
 
 
-blocks.defvjp(_blocks_forward, _blocks_backward)
+blocks.defvjp(_forward, _backward)
