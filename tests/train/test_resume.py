@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -193,3 +194,41 @@ def test_killed_at_any_moment_it_resumes_from_the_last_committed_step(kills, who
     assert {step: loss for step, loss in losses(tmp_path).items() if step in whole} == {
         step: loss for step, loss in whole.items() if step < expected + 3
     }
+
+
+def run_pair(spec: RunSpec, out: Path) -> list[tuple[int, str]]:
+    """Two processes of two devices each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    pair = [
+        start(spec, out, "--process-id", str(i), "--num-processes", "2", "--coordinator", address) for i in range(2)
+    ]
+    return [finish(process) for process in pair]
+
+
+def test_two_processes_go_on_from_one_and_agree_on_what_is_damaged(whole, killed, tmp_path):
+    """Of the newest checkpoint, only what the second process reads is damaged; the first leaves it out as well."""
+    out = copy(killed, tmp_path)
+    two = replace(
+        SPEC,
+        steps=26,
+        topology=Topology(num_nodes=2, devices_per_node=2),
+        parallelism=Parallelism(across_nodes=MeshShape(fsdp=2), within_node=MeshShape(tensor=2)),
+        batch=replace(SPEC.batch, micro_batch_size=4),
+        checkpoint=replace(SPEC.checkpoint, interval_steps=3),
+    )
+    (code, text), (other_code, other_text) = run_pair(two, out)
+    assert (code, other_code) == (0, 0), text + other_text
+    assert resumed_at(text) == 20
+    assert committed(out) == [24, 26]
+    parts = (out / "checkpoints" / "26" / "state" / "ocdbt.process_1").rglob("*")
+    max((path for path in parts if path.is_file()), key=lambda path: path.stat().st_size).write_bytes(b"")
+    (code, text), (other_code, other_text) = run_pair(replace(two, steps=40), out)
+    assert (code, other_code) == (0, 0), text + other_text
+    assert resumed_at(text) == 24
+    assert "26 is damaged and left out: another process cannot read it" in text
+    for process in range(2):
+        seen = losses(out, process)
+        np.testing.assert_allclose([*seen.values()], [whole[step] for step in seen], rtol=0, atol=1e-5)
+    assert [*losses(out)] == [*range(40)]

@@ -314,7 +314,6 @@ class Checkpoints:
         # An environment or a container's volumes may hold secrets; training does not depend on them.
         spec = replace(self._spec, execution=replace(self._spec.execution, environment={}), container=None)
         wanted = self._wanted()
-        sums = {name: checksum(x) for name, x in leaves.items()}
         return {
             "v": 1,
             "step": step,
@@ -329,7 +328,7 @@ class Checkpoints:
                     "shape": list(x.shape),
                     "filled": list(wanted[name].filled),
                     "dtype": str(x.dtype),
-                    "checksum": int(np.asarray(sums[name].addressable_data(0))),
+                    "checksum": checksum(x),
                 }
                 for name, x in leaves.items()
             },

@@ -97,10 +97,17 @@ def wanted_arrays(spec: RunSpec, shapes: Any, shardings: Any) -> dict[str, Wante
 
 
 @jax.jit
-def checksum(x: jax.Array) -> jax.Array:
-    """The sum of an array's bits as words, modulo 2³²: the same on every mesh, whatever the order and the padding."""
+def _sum_of_words(x: jax.Array) -> jax.Array:
     words = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
     return jnp.sum(words.astype(jnp.uint32), dtype=jnp.uint32)
+
+
+def checksum(x: jax.Array) -> int:
+    """The sum of an array's bits as words, modulo 2³²: the same on every mesh, whatever the order and the padding.
+
+    Waits for the sum: of several that are under way, processes may take another first, and wait for each other forever.
+    """
+    return int(np.asarray(_sum_of_words(x).addressable_data(0)))
 
 
 def on_devices(
@@ -175,4 +182,4 @@ class Stored:
 
     def is_intact(self, name: str, x: jax.Array) -> bool:
         """Whether an array's bits are those that were saved; the same on every process."""
-        return int(np.asarray(checksum(x).addressable_data(0))) == int(self.arrays[name]["checksum"])
+        return checksum(x) == self.arrays[name]["checksum"]
