@@ -211,13 +211,14 @@ def job(
 
 
 def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
-    """A process that stopped because its loss was not finite did not die: its own events say so."""
+    """A process that stopped because its loss was not finite, or on a signal, did not die: its own events say so."""
     if ending.reason != "died":
         return ending
     with suppress(ValueError):  # a damaged record: whoever judges it will say so
         ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
-        if any(event.reason == "non_finite_loss" for event in ended):
-            return Ending(reason="non_finite_loss", exit_code=ending.exit_code)
+        for event in ended:
+            if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
+                return Ending(reason=event.reason, exit_code=ending.exit_code)
     return ending
 
 

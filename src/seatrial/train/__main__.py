@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def main() -> int:
         return train(spec, place, arguments.out)
     except InputError as error:
         print(f"seatrial train: {error}", file=sys.stderr, flush=True)
+        if place.num_processes > 1:
+            os._exit(error.exit_code)  # an orderly exit would wait for the others, and they for this one
         return error.exit_code
 
 

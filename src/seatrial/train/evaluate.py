@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from seatrial import events
 from seatrial.spec import RunSpec
 from seatrial.train.data import Sources, make_batch
 from seatrial.train.data.examples import Source
-from seatrial.train.step import Trainer
+from seatrial.train.step import Batch, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,14 @@ class Evaluator:
     epoch: int | None
     batches: int
     initial: int
-    measure: Callable[[Any, int], tuple[float, float]]  # (parameters, batches) → (loss, targets that it is the mean of)
+    trainer: Trainer
+    source: Source
+    examples: int  # of a batch
+
+    def compiled(self, params: Any, batch: Batch) -> Evaluator:
+        """The same, compiled for parameters and batches like these."""
+        program = jax.jit(self.trainer.loss).lower(params, batch).compile()
+        return replace(self, trainer=replace(self.trainer, loss=program))
 
     def batches_after(self, done: int) -> int:
         """How many batches are evaluated when so many steps are done; 0: none."""
@@ -39,10 +46,24 @@ class Evaluator:
     def evaluate(self, params: Any, done: int, process: int) -> tuple[events.Eval, str]:
         """An evaluation as an event, and as MaxText prints it."""
         start = time.monotonic()
-        loss, weight = self.measure(params, self.batches_after(done))
+        loss, weight = self._measure(params, self.batches_after(done))
         event = events.Eval(process=process, step=done, loss=loss, seconds=time.monotonic() - start)
         when = f"after step: {done - 1}" if done else "before step: 0"
         return event, f"eval metrics {when}, loss={loss:.3f}, total_weights={weight:.1f}"
+
+    def _measure(self, params: Any, batches: int) -> tuple[float, float]:
+        """Σ weight · loss / Σ weight over the first batches, and Σ weight; while one runs, the next is made."""
+        sums, sent, trainer = np.zeros(2), None, self.trainer
+        for number in range(batches + 1):
+            before, sent = sent, None
+            if number < batches:
+                first = number * self.examples
+                sent = trainer.loss(
+                    params, make_batch(self.source, first, trainer.batch_shape, trainer.batch_shardings)
+                )
+            if before is not None:
+                sums += [float(np.asarray(x.addressable_data(0))) for x in before]
+        return float(sums[0] / sums[1]), float(sums[1])
 
 
 def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:
@@ -70,23 +91,7 @@ def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluat
         epoch=epoch,
         batches=batches,
         initial=initial if whole is None else min(whole, initial),
-        measure=_measurer(trainer, validation, size),
+        trainer=trainer,
+        source=validation,
+        examples=size,
     )
-
-
-def _measurer(trainer: Trainer, source: Source, batch_size: int) -> Callable[[Any, int], tuple[float, float]]:
-    """Σ weight · loss / Σ weight over the first batches of a source, and Σ weight; while one runs, the next is made."""
-
-    def measure(params: Any, batches: int) -> tuple[float, float]:
-        sums = np.zeros(2)
-        sent = None
-        for number in range(batches + 1):
-            before, sent = sent, None
-            if number < batches:
-                batch = make_batch(source, number * batch_size, trainer.batch_shape, trainer.batch_shardings)
-                sent = trainer.loss(params, batch)
-            if before is not None:
-                sums += [float(np.asarray(x.addressable_data(0))) for x in before]
-        return float(sums[0] / sums[1]), float(sums[1])
-
-    return measure

@@ -239,6 +239,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
         raise InputError.single("unfit", "spec", str(error), "change the configuration so that it fits") from error
     phases.ended("first_batch")
     compiled = trainer.step.lower(state, batch).compile()
+    evaluator = evaluator and evaluator.compiled(state["params"], batch)
     phases.ended("compile")
     facts = {"phases": dict(phases.seconds), "compile_seconds": phases.seconds["compile"]}
     if spec.execution.compile_cache is not None:
