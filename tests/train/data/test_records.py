@@ -77,7 +77,7 @@ def test_packing_is_next_fit_and_loses_nothing_that_fits(sizes, length):
         parts += [tokens[:given_], tokens[given_:]]
         if given_ <= length and given_ + learnt > 1:
             records.append((tokens[: length + 1], given_))
-    rows, notes = answer_rows(in_memory(parts), None, length, packing=True)
+    rows = answer_rows(in_memory(parts), None, length, packing=True)
     expected, room = [], 0
     for tokens, given_ in records:
         if len(tokens) - 1 > room:
@@ -86,7 +86,7 @@ def test_packing_is_next_fit_and_loses_nothing_that_fits(sizes, length):
         room -= len(tokens) - 1
         expected[-1] += [(t, g, i >= given_) for i, (t, g) in enumerate(pairwise(tokens.tolist()), 1)]
     assert rows.count == len(expected)
-    assert bool(notes) == any(given_ + learnt > length + 1 for given_, learnt in sizes)
+    assert bool(rows.notes) == any(given_ + learnt > length + 1 for given_, learnt in sizes)
     if rows.count:
         got = rows.take(np.arange(rows.count))
         for i, pack in enumerate(expected):

@@ -17,7 +17,7 @@ class TokenRows:
     The last token of a row has no next one, so its loss does not count; nor does that of a label of -100.
     """
 
-    group = 1
+    group, notes = 1, ()
 
     def __init__(self, files: list[Path], max_rows: int | None, length: int, ends: Ends) -> None:
         self._files, self._length, self._ends = files, length, ends
@@ -53,7 +53,7 @@ class TokenRows:
                 raise ValueError(f"{self._files[file]}, row {row}: {why}; chunk all to one length")
         tokens = found["input_ids"]
         targets = np.append(found.get("labels", tokens)[1:], -100)
-        counts = (targets != -100) & np.append(found.get("attention_mask", np.ones_like(tokens))[1:] != 0, False)
+        counts = (targets != -100) & (np.append(found.get("attention_mask", tokens * 0 + 1)[1:], 0) != 0)
         return {"tokens": tokens, "targets": np.where(counts, targets, 0), "weights": counts.astype(np.float32)}
 
     def take(self, rows: np.ndarray) -> Example:

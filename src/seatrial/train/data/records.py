@@ -54,8 +54,8 @@ def _with_begin(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     return np.concatenate([[tokenizer.begin], tokens]) if needs_one else tokens
 
 
-def answer_rows(indexed: Indexed, max_records: int | None, length: int, packing: bool) -> tuple[Pieces, list[str]]:
-    """Records of `answers`, one a row, or in their order as many as fit; only answers are learnt. And what was lost."""
+def answer_rows(indexed: Indexed, max_records: int | None, length: int, packing: bool) -> Pieces:
+    """Records of `answers`, one a row, or in their order as many as fit; only answers are learnt."""
     given, learnt = (np.asarray(indexed.sizes[i::2], np.int64)[:max_records] for i in (0, 1))
     kept = np.flatnonzero((given <= length) & (given + learnt > 1))
     places = np.minimum(given + learnt - 1, length)[kept]
@@ -76,7 +76,7 @@ def answer_rows(indexed: Indexed, max_records: int | None, length: int, packing:
         f"{long} of {len(given)} records are longer than {length} tokens: {long - lost} are cut at the end, "
         f"{lost} left out, because nothing of their answers would be left"
     )
-    return Pieces(pieces, len(packs), length), [note] * bool(long)
+    return Pieces(pieces, len(packs), length, notes=(note,) if long else ())
 
 
 def preference_rows(indexed: Indexed, max_records: int | None, length: int, objective: Objective) -> Pieces:

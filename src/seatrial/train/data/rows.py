@@ -13,10 +13,14 @@ from seatrial.train.data.indexed import Indexed
 
 
 class Rows(Protocol):
-    """`take(rows)` → the fields of these of `count` examples; `group` neighbours stay together."""
+    """`take(rows)` → the fields of these of `count` examples; `group` neighbours stay together.
+
+    `notes`: what a person should know of how the rows were made.
+    """
 
     count: int
     group: int
+    notes: Sequence[str]
 
     def take(self, rows: np.ndarray) -> Example: ...
 
@@ -24,7 +28,7 @@ class Rows(Protocol):
 class Windows:
     """Documents end to end, cut into windows of T + 1 tokens, each beginning with the last token of the one before."""
 
-    group = 1
+    group, notes = 1, ()
 
     def __init__(self, indexed: Indexed, max_documents: int | None, length: int, ends: Ends) -> None:
         self._tokens = indexed.tokens[: int(indexed.sizes[:max_documents].sum(dtype=np.int64))]
@@ -39,9 +43,12 @@ class Windows:
 class Pieces:
     """Rows of one or several pieces each, padded to T."""
 
-    def __init__(self, pieces: Callable[[int], Sequence[Piece]], count: int, length: int, group: int = 1) -> None:
+    def __init__(
+        self, pieces: Callable[[int], Sequence[Piece]], count: int, length: int, *, group: int = 1,
+        notes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._pieces, self._length = pieces, length
-        self.count, self.group = count, group
+        self.count, self.group, self.notes = count, group, notes
 
     def take(self, rows: np.ndarray) -> Example:
         return packed([self._pieces(row) for row in rows.tolist()], self._length)
@@ -58,11 +65,11 @@ def split_at(split: str | None, count: int) -> list[int]:
 
 
 class Epochs:
-    """Some of the rows, in another order in every epoch; without a seed, always in their own."""
+    """A part of the rows, counted in groups, in another order in every epoch; without a seed, always in their own."""
 
     def __init__(self, rows: Rows, part: range, seed: int | None) -> None:
         self._rows, self._seed = rows, seed
-        self._first, self._units = part.start // rows.group, len(part) // rows.group
+        self._first, self._units = part.start, len(part)
         self.num_examples = self._units * rows.group
         self._orders: dict[int, np.ndarray] = {}  # of this epoch and the one before
 

@@ -117,10 +117,9 @@ def _samples(
     if ends.token is not None and data.tokenizer == "byte" and indexed.tokens.itemsize > 1:
         raise ValueError(f"{group[0]}: no bytes, so that the byte tokenizer does not know where their documents end; "
                          "give data.tokenizer, the one that made them")  # fmt: skip
-    begin, end = split_at(split, len(indexed))[slice(0, 2) if name == "train" or not split else slice(1, 3)]
+    documents = _part(name, split, len(indexed))[: data.max_examples]
     prefix = files_of(group[0])[0].with_suffix("")
     folder = Path(data.index_dir).expanduser() if data.index_dir else prefix.parent
-    documents = range(begin, min(end, begin + (data.max_examples or end)))
     stem = folder / f"{prefix.name}_{name}"
     return Megatron(indexed, documents, count, spec.batch.sequence_length, spec.seed, ends, stem) if documents else None
 
@@ -130,31 +129,36 @@ def _epochs(
 ) -> Source | None:
     """The rows of everything else: for training shuffled, for validation always the same."""
     key = "data.validation_paths" if name == "valid" and not split else "data.paths"
-    rows, told = _rows(spec, find_files(group, key, folders=spec.data.kind != "text"))
-    notes.update(dict.fromkeys(told))
+    rows = _rows(spec, find_files(group, key, folders=spec.data.kind != "text"))
+    notes.update(dict.fromkeys(rows.notes))
     if rows.count < rows.group:
         raise ValueError(f"{key}: {', '.join(group)} are less than one sequence of {spec.batch.sequence_length}")
-    bounds = [bound * rows.group for bound in split_at(split, rows.count // rows.group)]
-    part = range(*bounds[slice(0, 2) if name == "train" or not split else slice(1, 3)])
+    part = _part(name, split, rows.count // rows.group)
     return Epochs(rows, part, spec.seed if name == "train" else None) if part else None
 
 
-def _rows(spec: RunSpec, files: list[Path]) -> tuple[Rows, list[str]]:
+def _part(name: str, split: str | None, count: int) -> range:
+    """Which of `count` things are for training or validation; without a split, all."""
+    first, second, third, _ = split_at(split, count)
+    return range(first, second) if name == "train" or not split else range(second, third)
+
+
+def _rows(spec: RunSpec, files: list[Path]) -> Rows:
     """The rows of some files, by the kind of data."""
     data, length = spec.data, spec.batch.sequence_length
     if data.kind == "arrow":
-        return TokenRows(files, data.max_examples, length, _ends(spec)), []
+        return TokenRows(files, data.max_examples, length, _ends(spec))
     tokenizer = load_tokenizer(data.tokenizer)
     if data.kind == "records" and spec.objective.kind in ("dpo", "orpo"):
         indexed = tokenised(files, tokenizer, data.index_dir, preferences)
-        return preference_rows(indexed, data.max_examples, length, spec.objective), []
+        return preference_rows(indexed, data.max_examples, length, spec.objective)
     if data.kind == "records":
         indexed = tokenised(files, tokenizer, data.index_dir, answers)
         return answer_rows(indexed, data.max_examples, length, data.packing)
     indexed = tokenised(files, tokenizer, data.index_dir, documents)
     if data.kind == "text" or data.packing:
-        return Windows(indexed, data.max_examples, length, _ends(spec)), []
-    return Pieces(lambda row: [(indexed[row], 0)], min(len(indexed), data.max_examples or len(indexed)), length), []
+        return Windows(indexed, data.max_examples, length, _ends(spec))
+    return Pieces(lambda row: [(indexed[row], 0)], min(len(indexed), data.max_examples or len(indexed)), length)
 
 
 def _ends(spec: RunSpec) -> Ends:
