@@ -20,7 +20,7 @@ from seatrial.train.fp8 import Linear
 from seatrial.train.layers import ACTIVATIONS, dropout, norm, rope_tables, rotate
 from seatrial.train.params import of_layer
 from seatrial.train.random import Key, fold
-from seatrial.train.remat import Layer, Remat
+from seatrial.train.remat import INPUT, Layer, Remat
 from seatrial.train.sharding import (
     Boundary,
     Placement,
@@ -186,6 +186,7 @@ def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: 
 
 
 def _layer(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+    x_BTD = checkpoint_name(x_BTD, INPUT)
     with jax.named_scope("attention"):
         x_BTD = x_BTD + _attention_block(x_BTD, layer, around, decoder)
     with jax.named_scope("ffn"):

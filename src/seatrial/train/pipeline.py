@@ -89,7 +89,7 @@ def _through_stages(
         return run_layers(x_BTD, weights, around, decoder, first=(chunk * P + stage) * l)
 
     # Kept like this, every tick would keep its own copy of the weights that it used.
-    work = jax.checkpoint(work, policy=jax.checkpoint_policies.save_anything_except_these_names(RECOMPUTED))
+    work = decoder.remat.layers(work, again=RECOMPUTED)
 
     def tick(carry: tuple[jax.Array, jax.Array], t: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         received_BTD, inbox_MBTD = carry

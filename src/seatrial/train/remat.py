@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,42 +15,47 @@ import jax
 from seatrial.spec import Execution
 
 Layer = Callable[..., jax.Array]  # (x_BTD, weights, what the layer must know beside them) → x_BTD
-Rematerialize = Callable[[Layer], Layer]
+INPUT = "input"  # the name of a layer's input
 
 
-def _keep(*names: str) -> Rematerialize:
-    """A layer that keeps its input and the named tensors, and computes the rest again in the backward pass."""
-    policy: Any = jax.checkpoint_policies.save_only_these_names(*names)
-    return partial(jax.checkpoint, policy=policy, prevent_cse=True)
+@dataclass(frozen=True)
+class Row:
+    """The names of the tensors that a layer keeps beside its input (None: everything); and of those that wait for the
+    backward pass in the host's memory. Where that is the device's own, they are just kept.
+    """
 
+    kept: tuple[str, ...] | None = ()
+    offloaded: tuple[str, ...] = ()
 
-def _offload(*names: str) -> Rematerialize:
-    """The same, but the named tensors wait in the host's memory. Where that is the device's own, they are just kept."""
-    policy: Any = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=list(names),
-        offload_src="device",
-        offload_dst="pinned_host",
-    )
-    return partial(jax.checkpoint, policy=policy, prevent_cse=True)
+    def policy(self, *more: str) -> Any:
+        """The row as a policy of JAX that keeps the tensors of `more` names, too."""
+        kept = (*(self.kept or ()), *more)
+        if not self.offloaded:
+            return jax.checkpoint_policies.save_only_these_names(*kept)
+        return jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=list(kept),
+            names_which_can_be_offloaded=list(self.offloaded),
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
 
 
 _PRODUCTS = ("query", "key", "value", "out", "gate", "up", "down")
 
 # MaxText's policy names with MaxText's meaning — but for `none`, which there means `full` and here means none.
-REMAT: dict[str, Rematerialize] = {
-    "none": lambda layer: layer,
-    "full": _keep(),
-    "minimal": _keep(*_PRODUCTS),
-    "minimal_with_context": _keep(*_PRODUCTS, "context"),
-    "minimal_flash": _keep(*_PRODUCTS, "context"),
-    "minimal_offloaded": _offload(*_PRODUCTS),
-    "save_dot_except_mlp": _keep("query", "key", "value", "out"),
-    "save_dot_with_context_except_mlp": _keep("query", "key", "value", "context", "out"),
-    "save_dot_except_mlpwi": _keep("query", "key", "value", "out", "down"),
-    "save_qkv_proj": _keep("query", "key", "value"),
-    "qkv_proj_offloaded": _offload("query", "key", "value"),
-    "save_out_proj": _keep("out"),
+REMAT: dict[str, Row] = {
+    "none": Row(None),
+    "full": Row(),
+    "minimal": Row(_PRODUCTS),
+    "minimal_with_context": Row((*_PRODUCTS, "context")),
+    "minimal_flash": Row((*_PRODUCTS, "context")),
+    "minimal_offloaded": Row(offloaded=_PRODUCTS),
+    "save_dot_except_mlp": Row(("query", "key", "value", "out")),
+    "save_dot_with_context_except_mlp": Row(("query", "key", "value", "context", "out")),
+    "save_dot_except_mlpwi": Row(("query", "key", "value", "out", "down")),
+    "save_qkv_proj": Row(("query", "key", "value")),
+    "qkv_proj_offloaded": Row(offloaded=("query", "key", "value")),
+    "save_out_proj": Row(("out",)),
 }
 
 PARTS = ("core_attn", "mlp", "layernorm", "mlp_act", "rope", "layer")
@@ -59,10 +63,24 @@ PARTS = ("core_attn", "mlp", "layernorm", "mlp_act", "rope", "layer")
 
 @dataclass(frozen=True)
 class Remat:
-    """`layer` makes a layer recompute what its row says; `parts` are those that are recomputed by themselves."""
+    """The recomputation of a run: a row for whole layers, and parts of a layer that are recomputed by themselves."""
 
-    layer: Rematerialize
+    row: Row
     parts: tuple[str, ...] = ()
+
+    def layer(self, layer: Layer) -> Layer:
+        """A layer that keeps what its row says, and computes the rest again in the backward pass."""
+        return layer if self.row.kept is None else jax.checkpoint(layer, policy=self.row.policy())
+
+    def layers(self, function: Layer, again: str) -> Layer:
+        """A function over several layers: it keeps their inputs and what they keep, and not what is named `again`.
+
+        JAX asks the outermost policy only, so this one must say what those of the layers do.
+        """
+        policies = jax.checkpoint_policies
+        everything = self.row.kept is None
+        policy = policies.save_anything_except_these_names(again) if everything else self.row.policy(INPUT)
+        return jax.checkpoint(function, policy=policy)
 
     def part(self, name: str, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         """A part of a layer: it keeps its inputs alone where it is one of `parts`."""
