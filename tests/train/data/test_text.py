@@ -175,6 +175,11 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("{tmp}/number.jsonl",)}, r"number.jsonl, line 1: has '5' instead of text in 'text'"),
         ({"paths": ("{tmp}/bad.jsonl",)}, r"bad.jsonl, line 2: not JSON"),
         ({"paths": ("{tmp}/bad.json",)}, r"bad.json: cannot be read"),
+        ({"paths": ("{tmp}/deep.jsonl",)}, r"deep.jsonl, line 1: not JSON"),
+        ({"paths": ("{tmp}/cut.jsonl.gz",)}, r"cut.jsonl.gz: cannot be read"),
+        ({"paths": ("{tmp}/broken.jsonl.gz",)}, r"broken.jsonl.gz: cannot be read"),
+        ({"paths": ("{tmp}/cut.parquet",)}, r"cut.parquet: cannot be read"),
+        ({"paths": ("{tmp}/pages.parquet",)}, r"pages.parquet: cannot be read"),
         ({"paths": ("{tmp}/list.jsonl",)}, r"list.jsonl, line 1: '5' is no object"),
         ({"paths": ("{tmp}/bad.jsonl.gz",)}, r"bad.jsonl.gz: cannot be read"),
         ({"paths": ("{tmp}/bad.parquet",)}, r"bad.parquet: cannot be read"),
@@ -196,6 +201,15 @@ def test_what_cannot_serve_is_named(tmp_path, bpe, data, message):
     (tmp_path / "list.jsonl").write_text("5\n")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
     (tmp_path / "bad.json").write_text('[{"text": "a"},\n{"text": \n')
+    (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    packed = gzip.compress(b"".join(b'{"text": "%d"}\n' % n**2 for n in range(99)))
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[:-30])
+    (tmp_path / "broken.jsonl.gz").write_bytes(packed[:20] + b"\xff" * 20 + packed[40:])
+    table = pa.table({"text": [f"{n} of many" for n in range(5000)]})
+    pa.parquet.write_table(table, tmp_path / "whole.parquet", use_dictionary=False)
+    whole = (tmp_path / "whole.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[:-100])
+    (tmp_path / "pages.parquet").write_bytes(whole[:4] + b"\xff" * 300 + whole[304:])
     for name in ("bad.parquet", "bad.arrow", "bad.jsonl.gz"):
         (tmp_path / name).write_bytes(b"nothing of the kind" * 10)
 

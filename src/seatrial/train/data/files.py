@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import sysconfig
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -78,8 +79,7 @@ def read_arrow(path: Path) -> pa.Table:
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The rows of a table's text columns. Raises ValueError, with file and row, for what is not there or no text."""
-    rows = _json_rows(path) if ".json" in path.name else _columnar_rows(path, columns)
-    for where, row in rows:
+    for where, row in (_columns if path.suffix in (".parquet", ".arrow") else _json_lines)(path, columns):
         if not isinstance(row, dict):
             raise ValueError(f"{where}: {str(row)[:40]!r} is no object; write {{{', '.join(columns)}}} as JSON")
         for column in columns:
@@ -89,7 +89,7 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         yield tuple(row[column] for column in columns)
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _json_lines(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -99,34 +99,27 @@ def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
                     where = f"{path}, line {number}"
                     try:
                         yield where, json.loads(line)
-                    except ValueError as error:
+                    except (ValueError, RecursionError) as error:
                         raise ValueError(f"{where}: not JSON ({error}); write one object a line") from error
-    except (OSError, EOFError, json.JSONDecodeError) as error:
+    except (OSError, EOFError, zlib.error, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from error
 
 
-def _columnar_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _columns(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     try:
         if path.suffix == ".parquet":
-            table = pyarrow.parquet.ParquetFile(path, memory_map=True)
-            names, batches = (
-                table.schema_arrow.names,
-                table.iter_batches(
-                    ROWS_AT_ONCE, columns=[name for name in columns if name in table.schema_arrow.names]
-                ),
-            )
+            file = pyarrow.parquet.ParquetFile(path, memory_map=True)
+            names = file.schema_arrow.names
+            batches = file.iter_batches(ROWS_AT_ONCE, columns=[name for name in columns if name in names])
         else:
-            whole = read_arrow(path)
-            names, batches = whole.column_names, iter(whole.to_batches(max_chunksize=ROWS_AT_ONCE))
+            table = read_arrow(path)
+            names, batches = table.column_names, iter(table.to_batches(max_chunksize=ROWS_AT_ONCE))
         missing = [name for name in columns if name not in names]
         if missing:
             raise ValueError(f"{path}: has no column {missing[0]!r}; there are {', '.join(names)[:200]}")
-        number = 0
-        for batch in batches:
-            for row in batch.select(columns).to_pylist():
-                yield f"{path}, row {number}", row
-                number += 1
-    except pa.ArrowException as error:
+        rows = (row for batch in batches for row in batch.select(columns).to_pylist())
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows))
+    except (OSError, pa.ArrowException) as error:
         raise ValueError(f"{path}: cannot be read ({error}); copy it again") from error
 
 
