@@ -323,6 +323,16 @@ def test_a_place_that_cannot_be_written_to_is_named(saved, tmp_path):
         Run(replace(run.spec, checkpoint=asked), tmp_path).checkpoints.restore()
 
 
+def test_a_save_that_fails_is_an_error_of_the_file_system(tmp_path):
+    run = Run(spec_of(None, replace(RESUME, asynchronous=False)), tmp_path)
+    assert run.checkpoints.restore() is None
+    run.save(1)
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(OSError, match=r"the checkpoint of step 2 cannot be written to .*/checkpoints: "):
+        run.checkpoints.save(2, run.state(), {})
+
+
 # --- when, and which are kept -----------------------------------------------------------------------------------------
 
 
