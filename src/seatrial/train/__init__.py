@@ -5,6 +5,8 @@
     attention   rows of equal value                   model       tokens → hidden states
     objectives  hidden states → loss                  optimizer   AdamW, schedule, clipping
     step        one optimizer step, in one shard_map  loop        steps, events, failures
+    checkpoint  when, which, what to go on from       stored      a checkpoint on disk, onto any mesh
+    hf          Hugging Face's folders, there and back
     data/       where tokens come from
 
 Shape suffixes name dimensions: x_BTD is [batch, token, hidden].
