@@ -209,11 +209,22 @@ def test_long_sequences_are_cut_into_equal_chunks(T, window, size):
     assert blocks._chunk_size(T, window) == size
 
 
-def test_the_backend_chooses_what_the_name_cannot():
-    assert choose("auto", "cpu") == "blocks"
-    assert choose("cudnn", "cpu") == "blocks"
-    assert choose("cudnn_flash_te", "cuda") == "cudnn"
-    assert choose("flash", "rocm") == "blocks"
-    assert choose("dot_product", "tpu") == "reference"
-    assert choose("dot_product", "cpu") == "blocks"
-    assert choose("reference", "cuda") == "reference"
+@pytest.mark.parametrize(
+    ("name", "backend", "changes", "row"),
+    [
+        ("auto", "cpu", {}, "blocks"),
+        ("cudnn", "cpu", {}, "blocks"),
+        ("cudnn_flash_te", "cuda", {}, "cudnn"),
+        ("flash", "rocm", {}, "blocks"),
+        ("dot_product", "tpu", {}, "reference"),
+        ("dot_product", "cpu", {}, "blocks"),
+        ("reference", "cuda", {}, "reference"),
+        ("cudnn", "cuda", {"dtype": "float32"}, "blocks"),
+        ("cudnn", "cuda", {"rate": 0.1}, "blocks"),
+        ("cudnn", "cuda", {"mesh": {"context": 2}}, "cudnn"),
+        ("cudnn", "cuda", {"mesh": {"context": 2}, "strategy": "ring"}, "blocks"),
+    ],
+)
+def test_the_backend_chooses_what_the_name_cannot(name, backend, changes, row):
+    given = {"window": None, "rate": 0.0, "H": 8, "dtype": "bfloat16"} | changes
+    assert choose(spec_of(name, **given), backend) == row

@@ -69,13 +69,6 @@ _PLAIN = {"cuda": "reference", "rocm": "reference", "tpu": "reference"}
 _BEST = {"cuda": "cudnn"}
 
 
-def choose(name: str, backend: str) -> str:
-    """The row that serves an `Execution.attention` on a backend: the named one, else the backend's best."""
-    if name in ATTENTION and not (name == "cudnn" and backend != "cuda"):
-        return name
-    return (_PLAIN if name == "dot_product" else _BEST).get(backend, "blocks")
-
-
 def _cudnn_can(spec: RunSpec) -> bool:
     """Whether cuDNN has a kernel for this run's attention, forward and backward."""
     masked = spec.data.reset_attention or spec.mesh["context"] > 1
@@ -88,11 +81,18 @@ def _cudnn_can(spec: RunSpec) -> bool:
     )
 
 
+def choose(spec: RunSpec, backend: str) -> str:
+    """The row that serves a run: the one that `execution.attention` names, else the backend's best that can."""
+    name = spec.execution.attention
+    if name not in ATTENTION or (name == "cudnn" and backend != "cuda"):
+        name = (_PLAIN if name == "dot_product" else _BEST).get(backend, "blocks")
+    ring = spec.mesh["context"] > 1 and spec.parallelism.context_strategy == "ring"
+    return "blocks" if ring or (name == "cudnn" and not _cudnn_can(spec)) else name
+
+
 def make_attention(spec: RunSpec, rules: Rules, backend: str) -> Attention:
     """The attention of a run, on the heads and tokens of one device."""
-    name = choose(spec.execution.attention, backend)
-    row = ATTENTION["blocks" if name == "cudnn" and not _cudnn_can(spec) else name]
-    read = STRATEGIES[spec.parallelism.context_strategy](row, rules)
+    read = STRATEGIES[spec.parallelism.context_strategy](ATTENTION[choose(spec, backend)], rules)
     pattern = Pattern(window=spec.model.sliding_window, dropout=spec.dropout.attention)
 
     def attention(

@@ -114,7 +114,7 @@ def started(
             "mesh": {axis: size for axis, size in spec.mesh.items() if size > 1},
             "accumulation_steps": spec.accumulation_steps,
             "remat": spec.execution.remat,
-            "attention": choose(spec.execution.attention, backend_of(device)),
+            "attention": choose(spec, backend_of(device)),
             "scan_layers": spec.execution.scan_layers,
             "flops_convention": flops.DEFAULT_CONVENTION,
             "memory": {
