@@ -31,6 +31,7 @@ from seatrial.spec import (
 
 from .conftest import TINY, make_spec
 
+pytestmark = pytest.mark.timeout(1800)  # fifty kills, or a few on a machine that others use
 MODEL = replace(TINY, vocab_size=256, num_layers=1, hidden_dim=32, ffn_dim=48)
 SPEC = make_spec(
     model=MODEL,
@@ -64,12 +65,12 @@ def start(spec: RunSpec, out: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    text, _ = process.communicate(timeout=300)
+    text, _ = process.communicate(timeout=600)
     return process.returncode, text
 
 
 def wait_until(process: subprocess.Popen[str], condition) -> None:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while process.poll() is None and not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
