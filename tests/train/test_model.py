@@ -157,19 +157,25 @@ def alone():
     return run_steps(make_spec(**DROPPED), 3)
 
 
+QUARTERS = {"batch": Batch(sequence_length=32, global_batch_size=16, micro_batch_size=4)}
+
+
 @pytest.mark.parametrize(
     ("mesh", "changes"),
     [
         ({"fsdp": 2, "tensor": 2}, {"sequence_parallel": True}),
-        ({"data": 2, "tensor": 2}, {"batch": Batch(sequence_length=32, global_batch_size=16, micro_batch_size=4)}),
+        pytest.param({"data": 2, "tensor": 2}, QUARTERS, marks=pytest.mark.slow),
+        # two devices share a key/value head, and its biases
+        pytest.param({"tensor": 8}, {}, marks=pytest.mark.slow),
+        ({"pipeline": 2, "tensor": 2}, QUARTERS),
     ],
-    ids=["fsdp×tp+sp", "dp×tp, 2 micro-batches"],
+    ids=["fsdp+tp+sp", "dp+tp, 2 micro-batches", "copied heads", "pp+tp, 4 micro-batches"],
 )
 def test_what_is_dropped_and_padded_is_the_same_on_every_mesh(mesh, changes, alone):
     losses, norms, params = run_steps(make_spec(mesh, **DROPPED, **changes), 3)
     np.testing.assert_allclose(losses, alone[0], rtol=0, atol=1e-4)
     np.testing.assert_allclose(norms, alone[1], rtol=1e-4)
-    assert params["embedding"].shape == (132, 64)
+    assert params["embedding"].shape == (-(-131 // mesh["tensor"]) * mesh["tensor"], 64)
     assert not params["embedding"][131:].any()
     params["embedding"] = params["embedding"][:131]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4), params, alone[2])
