@@ -9,12 +9,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses auto --dist worksteal
-BENCHES := $(filter-out bench/record.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/record.py bench/gpu_smoke.py,$(wildcard bench/*.py))
 
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
 INSTALLED := $(VENV)/.installed-
 
-.PHONY: help demo test test-slow check golden bench
+.PHONY: help demo test test-slow test-gpu-plan check golden bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,14 @@ test: $(INSTALLED)test ## Run the tests, except the slow ones.
 
 test-slow: $(INSTALLED)test ## Run the slow tests.
 	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow
+
+# The plugin stands apart: every process that finds it beside jax would load its 380 MB.
+test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetches 450 MB.
+	@test -d $(VENV)/plan-gpu || { \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
+	    --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13 && \
+	  mv $(VENV)/.plan-gpu $(VENV)/plan-gpu; }
+	PYTHONPATH=$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py
 
 check: $(INSTALLED)lint ## Lint, formatting, types.
 	$(BIN)/ruff check

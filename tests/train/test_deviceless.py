@@ -86,6 +86,6 @@ def test_attention_is_cudnn_s_and_products_are_cublas_s():
 )
 def test_every_product_of_a_layer_runs_on_the_fp8_units(name, mesh, topology):
     calls = custom_calls(spec_of(Precision(quantization=name), mesh), topology)
-    assert calls["__cublas$lt$matmul$f8"] == LINEAR
+    assert calls["__cublas$lt$matmul$f8"] >= LINEAR  # more where XLA takes a turn out of the loop over layers
     assert calls["__cublas$lt$matmul"] == 3  # the output head
     assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
