@@ -98,6 +98,7 @@ def saved(tmp_path_factory) -> tuple[Path, Run, State]:
 
 
 def copy(run_dir: Path, to: Path) -> Path:
+    to.mkdir(exist_ok=True)
     subprocess.run(["cp", "-r", f"{run_dir}/.", to], check=True)
     return to
 
@@ -286,6 +287,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage, saved, tmp_path, capfd):
     run_dir, run, state = saved
     copy(run_dir, tmp_path)
+    copy(run_dir / "checkpoints" / "20", tmp_path / "checkpoints" / "20.damaged")  # it has happened before
     DAMAGE[damage](tmp_path / "checkpoints" / "20")
     again = Run(run.spec, tmp_path)
     assert again.restore().step == 10

@@ -149,7 +149,9 @@ class Checkpoints:
             raise ValueError(f"of the {len(folders)} checkpoint(s) in {folders[0].parent} none can be read: {found}")
         if own and self._asked.enabled and jax.process_index() == 0:
             for left in damaged:
-                left.rename(left.with_name(left.name + DAMAGED))  # its step will be saved again
+                aside = left.with_name(left.name + DAMAGED)
+                shutil.rmtree(aside, ignore_errors=True)  # of an earlier time
+                left.rename(aside)  # its step will be saved again
         if own:
             self._scores = {int(f.name): self._score(f) for f in folders if f not in damaged}
         self._restored(folder, found, begun, why)
