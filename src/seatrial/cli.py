@@ -308,8 +308,8 @@ def judge(
         if resolved:
             warn(resolved.problems)
         text, verdict = judge_logs(
-            paths, options, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat, out=out,
-            as_json=as_json,
+            paths, options, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat,
+            out=out, as_json=as_json,
         )  # fmt: skip
     typer.echo(text)
     raise typer.Exit(verdict.exit_code)
@@ -356,10 +356,8 @@ def history(
     """List the runs below a folder, the newest first."""
     from seatrial.history import list_runs
 
-    as_json = output is Format.json
-    typer.echo(
-        list_runs(root, as_json=as_json, rebuild=rebuild, model=model, device=device, outcome=outcome, limit=limit)
-    )
+    js = output is Format.json
+    typer.echo(list_runs(root, as_json=js, rebuild=rebuild, model=model, device=device, outcome=outcome, limit=limit))
 
 
 class CompareFormat(StrEnum):
