@@ -87,7 +87,7 @@ def wanted_arrays(spec: RunSpec, shapes: Any, shardings: Any) -> dict[str, Wante
         declaration = declared.get(name.split(".", 2 if name.startswith("slots.") else 1)[-1])
         return Wanted(
             shape=x.shape,
-            filled=getattr(declaration, "filled", None) or x.shape,
+            filled=tuple(map(min, getattr(declaration, "filled", None) or x.shape, x.shape)),  # slots may have ones
             dtype=x.dtype,
             sharding=where[name],
             rows=order if ".layers." in name else None,
