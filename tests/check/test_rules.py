@@ -69,6 +69,11 @@ CASES: list[Case] = [
      "not-divisible", "parallelism.virtual_pipeline", "in groups of 4, and a step has 18"),
     ({"parallelism": within(pipeline=4, tensor=2), "batch": batch(4)}, "warning", "idle-pipeline",
      "parallelism.within_node.pipeline", "4 stages share 2 micro-batches a step: 60% of the time"),
+    # the model's and the trainer's parts
+    ({"model": replace(SMALL, rotary_fraction=0.29)}, "error", "not-divisible", "model.rotary_fraction",
+     "dimensions are"),
+    ({"execution": Execution(remat="selective", remat_modules=("core_attn", "moe_act"))}, "error",
+     "not-supported-yet", "execution.remat_modules", "'moe_act' is no part of a layer"),
     # memory
     ({"model": MODELS["llama3.1-405b"]}, "error", "out-of-memory", "parallelism.within_node.fsdp",
      "parameters, gradients and optimizer state alone take 661 GiB of each device, and mi300x has 192 GiB"),

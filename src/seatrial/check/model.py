@@ -89,6 +89,14 @@ def heads(finder: Finder) -> Iterator[Problem]:
             f"{model.num_heads} query heads cannot share {model.num_kv_heads} key/value heads evenly",
             f"use a divisor of {model.num_heads}",
         )  # fmt: skip
+    if model.positions != "rope":
+        return
+    turned = int(model.head_dim * model.rotary_fraction)
     if model.head_dim % 2:
         why = f"rotary positions turn pairs of dimensions, and {model.head_dim} is odd"
         yield finder.at("model.head_dim", "error", "not-divisible", why, "use an even number")
+    elif turned % 2:
+        why = f"rotary positions turn pairs, and {model.rotary_fraction:g} of {model.head_dim} dimensions are {turned}"
+        yield finder.at(
+            "model.rotary_fraction", "error", "not-divisible", why, f"use {(turned + 1) / model.head_dim:g}"
+        )
