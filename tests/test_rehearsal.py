@@ -111,7 +111,7 @@ def test_virtual_stages_get_layers_each() -> None:
     spec = make_spec({"pipeline": 4}, {"pipeline": 2})
     spec = dataclasses.replace(spec, parallelism=dataclasses.replace(spec.parallelism, virtual_pipeline=5))
     small = rehearsed(spec)
-    assert small.model.num_layers == small.mesh["pipeline"] * 5 * 2
+    assert small.model.num_layers == small.mesh["pipeline"] * 5
 
 
 def test_devices_that_share_a_key_value_head_go_on_sharing_one() -> None:

@@ -28,9 +28,8 @@ TINY = ModelSpec(
 def make_spec(mesh: dict[str, int] | None = None, **changes: Any) -> RunSpec:
     """A float32 spec over `mesh`; `changes` replace fields, of the spec or of its parallelism."""
     shape = MeshShape(**(mesh or {}))
-    strategy = {
-        name: changes.pop(name) for name in ("zero1", "sequence_parallel", "virtual_pipeline") if name in changes
-    }
+    names = ("zero1", "sequence_parallel", "virtual_pipeline", "context_strategy")
+    strategy = {name: changes.pop(name) for name in names if name in changes}
     spec = RunSpec(
         name="test",
         dialect="native",

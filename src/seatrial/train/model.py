@@ -5,6 +5,7 @@ Shapes are those of this device: H, G, F and V are its share of the tensor axis,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from seatrial.train.fp8 import Linear
 from seatrial.train.layers import ACTIVATIONS, dropout, norm, rope_tables, rotate
 from seatrial.train.params import of_layer
 from seatrial.train.random import Key, fold
-from seatrial.train.remat import INPUT, Layer, Remat
+from seatrial.train.remat import Layer, Remat
 from seatrial.train.sharding import (
     Boundary,
     Placement,
@@ -186,7 +187,6 @@ def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: 
 
 
 def _layer(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
-    x_BTD = checkpoint_name(x_BTD, INPUT)
     with jax.named_scope("attention"):
         x_BTD = x_BTD + _attention_block(x_BTD, layer, around, decoder)
     with jax.named_scope("ffn"):
@@ -241,10 +241,22 @@ def embed(params: dict[str, Any], micro: Micro, decoder: Decoder, around: Surrou
 
 
 def run_layers(
-    x_BTD: jax.Array, stacked: Weights, around: Surroundings, decoder: Decoder, first: jax.Array | int = 0
+    x_BTD: jax.Array,
+    stacked: Weights,
+    around: Surroundings,
+    decoder: Decoder,
+    first: jax.Array | int = 0,
+    pick: Callable[[Weights], Weights] = lambda weights: weights,
 ) -> jax.Array:
-    """The layers whose parameters are stacked in `stacked`, one after the other; `first` is the number of the first."""
-    layer = decoder.remat.layer(partial(_layer, decoder=decoder))
+    """The layers whose parameters are stacked in `stacked`, one after the other; `first` is the number of the first.
+
+    `pick` makes a layer's weights of what is stacked; it is computed again with the layer, so it costs no memory.
+    """
+
+    def picked(x_BTD: jax.Array, weights: Weights, around: Surroundings) -> jax.Array:
+        return _layer(x_BTD, pick(weights), around, decoder)
+
+    layer = decoder.remat.layer(picked)
     return (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, stacked, around, first)
 
 

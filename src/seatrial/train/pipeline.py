@@ -11,17 +11,15 @@ The tick is one program for all stages; its only exchange is one `ppermute`, who
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 
 from seatrial.train.model import Decoder, Micro, Weights, embed, finish, hidden_states, run_layers, surroundings
 from seatrial.train.random import Key
-
-RECOMPUTED = "of a tick"  # what a tick looks up and does not keep for the backward pass
 
 
 def forward(
@@ -64,11 +62,11 @@ def _through_stages(
     M, V = micros["tokens"].shape[0], decoder.chunks
     P, stage = lax.axis_size("pipeline"), lax.axis_index("pipeline")
     period = max(M, P)
-    # The gradient of a weight is summed over the ticks in the weight's own format.
+    # [l, V, …]; in float32, because gradients are summed over the ticks in the format of the weights.
     chunks: Weights = jax.tree.map(
-        lambda w: w.astype(jnp.float32).reshape(V, w.shape[0] // V, *w.shape[1:]), params["layers"]
+        lambda w: w.astype(jnp.float32).reshape(V, -1, *w.shape[1:]).swapaxes(0, 1), params["layers"]
     )
-    l = jax.tree.leaves(chunks)[0].shape[1]
+    l = jax.tree.leaves(chunks)[0].shape[0]
 
     def embedded(one: tuple[Micro, jax.Array]) -> jax.Array:
         micro, number = one
@@ -81,15 +79,14 @@ def _through_stages(
         new = jnp.where(counts, received_BTD, _pick(inbox_MBTD, number))
         return lax.dynamic_update_index_in_dim(inbox_MBTD, new, number, 0)
 
-    def work(x_BTD: jax.Array, chunks: Weights, item: jax.Array) -> jax.Array:
+    def work(x_BTD: jax.Array, item: jax.Array) -> jax.Array:
         number, chunk = jnp.minimum(item % period, M - 1), jnp.clip(item // period, 0, V - 1)
-        looked_up = (_pick(chunks, chunk), _pick(micros, number), _pick(numbers_M, number))
-        weights, micro, number = jax.tree.map(lambda x: checkpoint_name(x, RECOMPUTED), looked_up)
-        around = surroundings(micro, decoder, key, number)
-        return run_layers(x_BTD, weights, around, decoder, first=(chunk * P + stage) * l)
-
-    # Kept like this, every tick would keep its own copy of the weights that it used.
-    work = decoder.remat.layers(work, again=RECOMPUTED)
+        around = surroundings(_pick(micros, number), decoder, key, numbers_M[number])
+        first = (chunk * P + stage) * l
+        if V == 1:
+            return run_layers(x_BTD, jax.tree.map(lambda w: w[:, 0], chunks), around, decoder, first)
+        # Picked any earlier, the weights would be kept for the backward pass by every tick anew.
+        return run_layers(x_BTD, chunks, around, decoder, first, partial(_pick, number=chunk))
 
     def tick(carry: tuple[jax.Array, jax.Array], t: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         received_BTD, inbox_MBTD = carry
@@ -97,7 +94,7 @@ def _through_stages(
         item = t - stage
         x_BTD = jnp.where(stage == 0, _pick(inbox_MBTD, jnp.minimum(item % period, M - 1)), received_BTD)
         onward = [(s, (s + 1) % P) for s in range(P)]
-        return (lax.ppermute(work(x_BTD, chunks, item), "pipeline", onward), inbox_MBTD), None
+        return (lax.ppermute(work(x_BTD, item), "pipeline", onward), inbox_MBTD), None
 
     ticks = V * period + P - 1
     inbox_MBTD = lax.map(embedded, (micros, numbers_M))

@@ -15,7 +15,6 @@ import jax
 from seatrial.spec import Execution
 
 Layer = Callable[..., jax.Array]  # (x_BTD, weights, what the layer must know beside them) → x_BTD
-INPUT = "input"  # the name of a layer's input
 
 
 @dataclass(frozen=True)
@@ -27,9 +26,9 @@ class Row:
     kept: tuple[str, ...] | None = ()
     offloaded: tuple[str, ...] = ()
 
-    def policy(self, *more: str) -> Any:
-        """The row as a policy of JAX that keeps the tensors of `more` names, too."""
-        kept = (*(self.kept or ()), *more)
+    def policy(self) -> Any:
+        """The row as a policy of JAX; there is none that keeps everything."""
+        kept = self.kept or ()
         if not self.offloaded:
             return jax.checkpoint_policies.save_only_these_names(*kept)
         return jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -71,16 +70,6 @@ class Remat:
     def layer(self, layer: Layer) -> Layer:
         """A layer that keeps what its row says, and computes the rest again in the backward pass."""
         return layer if self.row.kept is None else jax.checkpoint(layer, policy=self.row.policy())
-
-    def layers(self, function: Layer, again: str) -> Layer:
-        """A function over several layers: it keeps their inputs and what they keep, and not what is named `again`.
-
-        JAX asks the outermost policy only, so this one must say what those of the layers do.
-        """
-        policies = jax.checkpoint_policies
-        everything = self.row.kept is None
-        policy = policies.save_anything_except_these_names(again) if everything else self.row.policy(INPUT)
-        return jax.checkpoint(function, policy=policy)
 
     def part(self, name: str, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         """A part of a layer: it keeps its inputs alone where it is one of `parts`."""
