@@ -17,6 +17,7 @@ from seatrial.spec import (
     Batch,
     Checkpoint,
     Data,
+    Evaluation,
     Execution,
     MeshShape,
     Optimizer,
@@ -219,3 +220,23 @@ def test_a_rehearsal_keeps_out_of_other_runs_checkpoints() -> None:
     assert result.spec.checkpoint == Checkpoint(enabled=True, resume=True)
     changed = {change.path for change in result.changes if change.path.startswith("checkpoint.")}
     assert changed == {"checkpoint.directory", "checkpoint.resume_from"}
+
+
+def test_data_that_are_not_here_are_replaced_and_this_is_said():
+    data = Data(kind="records", paths=("/nowhere/train.jsonl",), tokenizer="/nowhere/tokenizer.json", packing=True)
+    spec = dataclasses.replace(make_spec({"fsdp": 2}, {}), data=data)
+    here, elsewhere = (rehearse(spec, cores=2, memory_bytes=8 * GIB, has_data=has_data) for has_data in (True, False))
+    assert here.spec.data == data
+    assert here.spec.model.vocab_size == spec.model.vocab_size  # whatever the tokenizer gives has a row
+    assert elsewhere.spec.data == Data(kind="synthetic", reset_positions=True, reset_attention=True)
+    assert {c.why for c in elsewhere.changes if c.path.startswith("data.")} == {RULES["data"]}
+
+
+def test_evaluations_and_checkpoints_come_in_proportion():
+    spec = dataclasses.replace(
+        make_spec({"fsdp": 2}, {}), steps=5000, evaluation=Evaluation(interval_steps=500, batches=40),
+        checkpoint=Checkpoint(enabled=True, interval_steps=1000),
+    )  # fmt: skip
+    small = rehearse(spec, cores=2, memory_bytes=8 * GIB).spec
+    assert (small.steps, small.evaluation.interval_steps, small.evaluation.batches) == (50, 5, 2)
+    assert small.checkpoint.interval_steps == 10

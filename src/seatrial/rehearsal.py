@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.spec import AXES, Batch, MeshShape, ModelSpec, Optimizer, RunSpec, Topology, flatten
+from seatrial.spec import AXES, Batch, Data, MeshShape, ModelSpec, Optimizer, RunSpec, Topology, flatten
 
 # Measured on two cores: a step of 16 virtual devices in two processes takes 2.5 s of CPU time, most of it in sockets,
 # one of 8 takes 0.8 s, and of 8 in one process 0.1 s.
@@ -32,6 +32,7 @@ VOCAB_SIZE = 512  # a byte tokenizer needs 256
 SEQUENCE_LENGTH = 128
 MICRO_BATCH_SIZE = 2
 ACCUMULATION_STEPS = 2
+EVALUATION_BATCHES = 2
 
 # Spec path, or a parent of it → the rule that changes it.
 RULES: dict[str, str] = {
@@ -41,7 +42,7 @@ RULES: dict[str, str] = {
     "topology.device": "virtual CPU devices",
     "parallelism.across_nodes": f"axes shrink by their prime factors to at most {MAX_PROCESSES} nodes; none below 2",
     "parallelism.within_node": f"axes shrink by their prime factors to at most {MAX_DEVICES} devices; none below 2",
-    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage, or one for each virtual one",
+    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage, virtual ones counted each",
     "model.num_kv_heads": f"at most {KV_HEADS}, ungrouped {HEADS}; multiples of the tensor axis, or divisors as before",
     "model.num_heads": f"at most {HEADS}, but grouped as before: a divisor of the original per key/value head",
     "model.head_dim": f"at most {HEAD_DIM}",
@@ -53,7 +54,13 @@ RULES: dict[str, str] = {
     "batch.micro_batch_size": f"at most {MICRO_BATCH_SIZE}",
     "batch.global_batch_size": f"micro batch × replicas × at most {ACCUMULATION_STEPS} accumulation steps",
     "optimizer.warmup_steps": "in proportion to the steps",
+    "optimizer.hold_steps": "in proportion to the steps",
+    "optimizer.constant_steps": "in proportion to the steps",
     "optimizer.decay_steps": "in proportion to the steps",
+    "data": "not all of it is on this machine: random tokens in the same form",
+    "evaluation.interval_steps": "in proportion to the steps",
+    "evaluation.batches": f"at most {EVALUATION_BATCHES}",
+    "checkpoint.interval_steps": "in proportion to the steps",
     "checkpoint.directory": "in the run directory, where no other run's checkpoints are",
     "checkpoint.resume_from": "begins with random weights: a smaller model fits no checkpoint",
 }
@@ -85,8 +92,8 @@ class Rehearsal:
         return self.spec.topology.num_nodes
 
 
-def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
-    """The rehearsal of a spec on a machine with so many cores and so much memory.
+def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int, has_data: bool = True) -> Rehearsal:
+    """The rehearsal of a spec on a machine with so many cores and so much memory, and with its data or without.
 
     An axis that is split stays split whatever the limits are, so a mesh of many split axes may need more than
     MAX_DEVICES devices or MAX_PROCESSES processes: two of each.
@@ -98,6 +105,7 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
     )
     mesh = {axis: slow[axis] * fast[axis] for axis in AXES}
     steps = min(spec.steps, MAX_STEPS)
+    ratio = steps / spec.steps if spec.steps else 1.0
     batch = _batch(spec, mesh)
     small = dataclasses.replace(
         spec,
@@ -108,10 +116,21 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int) -> Rehearsal:
             across_nodes=_shape(spec.parallelism.across_nodes, slow),
             within_node=_shape(spec.parallelism.within_node, fast),
         ),
-        model=_model(spec, mesh, batch.sequence_length / spec.batch.sequence_length),
+        model=_model(spec, mesh, batch.sequence_length / spec.batch.sequence_length, _vocabulary(spec.data, has_data)),
         batch=batch,
-        optimizer=_schedule(spec.optimizer, steps / spec.steps if spec.steps else 1.0),
-        checkpoint=dataclasses.replace(spec.checkpoint, directory=None, resume_from=None),
+        optimizer=_schedule(spec.optimizer, ratio),
+        data=spec.data if has_data else _random_data(spec.data),
+        evaluation=dataclasses.replace(
+            spec.evaluation,
+            interval_steps=_scaled(spec.evaluation.interval_steps, ratio),
+            batches=None if spec.evaluation.batches is None else min(spec.evaluation.batches, EVALUATION_BATCHES),
+        ),
+        checkpoint=dataclasses.replace(
+            spec.checkpoint,
+            interval_steps=_scaled(spec.checkpoint.interval_steps, ratio),
+            directory=None,
+            resume_from=None,
+        ),
     )
     return Rehearsal(spec=small, changes=tuple(differences(spec, small, RULES)))
 
@@ -154,9 +173,10 @@ def _batch(spec: RunSpec, mesh: dict[str, int]) -> Batch:
     )
 
 
-def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float) -> ModelSpec:
+def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float, vocab_size: int | None) -> ModelSpec:
     model, tensor, devices = spec.model, mesh["tensor"], math.prod(mesh.values())
     virtual = spec.parallelism.virtual_pipeline if mesh["pipeline"] > 1 else 1
+    stages = mesh["pipeline"] * virtual
     group = model.num_heads // model.num_kv_heads
     kv_heads = _shrunk(model.num_kv_heads, max(KV_HEADS if group > 1 else HEADS, tensor), tensor)
     if model.num_kv_heads < spec.mesh["tensor"]:  # devices that share a head go on sharing one
@@ -174,27 +194,42 @@ def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float) -> ModelS
         scaling = dataclasses.replace(scaling, original_max_positions=min(scaling.original_max_positions, positions))
     return dataclasses.replace(
         model,
-        num_layers=mesh["pipeline"] * max(virtual, min(LAYERS_PER_STAGE, model.num_layers // spec.mesh["pipeline"])),
+        num_layers=stages * min(LAYERS_PER_STAGE, max(1, model.num_layers // (spec.mesh["pipeline"] * virtual))),
         num_kv_heads=kv_heads,
         num_heads=heads,
         head_dim=head_dim,
         hidden_dim=hidden,
         ffn_dim=ffn,
-        vocab_size=_shrunk(model.vocab_size, VOCAB_SIZE, tensor),
+        vocab_size=_shrunk(model.vocab_size, vocab_size or model.vocab_size, tensor),
         rope_scaling=scaling,
     )
 
 
-def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
-    def scaled(steps: int) -> int:
-        return max(1, round(steps * ratio)) if steps else 0
+def _vocabulary(data: Data, has_data: bool) -> int | None:
+    """How many words are enough; None: whatever made the data may have used them all."""
+    made_elsewhere = data.kind in ("megatron", "arrow") or data.tokenizer != "byte"
+    return None if has_data and data.kind != "synthetic" and made_elsewhere else VOCAB_SIZE
 
-    decay = optimizer.decay_steps
-    return dataclasses.replace(
-        optimizer,
-        warmup_steps=scaled(optimizer.warmup_steps),
-        decay_steps=decay if decay is None else scaled(decay),
+
+def _random_data(data: Data) -> Data:
+    """Synthetic data in the form of data that are not here: documents stay apart where they would."""
+    return Data(
+        kind="synthetic",
+        reset_positions=data.reset_positions or data.packing,
+        reset_attention=data.reset_attention or data.packing,
+        mask_document_ends=data.mask_document_ends,
     )
+
+
+def _scaled(steps: int | None, ratio: float) -> int | None:
+    """A number of steps in proportion; 0 and None stay."""
+    return max(1, round(steps * ratio)) if steps else steps
+
+
+def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
+    lengths = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps")
+    changed: dict[str, Any] = {name: _scaled(getattr(optimizer, name), ratio) for name in lengths}
+    return dataclasses.replace(optimizer, **changed)
 
 
 def differences(original: RunSpec, changed: RunSpec, rules: Mapping[str, str]) -> list[Change]:
