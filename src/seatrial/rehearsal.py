@@ -42,7 +42,7 @@ RULES: dict[str, str] = {
     "topology.device": "virtual CPU devices",
     "parallelism.across_nodes": f"axes shrink by their prime factors to at most {MAX_PROCESSES} nodes; none below 2",
     "parallelism.within_node": f"axes shrink by their prime factors to at most {MAX_DEVICES} devices; none below 2",
-    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage, virtual ones counted each",
+    "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage, or one for each virtual one",
     "model.num_kv_heads": f"at most {KV_HEADS}, ungrouped {HEADS}; multiples of the tensor axis, or divisors as before",
     "model.num_heads": f"at most {HEADS}, but grouped as before: a divisor of the original per key/value head",
     "model.head_dim": f"at most {HEAD_DIM}",
@@ -176,7 +176,6 @@ def _batch(spec: RunSpec, mesh: dict[str, int]) -> Batch:
 def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float, vocab_size: int | None) -> ModelSpec:
     model, tensor, devices = spec.model, mesh["tensor"], math.prod(mesh.values())
     virtual = spec.parallelism.virtual_pipeline if mesh["pipeline"] > 1 else 1
-    stages = mesh["pipeline"] * virtual
     group = model.num_heads // model.num_kv_heads
     kv_heads = _shrunk(model.num_kv_heads, max(KV_HEADS if group > 1 else HEADS, tensor), tensor)
     if model.num_kv_heads < spec.mesh["tensor"]:  # devices that share a head go on sharing one
@@ -194,7 +193,7 @@ def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float, vocab_siz
         scaling = dataclasses.replace(scaling, original_max_positions=min(scaling.original_max_positions, positions))
     return dataclasses.replace(
         model,
-        num_layers=stages * min(LAYERS_PER_STAGE, max(1, model.num_layers // (spec.mesh["pipeline"] * virtual))),
+        num_layers=mesh["pipeline"] * max(virtual, min(LAYERS_PER_STAGE, model.num_layers // spec.mesh["pipeline"])),
         num_kv_heads=kv_heads,
         num_heads=heads,
         head_dim=head_dim,
