@@ -90,7 +90,7 @@ class Optimizer:
     beta2: float = 0.95
     epsilon: float = 1e-8
     momentum: float = 0.0  # of sgd and rmsprop
-    weight_decay: float = 0.1
+    weight_decay: float = 0.1  # rprop has none
     decay_norms: bool = False  # whether weight decay applies to norms and biases too
     clip_norm: float | None = 1.0
     # At a loss or a gradient norm that is no finite number: end the run, leave the parameters as they are, or go on.
