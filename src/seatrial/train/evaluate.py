@@ -52,17 +52,20 @@ class Evaluator:
         return event, f"eval metrics {when}, loss={loss:.3f}, total_weights={weight:.1f}"
 
     def _measure(self, params: Any, batches: int) -> tuple[float, float]:
-        """Σ weight · loss / Σ weight over the first batches, and Σ weight; while one runs, the next is made."""
-        sums, sent, trainer = np.zeros(2), None, self.trainer
-        for number in range(batches + 1):
-            before, sent = sent, None
-            if number < batches:
-                first = number * self.examples
-                sent = trainer.loss(
-                    params, make_batch(self.source, first, trainer.batch_shape, trainer.batch_shardings)
-                )
-            if before is not None:
-                sums += [float(np.asarray(x.addressable_data(0))) for x in before]
+        """Σ weight · loss / Σ weight over the first batches, and Σ weight; while one runs, the next is made.
+
+        No two run at once: nothing would keep their collectives in the same order on all processes.
+        """
+        sums, trainer = np.zeros(2), self.trainer
+
+        def made(number: int) -> Batch:
+            return make_batch(self.source, number * self.examples, trainer.batch_shape, trainer.batch_shardings)
+
+        batch = made(0)
+        for number in range(batches):
+            sent = trainer.loss(params, batch)
+            batch = made(number + 1) if number + 1 < batches else {}
+            sums += [float(np.asarray(x.addressable_data(0))) for x in sent]
         return float(sums[0] / sums[1]), float(sums[1])
 
 

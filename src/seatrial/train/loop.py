@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.reference import FILE, with_reference
 from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
 from seatrial.train.step import Batch, State, Trainer, make_trainer
-from seatrial.train.stop import Requests, Votes
+from seatrial.train.stop import VOTES, Requests, Votes
 from seatrial.train.stored import step_folders
 from seatrial.train.watch import Journal, Profile
 
@@ -59,8 +58,7 @@ class Sent:
     """A step that was dispatched and whose numbers have not been read."""
 
     number: int
-    numbers: Mapping[str, jax.Array]
-    votes: np.ndarray | jax.Array
+    numbers: dict[str, Any]
     data_seconds: float
 
 
@@ -70,7 +68,7 @@ class Loop:
 
     spec: RunSpec
     place: Place
-    trainer: Trainer
+    votes: Votes
     compiled: Any
     batches: Prefetched[Batch]
     checkpoints: Checkpoints
@@ -92,7 +90,7 @@ class Loop:
 
     def run(self) -> Ending:
         """All steps, or as many as there is reason to."""
-        requests, votes = Requests(), Votes(self.trainer.mesh, self.place.num_processes)
+        requests = Requests()
         if self.first == 0:
             self.evaluate(0)
         self.settled = time.monotonic()
@@ -101,9 +99,11 @@ class Loop:
                 self.settle()
                 self.profile.start()
                 self.settled = time.monotonic()
-            self.state, numbers = self.compiled(self.state, self.batch)
-            cast = votes.cast(stop=requests.stop, save=self.checkpoints.overdue(time.monotonic()))
-            sent = Sent(number=number, numbers=numbers, votes=cast, data_seconds=self.waited)
+            is_overdue = self.checkpoints.overdue(time.monotonic())
+            self.state, numbers = self.votes.step(
+                self.compiled, self.state, self.batch, stop=requests.stop, save=is_overdue
+            )
+            sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
             if number + 1 < self.last:
@@ -129,9 +129,9 @@ class Loop:
         sent, self.sent = self.sent, None
         if sent is None or self.ending is not None:
             return
+        stop, save = np.asarray(sent.numbers.pop(VOTES))
+        self.stop_agreed, self.save_agreed = self.stop_agreed or bool(stop), self.save_agreed or bool(save)
         values = {name: float(np.asarray(value.addressable_data(0))) for name, value in sent.numbers.items()}
-        agreed = [bool(vote) for vote in np.asarray(sent.votes)]
-        self.stop_agreed, self.save_agreed = self.stop_agreed or agreed[0], self.save_agreed or agreed[1]
         now = time.monotonic()
         step = events.Step(
             process=self.place.process,
@@ -238,7 +238,8 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     except ValueError as error:
         raise InputError.single("unfit", "spec", str(error), "change the configuration so that it fits") from error
     phases.ended("first_batch")
-    compiled = trainer.step.lower(state, batch).compile()
+    votes = Votes(trainer, place.num_processes)
+    compiled = votes.compile(state, batch)
     evaluator = evaluator and evaluator.compiled(state["params"], batch)
     phases.ended("compile")
     facts = {"phases": dict(phases.seconds), "compile_seconds": phases.seconds["compile"]}
@@ -255,7 +256,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
         f"{memory['argument_bytes'] / 2**20:.1f} MiB state and batch, {memory['temp_bytes'] / 2**20:.1f} MiB temporary"
     )
     loop = Loop(
-        spec=spec, place=place, trainer=trainer, compiled=compiled, batches=batches, checkpoints=checkpoints,
+        spec=spec, place=place, votes=votes, compiled=compiled, batches=batches, checkpoints=checkpoints,
         evaluator=evaluator, journal=journal, profile=Profile(spec, place, out, steps), phases=phases,
         first=first, last=steps, state=state, batch=batch,
     )  # fmt: skip
