@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,21 @@ def test_random_models_agree_with_the_published_formulas() -> None:
         model, sequence = random_model(rng), rng.choice([128, 2048, 8192])
         assert flops.flops_per_sequence(model, sequence, "non_causal") == pytest.approx(seed_recipe(model, sequence))
         assert flops.flops_per_sequence(model, sequence, "causal") == pytest.approx(maxtext(model, sequence))
+
+
+def test_attention_in_a_window_counts_the_pairs_in_it() -> None:
+    """Pairs are counted one by one; of those on the two edges of the band, the conventions take one half."""
+    rng = random.Random(3)
+    for _ in range(100):
+        model, sequence = random_model(rng), rng.randrange(1, 300)
+        window = rng.randrange(1, 400)
+        pairs = sum(0 <= query - key < window for query in range(sequence) for key in range(sequence))
+        pairs -= min(window, sequence) / 2
+        per_pair = 3 * 2 * 2 * model.num_layers * model.num_heads * model.head_dim
+        weights = 6 * sequence * flops.matrix_parameters(model)
+        narrow = replace(model, sliding_window=window)
+        assert flops.flops_per_sequence(narrow, sequence, "causal") == pytest.approx(weights + per_pair * pairs)
+        assert flops.flops_per_sequence(narrow, sequence, "non_causal") == pytest.approx(weights + 2 * per_pair * pairs)
 
 
 def test_an_unknown_convention_is_refused() -> None:

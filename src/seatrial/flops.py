@@ -7,6 +7,9 @@ figure that Seatrial prints names it. Recomputation is never counted (that would
     non_causal   12·L·A·D·S  NVIDIA's DGXC recipes, Megatron-LM before core 0.12, torchtitan, MaxText before 2025-07-27
     causal        6·L·A·D·S  Megatron-LM since core 0.12 (250b7941), MaxText since 2025-07-27 (PR 1988)
     palm         12·L·A·D·S  PaLM (arXiv 2204.02311, appendix B): 6·N with the embedding table in N
+
+With a sliding window of W keys, shorter than the sequence, a head reads S·W − W²/2 of the S²/2 pairs of the causal
+half, as MaxText counts them; the other two count twice as many, as they do without one.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def matrix_parameters(model: ModelSpec) -> int:
 
 def _attention(model: ModelSpec, sequence_length: int) -> float:
     # scores and weighted sum: 2 products × 2 FLOPs × 3 (forward, two gradients) over the full square
-    return 12.0 * model.num_layers * model.num_heads * model.head_dim * sequence_length
+    window = min(model.sliding_window or sequence_length, sequence_length)
+    keys = 2 * window - window**2 / sequence_length
+    return 12.0 * model.num_layers * model.num_heads * model.head_dim * keys
 
 
 def _non_causal(model: ModelSpec, sequence_length: int) -> float:
