@@ -182,6 +182,8 @@ def test_killed_at_any_moment_it_resumes_from_the_last_committed_step(kills, who
         else:
             attempts = 1 + sum(isinstance(event, events.RunStarted) for event in recorded(tmp_path))
             wait_until(process, lambda n=attempts: text_of(tmp_path).count('"run_started"') == n)
+            if number % 2 == 0:  # on a busy machine a second is less than a save
+                wait_until(process, lambda before=expected: max(committed(tmp_path), default=0) > before)
             time.sleep(moments.uniform(0, 1))
         process.kill()
         code, text = finish(process)
@@ -189,11 +191,12 @@ def test_killed_at_any_moment_it_resumes_from_the_last_committed_step(kills, who
         if "resumed from" in text or "begins anew" in text:
             assert resumed_at(text) == expected, f"kill {number}: {text}"
         expected = max(committed(tmp_path), default=0)
-    code, text = finish(start(replace(spec, steps=expected + 3), tmp_path))
+    last = len(losses(tmp_path)) + 3  # past all that was done and not saved
+    code, text = finish(start(replace(spec, steps=last), tmp_path))
     assert (code, resumed_at(text)) == (0, expected), text
-    assert [*losses(tmp_path)] == [*range(expected + 3)]
+    assert [*losses(tmp_path)] == [*range(last)]
     assert {step: loss for step, loss in losses(tmp_path).items() if step in whole} == {
-        step: loss for step, loss in whole.items() if step < expected + 3
+        step: loss for step, loss in whole.items() if step < last
     }
 
 
