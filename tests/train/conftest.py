@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.params import canonical
 from seatrial.train.step import make_trainer
 
+# Tests compile far more than they compute; LLVM's optimisations are half of the time that a compilation takes.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
