@@ -22,7 +22,7 @@ from seatrial import rehearsal as rehearsing
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
 from seatrial.launch.files import write_text
-from seatrial.launch.follow import Deadlines
+from seatrial.launch.follow import Deadlines, deadlines_for
 from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locally, this_machine
 from seatrial.plan import Plan, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
@@ -71,7 +71,11 @@ def run(
         print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
         with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
             run_locally(
-                plan, run_dir, deadlines=deadlines or Deadlines(), on_progress=view.update, lease_seconds=lease_seconds
+                plan,
+                run_dir,
+                deadlines=deadlines or deadlines_for(plan.spec),
+                on_progress=view.update,
+                lease_seconds=lease_seconds,
             )
     except OSError as error:  # a full disk, a closed terminal
         raise LaunchError(f"the run was given up: {error}") from error

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, describe_exit
-from seatrial.launch.follow import Deadlines, Ending, Progress, _judge, conclude, overdue
+from seatrial.launch.follow import Deadlines, Ending, Progress, _judge, conclude, deadlines_for, overdue
+from seatrial.spec import Checkpoint, Evaluation
+from tests.streams import make_spec
 
 NOW = 1000.0
 
@@ -153,3 +156,16 @@ def test_the_pace_is_taken_from_the_steps_seen() -> None:
         seen.see({"h0": status}, now)
     assert (seen.last_step, seen.step_seen) == (5, 5.0)
     assert seen.intervals == [2.0, 0.5]
+
+
+def test_a_run_that_evaluates_or_saves_is_given_time_for_it():
+    spec = make_spec()
+    usual = deadlines_for(spec)
+    assert usual == Deadlines()
+    saving = deadlines_for(replace(spec, checkpoint=Checkpoint(enabled=True)))
+    assert saving.step_seconds == usual.step_seconds  # it saves beside its steps
+    assert saving.shutdown_seconds > usual.shutdown_seconds
+    assert saving.grace_seconds > usual.grace_seconds
+    blocking = Checkpoint(enabled=True, asynchronous=False)
+    for changes in ({"evaluation": Evaluation(interval_steps=10)}, {"checkpoint": blocking}):
+        assert deadlines_for(replace(spec, **changes)).step_seconds > 10 * usual.step_seconds

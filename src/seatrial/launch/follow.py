@@ -11,16 +11,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from seatrial.events import Fault
 from seatrial.launch.agent import blame
+from seatrial.spec import RunSpec
 
 Status = dict[str, Any]  # an agent's status.json
 
 POLL_SECONDS = 0.2
-STOP_SECONDS = 15.0  # an agent needs its grace and a few seconds; then it is pressed
+ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
+SAVE_SECONDS = 60.0  # that a process which is told to end may take to save
 LAUNCHER = -1
 EXIT_SPEC_WRONG = 2  # the trainer's code for a spec that it cannot run
 EXIT_UNSTARTABLE = 127
@@ -43,13 +45,34 @@ class Node(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer."""
+    """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
+
+    A process that is told to end has `grace_seconds`, and its agent a few more; then it is pressed.
+    """
 
     start_seconds: float = 60.0
     first_step_seconds: float = 600.0  # compilation included
     step_seconds: float = 60.0
     step_medians: float = 10.0
     shutdown_seconds: float = 30.0
+    grace_seconds: float = 5.0
+
+    @property
+    def stop_seconds(self) -> float:
+        return self.grace_seconds + 10
+
+
+def deadlines_for(spec: RunSpec) -> Deadlines:
+    """The deadlines of a run: one that evaluates or saves is not hung, and one that is told to end may save first."""
+    saves, evaluates = spec.checkpoint.enabled, spec.evaluation.interval_steps or spec.evaluation.interval_fraction
+    usual = Deadlines()
+    blocks = evaluates or (saves and not spec.checkpoint.asynchronous)
+    return replace(
+        usual,
+        step_seconds=usual.step_seconds + (ASIDE_SECONDS if blocks else 0),
+        shutdown_seconds=usual.shutdown_seconds + (ASIDE_SECONDS if evaluates or saves else 0),
+        grace_seconds=SAVE_SECONDS if saves else usual.grace_seconds,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +248,9 @@ def follow(
         on_progress(progress)
         if progress.ending is not None:
             # Twice the time is for an agent that does not even end its own life.
-            if len(gone) == len(nodes) or now - since > 2 * STOP_SECONDS:
+            if len(gone) == len(nodes) or now - since > 2 * deadlines.stop_seconds:
                 return _with_stopped(progress.ending, progress)
-            if not pressed and (interrupts.count > 1 or now - since > STOP_SECONDS):
+            if not pressed and (interrupts.count > 1 or now - since > deadlines.stop_seconds):
                 pressed = True
                 for node in nodes:
                     node.stop(now=True)

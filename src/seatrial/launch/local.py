@@ -25,7 +25,6 @@ from seatrial.launch.files import write_json, write_text
 from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Progress, Status, follow
 from seatrial.plan import Machine, Plan, Process
 
-GRACE_SECONDS = 5.0
 LEASE_SECONDS = 15.0  # how long the processes outlive a launcher that was killed
 LEASE = "launch/lease"
 STATUS_SECONDS = 1.0
@@ -154,7 +153,8 @@ def run_locally(
     try:
         with Interrupts().caught() as interrupts:
             for host, processes in plan.hosts.items():
-                jobs = [job(plan, host.name, processes, run_dir, lease_seconds, masked=m) for m in (True, False)]
+                times = {"lease_seconds": lease_seconds, "grace_seconds": deadlines.grace_seconds}
+                jobs = [job(plan, host.name, processes, run_dir, **times, masked=m) for m in (True, False)]
                 write_json(run_dir / "launch" / f"agent-{host.name}.json", jobs[0])
                 nodes.append(LocalNode(host.name, jobs[1], agent_file))
             ending = follow(
@@ -183,7 +183,14 @@ def run_locally(
 
 
 def job(
-    plan: Plan, host: str, processes: list[Process], run_dir: Path, lease_seconds: float, *, masked: bool
+    plan: Plan,
+    host: str,
+    processes: list[Process],
+    run_dir: Path,
+    *,
+    lease_seconds: float,
+    grace_seconds: float,
+    masked: bool,
 ) -> dict[str, Any]:
     """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
 
@@ -204,7 +211,7 @@ def job(
             for process in processes
         ],
         "step_pattern": plan.step_pattern,
-        "grace_seconds": GRACE_SECONDS,
+        "grace_seconds": grace_seconds,
         "lease_seconds": lease_seconds,
         "lease_file": str(run_dir / LEASE),
     }
