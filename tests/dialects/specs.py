@@ -118,6 +118,7 @@ def optimizers(steps: int) -> st.SearchStrategy[Optimizer]:
         decay_steps=maybe(st.integers(max(1, steps // 2), 2 * steps)), final_learning_rate_fraction=_SHARE,
         decay_power=decimals(0.5, 4), beta1=_BELOW_ONE, beta2=_BELOW_ONE, epsilon=rates(-12, -3), momentum=_SHARE,
         weight_decay=decimals(0, 1), decay_norms=st.booleans(), clip_norm=maybe(decimals(0.1, 10)),
+        on_non_finite=st.sampled_from(("abort", "skip", "continue")),
     )  # fmt: skip
 
 
@@ -252,7 +253,7 @@ def _models(draw: st.DrawFn, mesh: Mapping[str, int], chunks: int) -> ModelSpec:
         dict, rope_theta=st.sampled_from((10_000.0, 500_000.0, 12_345.5)), norm_epsilon=rates(-8, -3),
         tied_embeddings=st.booleans(), norm=st.sampled_from(("rmsnorm", "layernorm")),
         activation=st.sampled_from(("swiglu", "gelu")), biases=st.booleans(),
-        vocab_multiple=st.sampled_from((1, 8, 128)),
+        vocab_multiple=st.sampled_from((1, 8, 128)), sliding_window=maybe(st.integers(1, 5000)),
     ))  # fmt: skip
     if positions == "rope":
         rest["rope_scaling"] = draw(maybe(scaling))
@@ -306,6 +307,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
             within_node=draw(_maybe_open(within)), across_nodes=draw(_maybe_open(across)),
             virtual_pipeline=chunks, zero1=draw(st.booleans()),
             sequence_parallel=draw(st.booleans()) if mesh["tensor"] > 1 else False,
+            context_strategy=draw(st.sampled_from(("all_gather", "ring"))),
         ),
         data=draw(_data(objective.kind)), **draw(st.fixed_dictionaries({}, optional=parts)),
     )  # fmt: skip

@@ -322,6 +322,33 @@ def test_a_pipeline_goes_around_until_all_layers_are_passed(given_: str, expecte
     assert spec.parallelism.virtual_pipeline == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("attention_type=local_sliding sliding_window_size=1024", {"model.sliding_window": 1024}),
+        ("attention_type=global sliding_window_size=1024", {}),
+        ("context_parallel_strategy=ring", {"parallelism.context_strategy": "ring"}),
+        ("context_parallel_strategy=ulysses", {}),
+        ("context_parallel_strategy=usp", {"parallelism.context_strategy": "ring"}),
+        ("abort_on_nan_loss=false abort_on_inf_loss=false", {"optimizer.on_non_finite": "continue"}),
+        ("abort_on_nan_loss=false", {}),
+        ("abort_on_inf_loss=false", {}),
+    ],
+)
+def test_what_else_is_read_of_the_model_the_mesh_and_the_steps(words: str, expected: dict[str, Any]) -> None:
+    plain, resolved = flatten(sound(read_words("base.yml"))), read_words("base.yml", *words.split())
+    changed = {path: value for path, value in flatten(sound(resolved)).items() if plain[path] != value}
+    assert changed == expected
+    told = {"no-effect", "nearest-strategy", "maxtext-differs"}
+    kinds = {problem.code for problem in resolved.problems}
+    exact = ("context_parallel_strategy=ring", "abort_on_nan_loss=false abort_on_inf_loss=false")
+    assert bool(kinds & told) == (words not in exact)
+
+
+def test_a_window_needs_its_size() -> None:
+    assert codes(read_words("base.yml", "attention_type=local_sliding"))["attention_type"] == "refused-by-maxtext"
+
+
 def test_tensor_sequence_is_tensor_with_sequence_parallelism() -> None:
     spec = sound(read_words("base.yml", "ici_tensor_sequence_parallelism=4", "ici_fsdp_parallelism=2"))
     assert (spec.parallelism.within_node.tensor, spec.parallelism.sequence_parallel) == (4, True)

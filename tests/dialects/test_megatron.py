@@ -65,6 +65,7 @@ TENSOR, DATA, FSDP, PIPELINE, CONTEXT = (
     f"parallelism.within_node.{axis}" for axis in ("tensor", "data", "fsdp", "pipeline", "context")
 )
 _GLOBAL = "batch.global_batch_size"
+_STRATEGY = "parallelism.context_strategy"
 _BLEND = {"data.kind": "megatron"}
 
 # The arguments beside the least that a command needs → what they change of its run.
@@ -86,6 +87,9 @@ SAID: dict[str, dict[str, Any]] = {
     "--swiglu": {"model.activation": "swiglu", "model.ffn_dim": 1344},
     "--untie-embeddings-and-output-weights": {"model.tied_embeddings": False},
     "--disable-bias-linear": {"model.biases": False},
+    "--window-size 127,0": {"model.sliding_window": 128},
+    "--window-size '(7, 9)'": {"model.sliding_window": 8},
+    "--window-size=-1,-1": {},
     "--make-vocab-size-divisible-by 64": {"model.vocab_multiple": 64},
     "--padded-vocab-size 2048": {"model.vocab_size": 2048, "model.vocab_multiple": 1},
     "--init-method-std 0.006": {"initialization.std": 0.006},
@@ -103,7 +107,10 @@ SAID: dict[str, dict[str, Any]] = {
     "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2": {
         "parallelism.across_nodes.pipeline": 2, "parallelism.across_nodes.data": 1, _GLOBAL: 16,
         "parallelism.virtual_pipeline": 2},
-    "--context-parallel-size 2": {CONTEXT: 2, DATA: 4, _GLOBAL: 16},
+    "--context-parallel-size 2": {CONTEXT: 2, DATA: 4, _GLOBAL: 16, _STRATEGY: "ring"},
+    "--context-parallel-size 2 --cp-comm-type all_gather": {CONTEXT: 2, DATA: 4, _GLOBAL: 16},
+    "--context-parallel-size 2 --cp-comm-type a2a a2a": {CONTEXT: 2, DATA: 4, _GLOBAL: 16},
+    "--cp-comm-type a2a+p2p": {_STRATEGY: "ring"},
     "--use-distributed-optimizer": {"parallelism.zero1": True},
     "--use-torch-fsdp2 --no-gradient-accumulation-fusion --untie-embeddings-and-output-weights": {
         FSDP: 8, "parallelism.across_nodes.fsdp": 2, DATA: 1, "parallelism.across_nodes.data": 1,
@@ -136,6 +143,7 @@ SAID: dict[str, dict[str, Any]] = {
     "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-5": {
         "optimizer.beta1": 0.8, "optimizer.beta2": 0.95, "optimizer.epsilon": 1e-5},
     "--clip-grad 0": {"optimizer.clip_norm": None},
+    "--no-check-for-nan-in-loss-and-grad": {"optimizer.on_non_finite": "continue"},
     "--mock-data": {},
     "--data-path a b c --split 9,1,0": {**_BLEND, "data.paths": ("a", "b", "c"), "data.split": "9,1,0"},
     "--data-path 0.3 a 0.7 b": {

@@ -23,7 +23,7 @@ _WITHIN = "parallelism.within_node"
 # Variables → what they change of the run of train_llama3.sh with Llama 3 8B and nothing else said.
 SAID: dict[str, dict[str, Any]] = {
     "PP=2": {f"{_WITHIN}.pipeline": 2, DATA: 4},
-    "CP=2": {f"{_WITHIN}.context": 2, DATA: 4},
+    "CP=2": {f"{_WITHIN}.context": 2, DATA: 4, "parallelism.context_strategy": "ring"},
     "MBS=2": {"batch.micro_batch_size": 2},
     "BS=64": {"batch.global_batch_size": 64},
     "SEQ_LENGTH=8192": {"batch.sequence_length": 8192},

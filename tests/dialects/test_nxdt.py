@@ -481,9 +481,27 @@ def test_nemo_files_are_named(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_window_as_long_as_the_sequence_is_no_window(tmp_path: Path) -> None:
-    spec_made(tmp_path, model={**PLAIN["model"], "sliding_window_size": 128})
-    assert found(made(tmp_path, model={**PLAIN["model"], "sliding_window_size": 64}), "not-possible")
+@pytest.mark.parametrize("window", [None, 64, 128])
+def test_a_window_is_the_models(window: int | None, tmp_path: Path) -> None:
+    """NxDT masks nothing in one that is not as long as the sequence: it computes something else there."""
+    resolved = made(tmp_path, model={**PLAIN["model"], "sliding_window_size": window})
+    assert resolved.spec is not None
+    assert resolved.spec.model.sliding_window == window
+    said = [p.why for p in found(resolved, "documented-otherwise") if p.severity == "warning"]
+    assert any("tokens see those behind them" in why for why in said) == (window == 64)
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "strategy"),
+    [(None, 1, "all_gather"), (None, 2, "ring"), (True, 2, "ring"), (True, 1, "ring"), (False, 2, "all_gather")],
+)
+def test_parts_of_a_sequence_go_around(given: bool | None, context: int, strategy: str, tmp_path: Path) -> None:
+    spec = spec_made(
+        tmp_path,
+        distributed_strategy={"context_parallel_size": context},
+        model={**PLAIN["model"], **({} if given is None else {"fusions": {"ring_attention": given}})},
+    )
+    assert spec.parallelism.context_strategy == strategy
 
 
 def test_all_training_batches_is_1_with_a_point(tmp_path: Path) -> None:
@@ -514,6 +532,10 @@ def test_a_config_json_that_is_here(tmp_path: Path) -> None:
     assert (model.rope_theta, model.norm_epsilon) == (5e5, 1e-5)
     assert spec.initialization == Initialization(std=0.01, scaled=False)
     assert spec.dropout == Dropout(attention=0.1)
+    assert model.sliding_window is None
+    narrow = of_config(tmp_path, LLAMA | {"sliding_window": 32}).spec
+    assert narrow is not None
+    assert narrow.model.sliding_window == 32
     changed = of_config(tmp_path, LLAMA, "model.num_layers=5", "model.hidden_size=128", "model.rope_theta=7").spec
     assert changed is not None
     assert (changed.model.num_layers, changed.model.hidden_dim, changed.model.head_dim) == (5, 128, 32)

@@ -156,6 +156,7 @@ def _parallelism(settings: Settings, values: dict[str, Any], topology: Topology)
         rest //= within[axis]
     across = {axis: size // within[axis] for axis, size in sizes.items()}
     return Parallelism(
+        context_strategy="ring" if context > 1 else "all_gather",
         within_node=MeshShape(**within), across_nodes=MeshShape(**across),
         sequence_parallel=tensor > 1 and not is_sharded and values.get(f"{ENV}.SEQ_PARALLEL", True),
     )  # fmt: skip

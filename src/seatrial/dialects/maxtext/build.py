@@ -38,9 +38,9 @@ NAME = "maxtext"
 _PLAIN = (
     "max_target_length", "dtype", "weight_dtype", "grad_dtype", "quantization", "opt_type", "learning_rate",
     "learning_rate_final_fraction", "learning_rate_schedule_steps", "adam_b1", "adam_b2", "adam_eps",
-    "adam_weight_decay", "init_weights_seed", "shard_optimizer_over_data", "remat_policy", "attention", "scan_layers",
-    "jax_cache_dir", "profiler_steps", "eval_interval", "eval_steps", "enable_tensorboard", "base_output_directory",
-    "async_checkpointing", "max_num_checkpoints_to_keep", "dpo.max_prompt_length",
+    "adam_weight_decay", "init_weights_seed", "shard_optimizer_over_data", "context_parallel_strategy", "remat_policy",
+    "attention", "scan_layers", "jax_cache_dir", "profiler_steps", "eval_interval", "eval_steps", "enable_tensorboard",
+    "base_output_directory", "async_checkpointing", "max_num_checkpoints_to_keep", "dpo.max_prompt_length",
     "jax_distributed_initialization_timeout",
 )  # fmt: skip
 
@@ -82,6 +82,7 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
             virtual_pipeline=built.values["parallelism.virtual_pipeline"],
             zero1=built.values["parallelism.zero1"],
             sequence_parallel=built.values["parallelism.sequence_parallel"],
+            context_strategy=built.values["parallelism.context_strategy"],
         ),
         precision=built.part(Precision, "precision"),
         dropout=built.part(Dropout, "dropout"),
@@ -138,6 +139,9 @@ def _precision_and_optimizer(settings: Settings, built: Built, steps: int) -> No
     built.put("precision.optimizer_dtype", settings.get(moments), settings.origin(moments, note))
     clip = settings.get("gradient_clipping_threshold")
     built.put("optimizer.clip_norm", clip or None, settings.origin("gradient_clipping_threshold"))
+    aborts = {name: settings.get(name) for name in ("abort_on_nan_loss", "abort_on_inf_loss")}
+    first = next((name for name, value in aborts.items() if value), "abort_on_nan_loss")
+    built.put("optimizer.on_non_finite", "abort" if any(aborts.values()) else "continue", settings.origin(first))
     mask = settings.get("adamw_mask")
     built.put("optimizer.decay_norms", not mask, settings.origin("adamw_mask", "" if mask else "all are decayed"))
     _schedule(settings, built, steps)

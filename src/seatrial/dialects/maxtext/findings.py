@@ -45,6 +45,9 @@ def _refused_by_maxtext(settings: Settings) -> Iterator[tuple[str, Any, str, str
     if get("load_full_state_path") and not get("enable_checkpointing"):
         why = "MaxText refuses it without enable_checkpointing=true"
         yield "load_full_state_path", "error", "refused-by-maxtext", why, "turn checkpoints on, or remove it"
+    if get("attention_type") == "local_sliding" and not get("sliding_window_size"):
+        why = "MaxText refuses local_sliding without a sliding_window_size above 0"
+        yield "attention_type", "error", "refused-by-maxtext", why, "add sliding_window_size=…, or remove it"
     if get("use_dpo") and get("use_sft"):
         why = "MaxText refuses it together with use_sft: one objective at a time"
         yield "use_dpo", "error", "refused-by-maxtext", why, "keep one of the two"
@@ -74,6 +77,16 @@ def _remat(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
 
 
 def _attention(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
+    if settings.get("attention_type") == "local_sliding":
+        why = "here every layer reads the window alone; MaxText's Llama decoder reads the whole sequence all the same"
+        yield "attention_type", "warning", "maxtext-differs", why, "remove it for what MaxText does"
+    elif settings.get("sliding_window_size"):
+        why = "it has no effect: only attention_type=local_sliding reads it"
+        yield "sliding_window_size", "info", "no-effect", why, "nothing to do"
+    entry = settings.entries.get("context_parallel_strategy")
+    if entry is not None and entry.text in ("ulysses", "usp"):
+        why = f"attention is split up as by {settings.get('context_parallel_strategy')} here, with the same result"
+        yield "context_parallel_strategy", "info", "nearest-strategy", why, "nothing to do"
     if settings.values.get("attention") != "cudnn_flash_te":
         return
     fused = settings.variables.rest.get("NVTE_FUSED_ATTN")
@@ -124,6 +137,10 @@ def _schedule(settings: Settings) -> Iterator[tuple[str, Any, str, str, str]]:
     if mask and not any(word in pattern for pattern in mask for word in ("norm", "scale", "bias")):
         why = "it is taken for the usual one, which spares norms and biases; here nothing else can be spared"
         yield "adamw_mask", "warning", "nearest-mask", why, "name norm in it, or remove it"
+    if settings.get("abort_on_nan_loss") != settings.get("abort_on_inf_loss"):
+        why = "a run ends here at either, a loss that is no number or an infinite one; MaxText at one of them"
+        name = "abort_on_inf_loss" if settings.get("abort_on_nan_loss") else "abort_on_nan_loss"
+        yield name, "warning", "maxtext-differs", why, "give both the same value"
     entry = settings.entries.get("opt_type")
     if entry is not None and entry.text == "adam_pax":
         why = "adam_pax is AdamW by other means; AdamW is what runs here"

@@ -43,7 +43,9 @@ DEFAULTS: dict[str, Any] = {
     "base_num_decoder_layers": 16, "head_dim": 128, "vocab_size": 32_000, "normalization_layer_epsilon": 1e-5,
     "mlp_activations": "swiglu", "logits_via_embedding": False, "rope_max_timescale": 10_000.0, "rope_type": "default",
     "override_model_config": False, "grain_file_type": "arrayrecord", "dataset_name": "c4/en:3.1.0",
-    "base_output_directory": None, "compile_topology": None, "compile_topology_num_slices": None,
+    "attention_type": "global", "sliding_window_size": 0, "context_parallel_strategy": "all_gather",
+    "abort_on_nan_loss": True, "abort_on_inf_loss": True, "base_output_directory": None,
+    "compile_topology": None, "compile_topology_num_slices": None,
 }  # fmt: skip
 
 # The mesh: MaxText's axes that are ours; `tensor_sequence` is `tensor` with sequence parallelism.
@@ -99,6 +101,15 @@ _ARCHITECTURE: dict[str, Key] = {
         choice(same(("default", "llama3.1")), refused=("yarn",), because="YaRN is not supported here"),
         "default, or llama3.1: its frequency-dependent stretching by 8; models called llama3.1… have it anyway",
     ),
+    "attention_type": to(
+        "model.sliding_window",
+        choice(
+            same(("global", "local_sliding")), refused=values.OTHER_ATTENTION_TYPES,
+            because="only global and local_sliding are supported here",
+        ),
+        "global: causal, over the whole sequence; local_sliding: over the last sliding_window_size tokens of it",
+    ),
+    "sliding_window_size": to("model.sliding_window", no_less_than(0, coerce.whole), "of local_sliding"),
     "global_parameter_scale": to(
         "model.hidden_dim, model.num_heads, model.num_kv_heads, model.ffn_dim, model.num_layers", coerce.count,
         "a power of 2 by which the model grows, over all of its base_ dimensions",
@@ -155,9 +166,14 @@ _TRAINING: dict[str, Key] = {
     "gradient_clipping_threshold": to(
         "optimizer.clip_norm", no_less_than(0), "gradients are clipped to this global norm; 0: not at all"
     ),
+    "abort_on_nan_loss": to("optimizer.on_non_finite", switch, "false: the run goes on"),
+    "abort_on_inf_loss": to("optimizer.on_non_finite", switch, "false: the run goes on"),
     "init_weights_seed": to("seed", no_less_than(0, coerce.whole)),
     "dropout_rate": to("dropout.hidden, dropout.attention, dropout.ffn", values.fraction),
     "shard_optimizer_over_data": to("parallelism.zero1", switch),
+    "context_parallel_strategy": to(
+        "parallelism.context_strategy", choice(values.CONTEXT), "how attention is split up, which does not change it"
+    ),
     "num_pipeline_repeats": to(
         "parallelism.virtual_pipeline", or_minus_one(coerce.count),
         "how often a batch goes around the pipeline; -1: until all layers have been passed",

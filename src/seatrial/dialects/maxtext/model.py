@@ -37,7 +37,9 @@ def build(settings: Settings, origins: dict[str, Origin]) -> ModelSpec | None:
     """The model, or None where its name is none or a dimension is wrong."""
     name = settings.get("model_name")
     preset = _preset(settings, name)
-    if preset is None or settings.wrong(*ARCHITECTURE, "rope_type", "global_parameter_scale"):
+    if preset is None or settings.wrong(
+        *ARCHITECTURE, "rope_type", "attention_type", "sliding_window_size", "global_parameter_scale"
+    ):
         return None
     origins["model"] = settings.origin("model_name")
     changed = _stated(settings, preset, name)
@@ -62,6 +64,9 @@ def build(settings: Settings, origins: dict[str, Origin]) -> ModelSpec | None:
     elif model.rope_scaling is not None and not name.startswith("llama3.1"):
         why = "its rotary positions are stretched as Llama 3.3's own are; MaxText does so for llama3.1… only"
         settings.find("model_name", "info", "rope-scaling", why, "give rope_type=llama3.1 for MaxText to do it too")
+    if settings.get("attention_type") == "local_sliding":
+        model = replace(model, sliding_window=settings.get("sliding_window_size") or None)
+        origins["model.sliding_window"] = settings.origin("sliding_window_size")
     is_same = replace(model, name="") == replace(preset, name="")
     return model if name == DEFAULT or is_same else replace(model, name=f"{preset.name}-changed")
 

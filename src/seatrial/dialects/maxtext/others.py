@@ -34,9 +34,6 @@ _MACHINES: dict[str, Key] = {
     "custom_mesh_and_rule": ignored("the mesh is that of ici_* and dcn_*", coerce.text, quiet=("",)),
     "shard_mode": equivalent("the trainer here places everything explicitly", choice(same(("auto", "explicit")))),
     "shardy": equivalent("the trainer here places everything explicitly", switch),
-    "context_parallel_strategy": equivalent(
-        "it changes how attention is split up, not what it is", choice(same(("all_gather", "ring", "ulysses", "usp")))
-    ),
     "context_parallel_load_balance": equivalent("it changes which device has which tokens, nothing else", switch),
     "num_pipeline_microbatches": equivalent("it changes how a pipeline is filled, not what it computes", coerce.whole),
     **{
@@ -68,10 +65,6 @@ _MODEL: dict[str, Key] = {
     "decoder_block": equivalent(
         "every model here is a Llama decoder",
         choice(same(values.LLAMA), refused=values.OTHER_DECODERS, because="only Llama's decoder is supported here"),
-    ),
-    "attention_type": equivalent(
-        "attention here is causal, over the whole sequence",
-        choice(same(("global",)), refused=values.OTHER_ATTENTION_TYPES, because="only global is supported here"),
     ),
     "enable_dropout": to("dropout.hidden, dropout.attention, dropout.ffn", switch, "false: dropout_rate has no effect"),
     "dense_init_scale": ignored(
@@ -127,7 +120,7 @@ _MODEL: dict[str, Key] = {
 
 _TRAINING: dict[str, Key] = {
     "adam_eps_root": rejected("nothing is added inside the square root here", coerce.decimal, quiet=(0.0,)),
-    "skip_step_on_spikes": rejected("no step is left out here for its loss", switch, quiet=(False,)),
+    "skip_step_on_spikes": rejected("only steps without a finite loss can be left out here", switch, quiet=(False,)),
     "trainable_parameters_mask": rejected("every parameter is trained here", values.texts, quiet=((),)),
     "training_objective": rejected("only the next token is predicted here", coerce.text, quiet=("causal_lm",)),
     "enable_diloco": rejected("DiLoCo is not supported here", switch, quiet=(False,)),
@@ -156,8 +149,6 @@ _TRAINING: dict[str, Key] = {
     "eval_per_device_batch_size": ignored("evaluations use the batch of training", coerce.decimal, quiet=(0.0,)),
     "eval_start_step": ignored("evaluations begin with eval_interval", coerce.whole, quiet=(0,)),
     "target_eval_loss": ignored("a run ends with its steps", coerce.decimal, quiet=(0.0,)),
-    "abort_on_nan_loss": ignored("a loss that is no number is a finding of the verdict", switch, quiet=(True, False)),
-    "abort_on_inf_loss": ignored("an infinite loss is a finding of the verdict", switch, quiet=(True, False)),
     "reuse_example_batch": ignored("it is a test of speed; dataset_type=synthetic is one", coerce.whole, quiet=(0,)),
     "save_checkpoint_on_start": ignored("nothing is saved before the first step", switch, quiet=(True, False)),
     "save_checkpoint_on_completion": ignored("the last step is always saved", switch, quiet=(True,)),

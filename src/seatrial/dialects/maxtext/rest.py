@@ -166,7 +166,7 @@ _GROUPS: tuple[tuple[Disposition, str, str], ...] = (
     (
         "ignored", "it concerns decoders other than Llama's",
         "global_head_dim=0 qk_norm_with_scale=true v_norm_with_scale=true global_num_kv_heads=0 "
-        "vocab_size_per_layer_input=0 use_double_wide_mlp=false sliding_window_size=0 chunk_attn_window_size=0 "
+        "vocab_size_per_layer_input=0 use_double_wide_mlp=false chunk_attn_window_size=0 "
         "causal_block_size=32 qk_clip_threshold=100.0 gdn_conv_kernel_dim=4 gdn_key_head_dim=128 "
         "gdn_value_head_dim=128 gdn_num_key_heads=16 gdn_num_value_heads=32 gdn_chunk_size=64 "
         "use_qk_norm_in_gdn=true gdn_mamba_block_size=0 partial_rotary_factor=1.0",

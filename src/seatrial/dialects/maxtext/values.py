@@ -46,6 +46,9 @@ DATASETS = {
     "synthetic": "synthetic", "hf": "huggingface", "grain": "grain", "tfds": "tfds", "c4_mlperf": "c4_mlperf",
 }  # fmt: skip
 
+# How a sequence is split over devices → the strategy here; the result is the same by any.
+CONTEXT = {"all_gather": "all_gather", "ring": "ring", "ulysses": "all_gather", "usp": "ring"}
+
 ALGORITHMS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd"}
 
 LLAMA = ("default", "llama2", "mistral")
@@ -54,7 +57,7 @@ OTHER_DECODERS = (
     "qwen3_moe", "qwen3_custom_moe", "qwen3_next", "qwen3_5", "gpt3", "gpt_oss", "simple", "simple_mlp", "llama4",
     "olmo3", "envy",
 )  # fmt: skip
-OTHER_ATTENTION_TYPES = ("local_sliding", "chunk", "mla", "full", "compressed", "block_diffusion")
+OTHER_ATTENTION_TYPES = ("chunk", "mla", "full", "compressed", "block_diffusion")
 
 ACTIVATIONS = {("silu", "linear"): "swiglu", ("gelu",): "gelu"}
 

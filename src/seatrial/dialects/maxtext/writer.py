@@ -51,6 +51,7 @@ _WHY: tuple[tuple[str, str], ...] = (
     ("optimizer.schedule", "MaxText has cosine, and wsd with a linear or cosine decay"),
     ("optimizer.warmup_steps", "MaxText takes a share of the schedule, and none gives this number of steps"),
     ("optimizer.hold_steps", "MaxText holds the rate in its schedule wsd alone, for what warm-up and decay leave"),
+    ("optimizer.on_non_finite", "MaxText ends the run, or goes on with what there is"),
     ("optimizer", _NO_WORD),
     ("objective", "MaxText shortens prompts in its own way"),
     ("data.kind", "MaxText has no pipeline for such data, or not for such paths"),
@@ -194,6 +195,9 @@ def _model(spec: RunSpec) -> Iterator[tuple[str, Any]]:
             yield key, activations[value] if key == "mlp_activations" else value
         if model.rope_scaling == RopeScaling():
             yield "rope_type", "llama3.1"
+        if model.sliding_window is not None:
+            yield "attention_type", "local_sliding"
+            yield "sliding_window_size", model.sliding_window
         if model.tied_embeddings:
             yield "normalize_embedding_logits", False
     rates = {spec.dropout.hidden, spec.dropout.attention, spec.dropout.ffn}
@@ -229,6 +233,8 @@ def _mesh(spec: RunSpec) -> Iterator[tuple[str, Any]]:
         held = around if spec.model.num_layers % around == 0 else stages
         yield "num_layers_per_pipeline_stage", max(1, spec.model.num_layers // held)
     yield "shard_optimizer_over_data", spec.parallelism.zero1
+    if spec.parallelism.context_strategy != "all_gather":
+        yield "context_parallel_strategy", spec.parallelism.context_strategy
 
 
 def _resolved(shape: MeshShape, devices: int) -> MeshShape:
@@ -269,6 +275,9 @@ def _optimizer(spec: RunSpec) -> Iterator[tuple[str, Any]]:
     if not optimizer.decay_norms:
         yield "adamw_mask", [".*norm.*", ".*bias.*"]
     yield "gradient_clipping_threshold", optimizer.clip_norm or 0.0
+    if optimizer.on_non_finite == "continue":
+        yield "abort_on_nan_loss", False
+        yield "abort_on_inf_loss", False
     yield "init_weights_seed", spec.seed
     yield "data_shuffle_seed", spec.seed
 

@@ -58,6 +58,31 @@ def not_negative(value: Any) -> float:
     return number
 
 
+def window(value: Any) -> int | None:
+    """(left, right): how many keys a query reads, its own among them; -1 on the left is all of them.
+
+    Attention is causal, so what stands on the right changes nothing.
+    """
+    words = value if isinstance(value, (list, tuple)) else text(value).strip("() ").split(",")
+    sides = [whole(word) for word in words]
+    if len(sides) != 2 or min(sides) < -1:
+        raise ValueError(f"{value} is no pair of keys to the left and to the right, as 1023,0")
+    return None if sides[0] == -1 else sides[0] + 1
+
+
+# How keys and values come together; the result is the same by any.
+CONTEXT = {"p2p": "ring", "a2a+p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "all_gather"}
+
+
+def strategy(value: Any) -> str:
+    """One word, or one for each layer; the first decides."""
+    words = several(value)
+    unknown = next((word for word in words if word not in CONTEXT), None)
+    if unknown is not None or not words:
+        raise ValueError(f"{unknown or 'nothing'} is none of {', '.join(CONTEXT)}")
+    return CONTEXT[words[0]]
+
+
 _STATE = one_of("fp32", "bf16", otherwise="fp16 and fp8 are not supported")
 
 ARGUMENTS: Mapping[str, Key] = {
@@ -86,6 +111,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "swiglu": to("model.activation", flag, "SwiGLU instead of GELU."),
     "untie-embeddings-and-output-weights": to("model.tied_embeddings", flag, "The output head has weights of its own."),
     "disable-bias-linear": to("model.biases", flag, "No biases on linear maps."),
+    "window-size": to("model.sliding_window", window, "Keys to the left and to the right that a query reads; -1: all."),
     "make-vocab-size-divisible-by": to("model.vocab_multiple", count, "× tensor parallelism, in Megatron, too."),
     "vocab-size": to("model.vocab_size", count, "Of a NullTokenizer, which adds a token; else the tokenizer decides."),
     "padded-vocab-size": to("model.vocab_size", count, "Rows of the embedding, padding included."),
@@ -110,6 +136,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "tensor-model-parallel-size": to(_TENSOR, count),
     "pipeline-model-parallel-size": to(_PIPELINE, count),
     "context-parallel-size": to(_CONTEXT, count),
+    "cp-comm-type": to("parallelism.context_strategy", strategy, "How keys and values travel; absent: p2p, a ring."),
     "num-layers-per-virtual-pipeline-stage": to("parallelism.virtual_pipeline", count, "Layers of a model chunk."),
     "num-virtual-stages-per-pipeline-rank": to("parallelism.virtual_pipeline", count),
     "sequence-parallel": to("parallelism.sequence_parallel", flag, "Without tensor parallelism Megatron turns it off."),
@@ -157,6 +184,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "adam-beta2": to("optimizer.beta2", share),
     "adam-eps": to("optimizer.epsilon", positive),
     "sgd-momentum": to("optimizer.momentum", share),
+    "no-check-for-nan-in-loss-and-grad": to("optimizer.on_non_finite", flag, "The run goes on; absent: it ends."),
     "clip-grad": to("optimizer.clip_norm", not_negative, "0: no clipping."),
     # data
     "mock-data": to("data.kind", flag, "Sequences made by Megatron itself."),

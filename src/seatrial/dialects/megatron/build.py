@@ -178,6 +178,7 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
         virtual_pipeline=_chunks(s, pipeline, model),
         zero1=s.given("use-distributed-optimizer") or (is_own and strategy in ("optim", "optim_grads")),
         sequence_parallel=s.given("sequence-parallel") and tensor > 1,
+        context_strategy=s["cp-comm-type"] or ("ring" if context > 1 else "all_gather"),
     )
 
 
@@ -241,6 +242,7 @@ def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | No
         final_learning_rate_fraction=coerce.fraction_of(s["min-lr"], rate), beta1=s["adam-beta1"],
         beta2=s["adam-beta2"], epsilon=s["adam-eps"], momentum=s["sgd-momentum"] if is_sgd else 0.0,
         weight_decay=s["weight-decay"], clip_norm=s["clip-grad"] or None,
+        on_non_finite="continue" if s.given("no-check-for-nan-in-loss-and-grad") else "abort",
     )  # fmt: skip
 
 

@@ -145,6 +145,9 @@ def _arguments(s: Settings, spec: RunSpec) -> None:
     if s.given("sequence-parallel") and s["tensor-model-parallel-size"] == 1:
         why = "without tensor parallelism Megatron turns it off"
         s.find("sequence-parallel", "warning", "no-effect", why, "remove it, or raise --tensor-model-parallel-size")
+    if s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text:
+        why = f"heads stay where they are here; {s['cp-comm-type']} is done instead, with the same result"
+        s.find("cp-comm-type", "info", "nearest-strategy", why, "nothing to do")
     if s["split"] is None and s["data-path"]:
         why = "--split is missing, so 969,30,1 holds: 3 % of the data are kept from training"
         s.find("data-path", "warning", "default-split", why, "add --split")

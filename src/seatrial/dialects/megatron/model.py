@@ -63,6 +63,7 @@ def model_of(s: Settings, length: int) -> ModelSpec | None:
         max_positions=rows if is_learned and rows != length else None,
         rotary_fraction=s["rotary-percent"],
         biases=not s.given("disable-bias-linear"),
+        sliding_window=s["window-size"],
         vocab_multiple=1 if s.given("padded-vocab-size") else s["make-vocab-size-divisible-by"],
     )
     return replace(model, name=_model_name(model))

@@ -27,7 +27,7 @@ _EQUIVALENT: Mapping[str, str] = {
         tp-comm-bootstrap-backend= disable-tp-comm-split-ag disable-tp-comm-split-rs use-ring-exchange-p2p
         no-scatter-gather-tensors-in-pipeline pipeline-model-parallel-comm-backend= high-priority-stream-groups*
         use-nccl-ub disable-symmetric-registration use-sharp sharp-enabled-group= nccl-communicator-config-path=
-        cp-comm-type* hierarchical-context-parallel-sizes* use-tp-pp-dp-mapping defer-embedding-wgrad-compute
+        hierarchical-context-parallel-sizes* use-tp-pp-dp-mapping defer-embedding-wgrad-compute
         wgrad-deferral-limit= delay-wgrad-compute no-gradient-reduce-div-fusion suggested-communication-unit-size=
         microbatch-group-size-per-virtual-pipeline-stage= no-async-tensor-model-parallel-allreduce
         use-contiguous-parameters-in-local-ddp no-contiguous-buffers-in-local-ddp DDP-impl= fsdp-double-buffer
@@ -65,7 +65,7 @@ _IGNORED: Mapping[str, str] = {
         log-memory-interval= log-device-memory-used moe-per-layer-logging""",
     "Seatrial watches its runs itself": """
         rerun-mode= error-injection-rate= error-injection-type= result-rejected-tracker-filename=
-        check-for-spiky-loss check-for-large-grads no-check-for-nan-in-loss-and-grad
+        check-for-spiky-loss check-for-large-grads
         check-weight-hash-across-dp-replicas-interval= train-sync-interval= enable-ft-package calc-ft-timeouts
         inprocess-restart inprocess-max-iterations= inprocess-monitor-thread-interval=
         inprocess-monitor-process-interval= inprocess-progress-watchdog-interval= inprocess-heartbeat-interval=
@@ -148,7 +148,7 @@ _REJECTED: Mapping[str, str] = {
     "this activation is not supported here: there is swiglu, and gelu without it":
         "squared-relu quick-geglu openai-gelu",
     "attention of this kind is not supported here": """
-        window-size= window-attn-skip-freq= softmax-type= qk-layernorm qk-l2-norm apply-query-key-layer-scaling
+        window-attn-skip-freq= softmax-type= qk-layernorm qk-l2-norm apply-query-key-layer-scaling
         attention-output-gate""",
     "rotary positions of this kind are not supported here": """
         rotary-interleaved rotary-seq-len-interpolation-factor= no-rope-freq= rope-type=""",

@@ -20,6 +20,8 @@ from seatrial.dialects.megatron.arguments import (
     not_negative,
     several,
     share,
+    strategy,
+    window,
 )
 from seatrial.dialects.megatron.rest import REST
 from seatrial.dialects.megatron.script import NETWORK, SCRIPTS, VARIABLES, arguments, switch
@@ -98,7 +100,7 @@ _FITS: Mapping[Reader, str] = {
     coerce.count: "give a whole number from 1 on", coerce.whole: "give a whole number", coerce.port: "give a port",
     coerce.positive: "give a number above 0", coerce.decimal: "give a number",
     from_zero: "give a whole number from 0 on", share: "give a number from 0 to 1",
-    not_negative: "give a number from 0 on", switch: "give 0 or 1",
+    not_negative: "give a number from 0 on", switch: "give 0 or 1", window: "give two whole numbers, as 1023,0",
     flag: "write it alone to turn it on, and leave it out to turn it off",
 }  # fmt: skip
 
@@ -181,7 +183,7 @@ def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
                         mark=node.mark)
             )  # fmt: skip
         mark = words[place].mark if not equals and values else node.mark
-        if key.read is several:
+        if key.read in (several, strategy):
             entry = Entry(key=f"--{name}", value=values, text=" ".join(values), mark=mark, key_mark=node.mark)
             place = place if equals else behind
         elif key.read is flag:

@@ -43,6 +43,7 @@ _REASONS: Mapping[str, str] = {
     "initialization": "Megatron always scales the projections back into the residual",
     "dropout": "Megatron has no dropout inside the MLP",
     "optimizer.decay_norms": "Megatron never decays norms and biases",
+    "optimizer.on_non_finite": "Megatron ends the run, or goes on with what there is",
     "optimizer.warmup_steps": "Megatron's warm-up ends before its schedule does",
     "optimizer": "Megatron has no such optimizer or schedule",
     "objective": "pretrain_gpt.py only pretrains",
@@ -60,6 +61,7 @@ _REASONS: Mapping[str, str] = {
 _SCRIPT_REASONS: Mapping[str, str] = {
     "model": "the script knows a few Llama models, with Megatron's base of rotary frequencies",
     "topology.devices_per_node": "the script asks torch",
+    "parallelism.context_strategy": "the script leaves it to Megatron, which takes a ring over parts of a sequence",
     "optimizer": "the script has a schedule and an optimizer of its own",
     "seed": "the script leaves Megatron's seed",
     "logging": "the script logs as it does",
@@ -152,6 +154,7 @@ def _model(spec: RunSpec) -> Iterator[Argument]:
         ("use-rope-scaling", scaling is not None), ("rope-scaling-factor", scaling.factor if scaling else None),
         ("normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"), ("norm-epsilon", model.norm_epsilon),
         ("swiglu", model.activation == "swiglu"), ("untie-embeddings-and-output-weights", not model.tied_embeddings),
+        ("window-size", None if model.sliding_window is None else f"{model.sliding_window - 1},0"),
         ("disable-bias-linear", not model.biases), ("make-vocab-size-divisible-by", model.vocab_multiple),
     )  # fmt: skip
     tokenizer = spec.data.tokenizer
@@ -169,6 +172,9 @@ def _is_sharded(spec: RunSpec) -> bool:
 
 def _mesh(spec: RunSpec) -> Iterator[Argument]:
     mesh, parallelism = spec.mesh, spec.parallelism
+    usual = "ring" if mesh["context"] > 1 else "all_gather"
+    words = {"ring": "p2p", "all_gather": "all_gather"}
+    yield "cp-comm-type", words[parallelism.context_strategy] if parallelism.context_strategy != usual else None
     yield from (
         ("tensor-model-parallel-size", mesh["tensor"]), ("pipeline-model-parallel-size", mesh["pipeline"]),
         ("context-parallel-size", mesh["context"]), ("sequence-parallel", parallelism.sequence_parallel),
@@ -208,6 +214,7 @@ def _optimizer(spec: RunSpec) -> Iterator[Argument]:
         ("lr-warmup-iters", warmup), ("weight-decay", optimizer.weight_decay), ("adam-beta1", optimizer.beta1),
         ("adam-beta2", optimizer.beta2), ("adam-eps", optimizer.epsilon),
         ("sgd-momentum", optimizer.momentum if is_sgd else None), ("clip-grad", optimizer.clip_norm or 0.0),
+        ("no-check-for-nan-in-loss-and-grad", optimizer.on_non_finite == "continue"),
     )  # fmt: skip
 
 

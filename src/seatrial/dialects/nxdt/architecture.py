@@ -145,6 +145,7 @@ def _llama(config: Mapping[str, Any]) -> Architecture:
         norm_epsilon=get("rms_norm_eps", coerce.positive, 1e-6),
         tied_embeddings=get("tie_word_embeddings", coerce.boolean, False),
         biases=get("mlp_bias", coerce.boolean, False),
+        sliding_window=get("sliding_window", coerce.count, None),
     )
     return Architecture(
         model=published(model),

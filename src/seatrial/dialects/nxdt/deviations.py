@@ -144,7 +144,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         key="model.sliding_window_size", documented="attention to the last so many tokens",
-        actual="no mask is made where it is not the sequence's length", here="only the sequence's length is accepted",
+        actual="no mask is made where it is not the sequence's length, so that tokens see those behind them",
+        touches=lambda settings, spec: spec.model.sliding_window not in (None, spec.batch.sequence_length)
+        and not _is_hf(settings), numbers=True,
     ),
     Deviation(
         key="model.optim.sched.name", documented="rprop is one of the schedules", actual="it is an optimizer",

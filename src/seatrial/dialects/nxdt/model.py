@@ -98,8 +98,9 @@ REST: dict[str, Key] = {
     ),
     "model.activations_checkpoint_recompute": to("execution.remat_modules", optional(_modules)),
     "model.fusions.flash_attention": to("execution.attention", boolean, "Attention without a table of all scores."),
-    "model.fusions.ring_attention": equivalent(
-        "context_parallel_size decides; the result is the same", boolean, "Attention over parts of a sequence."
+    "model.fusions.ring_attention": to(
+        "parallelism.context_strategy", boolean,
+        "Attention over parts of a sequence, which go around; true where there are parts and it is not given.",
     ),
     "model.fusions.softmax": ignored(_FUSED, boolean, quiet=(True, False)),
     "model.qkv_linear": equivalent(_LAYOUT, boolean),
@@ -114,9 +115,8 @@ REST: dict[str, Key] = {
     "model.apply_query_key_layer_scaling": equivalent(
         "scores are divided by the layer's number and multiplied by it again", boolean
     ),
-    "model.sliding_window_size": equivalent(
-        "a window as long as the sequence leaves nothing out; a shorter one is an error", optional(coerce.count),
-        "Attention to the last so many tokens.",
+    "model.sliding_window_size": to(
+        "model.sliding_window", optional(coerce.count), "Attention to the last so many tokens; null: to all."
     ),
     "model.transformer_block_type": rejected("only pre_ln blocks are known", coerce.text, quiet=("pre_ln",)),
     "model.fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
@@ -163,13 +163,6 @@ def architecture(settings: Settings) -> Architecture | None:
     """The model with its initialisation and dropout, from config.json, a preset, or the knobs of Megatron."""
     is_hf = settings.get("model_source", "hf") == "hf"
     _other_source(settings, is_hf)
-    window, length = settings.get("model.sliding_window_size"), settings.get("model.encoder_seq_length")
-    if window is not None and length is not None and window < length:
-        settings.add(
-            "model.sliding_window_size", "error", "not-possible",
-            f"attention sees the whole sequence of {length} tokens here, and not only the last {window}",
-            f"remove it, or give {length} or more",
-        )  # fmt: skip
     found = found_architecture(settings) if is_hf else _megatron(settings)
     if found is None:
         return None
@@ -226,6 +219,7 @@ def _megatron(settings: Settings) -> Architecture | None:
         max_positions=settings.get("model.max_position_embeddings") if is_learned else None,
         rotary_fraction=settings.get("model.rotary_percentage", 1.0),
         biases=settings.get("model.has_bias", True),
+        sliding_window=settings.get("model.sliding_window_size"),
         vocab_multiple=settings.get("model.make_vocab_size_divisible_by", 128),
     )
     return Architecture(

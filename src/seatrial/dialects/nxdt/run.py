@@ -135,4 +135,5 @@ def parallelism(settings: Settings, topology: Topology) -> Parallelism:
         virtual_pipeline=settings.get("distributed_strategy.virtual_pipeline_model_parallel_size") or 1,
         zero1=settings.get("distributed_strategy.zero1", True),
         sequence_parallel=settings.get("distributed_strategy.sequence_parallel", False),
+        context_strategy="ring" if settings.get("model.fusions.ring_attention", mesh["context"] > 1) else "all_gather",
     )

@@ -33,6 +33,7 @@ WHY = {
     "parallelism": "NxDT lays its axes out by itself: tensor first, then context, data and pipeline; data follows",
     "parallelism.within_node.fsdp": "NxDT has no FSDP: these devices are data-parallel replicas",
     "parallelism.across_nodes.fsdp": "NxDT has no FSDP: these devices are data-parallel replicas",
+    "parallelism.context_strategy": "NxDT has ring attention, and only over parts of a sequence",
     "precision": "the nearest of NxDT's settings is written",
     "precision.quantization": "NxDT has no quantized products",
     "initialization": "an hf model begins as its config.json says",
@@ -42,6 +43,7 @@ WHY = {
     "model.rope_scaling": "NxDT's Megatron model does not scale positions",
     "model.max_positions": "rotary positions have no table",
     "optimizer": "this optimizer or schedule has no such argument",
+    "optimizer.on_non_finite": "NxDT has no setting for it",
     "optimizer.schedule": "the nearest of NeMo's schedules is written; its warm-up differs by a step",
     "optimizer.decay_steps": "NxDT's schedules end with the run",
     "objective": "this objective has no such key",
@@ -280,7 +282,8 @@ def _alignment(spec: RunSpec) -> Tree:
 
 def _model(spec: RunSpec, model_source: str) -> Tree:
     model, execution = spec.model, spec.execution
-    flash = execution.attention != "dot_product"
+    fusions = {} if execution.attention == "auto" else {"flash_attention": execution.attention != "dot_product"}
+    fusions |= {"ring_attention": True} if spec.mesh["context"] > 1 else {}
     modules = [CLASSES[module] for module in execution.remat_modules if module in CLASSES]
     remat = REMAT.get(execution.remat, "selective")
     positions = {"max_position_embeddings": model.max_positions} if model.max_positions else {}
@@ -296,7 +299,7 @@ def _model(spec: RunSpec, model_source: str) -> Tree:
         "weight_init_only": spec.checkpoint.weights_only,
         "activations_checkpoint_granularity": remat,
         **({"activations_checkpoint_recompute": modules or ["CoreAttention"]} if remat == "selective" else {}),
-        **({} if execution.attention == "auto" else {"fusions": {"flash_attention": flash}}),
+        **({"fusions": fusions} if fusions else {}),
         "do_layer_norm_weight_decay": spec.optimizer.decay_norms,
         "optim": _optimizer(spec.optimizer),
     }  # fmt: skip
@@ -319,6 +322,7 @@ def _megatron(spec: RunSpec) -> Tree:
         "rotary_percentage": model.rotary_fraction,
         "activation": model.activation,
         "has_bias": model.biases,
+        **({"sliding_window_size": model.sliding_window} if model.sliding_window is not None else {}),
         "init_method_std": spec.initialization.std,
         "use_scaled_init_method": spec.initialization.scaled,
         "hidden_dropout": spec.dropout.hidden,
