@@ -18,6 +18,7 @@ from seatrial.spec import (
     Container,
     Data,
     Distributed,
+    Dropout,
     Evaluation,
     Execution,
     Expectation,
@@ -167,6 +168,66 @@ def test_each_rule_finds_what_breaks_it(change: dict[str, Any], severity: str, c
     assert found[0].fix
 
 
+EVERY_TEN = Evaluation(interval_steps=10)
+HUB = Data(kind="huggingface", dataset="a/b")
+# What the trainer refuses, by the verbs that it fails; any other has a warning.
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"execution": Execution(remat="selective", remat_modules=("moe",))}, "execution.remat_modules", "run rehearse"),
+    ({"precision": Precision(quantization="int8")}, "precision.quantization", "run train rehearse"),
+    ({"precision": Precision(quantization="fp8"), "parallelism": within(pipeline=2, tensor=4)},
+     "precision.quantization", "run"),
+    ({"checkpoint": Checkpoint(enabled=True, keep_best="accuracy")}, "checkpoint.keep_best", "run rehearse"),
+    ({"parallelism": within(pipeline=2, tensor=4), "batch": batch(2, 1, 8191)}, "batch.sequence_length", "run"),
+    ({"epochs": 2}, "epochs", "run train"),
+    ({"evaluation": Evaluation(interval_fraction=0.5)}, "evaluation.interval_fraction", "run train"),
+    ({"evaluation": EVERY_TEN}, "evaluation.batches", "run train"),
+    ({"evaluation": replace(EVERY_TEN, batches=2, initial_batches=-1)}, "evaluation.batches", "run train"),
+    ({"evaluation": EVERY_TEN, "data": HUB}, "evaluation.interval_steps", "run train"),
+    ({"objective": Objective(kind="sft"), "data": HUB}, "data.kind", "run train"),
+]  # fmt: skip
+_ACCEPTED: list[dict[str, Any]] = [
+    {"execution": Execution(remat="selective", remat_modules=("core_attn", "mlp"))},
+    {"precision": Precision(quantization="te_fp8_currentscaling"), "parallelism": within(pipeline=2, tensor=4)},
+    {"checkpoint": Checkpoint(enabled=True, keep_best="loss")},
+    {"epochs": 2, "data": HUB},
+    {"evaluation": replace(EVERY_TEN, batches=2)},
+    {"evaluation": EVERY_TEN, "data": Data(kind="arrow", paths=("a",), split="9,1")},
+    {"evaluation": EVERY_TEN, "data": replace(HUB, validation_paths=("a",))},
+    {"objective": Objective(kind="sft"), "data": Data(kind="arrow", paths=("a",))},
+    {"model": replace(SMALL, sliding_window=1024), "dropout": Dropout(attention=0.1)},
+]
+
+
+@pytest.mark.parametrize(("change", "path", "verbs"), REFUSED)
+def test_what_the_trainer_refuses_fails_what_it_would_run(change: dict[str, Any], path: str, verbs: str) -> None:
+    spec = replace(OURS, **change)
+    for action in (*verbs.split(), "check", "plan", "judge"):
+        (found,) = [p for p in findings(spec, action) if p.code == "not-supported-yet"]
+        assert (found.path, found.severity) == (path, "error" if action in verbs else "warning")
+
+
+@pytest.mark.parametrize("change", _ACCEPTED)
+def test_what_the_trainer_does_is_not_refused(change: dict[str, Any]) -> None:
+    found = findings(replace(OURS, **change), "run")
+    assert [p for p in found if p.code in ("not-supported-yet", "missing-data", "contradiction")] == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Data(kind="text", paths=("a",)), Data(kind="arrow", paths=("a",), split="1"),
+        Data(kind="megatron", paths=("a",), split="99,0,1"), Data(kind="records", paths=("a",), test_paths=("b",)),
+    ],
+)  # fmt: skip
+def test_an_evaluation_without_data_fails_what_would_run_it(data: Data) -> None:
+    spec = replace(OURS, data=data, evaluation=EVERY_TEN)
+    for action, severity in (("run", "error"), ("rehearse", "error"), ("train", "error"), ("check", "warning")):
+        (found,) = [p for p in findings(spec, action) if p.code == "missing-data"]
+        assert (found.path, found.severity) == ("evaluation.interval_steps", severity)
+    for has in (replace(data, validation_paths=("b",)), replace(data, split="90,10")):
+        assert [p for p in findings(replace(spec, data=has)) if p.code == "missing-data"] == []
+
+
 def test_devices_may_share_a_head_where_seatrial_trains_or_megatron_does_not() -> None:
     spec = replace(OURS, parallelism=within(tensor=8), model=replace(SMALL, num_kv_heads=4))
     megatron = replace(spec, dialect="cvs-megatron")
@@ -194,14 +255,18 @@ BESIDE: list[Case] = [
     ({"data": Data(kind="megatron")}, "error", "missing-key", "data.paths", "megatron is asked for, but no files"),
     ({"data": Data(kind="megatron", paths=("a", "b"), weights=(1.0,))}, "error", "contradiction", "data.weights",
      "1 weights for 2 paths"),
-    ({"objective": Objective(kind="dpo")}, "error", "contradiction", "data.kind", "synthetic data has none"),
+    ({"objective": Objective(kind="dpo")}, "warning", "synthetic-data", "data.kind", "dpo learns nothing from them"),
+    ({"objective": Objective(kind="sft"), "data": Data(kind="text", paths=("a",))}, "error", "contradiction",
+     "data.kind", "and text data has none"),
+    ({"objective": Objective(kind="orpo"), "data": Data(kind="arrow", paths=("a",))}, "error", "contradiction",
+     "data.kind", "and arrow data has none"),
     ({"objective": Objective(kind="orpo"), "data": Data(kind="records", paths=("a",), packing=True)}, "error",
      "contradiction", "data.packing", "which packing would mix"),
     ({"objective": Objective(kind="dpo", max_prompt_length=8192), "data": Data(kind="records", paths=("a",))},
      "warning", "sequence-length", "objective.max_prompt_length", "leave no room for an answer in 8192"),
     ({"model": replace(SMALL, positions="learned", max_positions=4096)}, "error", "sequence-length",
      "batch.sequence_length", "only 4096 learned positions"),
-    ({"evaluation": Evaluation(interval_steps=10), "data": Data(kind="text", paths=("a",))}, "warning",
+    ({"evaluation": Evaluation(interval_steps=10), "data": Data(kind="text", paths=("a",))}, "error",
      "missing-data", "evaluation.interval_steps", "and there is none"),
     ({"topology": replace(SOUND.topology, device="a100-sxm-80gb"), "precision": Precision(quantization="fp8")},
      "warning", "no-fp8", "precision.quantization", "a100-sxm-80gb has no fp8"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seatrial.check.finder import Finder
-from seatrial.errors import Problem
+from seatrial.check.finder import RUNS, Finder
+from seatrial.errors import Problem, Severity
+from seatrial.spec import Data
 
 FROM_FILES = ("text", "megatron", "arrow", "records")
 
@@ -31,9 +32,13 @@ def data_fits_the_objective(finder: Finder) -> Iterator[Problem]:
     """An objective has data that it can learn from."""
     spec = finder.spec
     kind, objective = spec.data.kind, spec.objective
-    if objective.kind != "pretraining" and kind in ("synthetic", "megatron"):
+    without = ("text", "megatron") if objective.kind == "sft" else ("text", "megatron", "arrow")
+    if objective.kind != "pretraining" and kind in without:
         why = f"{objective.kind} learns from prompts and answers, and {kind} data has none"
         yield finder.at("data.kind", "error", "contradiction", why, "give records, or an objective of pretraining")
+    if objective.kind != "pretraining" and kind == "synthetic":
+        why = f"random tokens stand in for prompts and answers, so that {objective.kind} learns nothing from them"
+        yield finder.at("data.kind", "warning", "synthetic-data", why, "give records, unless that is meant")
     if objective.kind in ("dpo", "orpo") and spec.data.packing:
         why = f"{objective.kind} compares the two answers of an example, which packing would mix with others"
         yield finder.at("data.packing", "error", "contradiction", why, "turn packing off")
@@ -56,17 +61,25 @@ def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
     evaluation, data = finder.spec.evaluation, finder.spec.data
     path = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
     asked = evaluation.interval_steps or evaluation.interval_fraction
-    if asked and data.kind in FROM_FILES and not (data.validation_paths or data.split):
+    if asked and data.kind in FROM_FILES and not has_validation(data):
         why = "the loss is to be measured on validation data, and there is none: neither files nor a share of the data"
-        yield finder.at(path, "warning", "missing-data", why, "give validation data, or no interval")
+        severity: Severity = "error" if finder.action in RUNS else "warning"
+        yield finder.at(path, severity, "missing-data", why, "give validation data, or no interval")
     if data.split and not _shares(data.split):
         why = f"{data.split!r} is not three shares, of training, validation and test"
         yield finder.at("data.split", "error", "bad-value", why, "write them as 980,10,10")
 
 
-def _shares(text: str) -> bool:
+def has_validation(data: Data) -> bool:
+    """Whether a part of the data, or files of their own, are for validation."""
+    shares = _shares(data.split) if data.split else ()
+    return bool(data.validation_paths) or (len(shares) > 1 and shares[1] > 0)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    """The shares of training, validation and test; none where the text gives none."""
     try:
-        shares = [float(part) for part in text.replace("/", ",").split(",")]
+        shares = tuple(float(part) for part in text.replace("/", ",").split(","))
     except ValueError:
-        return False
-    return 1 <= len(shares) <= 3 and min(shares) >= 0 and sum(shares) > 0
+        return ()
+    return shares if 1 <= len(shares) <= 3 and min(shares) >= 0 and sum(shares) > 0 else ()

@@ -4,31 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from seatrial.check.data import FROM_FILES, has_validation
 from seatrial.check.finder import RUNS, Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
 from seatrial.estimate import PARTS
-from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS
+from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec
+
+KEPT_BY = ("loss", "validation_loss")  # that checkpoints can be kept by
+
+Refusal = tuple[str, str, str]  # spec path, why, how to fix it
 
 
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     """Seatrial's own trainer can do what the run asks for."""
-    spec, runs = finder.spec, finder.action in RUNS
+    spec = finder.spec
+    trains = finder.action in ("run", "train")  # a rehearsal has random data in place of what is not here
+    for refusals, fails in ((_refused(spec), finder.action in RUNS), (_of_data(spec), trains)):
+        for path, why, fix in refusals:
+            yield finder.at(
+                path, "error" if fails else "warning", "not-supported-yet",
+                f"Seatrial's own trainer does not do this yet: {why}",
+                fix if fails else f"fine for a plan and a verdict; for a run with that trainer, {fix}",
+            )  # fmt: skip
+
+
+def _refused(spec: RunSpec) -> Iterator[Refusal]:
     unknown = [part for part in spec.execution.remat_modules if part not in PARTS]
     if spec.execution.remat == "selective" and unknown:
-        yield finder.at(
-            "execution.remat_modules", "error" if runs else "warning", "not-supported-yet",
-            f"{unknown[0]!r} is no part of a layer that Seatrial's own trainer can recompute",
-            f"use some of {', '.join(PARTS)}",
-        )  # fmt: skip
+        why = f"{unknown[0]!r} is no part of a layer that it can recompute"
+        yield "execution.remat_modules", why, f"use some of {', '.join(PARTS)}"
+    sizes = spec.mesh if mesh_is_sound(spec) else {}
     quantization = spec.precision.quantization
-    if why := _no_recipe(quantization, spec.mesh if mesh_is_sound(spec) else {}):
-        yield finder.at(
-            "precision.quantization", "error" if runs else "warning", "not-supported-yet",
-            f"Seatrial's own trainer does not do this yet: {quantization} products, since {why}",
-            "turn it off for this run" if runs else
-            "fine for a plan and a verdict; for a run with that trainer, turn it off",
-        )  # fmt: skip
+    if reason := _no_recipe(quantization, sizes):
+        yield "precision.quantization", f"{quantization} products, since {reason}", "turn it off"
+    best = spec.checkpoint.keep_best
+    if best is not None and best not in KEPT_BY:
+        why = f"{best!r} is no metric that checkpoints can be kept by"
+        yield "checkpoint.keep_best", why, f"use {' or '.join(KEPT_BY)}"
+    stages = sizes.get("pipeline", 1)
+    if sizes and spec.accumulation_steps:
+        tokens = spec.tokens_per_step // spec.data_parallel_size // sizes["context"]
+        if tokens % stages:
+            why = f"{tokens} tokens of a step, which {stages} stages of a pipeline share for the loss"
+            yield "batch.sequence_length", why, f"make them a multiple of {stages}"
+
+
+def _of_data(spec: RunSpec) -> Iterator[Refusal]:
+    """What it cannot learn from, or measure."""
+    data, evaluation, kind = spec.data, spec.evaluation, spec.objective.kind
+    interval = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
+    asked = evaluation.interval_steps or evaluation.interval_fraction
+    if data.kind == "synthetic":
+        endless = "random data has no end"
+        if spec.epochs is not None:
+            yield "epochs", f"{endless}, and so no epochs", "give the number of steps alone"
+        if evaluation.interval_fraction:
+            yield interval, f"{endless}, and so no epochs", "give evaluation.interval_steps"
+        elif asked and (evaluation.batches is None or evaluation.initial_batches < 0):
+            yield "evaluation.batches", f"{endless}, so that all of it cannot be evaluated", "give a number of batches"
+    elif data.kind not in FROM_FILES:
+        if kind != "pretraining":
+            why = f"{kind} learns from prompts and answers, which it reads from records alone"
+            yield "data.kind", why, "write them as JSON lines, and give those as records"
+        if asked and not has_validation(data):
+            yield interval, f"of {data.kind} data it evaluates what files of their own hold", "give validation files"
 
 
 def _no_recipe(quantization: str | None, sizes: dict[str, int]) -> str | None:
