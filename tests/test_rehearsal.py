@@ -240,3 +240,29 @@ def test_evaluations_and_checkpoints_come_in_proportion():
     small = rehearse(spec, cores=2, memory_bytes=8 * GIB).spec
     assert (small.steps, small.evaluation.interval_steps, small.evaluation.batches) == (50, 5, 2)
     assert small.checkpoint.interval_steps == 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (Evaluation(), Evaluation()),
+        (Evaluation(interval_fraction=0.5), Evaluation(interval_steps=50, batches=2)),
+        (
+            Evaluation(interval_steps=500, fraction=0.1, initial_batches=-1),
+            Evaluation(interval_steps=5, batches=2, fraction=0.1, initial_batches=2),
+        ),
+    ],
+)
+def test_random_tokens_have_neither_epochs_nor_an_end(asked: Evaluation, expected: Evaluation):
+    data = Data(kind="huggingface", dataset="nobody/nothing")
+    spec = dataclasses.replace(make_spec({"fsdp": 2}, {}), steps=5000, epochs=3, data=data, evaluation=asked)
+    here, elsewhere = (rehearse(spec, cores=2, memory_bytes=8 * GIB, has_data=has_data) for has_data in (True, False))
+    assert (here.spec.epochs, elsewhere.spec.epochs) == (3, None)
+    assert elsewhere.spec.evaluation == expected
+
+
+def test_a_window_stays_shorter_than_the_sequence():
+    spec = make_spec({}, {}, batch=Batch(sequence_length=8192, micro_batch_size=1, global_batch_size=1))
+    spec = dataclasses.replace(spec, model=dataclasses.replace(spec.model, sliding_window=2048))
+    small = rehearsed(spec)
+    assert small.model.sliding_window == small.batch.sequence_length // 4

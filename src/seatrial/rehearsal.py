@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.spec import AXES, Batch, Data, MeshShape, ModelSpec, Optimizer, RunSpec, Topology, flatten
+from seatrial.spec import AXES, Batch, Data, Evaluation, MeshShape, ModelSpec, Optimizer, RunSpec, Topology, flatten
 
 # Measured on two cores: a step of 16 virtual devices in two processes takes 2.5 s of CPU time, most of it in sockets,
 # one of 8 takes 0.8 s, and of 8 in one process 0.1 s.
@@ -37,6 +37,7 @@ EVALUATION_BATCHES = 2
 # Spec path, or a parent of it → the rule that changes it.
 RULES: dict[str, str] = {
     "steps": f"at most {MAX_STEPS} steps",
+    "epochs": "random tokens have no end, and so no epochs",
     "topology.num_nodes": f"at most {MAX_PROCESSES} nodes, each a process here; every axis across nodes stays split",
     "topology.devices_per_node": f"at most {MAX_DEVICES} virtual devices; every axis within a node stays split",
     "topology.device": "virtual CPU devices",
@@ -49,6 +50,7 @@ RULES: dict[str, str] = {
     "model.hidden_dim": "heads × head_dim in the original proportion, divisible by the mesh",
     "model.ffn_dim": "in the original proportion to hidden_dim, divisible by the mesh",
     "model.vocab_size": f"at most {VOCAB_SIZE}, divisible by the tensor axis",
+    "model.sliding_window": "in proportion to the sequence",
     "model.rope_scaling.original_max_positions": f"as the sequence, at least {MIN_POSITIONS}, so that it still acts",
     "batch.sequence_length": f"at most {SEQUENCE_LENGTH}, divisible by the mesh",
     "batch.micro_batch_size": f"at most {MICRO_BATCH_SIZE}",
@@ -58,8 +60,10 @@ RULES: dict[str, str] = {
     "optimizer.constant_steps": "in proportion to the steps",
     "optimizer.decay_steps": "in proportion to the steps",
     "data": "not all of it is on this machine: random tokens in the same form",
-    "evaluation.interval_steps": "in proportion to the steps",
+    "evaluation.interval_steps": "in proportion to the steps, and of random tokens once",
+    "evaluation.interval_fraction": "random tokens have no end, and so no epochs",
     "evaluation.batches": f"at most {EVALUATION_BATCHES}",
+    "evaluation.initial_batches": f"of random tokens, at most {EVALUATION_BATCHES}",
     "checkpoint.interval_steps": "in proportion to the steps",
     "checkpoint.directory": "in the run directory, where no other run's checkpoints are",
     "checkpoint.resume_from": "begins with random weights: a smaller model fits no checkpoint",
@@ -110,6 +114,7 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int, has_data: bool = T
     small = dataclasses.replace(
         spec,
         steps=steps,
+        epochs=spec.epochs if has_data else None,
         topology=Topology(num_nodes=math.prod(slow.values()), devices_per_node=math.prod(fast.values())),
         parallelism=dataclasses.replace(
             spec.parallelism,
@@ -120,11 +125,7 @@ def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int, has_data: bool = T
         batch=batch,
         optimizer=_schedule(spec.optimizer, ratio),
         data=spec.data if has_data else _random_data(spec.data),
-        evaluation=dataclasses.replace(
-            spec.evaluation,
-            interval_steps=_scaled(spec.evaluation.interval_steps, ratio),
-            batches=None if spec.evaluation.batches is None else min(spec.evaluation.batches, EVALUATION_BATCHES),
-        ),
+        evaluation=_evaluation(spec.evaluation, steps, ratio, has_end=has_data and spec.data.kind != "synthetic"),
         checkpoint=dataclasses.replace(
             spec.checkpoint,
             interval_steps=_scaled(spec.checkpoint.interval_steps, ratio),
@@ -201,6 +202,7 @@ def _model(spec: RunSpec, mesh: dict[str, int], sequence_ratio: float, vocab_siz
         ffn_dim=ffn,
         vocab_size=_shrunk(model.vocab_size, vocab_size or model.vocab_size, tensor),
         rope_scaling=scaling,
+        sliding_window=_scaled(model.sliding_window, sequence_ratio),
     )
 
 
@@ -217,6 +219,21 @@ def _random_data(data: Data) -> Data:
         reset_positions=data.reset_positions or data.packing,
         reset_attention=data.reset_attention or data.packing,
         mask_document_ends=data.mask_document_ends,
+    )
+
+
+def _evaluation(evaluation: Evaluation, steps: int, ratio: float, *, has_end: bool) -> Evaluation:
+    """As often in proportion; of data without an end, a number of batches, and at a number of steps."""
+    interval, batches = _scaled(evaluation.interval_steps, ratio), evaluation.batches
+    most = None if batches is None else min(batches, EVALUATION_BATCHES)
+    if has_end or not (interval or evaluation.interval_fraction):
+        return dataclasses.replace(evaluation, interval_steps=interval, batches=most)
+    return dataclasses.replace(
+        evaluation,
+        interval_steps=interval or steps,
+        interval_fraction=None,
+        batches=most or EVALUATION_BATCHES,
+        initial_batches=EVALUATION_BATCHES if evaluation.initial_batches < 0 else evaluation.initial_batches,
     )
 
 
