@@ -175,7 +175,7 @@ _EXECUTIONS = st.builds(
 _PRECISIONS = some_of(
     Precision, compute_dtype=words(Dtype), params_dtype=words(Dtype), optimizer_dtype=words(Dtype),
     gradient_dtype=words(Dtype), reduce_dtype=words(Dtype), stochastic_rounding=st.booleans(),
-    quantization=st.sampled_from((None, "fp8", "nanoo_fp8", "int8")),
+    quantization=st.sampled_from((None, "fp8", "te_fp8_currentscaling", "fp8_e4m3", "nanoo_fp8", "int8")),
 )  # fmt: skip
 _DISTRIBUTED = some_of(
     Distributed, coordinator_host=maybe(st.sampled_from(("10.0.0.1", "node-0", "head.cluster.example"))),

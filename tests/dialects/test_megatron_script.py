@@ -35,6 +35,7 @@ SAID: dict[str, dict[str, Any]] = {
     "OPTIMIZER=sgd": {"optimizer.algorithm": "sgd", "optimizer.momentum": 0.9, "optimizer.beta2": 0.999,
                       "parallelism.zero1": False},
     "TE_FP8=1": {"precision.quantization": "fp8"},
+    "TE_FP8=1 TE_FP8_RECIPE=tensorwise": {"precision.quantization": "te_fp8_currentscaling"},
     "TE_FP8=1 TE_FP8_RECIPE=mxfp8": {"precision.quantization": "fp8"},
     "GRAD_REDUCE_IN_BF16=0": {"precision.gradient_dtype": "float32", "precision.reduce_dtype": "float32"},
     "RECOMPUTE=1": {"execution.remat": "full"},

@@ -114,8 +114,8 @@ KEYS: dict[str, Key] = {
     "logits_via_embedding": _to("model.tied_embeddings", coerce.boolean),
     "normalization_layer_epsilon": _to("model.norm_epsilon", coerce.positive),
     "rope_max_timescale": _to("model.rope_theta", coerce.positive),
-    "mlp_activations": _ignored("every model here is SwiGLU", _activations, quiet=(("silu", "linear"),)),
-    "decoder_block": _ignored("every model here is a Llama decoder", coerce.one_of(
+    "mlp_activations": _ignored("CVS's models are all SwiGLU", _activations, quiet=(("silu", "linear"),)),
+    "decoder_block": _ignored("CVS's models are Llamas", coerce.one_of(
         "llama2", otherwise="only Llama decoders are supported"
     ), quiet=("llama2",)),
     # --- the cell: the bars ---

@@ -77,8 +77,8 @@ _MODEL: dict[str, Key] = {
     "rope_min_timescale": rejected("rotary positions begin at 1 here", coerce.decimal, quiet=(1.0,)),
     "rope_linear_scaling_factor": rejected("linear stretching is not supported here", coerce.decimal, quiet=(1.0,)),
     "rope_use_scale": ignored("only rope_type=llama3.1 reads it, and means true", switch, quiet=(True,)),
-    "trainable_position_size": rejected("positions are rotary here", coerce.whole, quiet=(-1,)),
-    "use_untrainable_positional_embedding": rejected("positions are rotary here", switch, quiet=(False,)),
+    "trainable_position_size": rejected("MaxText's Llama has rotary positions", coerce.whole, quiet=(-1,)),
+    "use_untrainable_positional_embedding": rejected("MaxText's Llama has rotary positions", switch, quiet=(False,)),
     "nope_layer_interval": rejected("every layer has positions here", coerce.whole, quiet=(-1,)),
     "use_iota_embed": equivalent("it chooses how an embedding is looked up, not what is found", switch),
     "fused_qkv": equivalent("it chooses how products are computed, not what they are", switch),
@@ -135,7 +135,7 @@ _TRAINING: dict[str, Key] = {
     "data_shuffle_seed": ignored(
         "one seed makes everything here: init_weights_seed", values.no_less_than(0, coerce.whole)
     ),
-    "enable_data_shuffling": ignored("text is read in its own order here, other data shuffled", switch, quiet=(True,)),
+    "enable_data_shuffling": ignored("what is trained on is always shuffled here", switch, quiet=(True,)),
     "num_vocab_tiling": equivalent("the loss is computed in pieces here anyway", coerce.count),
     "optimizer_memory_host_offload": equivalent("it changes where states are kept, not what they are", switch),
     "parameter_memory_host_offload": equivalent("it changes where parameters are kept, not what they are", switch),

@@ -83,6 +83,12 @@ def strategy(value: Any) -> str:
     return CONTEXT[words[0]]
 
 
+# How products are scaled, by recipe and format → what is done here; of one that is not here, delayed.
+FP8: Mapping[tuple[str, str], str] = {
+    ("delayed", "hybrid"): "fp8", ("tensorwise", "hybrid"): "te_fp8_currentscaling", ("tensorwise", "e4m3"): "fp8_e4m3",
+}  # fmt: skip
+RECIPES = ("delayed", "tensorwise", "mxfp8", "blockwise")
+
 _STATE = one_of("fp32", "bf16", otherwise="fp16 and fp8 are not supported")
 
 ARGUMENTS: Mapping[str, Key] = {
@@ -158,6 +164,10 @@ ARGUMENTS: Mapping[str, Key] = {
     "exp-avg-dtype": to("precision.optimizer_dtype", _STATE),
     "exp-avg-sq-dtype": to("precision.optimizer_dtype", _STATE),
     "fp8-format": to("precision.quantization", one_of("e4m3", "hybrid"), "Matrix products in FP8."),
+    "fp8-recipe": to(
+        "precision.quantization", one_of(*RECIPES, otherwise="custom recipes are not supported here"),
+        "Scales by earlier steps' values (delayed, its default) or by the tensor's own (tensorwise).",
+    ),
     "fp8-hybrid": to("precision.quantization", flag, "Old name of --fp8-format hybrid."),
     "fp8-e4m3": to("precision.quantization", flag, "Old name of --fp8-format e4m3."),
     # the optimizer
@@ -237,9 +247,9 @@ DEFAULTS: Mapping[str, Any] = {
     "data-parallel-sharding-strategy": "no_shard", "num-distributed-optimizer-instances": 1, "main-grads-dtype": "fp32",
     "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "optimizer": "adam", "min-lr": 0.0,
     "lr-decay-style": "linear", "lr-warmup-iters": 0, "lr-warmup-samples": 0, "weight-decay": 0.01, "adam-beta1": 0.9,
-    "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9, "clip-grad": 1.0, "eval-interval": 1000,
-    "eval-iters": 100, "log-interval": 100, "attention-backend": "auto", "profile-step-start": 10,
-    "profile-step-end": 12,
+    "adam-beta2": 0.999, "adam-eps": 1e-8, "fp8-recipe": "delayed", "sgd-momentum": 0.9, "clip-grad": 1.0,
+    "eval-interval": 1000, "eval-iters": 100, "log-interval": 100, "attention-backend": "auto",
+    "profile-step-start": 10, "profile-step-end": 12,
 }  # fmt: skip
 
 _WHERE = "how the processes find each other changes nothing of the result"

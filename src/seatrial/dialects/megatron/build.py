@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial import hardware
 from seatrial.dialects import coerce
+from seatrial.dialects.megatron.arguments import FP8
 from seatrial.dialects.megatron.model import model_of
 from seatrial.dialects.megatron.settings import Settings
 from seatrial.dialects.suggestions import did_you_mean
@@ -207,7 +208,10 @@ def _precision(s: Settings) -> Precision:
 
 
 def _quantization(s: Settings) -> str | None:
-    return "fp8" if any(s.given(name) for name in ("fp8-format", "fp8-hybrid", "fp8-e4m3")) else None
+    if not any(s.given(name) for name in ("fp8-format", "fp8-hybrid", "fp8-e4m3")):
+        return None
+    kind = "e4m3" if s.given("fp8-e4m3") else s["fp8-format"] or "hybrid"
+    return FP8.get((s["fp8-recipe"], kind), "fp8")
 
 
 def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | None:

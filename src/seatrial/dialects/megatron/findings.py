@@ -123,6 +123,9 @@ def after(s: Settings, spec: RunSpec) -> None:
     """What can be said of a whole run."""
     if not s.script:
         _arguments(s, spec)
+    if s["fp8-recipe"] in ("mxfp8", "blockwise") and spec.precision.quantization:
+        why = "whole tensors are scaled here, by earlier steps' values, and not blocks of them"
+        s.find("fp8-recipe", "warning", "nearest-recipe", why, "give tensorwise or delayed, or leave it")
     if spec.optimizer.schedule not in ("cosine", "constant"):
         why = "here it is the schedule of NeMo of this name, whose rate is a step ahead of Megatron's"
         s.find("lr-decay-style", "info", "schedule-differs", why, "nothing to do, or give cosine")

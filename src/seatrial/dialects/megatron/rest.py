@@ -86,7 +86,7 @@ _IGNORED: Mapping[str, str] = {
         use-checkpoint-opt_param-scheduler use-checkpoint-opt-param-scheduler load-main-params-from-ckpt
         async-ckpt-save-strategy= no-initialization dump-param-to-param-group-map=""",
     "FP8 is scaled in the trainer's own way": """
-        fp8-recipe= fp8-margin= fp8-interval= fp8-amax-history-len= fp8-amax-compute-algo= no-fp8-wgrad
+        fp8-margin= fp8-interval= fp8-amax-history-len= fp8-amax-compute-algo= no-fp8-wgrad
         fp8-quantizer-factory= first-last-layers-bf16 num-layers-at-start-in-bf16= num-layers-at-end-in-bf16=""",
     "the tokenizer is found by its type and model": """
         vocab-file= merge-file= tokenizer-metadata= tiktoken-pattern= tiktoken-num-special-tokens=

@@ -51,9 +51,9 @@ VARIABLES: Mapping[str, Key] = {
     "HSDP_NUM_REPLICAS": to(_as("num-distributed-optimizer-instances"), count),
     "OPTIMIZER": to("optimizer.algorithm,parallelism.zero1", text, "adam, sharded over replicas; all else means sgd."),
     "TE_FP8": to("precision.quantization", switch, "0 is bfloat16, whatever TE_FP16 elsewhere suggests."),
-    "TE_FP8_RECIPE": ignored("FP8 is scaled in the trainer's own way", one_of("delayed", "tensorwise", "mxfp8",
-                             otherwise="the script would end without training, and without an error"),
-                             quiet=("delayed",)),
+    "TE_FP8_RECIPE": to("precision.quantization", one_of("delayed", "tensorwise", "mxfp8",
+                        otherwise="the script would end without training, and without an error"),
+                        "Of TE_FP8=1: scales by earlier steps' values, or by the tensor's own."),
     "TE_FP4": rejected("FP4 is not supported here", switch, quiet=(False,)),
     "TE_FP4_RECIPE": ignored("it is read only under TE_FP4=1", one_of("nvfp4", "mxfp4"), quiet=("nvfp4",)),
     **{name: ignored("it is read only under TE_FP4=1", text)
@@ -188,6 +188,7 @@ def arguments(name: str, stated: Mapping[str, Any]) -> Iterator[Argument]:
         yield "grad-reduce-in-bf16", True, "GRAD_REDUCE_IN_BF16"
     if values["TE_FP8"]:
         yield "fp8-format", "e4m3" if values["TE_FP8_RECIPE"] == "mxfp8" else "hybrid", "TE_FP8"
+        yield "fp8-recipe", values["TE_FP8_RECIPE"], "TE_FP8_RECIPE"
     if values["RECOMPUTE"]:
         yield from (("recompute-granularity", "full", "RECOMPUTE"), ("recompute-method", "block", ""))
     yield "attention-backend", "flash" if values["USE_FLASH_ATTN"] else "fused", "USE_FLASH_ATTN"

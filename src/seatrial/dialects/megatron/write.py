@@ -11,6 +11,7 @@ from typing import Any
 from seatrial import source
 from seatrial.dialects import coerce
 from seatrial.dialects.entries import Request
+from seatrial.dialects.megatron.arguments import FP8
 from seatrial.dialects.megatron.build import ASSUMED_DEVICES, ATTENTION, SCHEDULES
 from seatrial.dialects.megatron.model import known_vocabulary
 from seatrial.dialects.megatron.script import SCRIPTS, VARIABLES
@@ -194,7 +195,8 @@ def _precision(spec: RunSpec) -> Iterator[Argument]:
     yield "grad-reduce-in-bf16", is_half and precision.gradient_dtype == precision.reduce_dtype == "bfloat16"
     if is_half and precision.optimizer_dtype == "bfloat16" and spec.parallelism.zero1:
         yield from (("use-precision-aware-optimizer", True), ("exp-avg-dtype", "bf16"), ("exp-avg-sq-dtype", "bf16"))
-    yield "fp8-format", "hybrid" if precision.quantization == "fp8" else None
+    found = next((kind for kind, name in FP8.items() if name == precision.quantization), None)
+    yield from (("fp8-recipe", found[0]), ("fp8-format", found[1])) if found else ()
 
 
 def _optimizer(spec: RunSpec) -> Iterator[Argument]:
@@ -287,13 +289,15 @@ def _variables_text(spec: RunSpec) -> str:
     data, checkpoint = spec.data, spec.checkpoint
     is_real = data.kind == "megatron" and bool(data.paths)
     blend = (f"{weight!r} {path}" for weight, path in zip(data.weights, data.paths, strict=False))
+    quantized = ((kind, name) for kind, name in FP8.items() if kind[1] == "hybrid")
+    scaled = next((kind[0] for kind, name in quantized if name == spec.precision.quantization), None)
     values: dict[str, Any] = {
         "MODEL_SIZE": size, "TP": mesh["tensor"], "PP": mesh["pipeline"], "CP": mesh["context"],
         "MBS": spec.batch.micro_batch_size, "BS": spec.batch.global_batch_size,
         "SEQ_LENGTH": spec.batch.sequence_length, "TOTAL_ITERS": spec.steps,
         "SEQ_PARALLEL": spec.parallelism.sequence_parallel, "FSDP": is_sharded and not spec.parallelism.zero1
         and mesh["pipeline"] == 1 and mesh["data"] == 1,
-        "TE_FP8": spec.precision.quantization == "fp8", "RECOMPUTE": spec.execution.remat == "full",
+        "TE_FP8": scaled is not None, "TE_FP8_RECIPE": scaled, "RECOMPUTE": spec.execution.remat == "full",
         "USE_FLASH_ATTN": spec.execution.attention == "flash", "LOG_INTERVAL": spec.logging.interval_steps,
         "OPTIMIZER": "sgd" if spec.optimizer.algorithm == "sgd" else "adam",
         "GRAD_REDUCE_IN_BF16": spec.precision.gradient_dtype == "bfloat16",

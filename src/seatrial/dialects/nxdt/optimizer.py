@@ -94,9 +94,9 @@ SCHEDULES: dict[str, Schedule] = {
 REFUSED = {
     "rprop": "rprop is an optimizer (model.optim.name); NxDT's documentation lists it among the schedules by mistake",
     "StepLR": "a rate that falls in steps cannot be described here",
-    "ExponentialLR": "it falls once an epoch, and epochs are not counted here",
+    "ExponentialLR": "it falls once an epoch, which cannot be described here",
     "CyclicLR": "a rate that rises again cannot be described here",
-    "ReduceLROnPlateau": "it depends on the validation loss, once an epoch, and is not planned here",
+    "ReduceLROnPlateau": "it depends on the validation loss, and a rate here on the step alone",
 }
 
 _NO_EFFECT = "it chooses torch's kernel"

@@ -46,6 +46,8 @@ def _steps(value: Any) -> int | None:
 
 FITS[_steps] = FITS[coerce.count]
 
+_ENDS = "a run ends with max_steps or max_epochs, and with nothing else"
+
 KEYS: dict[str, Key] = {
     "trainer.devices": to(
         "topology.devices_per_node", coerce.count, "Devices of each node: a request for as many NeuronCores, met by any"
@@ -82,8 +84,8 @@ KEYS: dict[str, Key] = {
     ),
     "trainer.sequential_move_factor": ignored("it is about how Neuron loads weights", coerce.whole),
     "trainer.limit_train_batches": rejected(_OTHER_LENGTH, _all, quiet=(None,)),
-    "trainer.min_epochs": ignored("nothing ends a run before max_steps", optional(natural), quiet=(None,)),
-    "trainer.min_steps": ignored("nothing ends a run before max_steps", optional(coerce.whole), quiet=(None, -1)),
+    "trainer.min_epochs": ignored(_ENDS, optional(natural), quiet=(None,)),
+    "trainer.min_steps": ignored(_ENDS, optional(coerce.whole), quiet=(None, -1)),
     "trainer.max_time": rejected(
         "a run's length is trainer.max_steps here; the launcher limits time", optional(anything), quiet=(None,)
     ),
