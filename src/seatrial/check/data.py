@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seatrial.check.finder import RUNS, Finder
-from seatrial.errors import Problem, Severity
+from seatrial.errors import Problem
 from seatrial.spec import Data
 
 FROM_FILES = ("text", "megatron", "arrow", "records")
@@ -63,8 +63,10 @@ def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
     asked = evaluation.interval_steps or evaluation.interval_fraction
     if asked and data.kind in FROM_FILES and not has_validation(data):
         why = "the loss is to be measured on validation data, and there is none: neither files nor a share of the data"
-        severity: Severity = "error" if finder.action in RUNS else "warning"
-        yield finder.at(path, severity, "missing-data", why, "give validation data, or no interval")
+        fails = finder.action in RUNS
+        yield finder.at(
+            path, "error" if fails else "warning", "missing-data", why, "give validation data, or no interval"
+        )
     if data.split and not _shares(data.split):
         why = f"{data.split!r} is not three shares, of training, validation and test"
         yield finder.at("data.split", "error", "bad-value", why, "write them as 980,10,10")
