@@ -285,6 +285,8 @@ def test_what_is_wrong_is_said_of_what_the_trainer_has_not_yet_too(
     [
         ("parallelism.sequence_parallel", {"parallelism": replace(within(fsdp=8), sequence_parallel=True)}),
         ("parallelism.virtual_pipeline", {"parallelism": replace(within(fsdp=8), virtual_pipeline=2)}),
+        ("parallelism.context_strategy", {"parallelism": replace(within(fsdp=8), context_strategy="ring")}),
+        ("model.sliding_window", {"model": replace(SMALL, sliding_window=8192)}),
         ("parallelism.zero1", {"parallelism": Parallelism(
             within_node=MeshShape(fsdp=8), across_nodes=MeshShape(fsdp=2), zero1=True)}),
         ("execution.remat_modules", {"execution": Execution(remat_modules=("x",))}),

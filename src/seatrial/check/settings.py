@@ -12,6 +12,10 @@ from seatrial.spec import RunSpec, flatten
 # A setting, where it has an effect at all, and the reason where it has none.
 _Effect = Callable[[RunSpec], object]
 _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
+    ("model.sliding_window", lambda s: (s.model.sliding_window or 0) < s.batch.sequence_length, "no sequence is longer "
+     "than the window"),
+    ("parallelism.context_strategy", lambda s: s.parallelism.context_strategy == "all_gather" or s.mesh["context"] > 1,
+     "the context axis has one device"),
     ("parallelism.sequence_parallel", lambda s: s.mesh["tensor"] > 1, "sequence parallelism splits over the tensor "
      "axis, which has one device"),
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
