@@ -259,6 +259,31 @@ def test_files_to_learn_from_must_be_there_as_the_trainer_looks_for_them(
             find_files([pattern])
 
 
+@pytest.mark.parametrize(
+    ("data", "missing"),
+    [
+        ({"kind": "megatron", "paths": ["HERE/a", "HERE/a.bin", "HERE/b"]}, ["data.paths.2"]),
+        ({"kind": "arrow", "paths": ["HERE", "HERE/no"]}, ["data.paths.1"]),
+        ({"kind": "records", "paths": ["HERE/a.*"], "tokenizer": "HERE"}, []),
+        ({"kind": "records", "paths": ["HERE/a.*"], "tokenizer": "meta-llama/Llama-2-7b-hf"}, ["data.tokenizer"]),
+        ({"kind": "huggingface", "dataset": "HERE"}, []),
+        ({"kind": "huggingface", "dataset": "allenai/c4"}, ["data.dataset"]),
+        ({"kind": "huggingface", "dataset": "allenai/c4", "paths": ["HERE/a.bin"]}, []),
+        ({"kind": "synthetic", "tokenizer": "nowhere"}, []),
+    ],
+)
+def test_what_a_run_learns_with_is_looked_for_before_it_starts(
+    data: dict[str, Any], missing: list[str], tmp_path: Path
+) -> None:
+    for name in ("a.bin", "a.idx", "b.bin", "tokenizer.json"):
+        (tmp_path / name).write_text("")
+    text = json.dumps(SMALL | {"data": data}).replace("HERE", str(tmp_path))
+    (tmp_path / "run.json").write_text(text)
+    for action in ("run", "train", "check", "rehearse", "plan"):
+        found = [p.path for p in dialects.load(tmp_path / "run.json", (), action=action).problems]
+        assert found == (missing if action in ("run", "train") else [])
+
+
 def test_everything_wrong_is_told_in_one_go(tmp_path: Path) -> None:
     data = {"model": {"preset": "x", "num_layers": 0}, "batch": {"sequence_length": "a"}, "x": 1}
     paths = {problem.path for problem in load(write(tmp_path, data)).problems}

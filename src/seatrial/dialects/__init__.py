@@ -165,7 +165,7 @@ def load(
     resolved = dialect.load().read(request)
     if action not in LOOKS_FOR_DATA:
         return resolved
-    return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved)))
+    return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved, action)))
 
 
 def cluster_findings(path: Path) -> tuple[Problem, ...]:

@@ -1,37 +1,96 @@
-"""Whether the files that a run is to learn from are there; of what a configuration names, only these are looked for."""
+"""Whether the data and the tokenizer of a run are here; of what a configuration names, only these are looked for."""
 
 from __future__ import annotations
 
 import glob
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import Problem
-from seatrial.spec import Resolved
+from seatrial.spec import Resolved, RunSpec
 
 STANDARD_LIBRARY = "stdlib:"
+LEARNS = ("run", "train")  # of these files alone; other actions look for text, and a rehearsal has random tokens
+
+Missing = tuple[str, str, str]  # spec path, why, how to fix it
 
 
-def missing(resolved: Resolved) -> Iterator[Problem]:
-    """An error for every pattern of `data.paths` that names no file here, by the rules of the trainer."""
-    data = resolved.spec.data if resolved.spec else None
-    for index, pattern in enumerate(data.paths if data and data.kind == "text" else ()):
-        if not names_a_file(pattern):
-            origin = resolved.origin(f"data.paths.{index}")
-            yield Problem(
-                severity="error", code="no-such-file", path=origin.key, mark=origin.mark,
-                why=f"no file on this machine matches {pattern!r}",
-                fix="correct the path or glob; stdlib:*.py names files that every machine with Python has",
-            )  # fmt: skip
+def missing(resolved: Resolved, action: str) -> Iterator[Problem]:
+    """An error for everything that is not on this machine, by the rules of the trainer."""
+    spec = resolved.spec
+    if spec is None:
+        return
+    for path, why, fix in (*_paths(spec, action), *_rest(spec, action)):
+        origin = resolved.origin(path)
+        yield Problem(
+            severity="error", code="no-such-file", path=origin.key or path, why=why, fix=fix, mark=origin.mark
+        )
+
+
+def _paths(spec: RunSpec, action: str) -> Iterator[Missing]:
+    data = spec.data
+    if data.kind == "text" or (data.kind != "synthetic" and action in LEARNS):
+        is_there, fix = _LOOK.get(data.kind, (names_a_file_or_folder, "correct the path or glob"))
+        for index, pattern in enumerate(data.paths):
+            if not is_there(pattern):
+                yield f"data.paths.{index}", f"no file on this machine matches {pattern!r}", fix
+
+
+def _rest(spec: RunSpec, action: str) -> Iterator[Missing]:
+    data = spec.data
+    if data.kind == "synthetic" or action not in LEARNS:
+        return
+    if data.kind not in ("text", "megatron", "arrow", "records") and not data.paths:
+        named = f"{data.dataset!r} is no folder on this machine" if data.dataset else "no data are named"
+        if not (data.dataset and Path(data.dataset).is_dir()):
+            fix = "give files of this machine: Parquet, Arrow or JSON lines"
+            yield "data.dataset", f"{named}, and nothing is downloaded", fix
+    reads_text = data.kind not in ("megatron", "arrow")
+    if reads_text and data.tokenizer != "byte" and not _is_tokenizer(data.tokenizer):
+        why = f"{data.tokenizer!r} is no tokenizer.json on this machine, and nothing is downloaded"
+        yield "data.tokenizer", why, "give the path of a tokenizer.json, or byte"
+
+
+def _is_tokenizer(name: str) -> bool:
+    try:
+        path = Path(name).expanduser()
+        path = path / "tokenizer.json" if path.is_dir() else path
+        return path.suffix == ".json" and path.is_file()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def names_an_index(prefix: str) -> bool:
+    """Whether Megatron's .bin and .idx files of a prefix, or of either's name, are there."""
+    name = prefix.removesuffix(".bin").removesuffix(".idx")
+    try:
+        return all(Path(f"{name}{suffix}").expanduser().is_file() for suffix in (".bin", ".idx"))
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def names_a_file(pattern: str) -> bool:
     """Whether a path or glob names at least one file; `stdlib:` is the standard library's folder, ~ the home."""
+    return any(path.is_file() for path in _named(pattern))
+
+
+def names_a_file_or_folder(pattern: str) -> bool:
+    """The same, where the files in a folder are read."""
+    return any(_named(pattern))
+
+
+def _named(pattern: str) -> list[Path]:
     if pattern.startswith(STANDARD_LIBRARY):
         pattern = str(Path(sysconfig.get_paths()["stdlib"]) / pattern.removeprefix(STANDARD_LIBRARY))
     try:
         names = glob.iglob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207 - absolute patterns too
-        return any(Path(name).is_file() for name in names)
+        return [Path(name) for name in names]
     except (OSError, RuntimeError):  # a folder that may not be read; the home of a user that there is none
-        return False
+        return []
+
+
+_LOOK: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "text": (names_a_file, "correct the path or glob; stdlib:*.py names files that every machine with Python has"),
+    "megatron": (names_an_index, "correct the path that .bin and .idx have in common"),
+}
