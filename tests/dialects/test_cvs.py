@@ -141,7 +141,7 @@ def test_an_unnamed_person_in_a_container_has_no_name_and_no_home(monkeypatch: p
 
 def test_real_data_are_a_hugging_face_data_set() -> None:
     files = ("dataset_type=hf", "hf_path=parquet", "hf_train_files=/data/c4/000*.parquet", "tokenizer_path=/data/tok")
-    spec = spec_of(SINGLE_MI300X, *files)
+    spec = spec_of(SINGLE_MI300X, *files, action="plan")
     assert (spec.data.kind, spec.data.dataset, spec.data.paths) == (
         "huggingface",
         "parquet",
