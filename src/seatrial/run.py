@@ -6,7 +6,6 @@ decisions themselves are made elsewhere, by functions that touch nothing.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
+from seatrial.dialects.data_files import has_data
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
 from seatrial.launch.files import write_text
@@ -27,7 +27,7 @@ from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locall
 from seatrial.plan import Plan, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
-from seatrial.spec import Data, Resolved, RunSpec
+from seatrial.spec import Resolved, RunSpec
 from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: 
         spec, why = decided(spec, machine)
     if small == "rehearse":
         rehearsal = rehearsing.rehearse(
-            spec, cores=machine.cores, memory_bytes=machine.memory_bytes, has_data=_has_data(spec.data)
+            spec, cores=machine.cores, memory_bytes=machine.memory_bytes, has_data=has_data(spec)
         )
     flags = spec.execution.xla_flags
     accepted = known(flags) if flags else set()
@@ -206,19 +206,6 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: 
         why=why,
         unknown_flags=[name for name in flags if name not in accepted],
         **options,
-    )
-
-
-def _has_data(data: Data) -> bool:
-    """Whether all that the data name is on this machine; what is in it, the trainer will say."""
-    if data.kind == "synthetic":
-        return True
-    names = [*data.paths, *data.validation_paths, *([] if data.tokenizer == "byte" else [data.tokenizer])]
-    names += [] if data.paths else [data.dataset or ""]
-    patterns = [Path(name).expanduser() for name in names if not name.startswith("stdlib:")]
-    return all(
-        glob.glob(str(path)) or path.with_name(f"{path.name}.idx").is_file()  # noqa: PTH207 - absolute patterns too
-        for path in patterns
     )
 
 

@@ -28,6 +28,11 @@ def missing(resolved: Resolved, action: str) -> Iterator[Problem]:
         )
 
 
+def has_data(spec: RunSpec) -> bool:
+    """Whether all that the trainer would read is on this machine; what is in it, the trainer says."""
+    return not any((*_paths(spec, "run"), *_rest(spec, "run")))
+
+
 def _paths(spec: RunSpec, action: str) -> Iterator[Missing]:
     data = spec.data
     if data.kind == "text" or (data.kind != "synthetic" and action in LEARNS):

@@ -217,10 +217,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         new |= with_amax(fp8.remember(history, seen, fp8.seen_over(rules)))
         if spec.optimizer.on_non_finite == "skip":
             is_sound = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-            new |= jax.tree.map(
-                lambda x, before: jnp.where(is_sound, x, before),
-                {name: new[name] for name in ("params", "slots")}, {name: state[name] for name in ("params", "slots")},
-            )  # fmt: skip
+            new = jax.tree.map(lambda x, before: jnp.where(is_sound, x, before), new, state) | {"step": new["step"]}
             metrics["skipped_steps"] = 1 - is_sound.astype(jnp.int32)
         return new, metrics
 

@@ -132,7 +132,7 @@ def _epochs(
     rows = _rows(spec, find_files(group, key, folders=spec.data.kind != "text"))
     notes.update(dict.fromkeys(rows.notes))
     if rows.count < rows.group:
-        raise ValueError(f"{key}: {', '.join(group)} are less than one sequence of {spec.batch.sequence_length}")
+        raise ValueError(f"{key}: less than one sequence of {spec.batch.sequence_length} in {', '.join(group)}")
     part = _part(name, split, rows.count // rows.group)
     return Epochs(rows, part, spec.seed if name == "train" else None) if part else None
 
