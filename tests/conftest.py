@@ -9,8 +9,12 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.processes import processes_with
+
+settings.register_profile("untimed", deadline=None)  # how busy the machine is must not fail a test
+settings.load_profile("untimed")
 
 
 @pytest.fixture
