@@ -28,6 +28,7 @@ if MISSING := [name for name in NEEDED if importlib.util.find_spec(name) is None
     sys.exit(f"gpu_smoke needs {', '.join(MISSING)}: pip install 'seatrial[gpu]', or what is missing alone")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+# Only now: what is missing is told in one line, and a checkout that is not installed is found.
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import record  # noqa: E402
