@@ -14,7 +14,7 @@ import psutil
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "seatrial",
-    "typer",
+    "click",
     "rich",
     "pydantic",
     "PyYAML",

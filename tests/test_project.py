@@ -12,8 +12,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from seatrial.cli import app
 from seatrial.logs import FAMILIES
@@ -77,8 +77,8 @@ def test_the_reference_lists_every_family_of_logs() -> None:
 
 def _parse(arguments: list[str]) -> None:
     """Reads the arguments as the command line does, without doing anything. Raises where it would refuse them."""
-    with contextlib.suppress(typer.Exit):  # --help has said all it has to say
-        context = typer.main.get_command(app).make_context("seatrial", list(arguments))
+    with contextlib.suppress(click.exceptions.Exit):  # --help has said all it has to say
+        context = app.make_context("seatrial", list(arguments))
         verb, command, rest = context.command.resolve_command(context, list(arguments))
         command.make_context(verb, rest, parent=context)
 

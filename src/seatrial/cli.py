@@ -4,75 +4,87 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import StrEnum
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
+from click import argument, option
+from click.exceptions import Exit
 
 from seatrial.errors import InputError, SeatrialError
 
-app = typer.Typer(
-    name="seatrial",
-    help="Runs an LLM training configuration as it is and answers with evidence: complete? sound? fast enough?",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+
+class _InOrder(click.Group):
+    """A group whose --help names the verbs in the order of this file."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, no_args_is_help=True, context_settings={"show_default": True})
+def app() -> None:
+    """Runs an LLM training configuration as it is and answers with evidence: complete? sound? fast enough?
+
+    Completion of verbs and options: eval "$(_SEATRIAL_COMPLETE=bash_source seatrial)"; also zsh_source, fish_source.
+    """
+
+
+class _Folder(click.Path):
+    """The path of a folder, except that nothing is not the current one."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            raise InputError.single("run-directory", "--out", "it names no folder", "name one, or leave --out away")
+        return super().convert(value, param, ctx)
+
+
+FILE = click.Path(path_type=Path)
+FOLDER = _Folder(path_type=Path)
+
+
+def _together(*parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Arguments and options that several verbs share, as one decorator; they stand in --help in this order."""
+    return lambda function: reduce(lambda inner, parameter: parameter(inner), reversed(parameters), function)
+
+
+_cell = _together(
+    option("--model", help="Which model's cell of the file (CVS); also model=… as an override."),
+    option("--gpu", help="Which GPU's cell of the file (CVS); also gpu=… as an override."),
 )
-
-
-class Format(StrEnum):
-    text = "text"
-    json = "json"
-
-
-class Target(StrEnum):
-    local = "local"
-
-
-Config = Annotated[Path, typer.Argument(help="The configuration file, in any dialect.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
+_config = _together(
+    argument("config", type=FILE, help="The configuration file, in any dialect."),
+    argument(
+        "overrides",
+        nargs=-1,
         metavar="[KEY=VALUE]...",
         help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
-        show_default=False,
     ),
-]
-Model = Annotated[str | None, typer.Option(help="Which model's cell of the file (CVS); also model=… as an override.")]
-Gpu = Annotated[str | None, typer.Option(help="Which GPU's cell of the file (CVS); also gpu=… as an override.")]
+    _cell,
+)
+_rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
+_collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
+_out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory; by default runs/<name>-<time>.")
+_family = option("--family", default="auto", help="Whose logs these are; auto takes every line for what it is.")
 
 
-def _directory(text: str) -> Path:
-    """The path, except that nothing is not the current folder."""
-    if not text:
-        raise InputError.single("run-directory", "--out", "it names no folder", "name one, or leave --out away")
-    return Path(text)
+def _format(*names: str, meaning: str = "text for people, json for scripts.") -> Callable[[Any], Any]:
+    """--format, of which the first name is the default."""
+    return option("--format", "output", type=click.Choice(names), default=names[0], help=meaning)
 
 
-Out = Annotated[
-    Path | None,
-    typer.Option(help="The run directory; by default runs/<name>-<time>.", metavar="DIRECTORY", parser=_directory),
-]
-Keep = Annotated[
-    Path | None,
-    typer.Option(help="Keep it as a run directory, with report.html.", metavar="DIRECTORY", parser=_directory),
-]
-Rehearse = Annotated[bool, typer.Option("--rehearse", help="Shrink model and batch to fit this machine.")]
-Collapse = Annotated[bool, typer.Option("--collapse", help="Shrink only the mesh: same training, fewer devices.")]
-FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for scripts.")]
-
-
-def _load(config: Path, overrides: list[str] | None, *, action: str, model: str | None, gpu: str | None) -> Any:
+def _load(config: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None) -> Any:
     """The configuration, read and linted; its problems are all in it. Raises InputError where nothing can be read."""
     from seatrial.check import lint
     from seatrial.dialects import load
 
-    return lint(load(config, overrides or (), action=action, model=model, gpu=gpu), action=action)
+    return lint(load(config, overrides, action=action, model=model, gpu=gpu), action=action)
 
 
 def _load_bars(config: Path, overrides: list[str], *, model: str | None, gpu: str | None) -> Any:
@@ -96,24 +108,27 @@ def _refuse(resolved: Any) -> None:
 
 
 @app.command()
-def init(
-    name: Annotated[str | None, typer.Argument(help="An example's name; without it, the examples are listed.")] = None,
-) -> None:
+@argument("name", required=False, help="An example's name; without it, the examples are listed.")
+def init(name: str | None) -> None:
     """Write an example configuration into this folder, or list the examples."""
     from seatrial.dialects.examples import copy_example, list_examples
 
-    typer.echo(copy_example(name, Path.cwd()) if name else list_examples())
+    click.echo(copy_example(name, Path.cwd()) if name else list_examples())
 
 
 @app.command()
+@_config
+@_rehearse
+@option("--strict", is_flag=True, help="Take warnings for errors.")
+@_format("text", "json")
 def check(
-    config: Config,
-    overrides: Overrides = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    rehearse: Rehearse = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
-    output: FormatOption = Format.text,
+    config: Path,
+    overrides: tuple[str, ...],
+    model: str | None,
+    gpu: str | None,
+    rehearse: bool,
+    strict: bool,
+    output: str,
 ) -> None:
     """Find every problem of a configuration or cluster file at once; touch nothing. Exit code 0, or 2 for errors.
 
@@ -122,26 +137,28 @@ def check(
     from seatrial.checking import check as look
 
     told, has_errors = look(
-        config, overrides or (), rehearse=rehearse, strict=strict, model=model, gpu=gpu, as_json=output is Format.json
+        config, overrides, rehearse=rehearse, strict=strict, model=model, gpu=gpu, as_json=output == "json"
     )
-    typer.echo(told)
+    click.echo(told)
     if has_errors:
-        raise typer.Exit(2)
+        raise Exit(2)
 
 
 @app.command()
+@_config
+@_rehearse
+@_collapse
+@option("--explain", metavar="KEY", help="Only say where this value came from, and what each dialect calls it.")
+@_format("text", "json")
 def plan(
-    config: Config,
-    overrides: Overrides = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    rehearse: Rehearse = False,
-    collapse: Collapse = False,
-    explain: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Only say where this value came from, and what each dialect calls it."),
-    ] = None,
-    output: FormatOption = Format.text,
+    config: Path,
+    overrides: tuple[str, ...],
+    model: str | None,
+    gpu: str | None,
+    rehearse: bool,
+    collapse: bool,
+    explain: str | None,
+    output: str,
 ) -> None:
     """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
     from seatrial.report.problems import warn
@@ -149,23 +166,19 @@ def plan(
 
     resolved = _load(config, overrides, action="rehearse" if rehearse else "plan", model=model, gpu=gpu)
     if explain is not None:
-        typer.echo(explained(resolved, explain, as_json=output is Format.json))
+        click.echo(explained(resolved, explain, as_json=output == "json"))
         return
     _refuse(resolved)
     warn(resolved.problems)
-    typer.echo(describe(resolved, rehearse=rehearse, collapse=collapse, as_json=output is Format.json))
+    click.echo(describe(resolved, rehearse=rehearse, collapse=collapse, as_json=output == "json"))
 
 
 @app.command()
+@_config
+@option("--to", required=True, help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")
+@option("--out", type=FILE, metavar="FILE", help="A new file for it; by default it is printed.")
 def convert(
-    config: Config,
-    to: Annotated[str, typer.Option(help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")],
-    overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A new file for it; by default it is printed.", metavar="FILE")
-    ] = None,
-    model: Model = None,
-    gpu: Gpu = None,
+    config: Path, overrides: tuple[str, ...], model: str | None, gpu: str | None, to: str, out: Path | None
 ) -> None:
     """Write a configuration in another dialect; each value that it has no words for is a note on stderr."""
     from seatrial.dialects import load
@@ -173,15 +186,15 @@ def convert(
     from seatrial.dialects.convert import save
     from seatrial.report.problems import inert, warn
 
-    resolved = load(config, overrides or (), action="convert", model=model, gpu=gpu)
+    resolved = load(config, overrides, action="convert", model=model, gpu=gpu)
     converted = translate(resolved, to)
     if out is not None:
         save(converted, out)
     warn(resolved.problems)
     for note in converted.notes:
-        typer.echo(f"note: {inert(note)}", err=True)
+        click.echo(f"note: {inert(note)}", err=True)
     if out is None:
-        typer.echo(converted.text, nl=False)
+        click.echo(converted.text, nl=False)
 
 
 @app.command()
@@ -191,20 +204,26 @@ def schema() -> None:
 
     from seatrial.dialects.schema import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(json_schema(), indent=2))
 
 
 @app.command()
+@_config
+@option("--on", type=click.Choice(["local"]), default="local", help="Where to run.")
+@option("--engine", default="native", help="What trains: native is Seatrial's own trainer.")
+@_rehearse
+@_collapse
+@_out
 def run(
-    config: Config,
-    overrides: Overrides = None,
-    on: Annotated[Target, typer.Option(help="Where to run.")] = Target.local,
-    engine: Annotated[str, typer.Option(help="What trains: native is Seatrial's own trainer.")] = "native",
-    model: Model = None,
-    gpu: Gpu = None,
-    rehearse: Rehearse = False,
-    collapse: Collapse = False,
-    out: Out = None,
+    config: Path,
+    overrides: tuple[str, ...],
+    model: str | None,
+    gpu: str | None,
+    on: str,
+    engine: str,
+    rehearse: bool,
+    collapse: bool,
+    out: Path | None,
 ) -> None:
     """Run the configuration, live, and exit with the verdict."""
     from seatrial.report.problems import warn
@@ -213,12 +232,14 @@ def run(
     resolved = _load(config, overrides, action="rehearse" if rehearse else "run", model=model, gpu=gpu)
     _refuse(resolved)
     warn(resolved.problems)
-    verdict = start(resolved, config=config, on=on.value, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
-    raise typer.Exit(verdict.exit_code)
+    verdict = start(resolved, config=config, on=on, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
+    raise Exit(verdict.exit_code)
 
 
 @app.command()
-def train(config: Config, overrides: Overrides = None, model: Model = None, gpu: Gpu = None, out: Out = None) -> None:
+@_config
+@_out
+def train(config: Path, overrides: tuple[str, ...], model: str | None, gpu: str | None, out: Path | None) -> None:
     """Be one trainer process for the configuration, here and now, without launcher or verdict."""
     from seatrial.report.problems import warn
     from seatrial.run import train_here
@@ -230,7 +251,7 @@ def train(config: Config, overrides: Overrides = None, model: Model = None, gpu:
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def data(context: typer.Context) -> None:
+def data(context: click.Context) -> None:
     """Tokenise text once, into Megatron's files: seatrial data TEXT... --tokenizer T --out PREFIX."""
     from seatrial.run import tokenise_here
 
@@ -238,58 +259,58 @@ def data(context: typer.Context) -> None:
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def export(context: typer.Context) -> None:
+def export(context: click.Context) -> None:
     """Write a checkpoint's weights for Hugging Face: seatrial export RUN_DIR|CHECKPOINT --to FOLDER."""
     from seatrial.run import export_here
 
     export_here(context.args)
 
 
-Logs = Annotated[
-    list[Path],
-    typer.Argument(metavar="LOG...", help="Log files, folders of them, or - for standard input.", show_default=False),
-]
-Family = Annotated[str, typer.Option(help="Whose logs these are; auto takes every line for what it is.")]
+_LOGS_HELP = "Log files, folders of them, or - for standard input."
 
 
 @app.command()
-def parse(paths: Logs, family: Family = "auto") -> None:
+@argument("paths", type=FILE, nargs=-1, required=True, metavar="LOG...", help=_LOGS_HELP)
+@_family
+def parse(paths: tuple[Path, ...], family: str) -> None:
     """Turn foreign logs into events, one JSON object per line; a single log is read as it comes."""
     from seatrial.judging import parse_logs
 
     for line in parse_logs(paths, family):
-        typer.echo(line)
+        click.echo(line)
 
 
 @app.command()
+@argument(
+    "what",
+    nargs=-1,
+    required=True,
+    metavar="LOG...|RUN_DIR [KEY=VALUE]...",
+    help="The logs of one run (files, folders of them, or -), or a run directory; then overrides of --against.",
+)
+@option("--against", type=FILE, help="The configuration that was run; it is held to its expectations.")
+@_family
+@option("--policy", help="Which steps count for the speed: steady (default), cvs-jax, last-10, …")
+@option("--convention", help="How FLOPs are counted: causal, non_causal, palm; by default as the log does.")
+@option("--published", help="Hold it to the nearest published result, within so much: 10%.")
+@option("--tokens", help="Also say how long so many tokens would take: 15T.")
+@option("--cvs-compat", is_flag=True, help="Also show what ROCm CVS would have said.")
+@_cell
+@option("--out", type=FOLDER, metavar="DIRECTORY", help="Keep it as a run directory, with report.html.")
+@_format("text", "json")
 def judge(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG...|RUN_DIR [KEY=VALUE]...",
-            help="The logs of one run (files, folders of them, or -), or a run directory; then overrides of --against.",
-            show_default=False,
-        ),
-    ],
-    against: Annotated[
-        Path | None, typer.Option(help="The configuration that was run; it is held to its expectations.")
-    ] = None,
-    family: Family = "auto",
-    policy: Annotated[
-        str | None, typer.Option(help="Which steps count for the speed: steady (default), cvs-jax, last-10, …")
-    ] = None,
-    convention: Annotated[
-        str | None, typer.Option(help="How FLOPs are counted: causal, non_causal, palm; by default as the log does.")
-    ] = None,
-    published: Annotated[
-        str | None, typer.Option(help="Hold it to the nearest published result, within so much: 10%.")
-    ] = None,
-    tokens: Annotated[str | None, typer.Option(help="Also say how long so many tokens would take: 15T.")] = None,
-    cvs_compat: Annotated[bool, typer.Option("--cvs-compat", help="Also show what ROCm CVS would have said.")] = False,
-    model: Model = None,
-    gpu: Gpu = None,
-    out: Keep = None,
-    output: FormatOption = Format.text,
+    what: tuple[str, ...],
+    against: Path | None,
+    family: str,
+    policy: str | None,
+    convention: str | None,
+    published: str | None,
+    tokens: str | None,
+    cvs_compat: bool,
+    model: str | None,
+    gpu: str | None,
+    out: Path | None,
+    output: str,
 ) -> None:
     """Judge what is there: foreign logs, or a run once more; needs no cluster and no jax. Exits with the verdict."""
     from seatrial.judging import Options, judge_logs, judge_run, options_of, run_directory_in, sort_arguments
@@ -297,7 +318,7 @@ def judge(
 
     paths, overrides = sort_arguments(what, against)
     options: Options = options_of(policy=policy, convention=convention, published=published, tokens=tokens)
-    as_json = output is Format.json
+    as_json = output == "json"
     if run_dir := run_directory_in(paths):
         if against:
             why, fix = f"{run_dir} holds the configuration that it is judged by", "leave it away, or judge the log"
@@ -311,83 +332,65 @@ def judge(
             paths, options, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat,
             out=out, as_json=as_json,
         )  # fmt: skip
-    typer.echo(text)
-    raise typer.Exit(verdict.exit_code)
-
-
-class ReportFormat(StrEnum):
-    html = "html"
-    text = "text"
-    markdown = "markdown"
-    junit = "junit"
-    csv = "csv"
-    json = "json"
+    click.echo(text)
+    raise Exit(verdict.exit_code)
 
 
 @app.command()
-def report(
-    run_dirs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN_DIR...", help="A run directory; of several, how they scale.", show_default=False),
-    ],
-    output: Annotated[ReportFormat, typer.Option("--format", help="html writes a file, the others print.")] = (
-        ReportFormat.html
-    ),
-) -> None:
+@argument(
+    "run_dirs",
+    type=FILE,
+    nargs=-1,
+    required=True,
+    metavar="RUN_DIR...",
+    help="A run directory; of several, how they scale.",
+)
+@_format("html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print.")
+def report(run_dirs: tuple[Path, ...], output: str) -> None:
     """Write the report of a run again; of several runs of one workload, the table of how it scales."""
     from seatrial.judging import report_run, report_scaling
 
-    text = report_run(run_dirs[0], output.value) if len(run_dirs) == 1 else report_scaling(run_dirs, output.value)
-    typer.echo(text)
+    text = report_run(run_dirs[0], output) if len(run_dirs) == 1 else report_scaling(run_dirs, output)
+    click.echo(text)
 
 
 @app.command()
+@option("--root", type=FILE, default="runs", metavar="DIRECTORY", help="The folder that holds the run directories.")
+@option("--rebuild", is_flag=True, help="Read every run directory again.")
+@option("--model", help="Only models whose name contains this.")
+@option("--device", help="Only devices whose name contains this.")
+@option("--outcome", help="Only runs that ended so: pass, fail, died, running …")
+@option("--limit", default=30, help="How many of the newest to show; 0 for all.")
+@_format("text", "json")
 def history(
-    root: Annotated[Path, typer.Option(help="The folder that holds the run directories.", metavar="DIRECTORY")] = (
-        Path("runs")
-    ),
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Read every run directory again.")] = False,
-    model: Annotated[str | None, typer.Option(help="Only models whose name contains this.")] = None,
-    device: Annotated[str | None, typer.Option(help="Only devices whose name contains this.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="Only runs that ended so: pass, fail, died, running …")] = None,
-    limit: Annotated[int, typer.Option(help="How many of the newest to show; 0 for all.")] = 30,
-    output: FormatOption = Format.text,
+    root: Path,
+    rebuild: bool,
+    model: str | None,
+    device: str | None,
+    outcome: str | None,
+    limit: int,
+    output: str,
 ) -> None:
     """List the runs below a folder, the newest first."""
     from seatrial.history import list_runs
 
-    js = output is Format.json
-    typer.echo(list_runs(root, as_json=js, rebuild=rebuild, model=model, device=device, outcome=outcome, limit=limit))
-
-
-class CompareFormat(StrEnum):
-    text = "text"
-    json = "json"
-    markdown = "markdown"
+    js = output == "json"
+    click.echo(list_runs(root, as_json=js, rebuild=rebuild, model=model, device=device, outcome=outcome, limit=limit))
 
 
 @app.command()
-def compare(
-    a: Annotated[
-        str, typer.Argument(help="The run to compare with: a run directory, or its name or id in the history.")
-    ],
-    b: Annotated[str, typer.Argument(help="The run to look at.")],
-    fail_if_slower: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3% or 0.03.")
-    ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare what can be compared of runs that do different work.")
-    ] = False,
-    output: Annotated[CompareFormat, typer.Option("--format", help="markdown is for comments on pull requests.")] = (
-        CompareFormat.text
-    ),
-) -> None:
+@argument("a", help="The run to compare with: a run directory, or its name or id in the history.")
+@argument("b", help="The run to look at.")
+@option("--fail-if-slower", metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3% or 0.03.")
+@option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
+@_format("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
+def compare(a: str, b: str, fail_if_slower: str | None, anyway: bool, output: str) -> None:
     """Compare two runs: speed with its interval, losses, and what differs. Exits with 0, or with the gate's answer."""
     from seatrial.history import compare_runs
 
-    text, exit_code = compare_runs(a, b, fail_if_slower=fail_if_slower, anyway=anyway, output=output.value)
-    typer.echo(text)
-    raise typer.Exit(exit_code)
+    text, exit_code = compare_runs(a, b, fail_if_slower=fail_if_slower, anyway=anyway, output=output)
+    click.echo(text)
+    raise Exit(exit_code)
 
 
 @app.command()
@@ -395,26 +398,29 @@ def version() -> None:
     """Print Seatrial's version."""
     from seatrial import __version__
 
-    typer.echo(__version__)
+    click.echo(__version__)
 
 
 def main() -> None:
     """Runs the command line; whatever goes wrong is told without a traceback, and ends in its exit code."""
     gc.set_threshold(100_000)  # what is imported stays: looking through it for garbage is an eighth of a short command
     try:
-        app()
+        sys.exit(app.main(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except InputError as error:
         from seatrial.report.problems import render_json, render_text
 
         as_json = "--format=json" in sys.argv or ("--format", "json") in pairwise(sys.argv)
-        typer.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
+        click.echo(render_json(error.problems) if as_json else render_text(error.problems), err=not as_json)
         sys.exit(error.exit_code)
     except SeatrialError as error:
-        typer.echo(f"seatrial: {error}", err=True)
+        click.echo(f"seatrial: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except OSError as error:  # a full disk behind a redirection, a terminal that went away
         with suppress(OSError):
-            typer.echo(f"seatrial: {error}", err=True)
+            click.echo(f"seatrial: {error}", err=True)
         sys.exit(3)

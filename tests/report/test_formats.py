@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from seatrial.cli import ReportFormat, app
 from seatrial.report import scaling_formats

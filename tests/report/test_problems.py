@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from seatrial.cli import app
 from seatrial.errors import Mark, Problem, Severity
