@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
+from seatrial import parameters
 from seatrial.errors import InputError, SeatrialError
+from seatrial.parameters import FILE, FOLDER
 
 
 class _InOrder(click.Group):
@@ -32,51 +33,6 @@ def app() -> None:
 
     Completion of verbs and options: eval "$(_SEATRIAL_COMPLETE=bash_source seatrial)"; also zsh_source, fish_source.
     """
-
-
-class _Folder(click.Path):
-    """The path of a folder, except that nothing is not the current one."""
-
-    name = "directory"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            raise InputError.single("run-directory", "--out", "it names no folder", "name one, or leave --out away")
-        return super().convert(value, param, ctx)
-
-
-FILE = click.Path(path_type=Path)
-FOLDER = _Folder(path_type=Path)
-
-
-def _together(*parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Arguments and options that several verbs share, as one decorator; they stand in --help in this order."""
-    return lambda function: reduce(lambda inner, parameter: parameter(inner), reversed(parameters), function)
-
-
-_cell = _together(
-    option("--model", help="Which model's cell of the file (CVS); also model=… as an override."),
-    option("--gpu", help="Which GPU's cell of the file (CVS); also gpu=… as an override."),
-)
-_config = _together(
-    argument("config", type=FILE, help="The configuration file, in any dialect."),
-    argument(
-        "overrides",
-        nargs=-1,
-        metavar="[KEY=VALUE]...",
-        help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
-    ),
-    _cell,
-)
-_rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
-_collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
-_out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory; by default runs/<name>-<time>.")
-_family = option("--family", default="auto", help="Whose logs these are; auto takes every line for what it is.")
-
-
-def _format(*names: str, meaning: str = "text for people, json for scripts.") -> Callable[[Any], Any]:
-    """--format, of which the first name is the default."""
-    return option("--format", "output", type=click.Choice(names), default=names[0], help=meaning)
 
 
 def _load(config: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None) -> Any:
@@ -117,10 +73,10 @@ def init(name: str | None) -> None:
 
 
 @app.command()
-@_config
-@_rehearse
+@parameters.configuration
+@parameters.rehearse
 @option("--strict", is_flag=True, help="Take warnings for errors.")
-@_format("text", "json")
+@parameters.format_option("text", "json")
 def check(
     config: Path,
     overrides: tuple[str, ...],
@@ -145,11 +101,11 @@ def check(
 
 
 @app.command()
-@_config
-@_rehearse
-@_collapse
+@parameters.configuration
+@parameters.rehearse
+@parameters.collapse
 @option("--explain", metavar="KEY", help="Only say where this value came from, and what each dialect calls it.")
-@_format("text", "json")
+@parameters.format_option("text", "json")
 def plan(
     config: Path,
     overrides: tuple[str, ...],
@@ -174,7 +130,7 @@ def plan(
 
 
 @app.command()
-@_config
+@parameters.configuration
 @option("--to", required=True, help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")
 @option("--out", type=FILE, metavar="FILE", help="A new file for it; by default it is printed.")
 def convert(
@@ -208,12 +164,12 @@ def schema() -> None:
 
 
 @app.command()
-@_config
+@parameters.configuration
 @option("--on", type=click.Choice(["local"]), default="local", help="Where to run.")
 @option("--engine", default="native", help="What trains: native is Seatrial's own trainer.")
-@_rehearse
-@_collapse
-@_out
+@parameters.rehearse
+@parameters.collapse
+@parameters.out
 def run(
     config: Path,
     overrides: tuple[str, ...],
@@ -237,8 +193,8 @@ def run(
 
 
 @app.command()
-@_config
-@_out
+@parameters.configuration
+@parameters.out
 def train(config: Path, overrides: tuple[str, ...], model: str | None, gpu: str | None, out: Path | None) -> None:
     """Be one trainer process for the configuration, here and now, without launcher or verdict."""
     from seatrial.report.problems import warn
@@ -271,7 +227,7 @@ _LOGS_HELP = "Log files, folders of them, or - for standard input."
 
 @app.command()
 @argument("paths", type=FILE, nargs=-1, required=True, metavar="LOG...", help=_LOGS_HELP)
-@_family
+@parameters.family
 def parse(paths: tuple[Path, ...], family: str) -> None:
     """Turn foreign logs into events, one JSON object per line; a single log is read as it comes."""
     from seatrial.judging import parse_logs
@@ -289,15 +245,15 @@ def parse(paths: tuple[Path, ...], family: str) -> None:
     help="The logs of one run (files, folders of them, or -), or a run directory; then overrides of --against.",
 )
 @option("--against", type=FILE, help="The configuration that was run; it is held to its expectations.")
-@_family
+@parameters.family
 @option("--policy", help="Which steps count for the speed: steady (default), cvs-jax, last-10, …")
 @option("--convention", help="How FLOPs are counted: causal, non_causal, palm; by default as the log does.")
 @option("--published", help="Hold it to the nearest published result, within so much: 10%.")
 @option("--tokens", help="Also say how long so many tokens would take: 15T.")
 @option("--cvs-compat", is_flag=True, help="Also show what ROCm CVS would have said.")
-@_cell
+@parameters.cell
 @option("--out", type=FOLDER, metavar="DIRECTORY", help="Keep it as a run directory, with report.html.")
-@_format("text", "json")
+@parameters.format_option("text", "json")
 def judge(
     what: tuple[str, ...],
     against: Path | None,
@@ -345,7 +301,9 @@ def judge(
     metavar="RUN_DIR...",
     help="A run directory; of several, how they scale.",
 )
-@_format("html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print.")
+@parameters.format_option(
+    "html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print."
+)
 def report(run_dirs: tuple[Path, ...], output: str) -> None:
     """Write the report of a run again; of several runs of one workload, the table of how it scales."""
     from seatrial.judging import report_run, report_scaling
@@ -361,7 +319,7 @@ def report(run_dirs: tuple[Path, ...], output: str) -> None:
 @option("--device", help="Only devices whose name contains this.")
 @option("--outcome", help="Only runs that ended so: pass, fail, died, running …")
 @option("--limit", default=30, help="How many of the newest to show; 0 for all.")
-@_format("text", "json")
+@parameters.format_option("text", "json")
 def history(
     root: Path,
     rebuild: bool,
@@ -383,7 +341,7 @@ def history(
 @argument("b", help="The run to look at.")
 @option("--fail-if-slower", metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3% or 0.03.")
 @option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
-@_format("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
+@parameters.format_option("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
 def compare(a: str, b: str, fail_if_slower: str | None, anyway: bool, output: str) -> None:
     """Compare two runs: speed with its interval, losses, and what differs. Exits with 0, or with the gate's answer."""
     from seatrial.history import compare_runs

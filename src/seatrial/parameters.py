@@ -1,0 +1,58 @@
+"""The arguments and options that verbs of the command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+from click import argument, option
+
+from seatrial.errors import InputError
+
+
+class _Folder(click.Path):
+    """The path of a folder, except that nothing is not the current one."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            raise InputError.single("run-directory", "--out", "it names no folder", "name one, or leave --out away")
+        return super().convert(value, param, ctx)
+
+
+FILE = click.Path(path_type=Path)
+FOLDER = _Folder(path_type=Path)
+
+
+def together(*parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Arguments and options that several verbs share, as one decorator; they stand in --help in this order."""
+    return lambda function: reduce(lambda inner, parameter: parameter(inner), reversed(parameters), function)
+
+
+cell = together(
+    option("--model", help="Which model's cell of the file (CVS); also model=… as an override."),
+    option("--gpu", help="Which GPU's cell of the file (CVS); also gpu=… as an override."),
+)
+configuration = together(
+    argument("config", type=FILE, help="The configuration file, in any dialect."),
+    argument(
+        "overrides",
+        nargs=-1,
+        metavar="[KEY=VALUE]...",
+        help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
+    ),
+    cell,
+)
+rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
+collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
+out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory; by default runs/<name>-<time>.")
+family = option("--family", default="auto", help="Whose logs these are; auto takes every line for what it is.")
+
+
+def format_option(*names: str, meaning: str = "text for people, json for scripts.") -> Callable[[Any], Any]:
+    """--format, of which the first name is the default."""
+    return option("--format", "output", type=click.Choice(names), default=names[0], help=meaning)
