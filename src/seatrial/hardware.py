@@ -93,15 +93,17 @@ _SPELLINGS: tuple[tuple[str, str], ...] = (
 def find(name: str | None) -> Device | None:
     """The device meant by a configuration's or a runtime's name ("mi355", "NVIDIA H200", "AMD Instinct MI300X")."""
     text = name.lower() if name else ""
-    return next((DEVICES[device] for pattern, device in _patterns() if pattern.search(text)), None)
+    letters = re.sub(r"[^a-z0-9]", "", text)
+    candidates = ((spelling, device) for spelling, device in _SPELLINGS if spelling in letters)
+    return next((DEVICES[device] for spelling, device in candidates if _pattern(spelling).search(text)), None)
 
 
 @cache
-def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    """The spellings as whole words, with what a vendor adds to them: an RTX A1000 is no A100, an MI300A no MI300X."""
+def _pattern(spelling: str) -> re.Pattern[str]:
+    """A spelling as a whole word, with what a vendor adds to it: an RTX A1000 is no A100, an MI300A no MI300X."""
     between, begin, end = (
         r"[^a-z0-9]*",
         r"(?<![a-z0-9])(?:\d+x|[dh]gx)?",
         r"(?:x\d*|e|u|sxm\d?|pcie|nvl|lite)?(?![a-z0-9])",
     )
-    return [(re.compile(begin + between.join(spelling) + between + end), device) for spelling, device in _SPELLINGS]
+    return re.compile(begin + between.join(spelling) + between + end)

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -143,11 +142,11 @@ def _cached(version: str) -> dict[str, Verdict]:
 
 def _keep(version: str, answers: Mapping[str, Verdict]) -> None:
     """Writes the answers for the next time, whole or not at all; a cache that cannot be written is no error."""
+    from tempfile import NamedTemporaryFile  # late: only a flag never seen before is written down
+
     path = _cache_file(version)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8"
-        ) as file:
+        with NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8") as file:
             json.dump(answers, file, indent=1, sort_keys=True)
         Path(file.name).replace(path)

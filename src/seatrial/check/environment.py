@@ -85,7 +85,9 @@ def flags_stand_in_one_place(finder: Finder) -> Iterator[Problem]:
 def known_flags(finder: Finder) -> Iterator[Problem]:
     """The installed jaxlib knows the XLA flags."""
     flags = finder.spec.execution.xla_flags
-    verdicts = xla_flags.probe(flags) if flags else {}
+    if not flags:
+        return
+    verdicts = xla_flags.probe(flags)
     if verdicts is None:
         why = "there is no jaxlib here to ask whether it knows these flags"
         yield finder.at(

@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import clusters, data_files, overrides, suggestions
+from seatrial.dialects import data_files, overrides, suggestions
 from seatrial.dialects.coerce import shown
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
@@ -150,18 +149,17 @@ def load(
     document, arguments = _document(path, arguments)
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
-    if dialect is None and clusters.is_cluster(document.root):
-        why = "this describes machines, not what is to be run on them"
-        fix = "name a training configuration; `seatrial check` takes this file by itself"
-        raise InputError.single("cluster-file", str(path), why, fix)
     if dialect is None:
+        from seatrial.dialects import clusters  # late: only where nothing else is known
+
+        if clusters.is_cluster(document.root):
+            why = "this describes machines, not what is to be run on them"
+            fix = "name a training configuration; `seatrial check` takes this file by itself"
+            raise InputError.single("cluster-file", str(path), why, fix)
         raise InputError.single("unknown-dialect", str(path), *_unknown(document.root))
     flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
     user, home = _person()
     request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home)
-    if find_spec(f"seatrial.dialects.{dialect.module}") is None:
-        why = f"this is {dialect.title}, which cannot be read yet"
-        raise InputError.single("dialect-not-supported-yet", str(path), why, "give a CVS JAX or a native configuration")
     resolved = dialect.load().read(request)
     if action not in LOOKS_FOR_DATA:
         return resolved
@@ -170,6 +168,8 @@ def load(
 
 def cluster_findings(path: Path) -> tuple[Problem, ...]:
     """What is to say of a file that describes machines. Raises InputError where it cannot be read."""
+    from seatrial.dialects import clusters
+
     user, home = _person()
     return clusters.read_cluster(path, user=user, home=home)[1]
 

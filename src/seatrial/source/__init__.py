@@ -7,19 +7,23 @@ this slow or make it crash. Whatever is wrong with a text ends in an InputError 
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.errors import InputError, Mark
 from seatrial.source.json_text import read_json
-from seatrial.source.shell_text import is_shell, read_shell
 from seatrial.source.tree import Builder, Document, Node, Places, walk
 from seatrial.source.yaml_text import core_scalar, read_yaml
 
 __all__ = ["MAX_BYTES", "Document", "Node", "core_scalar", "of_words", "parse", "parse_shell", "read", "walk"]
 
 MAX_BYTES = 2_000_000
+
+_SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".zsh")
+_COMMAND = r"(?m)\b(pre)?train[\w-]*\.(py|sh)\b|-m\s+[\w.]*[Mm]ax[Tt]ext\b|^\s*(export\s+)?XLA_FLAGS="
+_MAPPING = r"\s*(#[^\n]*\n\s*|---\s*\n\s*)*[\"']?[\w./-]+[\"']?\s*:(\s|$)"
 
 
 def read(path: Path) -> Document:
@@ -29,7 +33,7 @@ def read(path: Path) -> Document:
     """
     text = _read_text(path)
     suffix = path.suffix.lower()
-    if is_shell(text, suffix):
+    if _is_shell(text, suffix):
         return parse_shell(text, file=str(path))
     is_json = suffix == ".json" or (suffix not in (".yaml", ".yml") and text.lstrip().startswith("{"))
     return parse(text, file=str(path), is_json=is_json)
@@ -47,6 +51,8 @@ def parse(text: str, *, file: str, is_json: bool) -> Document:
 
 def parse_shell(text: str, *, file: str) -> Document:
     """The environment and the words of the one command in a shell text that starts a training. Raises InputError."""
+    from seatrial.source.shell_text import read_shell  # late: most configurations are no shell text
+
     builder = Builder(Places(text, file))
     read_shell(text, builder)
     assert builder.root is not None
@@ -59,6 +65,15 @@ def of_words(words: Sequence[str], *, file: str) -> Document:
     argv = [Node(value=word, text=word, mark=mark) for word in words]
     members = {"environment": Node(value={}, mark=mark), "argv": Node(value=argv, mark=mark)}
     return Document(file=file, root=Node(value=members, mark=mark))
+
+
+def _is_shell(text: str, suffix: str) -> bool:
+    """Whether a file is a shell text: by its suffix, its first line, or the command in it."""
+    if suffix in (*_SHELL_SUFFIXES, ".json", ".yaml", ".yml"):
+        return suffix in _SHELL_SUFFIXES
+    if text.startswith("#!"):
+        return True
+    return bool(re.search(_COMMAND, text)) and text.lstrip()[:1] not in "{[" and not re.match(_MAPPING, text)
 
 
 def _read_text(path: Path) -> str:

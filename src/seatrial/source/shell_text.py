@@ -24,9 +24,6 @@ MAX_SCRIPTS = 8  # bash -c "bash -c '…'"
 # What starts a training: a file, by the last part of its path, or a module behind -m.
 _PROGRAM = re.compile(r"(pre)?train(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
 _MODULE = re.compile(r"(.*\.)?[Mm]ax[Tt]ext(\..*)?|(.*\.)?(pretrain_gpt|train)")
-_NAMES_ONE = re.compile(r"\b(pre)?train[\w-]*\.(py|sh)\b|-m\s+[\w.]*[Mm]ax[Tt]ext\b|^\s*(export\s+)?XLA_FLAGS=", re.M)
-_MAPPING = re.compile(r"\s*(#[^\n]*\n\s*|---\s*\n\s*)*[\"']?[\w./-]+[\"']?\s*:(\s|$)")
-_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".zsh")
 
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
 _CONTROL = frozenset({
@@ -51,15 +48,6 @@ _ENVIRONMENT_FLAGS = {
 _SET_BY_LAUNCHERS = ("WORLD_SIZE", "RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # and so by many texts in vain
 _EXPORTED_BEFORE = ("XLA_FLAGS",)  # by the images in which it is assigned
 _CUTS_OFF = ("docker", "podman", "nerdctl", "kubectl", "ssh")
-
-
-def is_shell(text: str, suffix: str) -> bool:
-    """Whether a file is a shell text: by its suffix, its first line, or the command in it."""
-    if suffix in (*_SUFFIXES, ".json", ".yaml", ".yml"):
-        return suffix in _SUFFIXES
-    if text.startswith("#!"):
-        return True
-    return bool(_NAMES_ONE.search(text)) and text.lstrip()[:1] not in "{[" and not _MAPPING.match(text)
 
 
 @dataclass(frozen=True)
