@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -26,10 +24,10 @@ from seatrial.spec import (
     Parallelism,
     RunSpec,
     Topology,
-    to_dict,
 )
 
 from .conftest import TINY, make_spec
+from .runs import committed, finish, losses, recorded, resumed_at, start, wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # fifty kills, or a few on a machine that others use
 MODEL = replace(TINY, vocab_size=256, num_layers=1, hidden_dim=32, ffn_dim=48)
@@ -56,49 +54,9 @@ def over(spec: RunSpec, mesh: dict[str, int]) -> RunSpec:
     )
 
 
-def start(spec: RunSpec, out: Path, *arguments: str) -> subprocess.Popen[str]:
-    out.mkdir(exist_ok=True)
-    (out / "spec.json").write_text(json.dumps(to_dict(spec)))
-    command = [sys.executable, "-m", "seatrial.train", str(out / "spec.json"), "--out", str(out)]
-    command += ["--cpu-devices", str(spec.topology.devices_per_node), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    text, _ = process.communicate(timeout=600)
-    return process.returncode, text
-
-
-def wait_until(process: subprocess.Popen[str], condition) -> None:
-    deadline = time.monotonic() + 600
-    while process.poll() is None and not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def recorded(out: Path, process: int = 0) -> list[events.Event]:
-    path = out / f"events-{process}.jsonl"
-    return list(events.read(path)) if path.exists() else []
-
-
 def text_of(out: Path) -> str:
     path = out / "events-0.jsonl"
     return path.read_text() if path.exists() else ""
-
-
-def losses(out: Path, process: int = 0) -> dict[int, float]:
-    """The loss of each step, as the last attempt at it saw it."""
-    return {event.step: event.loss for event in recorded(out, process) if isinstance(event, events.Step)}
-
-
-def committed(out: Path) -> list[int]:
-    folder = out / "checkpoints"
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
-
-
-def resumed_at(text: str) -> int:
-    line = next((line for line in text.splitlines() if line.startswith("resumed from")), "")
-    return int(line.partition("(step ")[2].partition(",")[0] or 0)
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,27 @@
-"""A tokenizer of our own, trained on a little text, in the files in which Hugging Face keeps one."""
+"""A tokenizer of our own, in the files in which Hugging Face keeps one, and a case of every kind of data."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from seatrial.spec import RunSpec
+from seatrial.spec import Data, Objective, RunSpec
 from seatrial.train.data import make_sources
 from seatrial.train.data.examples import Source
+from seatrial.train.data.indexed import write_indexed
+
+from ..conftest import TINY, make_spec
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on: naïve façade, 12 345 words.\n" * 3
 
@@ -59,3 +68,71 @@ def json_lines(tmp_path: Path) -> Callable[..., Path]:
 def make_source(spec: RunSpec) -> Source:
     """The source of training examples alone."""
     return make_sources(spec).train
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "synthetic": {"kind": "synthetic", "reset_attention": True},
+    "text": {"kind": "text", "paths": ("{tmp}/*.txt",), "tokenizer": "{bpe}", "mask_document_ends": True},
+    "text, bytes": {"kind": "text", "paths": ("{tmp}/a.txt", "{tmp}/b.txt"), "reset_positions": True},
+    "megatron": {"kind": "megatron", "paths": ("{tmp}/a", "{tmp}/b"), "weights": (1.0, 2.0), "reset_positions": True},
+    "arrow": {"kind": "arrow", "paths": ("{tmp}/tokens.arrow",), "reset_attention": True},
+    "sft": {"kind": "records", "paths": ("{tmp}/sft.parquet",), "packing": True},
+    "dpo": {"kind": "records", "paths": ("{tmp}/pairs.arrow",), "tokenizer": "{bpe}"},
+    "orpo": {"kind": "records", "paths": ("{tmp}/pairs.jsonl",), "max_examples": 20},
+    "huggingface": {"kind": "huggingface", "dataset": "{tmp}/folder", "packing": True, "tokenizer": "{bpe}"},
+    "grain": {"kind": "grain", "paths": ("{tmp}/folder/*.parquet", "{tmp}/sft.parquet"), "weights": (0.3, 0.7)},
+    "tfds": {"kind": "tfds", "paths": ("{tmp}/rows.json",), "packing": True},
+    "c4_mlperf": {"kind": "c4_mlperf", "paths": ("{tmp}/rows.json.gz", "{tmp}/rows.jsonl.gz"), "packing": True},
+}
+
+
+def objective_of(name: str) -> str:
+    """What a case's data are for."""
+    return name if name in ("sft", "dpo", "orpo") else "pretraining"
+
+
+@pytest.fixture
+def filled(tmp_path: Path, bpe: Path, rng: np.random.Generator) -> Callable[[str], RunSpec]:
+    """Files for every case; a function from a case's name to its spec."""
+
+    def words(n: int) -> str:
+        return " ".join(rng.choice(["fox", "dog", "jumps", "lazy", "naïve", "12 345"], n))
+
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(words(500))
+        write_indexed(tmp_path / name, np.uint8, [rng.integers(0, 256, n) for n in rng.integers(0, 60, 50)])
+    (tmp_path / "folder").mkdir()
+    pairs = {name: [words(3) + " " for _ in range(60)] for name in ("prompt", "chosen", "rejected")}
+    rows = [{"text": words(n % 40)} for n in range(60)]
+    tables: dict[str, dict[str, list[Any]]] = {
+        "tokens.arrow": {"input_ids": rng.integers(0, 256, (60, 64)).tolist()},
+        "sft.parquet": {name: [words(n % 5 + 1) for n in range(60)] for name in ("input", "output", "text")},
+        "pairs.arrow": pairs,
+        "folder/a.parquet": {"text": [words(n % 40) for n in range(60)]},
+    }
+    for name, columns in tables.items():
+        table = pa.table(columns)
+        if name.endswith(".parquet"):
+            pa.parquet.write_table(table, tmp_path / name)
+        else:
+            with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    for name in ("rows.json.gz", "rows.jsonl.gz"):
+        with gzip.open(tmp_path / name, "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": words(n % 40)}) + "\n" for n in range(60))
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps(dict(zip(pairs, row, strict=True))) + "\n" for row in zip(*pairs.values(), strict=True))
+    )
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(fill(item) for item in value)
+        return value.format(tmp=tmp_path, bpe=bpe) if isinstance(value, str) else value
+
+    def spec(name: str) -> RunSpec:
+        data = Data(**{key: fill(value) for key, value in CASES[name].items()})
+        kind: Any = objective_of(name)
+        return make_spec(model=replace(TINY, vocab_size=512), data=data, objective=Objective(kind=kind))
+
+    return spec

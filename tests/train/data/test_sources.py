@@ -3,71 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import jax
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from seatrial.spec import Data, Evaluation, Objective
 from seatrial.train.data import fields_of, make_batch, make_sources
 from seatrial.train.data.examples import FIELDS
-from seatrial.train.data.indexed import write_indexed
+from seatrial.train.data.files import TABLES
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
 
-from ..conftest import TINY, make_spec
-
-CASES = {
-    "synthetic": {"kind": "synthetic", "reset_attention": True},
-    "text": {"kind": "text", "paths": ("{tmp}/*.txt",), "tokenizer": "{bpe}", "mask_document_ends": True},
-    "megatron": {"kind": "megatron", "paths": ("{tmp}/a", "{tmp}/b"), "weights": (1.0, 2.0), "reset_positions": True},
-    "arrow": {"kind": "arrow", "paths": ("{tmp}/tokens.arrow",), "reset_attention": True},
-    "sft": {"kind": "records", "paths": ("{tmp}/sft.parquet",), "packing": True},
-    "dpo": {"kind": "records", "paths": ("{tmp}/pairs.arrow",), "tokenizer": "{bpe}"},
-    "orpo": {"kind": "records", "paths": ("{tmp}/pairs.arrow",), "max_examples": 20},
-    "huggingface": {"kind": "huggingface", "dataset": "{tmp}/folder", "packing": True, "tokenizer": "{bpe}"},
-    "grain": {"kind": "grain", "paths": ("{tmp}/folder/*.parquet", "{tmp}/sft.parquet"), "weights": (0.3, 0.7)},
-}
+from ..conftest import make_spec
+from .conftest import CASES, objective_of
 
 
-@pytest.fixture
-def filled(tmp_path, bpe, rng):
-    """Files for every case; a function from a case's name to its spec."""
-
-    def words(n):
-        return " ".join(rng.choice(["fox", "dog", "jumps", "lazy", "naïve", "12 345"], n))
-
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(words(500))
-        write_indexed(tmp_path / name, np.uint8, [rng.integers(0, 256, n) for n in rng.integers(0, 60, 50)])
-    (tmp_path / "folder").mkdir()
-    tables = {
-        "tokens.arrow": {"input_ids": rng.integers(0, 256, (60, 64)).tolist()},
-        "sft.parquet": {name: [words(n % 5 + 1) for n in range(60)] for name in ("input", "output", "text")},
-        "pairs.arrow": {name: [words(3) + " " for _ in range(60)] for name in ("prompt", "chosen", "rejected")},
-        "folder/a.parquet": {"text": [words(n % 40) for n in range(60)]},
-    }
-    for name, columns in tables.items():
-        table = pa.table(columns)
-        if name.endswith(".parquet"):
-            pa.parquet.write_table(table, tmp_path / name)
-        else:
-            with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table)
-
-    def fill(value):
-        if isinstance(value, tuple):
-            return tuple(fill(item) for item in value)
-        return value.format(tmp=tmp_path, bpe=bpe) if isinstance(value, str) else value
-
-    def spec(name):
-        data = Data(**{key: fill(value) for key, value in CASES[name].items()})
-        objective = Objective(kind=name if name in ("sft", "dpo", "orpo") else "pretraining")
-        return make_spec(model=replace(TINY, vocab_size=512), data=data, objective=objective)
-
-    return spec
+def test_every_kind_of_data_objective_and_table_has_a_case():
+    settings = [*CASES.values()]
+    assert {case["kind"] for case in settings} == {*get_args(get_type_hints(Data)["kind"])}
+    assert {objective_of(name) for name in CASES} == {*get_args(get_type_hints(Objective)["kind"])}
+    names = [path for case in settings for path in case.get("paths", ())]
+    assert [ending for ending in TABLES if not any(name.endswith(ending) for name in names)] == []
+    assert {case.get("tokenizer", "byte") for case in settings} == {"byte", "{bpe}"}
 
 
 @pytest.mark.parametrize("name", CASES)
