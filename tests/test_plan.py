@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,14 @@ def test_flags_that_would_end_the_process_are_left_out_and_told() -> None:
     made = plan(spec, unknown_flags=["xla_gpu_gone"])
     assert made.processes[0].command.environment["XLA_FLAGS"] == "--xla_cpu_good=1"
     assert any("xla_gpu_gone" in note for note in made.notes)
+
+
+def test_flags_for_the_cpu_are_for_cpu_devices_and_the_configuration_has_the_last_word() -> None:
+    laptop = replace(LAPTOP, cpu_flags={"xla_cpu_a": "", "xla_cpu_b": "1"})
+    made = plan(make_spec(xla_flags={"xla_cpu_b": "2"}), laptop)
+    assert made.processes[0].command.environment["XLA_FLAGS"] == "--xla_cpu_a= --xla_cpu_b=2"
+    on_gpus = plan(make_spec(nodes=1, device="h100-sxm"), replace(EIGHT_GPUS, cpu_flags=laptop.cpu_flags))
+    assert on_gpus.processes[0].command.environment["XLA_FLAGS"] == ""
 
 
 def test_secrets_are_in_the_environment_and_nowhere_else() -> None:

@@ -1,4 +1,4 @@
-"""The training of `bench/cpu_train.py` in PyTorch, as a user of transformers writes it; prints one JSON object."""
+"""The training of `bench/cpu_train.py` in PyTorch, as a user of transformers writes it; prints a JSON object a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def main() -> None:
     forward = torch.compile(model) if given.compile else model
     numbers = np.random.default_rng(0).integers(0, shape["vocab_size"], (shape["batch"], shape["sequence_length"]))
     tokens = torch.tensor(numbers)
-    seconds, losses = [], []
     for _ in range(given.steps):
         start = time.perf_counter()
         lower = given.dtype == "bfloat16"
@@ -43,9 +42,7 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps({"seconds": seconds, "losses": losses}))
+        print(json.dumps({"loss": loss.item(), "seconds": time.perf_counter() - start}), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ A process stands for a node. On this machine its devices are, in this order of p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,15 @@ VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICE
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What one machine offers: `accelerators` are the names by which its `vendor`'s runtime selects them."""
+    """What one machine offers.
+
+    `accelerators` are the names by which its `vendor`'s runtime selects them; `cpu_flags` the XLA flags with which its
+    CPU is fastest, of those that the installed jaxlib knows.
+    """
 
     cores: int
     memory_bytes: int
+    cpu_flags: Mapping[str, str] = field(default_factory=dict)
     vendor: str | None = None
     accelerators: tuple[str, ...] = ()
 
@@ -183,7 +188,7 @@ def _place(
         places = [rank % nodes_here * each for rank in range(nodes)]
         slices = [machine.accelerators[place : place + each] for place in places]
         return [native.Placement(environment={variable: ",".join(names)}) for names in slices], []
-    virtual = [native.Placement(cpu_devices=each)] * nodes
+    virtual = [native.Placement(cpu_devices=each, xla_flags=machine.cpu_flags)] * nodes
     if rehearsing:
         return virtual, []
     if spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:

@@ -27,6 +27,7 @@ class Placement:
     """What one process computes on: virtual CPU devices, or the accelerators that `environment` lets it see."""
 
     cpu_devices: int | None = None
+    xla_flags: Mapping[str, str] = dataclasses.field(default_factory=dict)  # unless the configuration says otherwise
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -55,7 +56,7 @@ def commands(
                 *(("--coordinator", coordinator) if coordinator else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),
             ),
-            environment=environment(spec, placement, flags),
+            environment=environment(spec, placement, {**placement.xla_flags, **flags}),
             files=files,
         )
         for rank, placement in enumerate(placements)
