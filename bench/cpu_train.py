@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ GOALS = {  # (slower, ours): the ratio of their step times
     ("transformers compiled float32", "seatrial float32"): 1.0,
 }
 LIMIT_SECONDS = 150
+PLACE = native.Placement(cpu_devices=1, xla_flags=this_machine().cpu_flags)
 Run = dict[str, list[float]]  # "seconds" and "losses" of every step
 
 
@@ -63,9 +64,7 @@ def seatrial(dtype: Any) -> Run:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
-        [command] = native.commands(
-            spec, [native.Placement(cpu_devices=1, xla_flags=this_machine().cpu_flags)], run_dir=run_dir
-        )
+        [command] = native.commands(spec, [PLACE], run_dir=run_dir)
         for name, content in command.files.items():
             (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
             (run_dir / name).write_text(content, encoding="utf-8")
@@ -75,11 +74,11 @@ def seatrial(dtype: Any) -> Run:
     return {"seconds": [step.seconds or 0.0 for step in steps], "losses": [step.loss or 0.0 for step in steps]}
 
 
-def of_program(name: str, *arguments: str) -> list[Any]:
+def of_program(name: str, *arguments: str, variables: Mapping[str, str] = os.environ) -> list[Any]:
     """The JSON objects that a program prints, one a line; those that it had printed when its time was over."""
     argv = (sys.executable, str(PROGRAMS / name), *arguments)
     try:
-        printed = subprocess.run(argv, check=True, stdout=subprocess.PIPE, timeout=LIMIT_SECONDS).stdout
+        printed = subprocess.run(argv, check=True, env=variables, stdout=subprocess.PIPE, timeout=LIMIT_SECONDS).stdout
     except subprocess.TimeoutExpired as expired:
         printed = expired.stdout or b""
     return [json.loads(line) for line in printed.splitlines()]
@@ -107,8 +106,9 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     runs: dict[str, list[Run]] = {name: [] for name in TRAINERS}
     peaks: list[dict[str, float]] = []
+    variables = {"XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in PLACE.xla_flags.items())}
     for number in range(rounds):
-        peaks += of_program("matmul_peak.py")
+        peaks += of_program("matmul_peak.py", variables=os.environ | variables)
         for name, train in TRAINERS.items():
             is_slow = number and len(runs[name][0]["seconds"]) < STEPS
             runs[name].append(runs[name][0] if is_slow else train())

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from seatrial.spec import Batch, MeshShape, ModelSpec, Optimizer, Parallelism, Precision, RopeScaling, RunSpec, Topology
+from seatrial.spec import (
+    Batch,
+    Execution,
+    MeshShape,
+    ModelSpec,
+    Optimizer,
+    Parallelism,
+    Precision,
+    RopeScaling,
+    RunSpec,
+    Topology,
+)
 from seatrial.train.data import make_batch
 from seatrial.train.data.examples import Example, shifted
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical
-from seatrial.train.step import make_trainer
+from seatrial.train.params import canonical, placed
+from seatrial.train.step import State, Trainer, make_trainer
 
 # Tests compile far more than they compute; LLVM's optimisations are half of the time that a compilation takes.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
+COMPILED = 0.2  # programs that took so many seconds are compiled once a session
 
 TINY = ModelSpec(
     name="tiny", vocab_size=128, hidden_dim=64, num_layers=3, num_heads=8, num_kv_heads=4, head_dim=16, ffn_dim=96,
@@ -60,12 +74,34 @@ class RandomSource:
         return shifted((self._vocab_size * uniform**4).astype(np.int32))
 
 
+@cache
+def _begun_alone(spec: RunSpec) -> Any:
+    return jax.tree.map(np.asarray, make_trainer(spec, make_mesh(spec, jax.devices()[:1])).init())
+
+
+def begun(spec: RunSpec, trainer: Trainer) -> State:
+    """The state that training begins with, made on one device: to compile `init` takes as long as to compile `step`."""
+    alone = replace(
+        spec,
+        topology=Topology(),
+        parallelism=Parallelism(),
+        batch=replace(spec.batch, micro_batch_size=spec.batch.global_batch_size),
+        execution=Execution(),
+    )
+
+    def padded(x: np.ndarray, like: jax.ShapeDtypeStruct) -> np.ndarray:
+        return np.pad(x, [(0, size - there) for there, size in zip(x.shape, like.shape, strict=True)])
+
+    state = jax.tree.map(padded, _begun_alone(alone), jax.eval_shape(trainer.init))
+    return jax.device_put(state | {"params": placed(state["params"], spec)}, trainer.state_shardings)
+
+
 def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], Any]:
     """Losses, gradient norms and final parameters (as numpy) of a few steps over this process's devices."""
     mesh = make_mesh(spec, jax.devices()[: spec.topology.num_devices])
     trainer = make_trainer(spec, mesh)
     source = RandomSource(spec.model.vocab_size, spec.batch.sequence_length)
-    state = trainer.init()
+    state = begun(spec, trainer)
     losses, norms = [], []
     for number in range(steps):
         batch = make_batch(source, number * spec.batch.global_batch_size, trainer.batch_shape, trainer.batch_shardings)
@@ -73,6 +109,19 @@ def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], 
         losses.append(float(numbers["loss"]))
         norms.append(float(numbers["grad_norm"]))
     return losses, norms, canonical(jax.tree.map(np.asarray, state["params"]), spec)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs are kept, for the processes that tests start too; not shared with other workers, who might read half."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("compiled"))
+    names = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(COMPILED)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", COMPILED)
+        yield
 
 
 @pytest.fixture

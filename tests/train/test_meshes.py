@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import jax
@@ -15,10 +14,10 @@ from seatrial.collapse import collapse
 from seatrial.spec import Batch, Execution, MeshShape, Parallelism, Precision, RunSpec, Topology
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical, placed
+from seatrial.train.params import canonical
 from seatrial.train.step import make_trainer
 
-from .conftest import TINY, RandomSource, make_spec
+from .conftest import TINY, RandomSource, begun, make_spec
 
 STEPS = 10
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # half the time
@@ -88,25 +87,10 @@ def observe(spec: RunSpec) -> Observed:
     return _OBSERVED[repr(spec)]
 
 
-@cache
-def _begun() -> Any:
-    """The state that training begins with, from one device: to compile `init` takes as long as to compile `step`."""
-    spec = on({})
-    return jax.tree.map(np.asarray, make_trainer(spec, make_mesh(spec, jax.devices()[:1])).init())
-
-
-def _only(tree: Any, like: Any) -> Any:
-    """What of a tree of dictionaries another one has too: a tied model has no head."""
-    return {name: _only(tree[name], value) for name, value in like.items()} if isinstance(like, dict) else tree
-
-
 def _train(spec: RunSpec) -> Observed:
     trainer = make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
     source = RandomSource(spec.model.vocab_size, spec.batch.sequence_length)
-    structure = jax.eval_shape(trainer.init)
-    begun = jax.tree.map(lambda x, like: x.astype(like.dtype), _only(_begun(), structure), structure)
-    begun |= {"params": placed(begun["params"], spec)}
-    state, metrics = jax.device_put(begun, trainer.state_shardings), []
+    state, metrics = begun(spec, trainer), []
     step: Any = None
     for number in range(STEPS):
         first = number * spec.batch.global_batch_size
@@ -137,8 +121,8 @@ def test_a_mesh_changes_nothing_but_speed(name: str) -> None:
 
 def test_a_mesh_begins_with_the_same_parameters() -> None:
     spec = MESHES["pp×fsdp×cp, virtual"]
-    params = make_trainer(spec, make_mesh(spec)).init()["params"]
-    jax.tree.map(np.testing.assert_array_equal, canonical(jax.tree.map(np.asarray, params), spec), _begun()["params"])
+    trainer = make_trainer(spec, make_mesh(spec))
+    jax.tree.map(np.testing.assert_array_equal, trainer.init(), begun(spec, trainer))
 
 
 def test_the_loss_moves_enough_for_the_comparison_to_mean_something() -> None:
