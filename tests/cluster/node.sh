@@ -1,0 +1,55 @@
+# Process 1 of a node, in namespaces of its own (network, host name, IPC, mounts, processes).
+# Arguments: the node's name, its address, its folder, the size of each of its disks, the user's home,
+# and the folders that stay readable although a disk of the node hides them.
+# Says when it waits for its cable, goes on when it reads a line, and says when it is ready.
+set -euo pipefail
+name=$1 address=$2 own=$3 size=$4 home=$5
+shift 5
+
+mount() { command mount --no-mtab "$@"; } # /run, where it would note its mounts, comes and goes
+
+hostname "$name"
+mount --bind "$own/hosts" /etc/hosts
+mount --bind "$own/containers-etc" /etc/containers
+mount --bind "$own/containers" /var/lib/containers
+
+# A fresh sysfs shows this node's network devices; containers still need the machine's cgroups.
+mkdir -p "$own/stage"
+mount --rbind /sys/fs/cgroup "$own/stage"
+mount -t sysfs sysfs /sys
+mount --move "$own/stage" /sys/fs/cgroup
+
+mount -t tmpfs -o mode=1777,size="$size" tmpfs /dev/shm # podman keeps its locks here, whatever its store
+for disk in /tmp /var/tmp /run "$home"; do
+    if [[ $disk == "$home" && -d $own/../home ]]; then
+        mount --bind "$own/../home" "$own/stage"
+    else
+        mount -t tmpfs -o mode=1777,size="$size" "$name" "$own/stage"
+    fi
+    for kept in "$@"; do
+        if [[ $kept == "$disk"/* ]]; then
+            mkdir -p "$own/stage/${kept#"$disk"/}"
+            mount --rbind "$kept" "$own/stage/${kept#"$disk"/}"
+            mount -o remount,bind,ro "$own/stage/${kept#"$disk"/}"
+        fi
+    done
+    mount --move "$own/stage" "$disk"
+done
+chmod 700 "$home" # or sshd would not trust what is in it
+mkdir -p -m 755 /run/sshd /run/lock /run/munge
+mkdir -p -m 700 "$home/.ssh"
+cp "$own/authorized_keys" "$home/.ssh/"
+
+# Two more places: one that all nodes share, and one that only looks so.
+mount --bind "$own/.." "$own/.."
+mount --bind "$own/not-shared" "$own/../not-shared"
+mount -o remount,bind,ro / # what else a node writes would land on the machine that plays it
+
+echo waiting
+read -r _
+ip link set lo up
+ip address add "$address/24" dev eth0
+ip link set eth0 up
+ip route add default via "${address%.*}.254"
+echo ready
+exec catatonit -P < /dev/null > /dev/null 2>&1
