@@ -60,10 +60,8 @@ def _chunked(*fields_N: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(x.reshape(N // size, size, *x.shape[1:]) for x in fields_N)
 
 
-def _of_targets(
-    logits_NV: jax.Array, targets_N: jax.Array, head: Head
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Per token log p(target); and what the softmax is made of: exp(logits - top), its sum over all words, and top."""
+def _of_targets(logits_NV: jax.Array, targets_N: jax.Array, head: Head) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Per token log p(target); and of the softmax exp(logits - the highest) and its sum over all words."""
     V, over_words = logits_NV.shape[1], over(("tensor",), head.rules)
     here_N = targets_N - tensor_offset(head.rules, V)
     found_N = jnp.take_along_axis(logits_NV, jnp.clip(here_N, 0, V - 1)[:, None], axis=1)[:, 0]
@@ -71,24 +69,31 @@ def _of_targets(
     top_N = over(("tensor",), head.rules, lax.pmax)(logits_NV.max(axis=1))
     exp_NV = jnp.exp(logits_NV - top_N[:, None])
     total_N = over_words(exp_NV.sum(axis=1))
-    return target_N - top_N - jnp.log(total_N), exp_NV, total_N, top_N
+    return target_N - top_N - jnp.log(total_N), exp_NV, total_N
 
 
-def _gradients(
-    h_ND: jax.Array,
-    w_DV: jax.Array,
-    exp_NV: jax.Array,
-    scale_N: jax.Array,
-    targets_N: jax.Array,
-    weights_N: jax.Array,
-    head: Head,
-) -> tuple[jax.Array, jax.Array]:
-    """dh_ND and dw_DV of Σ weight · -log p(target); exp_NV · scale_N is weight · p."""
-    numbers_NV = lax.broadcasted_iota(jnp.int32, exp_NV.shape, 1)
-    is_target_NV = numbers_NV == (targets_N - tensor_offset(head.rules, exp_NV.shape[1]))[:, None]
-    dlogits_NV = exp_NV * scale_N[:, None] - jnp.where(is_target_NV, weights_N[:, None], 0)
-    dlogits_NV = dlogits_NV.astype(h_ND.dtype)
-    return head.products.input_gradient(dlogits_NV, w_DV), head.products.weight_gradient(h_ND, dlogits_NV)
+Residuals = tuple[jax.Array, ...]
+
+
+def _with_gradients(
+    h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, weights_N: jax.Array, head: Head
+) -> tuple[jax.Array, Residuals]:
+    """Σ weight · -log p(target); and its gradients, dh_ND and that of `w`, for which no logits are made again."""
+    w_DV = head.full(w, h_ND.dtype)
+
+    def chunk(carry: Residuals, inputs: Residuals) -> tuple[Residuals, jax.Array]:
+        total, dw_DV = carry
+        h, targets, weights = inputs
+        logp, exp, total_of = _of_targets(head.logits(h, w_DV), targets, head)
+        words = lax.broadcasted_iota(jnp.int32, exp.shape, 1) + tensor_offset(head.rules, exp.shape[1])
+        dlogits = exp * (weights / total_of)[:, None] - jnp.where(words == targets[:, None], weights[:, None], 0)
+        dlogits = dlogits.astype(h.dtype)
+        dw_DV = dw_DV + head.products.weight_gradient(h, dlogits)
+        return (total - jnp.sum(weights * logp), dw_DV), head.products.input_gradient(dlogits, w_DV)
+
+    start = (jnp.float32(0), jnp.zeros(w_DV.shape, jnp.float32))
+    (total, dw_DV), dh = lax.scan(chunk, start, _chunked(h_ND, targets_N, weights_N))
+    return total, (dh.reshape(h_ND.shape), head.at_rest(dw_DV).astype(w.dtype))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -100,33 +105,12 @@ def cross_entropy(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, weights_N
     return -jnp.sum(weights_N * token_log_probabilities(h_ND, w, targets_N, head))
 
 
-def _cross_entropy_forward(
-    h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, weights_N: jax.Array, head: Head
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    w_DV = head.full(w, h_ND.dtype)
-
-    def chunk(
-        carry: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, ...]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        total, dw_DV = carry
-        h, targets, weights = inputs
-        logp, exp, total_of, _ = _of_targets(head.logits(h, w_DV), targets, head)
-        dh, dw = _gradients(h, w_DV, exp, weights / total_of, targets, weights, head)
-        return (total - jnp.sum(weights * logp), dw_DV + dw), dh
-
-    start = (jnp.float32(0), jnp.zeros(w_DV.shape, jnp.float32))
-    (total, dw_DV), dh = lax.scan(chunk, start, _chunked(h_ND, targets_N, weights_N))
-    return total, (dh.reshape(h_ND.shape), head.at_rest(dw_DV).astype(w.dtype))
-
-
-def _cross_entropy_backward(
-    head: Head, residuals: tuple[jax.Array, jax.Array], g: jax.Array
-) -> tuple[jax.Array, jax.Array, None, None]:
-    dh_ND, dw = residuals
+def _scaled(head: Head, gradients: Residuals, g: jax.Array) -> tuple[jax.Array, jax.Array, None, None]:
+    dh_ND, dw = gradients
     return (g * dh_ND).astype(dh_ND.dtype), (g * dw).astype(dw.dtype), None, None
 
 
-cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+cross_entropy.defvjp(_with_gradients, _scaled)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -135,40 +119,22 @@ def token_log_probabilities(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array,
 
     Differentiable like `cross_entropy`, for losses that are no weighted sum: the backward pass makes the logits again.
     """
-    return _log_probabilities_forward(h_ND, w, targets_N, head)[0]
-
-
-def _log_probabilities_forward(
-    h_ND: jax.Array, w: jax.Array, targets_N: jax.Array, head: Head
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     w_DV = head.full(w, h_ND.dtype)
 
-    def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        logp, _, total, top = _of_targets(head.logits(inputs[0], w_DV), inputs[1], head)
-        return logp, top + jnp.log(total)
+    def chunk(inputs: Residuals) -> jax.Array:
+        return _of_targets(head.logits(inputs[0], w_DV), inputs[1], head)[0]
 
-    logp, logsumexp = lax.map(chunk, _chunked(h_ND, targets_N))
-    return logp.reshape(-1), (h_ND, w, targets_N, logsumexp.reshape(-1))
+    return lax.map(chunk, _chunked(h_ND, targets_N)).reshape(-1)
 
 
-def _log_probabilities_backward(
-    head: Head, residuals: tuple[jax.Array, ...], g_N: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    h_ND, w, targets_N, logsumexp_N = residuals
-    w_DV = head.full(w, h_ND.dtype)
-
-    def chunk(dw_DV: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        h, targets, logsumexp, weights = inputs
-        exp = jnp.exp(head.logits(h, w_DV) - logsumexp[:, None])
-        dh, dw = _gradients(h, w_DV, exp, weights, targets, weights, head)
-        return dw_DV + dw, dh
-
-    start = jnp.zeros(w_DV.shape, jnp.float32)
-    dw_DV, dh = lax.scan(chunk, start, _chunked(h_ND, targets_N, logsumexp_N, -g_N))
-    return dh.reshape(h_ND.shape), head.at_rest(dw_DV).astype(w.dtype), None
+def _made_again(head: Head, operands: Residuals, g_N: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+    """The gradients of Σ g · log p(target)."""
+    h_ND, w, targets_N = operands
+    dh_ND, dw = _with_gradients(h_ND, w, targets_N, -g_N, head)[1]
+    return dh_ND, dw, None
 
 
-token_log_probabilities.defvjp(_log_probabilities_forward, _log_probabilities_backward)
+token_log_probabilities.defvjp(lambda *given: (token_log_probabilities(*given), given[:3]), _made_again)
 
 
 # --- objectives -------------------------------------------------------------------------------------------------------
