@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import jax
@@ -74,9 +73,7 @@ class RandomSource:
         return shifted((self._vocab_size * uniform**4).astype(np.int32))
 
 
-@cache
-def _begun_alone(spec: RunSpec) -> Any:
-    return jax.tree.map(np.asarray, make_trainer(spec, make_mesh(spec, jax.devices()[:1])).init())
+_BEGUN: dict[str, Any] = {}
 
 
 def begun(spec: RunSpec, trainer: Trainer) -> State:
@@ -89,10 +86,14 @@ def begun(spec: RunSpec, trainer: Trainer) -> State:
         execution=Execution(),
     )
 
-    def padded(x: np.ndarray, like: jax.ShapeDtypeStruct) -> np.ndarray:
-        return np.pad(x, [(0, size - there) for there, size in zip(x.shape, like.shape, strict=True)])
+    if repr(alone) not in _BEGUN:
+        made = make_trainer(alone, make_mesh(alone, jax.devices()[:1])).init()
+        _BEGUN[repr(alone)] = jax.tree.map(np.asarray, made)
 
-    state = jax.tree.map(padded, _begun_alone(alone), jax.eval_shape(trainer.init))
+    def padded(x: np.ndarray, like: jax.ShapeDtypeStruct) -> np.ndarray:
+        return np.pad(x, [(0, n - m) for m, n in zip(x.shape, like.shape, strict=True)]) if x.ndim else x
+
+    state = jax.tree.map(padded, _BEGUN[repr(alone)], jax.eval_shape(trainer.init))
     return jax.device_put(state | {"params": placed(state["params"], spec)}, trainer.state_shardings)
 
 

@@ -151,7 +151,10 @@ def test_a_split_sequence_is_the_whole_one(strategy, row, mesh, pattern, rng):
         assert sent == {"all-gather": 0, "reduce-scatter": 0, "collective-permute": 5 * stations - 3, "all-reduce": 0}
 
 
-@pytest.mark.parametrize(("mesh", "strategy"), [({}, "all_gather"), ({"context": 2}, "ring")])
+@pytest.mark.parametrize(
+    ("mesh", "strategy"),
+    [({}, "all_gather"), pytest.param({"context": 2}, "ring", marks=pytest.mark.slow)],
+)
 def test_memory_grows_with_the_sequence_and_not_with_its_square(mesh, strategy, small_blocks):
     spec = spec_of("blocks", None, 0.0, 1, mesh, strategy)
     shape = MeshShape(**mesh).sizes

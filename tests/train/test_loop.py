@@ -41,9 +41,11 @@ from seatrial.train.step import make_trainer
 from .conftest import TINY, RandomSource, make_spec
 
 TEXT = make_spec(
-    model=replace(TINY, vocab_size=256, num_layers=2),
+    model=replace(
+        TINY, vocab_size=256, num_layers=1, hidden_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, ffn_dim=64
+    ),
     data=Data(kind="text", paths=("stdlib:*.py",)),
-    batch=Batch(sequence_length=64, global_batch_size=8, micro_batch_size=8),
+    batch=Batch(sequence_length=32, global_batch_size=8, micro_batch_size=8),
     steps=40,
     optimizer=Optimizer(learning_rate=1e-2, warmup_steps=4),
 )
@@ -85,20 +87,20 @@ def test_events_tell_the_whole_run(learned):
     recorded = list(events.read(out / "events-0.jsonl"))
     started, ended = recorded[0], recorded[-1]
     assert isinstance(started, events.RunStarted)
-    assert (started.planned_steps, started.tokens_per_step, started.num_devices) == (40, 512, 1)
+    assert (started.planned_steps, started.tokens_per_step, started.num_devices) == (40, 256, 1)
     assert started.facts["memory"]["temp_bytes"] > 0
     assert started.facts["compile_seconds"] > 0
     assert isinstance(ended, events.RunEnded)
     assert (ended.reason, ended.exit_code) == ("completed", 0)
     assert [step.step for step in steps_of(out)] == list(range(40))
-    assert all(step.seconds > 0 and step.tokens == 512 for step in steps_of(out))
+    assert all(step.seconds > 0 and step.tokens == 256 for step in steps_of(out))
 
 
 def test_standard_output_speaks_maxtext(learned):
     out, result = learned
     line = re.compile(
         r"^completed step: (\d+), seconds: [\d.]+, TFLOP/s/device: [\d.]+, Tokens/s/device: [\d.]+, "
-        r"total_weights: 512, loss: ([\d.]+)$",
+        r"total_weights: 256, loss: ([\d.]+)$",
         re.MULTILINE,
     )
     found = line.findall(result.stdout)
@@ -235,7 +237,7 @@ def test_everything_beside_the_steps(tmp_path):
 
 def test_epochs_end_a_run(tmp_path):
     path = tmp_path / "text"
-    path.write_bytes(bytes(range(256)) * 5)  # 20 sequences: in two epochs, five steps of 8
+    path.write_bytes(bytes(range(160)) * 4)  # 20 sequences: in two epochs, five steps of 8
     spec = replace(TEXT, steps=9, epochs=2, data=Data(kind="text", paths=(str(path),)))
     assert train(spec, tmp_path).returncode == 0
     assert len(steps_of(tmp_path)) == next(iter(events.read(tmp_path / "events-0.jsonl"))).planned_steps == 5

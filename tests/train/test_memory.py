@@ -28,11 +28,13 @@ KNOBS = replace(
 @pytest.mark.parametrize(
     ("mesh", "changes"),
     [
-        ({}, {}),
-        ({"fsdp": 4}, {}),
-        ({"data": 4}, {"zero1": True}),
+        pytest.param({}, {}, marks=pytest.mark.slow),
+        pytest.param({"fsdp": 4}, {}, marks=pytest.mark.slow),
+        pytest.param({"data": 4}, {"zero1": True}, marks=pytest.mark.slow),
         ({"fsdp": 2, "tensor": 2}, {"execution": Execution(remat="minimal")}),
-        ({"tensor": 4}, {"model": KNOBS, "dropout": Dropout(hidden=0.1, ffn=0.1)}),  # four devices share two heads
+        pytest.param(  # four devices share two heads
+            {"tensor": 4}, {"model": KNOBS, "dropout": Dropout(hidden=0.1, ffn=0.1)}, marks=pytest.mark.slow
+        ),
         ({"pipeline": 2, "context": 2}, {"batch": Batch(sequence_length=32, global_batch_size=16, micro_batch_size=4)}),
     ],
 )

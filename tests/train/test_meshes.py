@@ -34,14 +34,14 @@ MESHES = {
     "dp": on({"data": 8}, accumulation=2),
     "zero1": on({"data": 8}, zero1=True),
     "fsdp": on({"fsdp": 8}),
-    "tp, shared heads": on({"tensor": 8}),
     "tp+sp": on({"tensor": 4}, sequence_parallel=True),
-    "cp": on({"context": 4}),
     "cp, ring": on({"context": 4}, context_strategy="ring"),
-    "pp": on({"pipeline": 4}, accumulation=4),
     "pp×fsdp×cp, virtual": on({"pipeline": 2, "fsdp": 2, "context": 2}, accumulation=4, virtual_pipeline=2),
 }
 MORE_MESHES = {
+    "tp, shared heads": on({"tensor": 8}),
+    "cp": on({"context": 4}),
+    "pp": on({"pipeline": 4}, accumulation=4),
     "pp, few micro-batches": on({"pipeline": 4}, accumulation=2),
     "pp, virtual": on({"pipeline": 2}, accumulation=4, virtual_pipeline=2),
     "dp, accumulation": on({"data": 2}, accumulation=4),
@@ -130,6 +130,7 @@ def test_the_loss_moves_enough_for_the_comparison_to_mean_something() -> None:
     assert max(losses) - min(losses) > 0.05
 
 
+@pytest.mark.slow
 def test_a_collapsed_mesh_trains_the_same() -> None:
     wide = MESHES["pp×fsdp×cp, virtual"]
     small = collapse(wide, num_devices=2).spec
@@ -154,6 +155,7 @@ def test_remat_layers_and_attention_change_nothing(execution: Execution) -> None
     same_training(observe(spec), observe(on({})))
 
 
+@pytest.mark.slow
 def test_tied_embeddings_over_a_mesh() -> None:
     tied = replace(MODEL, tied_embeddings=True)
     over_mesh = observe(replace(on({"pipeline": 2, "fsdp": 2, "tensor": 2}), model=tied))
@@ -174,7 +176,7 @@ def test_bfloat16_follows_float32(params: Any) -> None:
 
 
 def collectives(name: str) -> dict[str, int]:
-    return observe(MESHES[name]).collectives
+    return observe((MESHES | MORE_MESHES)[name]).collectives
 
 
 def test_one_device_does_not_communicate() -> None:
@@ -201,6 +203,7 @@ def test_fsdp_gathers_each_matrix_forward_and_backward_and_scatters_its_gradient
     assert "collective-permute" not in counts
 
 
+@pytest.mark.slow
 def test_tensor_parallelism_reduces_activations_and_gathers_no_weight() -> None:
     assert set(collectives("tp, shared heads")) == {"all-reduce"}
 
@@ -211,6 +214,7 @@ def test_sequence_parallelism_replaces_reductions_of_activations() -> None:
     assert counts["reduce-scatter"] >= 4
 
 
+@pytest.mark.slow
 def test_context_parallelism_gathers_keys_and_values_and_scatters_their_gradients() -> None:
     counts = collectives("cp")
     assert set(counts) == {"all-gather", "reduce-scatter", "all-reduce"}
@@ -222,6 +226,7 @@ def test_a_ring_passes_keys_and_values_on_and_gathers_nothing() -> None:
     assert set(collectives("cp, ring")) == {"collective-permute", "all-reduce"}
 
 
+@pytest.mark.slow
 def test_a_pipeline_hands_hidden_states_on_and_shares_the_output_head() -> None:
     counts = collectives("pp")
     assert counts["collective-permute"] == 2  # one a tick, there and back

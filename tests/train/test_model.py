@@ -167,7 +167,7 @@ QUARTERS = {"batch": Batch(sequence_length=32, global_batch_size=16, micro_batch
         pytest.param({"data": 2, "tensor": 2}, QUARTERS, marks=pytest.mark.slow),
         # two devices share a key/value head, and its biases
         pytest.param({"tensor": 8}, {}, marks=pytest.mark.slow),
-        ({"pipeline": 2, "tensor": 2}, QUARTERS),
+        pytest.param({"pipeline": 2, "tensor": 2}, QUARTERS, marks=pytest.mark.slow),
     ],
     ids=["fsdp+tp+sp", "dp+tp, 2 micro-batches", "copied heads", "pp+tp, 4 micro-batches"],
 )

@@ -20,7 +20,7 @@ from seatrial.train.reference import Referenced, with_reference
 from seatrial.train.sharding import Placement, Rules
 from seatrial.train.step import make_trainer
 
-from .conftest import TINY, make_spec
+from .conftest import TINY, begun, make_spec
 
 ALONE = Placement(rest=((), ()), compute=((), ()), optimizer=((), ()))
 NO_MESH = Rules(axes={}, optimizer={}, boundary="alone", partial=())
@@ -162,7 +162,7 @@ def preferences(kind: str, mesh: dict[str, int] | None = None, **changes) -> Run
 def run(spec: RunSpec, folder) -> tuple[list[dict[str, float]], dict]:
     """The numbers of three steps, and the final parameters."""
     trainer = make_trainer(spec, make_mesh(spec, jax.devices()[: spec.topology.num_devices]))
-    state = trainer.init()
+    state = begun(spec, trainer)
     sources = make_sources(spec)
     if spec.objective.kind == "dpo":
         sources = with_reference(
@@ -180,7 +180,9 @@ def run(spec: RunSpec, folder) -> tuple[list[dict[str, float]], dict]:
     ("kind", "mesh", "changes"),
     [
         ("dpo", {"pipeline": 2, "context": 2, "tensor": 2}, {}),
-        ("orpo", {"data": 2, "context": 2, "tensor": 2}, {"sequence_parallel": True}),
+        pytest.param(
+            "orpo", {"data": 2, "context": 2, "tensor": 2}, {"sequence_parallel": True}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_mesh_changes_nothing_for_preferences(kind, mesh, changes, tmp_path):
@@ -201,7 +203,7 @@ def test_a_mesh_changes_nothing_for_preferences(kind, mesh, changes, tmp_path):
 def test_reference_values_are_kept_with_the_weights_that_they_are_of(tmp_path):
     spec = preferences("dpo")
     trainer = make_trainer(spec, make_mesh(spec, jax.devices()[:1]))
-    params, path, sources = trainer.init()["params"], tmp_path / "reference.npz", make_sources(spec)
+    params, path, sources = begun(spec, trainer)["params"], tmp_path / "reference.npz", make_sources(spec)
 
     def values(weights, resumed=False) -> np.ndarray:
         made = with_reference(trainer, sources, (16, 0), path, weights, resumed=resumed)

@@ -127,7 +127,8 @@ def test_preemption_saves_and_a_resumed_run_loses_nothing(whole, tmp_path):
     assert losses(tmp_path) == whole
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, 50])
 def test_killed_at_any_moment_it_resumes_from_the_last_committed_step(kills, whole, tmp_path):
     """Saves follow each other as fast as they can, so most kills hit one."""
     spec = replace(SPEC, steps=100_000, checkpoint=replace(SPEC.checkpoint, interval_steps=2))
@@ -169,6 +170,7 @@ def run_pair(spec: RunSpec, out: Path) -> list[tuple[int, str]]:
     return [finish(process) for process in pair]
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_from_one_and_agree_on_what_is_damaged(whole, killed, tmp_path):
     """Of the newest checkpoint, only what the second process reads is damaged; the first leaves it out as well."""
     out = copy(killed, tmp_path)
