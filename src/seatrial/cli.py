@@ -207,6 +207,7 @@ def train(config: Path, overrides: tuple[str, ...], model: str | None, gpu: str 
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@click.pass_context
 def data(context: click.Context) -> None:
     """Tokenise text once, into Megatron's files: seatrial data TEXT... --tokenizer T --out PREFIX."""
     from seatrial.run import tokenise_here
@@ -215,6 +216,7 @@ def data(context: click.Context) -> None:
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@click.pass_context
 def export(context: click.Context) -> None:
     """Write a checkpoint's weights for Hugging Face: seatrial export RUN_DIR|CHECKPOINT --to FOLDER."""
     from seatrial.run import export_here
