@@ -7,9 +7,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 
@@ -36,6 +36,8 @@ TAGS: dict[str, tuple[str, str, str]] = {
 _COLUMNS = {"maxtext": 1, "jax": 1, "megatron": 2}  # of TAGS, by a part of the dialect's name; else 0
 COLUMNS = ("step", *TAGS, "data_seconds", "phase")
 
+Row = Callable[[int, Mapping[str, Any]], object]  # writes (step, quantities) somewhere
+
 
 class Journal:
     """Writes down what happens. Every process writes its events; the first also all that people look at.
@@ -51,23 +53,29 @@ class Journal:
         self._is_first = place.process == 0
         self._said = -math.inf
         self._early: list[events.Event] | None = []  # what comes before the event that begins an attempt
-        self._rows: list[Any] = []
+        self._rows: list[Row] = []
+        self._opened: list[Any] = [self._writer]
         if self._is_first:
-            self._rows = [_table(folder / "metrics.csv"), _lines(folder / "metrics.jsonl")]
+            names = ("metrics.csv", "metrics.jsonl")
+            table, lines = ((folder / name).open("a", buffering=1, newline="", encoding="utf-8") for name in names)
+            self._rows, self._opened = [_table(table), _lines(lines)], [self._writer, table, lines]
             if spec.logging.tensorboard:
-                self._rows.append(_tensorboard(folder / "tensorboard", spec.dialect))
+                from tensorboardX import SummaryWriter  # late: it takes a second
+
+                # Without the suffix, a file that was begun in the same second would be overwritten.
+                writer = SummaryWriter(logdir=str(folder / "tensorboard"), filename_suffix=f".{time.time_ns()}")
+                self._rows.append(_tensorboard(writer, spec.dialect))
+                self._opened.append(writer)
 
     def write(self, event: events.Event) -> None:
         """An event, from any thread; the first that is written is that the run has started."""
         with self._lock:
-            if self._early is not None:
+            if self._early is not None and not isinstance(event, events.RunStarted):
                 self._early.append(event)
-            else:
-                self._writer.write(event)
-            if self._early and isinstance(event, events.RunStarted):
-                early, self._early = self._early, None
-                for each in (event, *early[:-1]):
-                    self._writer.write(each)
+                return
+            early, self._early = self._early or [], None
+            for each in (event, *early):
+                self._writer.write(each)
 
     def say(self, text: str) -> None:
         """A line of the log, once a run."""
@@ -90,9 +98,8 @@ class Journal:
         self._row(event.step, {"validation_loss": event.loss})
 
     def close(self) -> None:
-        for row in self._rows:
-            row(None, {})
-        self._writer.close()
+        for each in self._opened:
+            each.close()
 
     def _numbers(self, step: events.Step) -> dict[str, Any]:
         spec, seconds = self._spec, step.seconds or math.nan
@@ -133,48 +140,24 @@ def maxtext_line(spec: RunSpec, step: events.Step) -> str:
     )
 
 
-# --- where numbers go: functions of (step, quantities), called with None at the end -----------------------------------
+# --- where numbers go -------------------------------------------------------------------------------------------------
 
 
-def _table(path: Path) -> Any:
-    is_new = not path.exists()
-    file = path.open("a", newline="", encoding="utf-8")
+def _table(file: TextIO) -> Row:
     writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-    if is_new:
+    if file.tell() == 0:
         writer.writeheader()
-
-    def row(number: int | None, numbers: Mapping[str, Any]) -> None:
-        if number is None:
-            return file.close()
-        writer.writerow({"step": number, **numbers})
-        file.flush()
-
-    return row
+    return lambda number, numbers: writer.writerow({"step": number, **numbers})
 
 
-def _lines(path: Path) -> Any:
-    file = path.open("a", encoding="utf-8")
-
-    def row(number: int | None, numbers: Mapping[str, Any]) -> None:
-        if number is None:
-            return file.close()
-        file.write(json.dumps(events.encode({"step": number, **numbers})) + "\n")
-        file.flush()
-
-    return row
+def _lines(file: TextIO) -> Row:
+    return lambda number, numbers: file.write(json.dumps(events.encode({"step": number, **numbers})) + "\n")
 
 
-def _tensorboard(folder: Path, dialect: str) -> Any:
-    from tensorboardX import SummaryWriter  # late: it takes a second
-
+def _tensorboard(writer: Any, dialect: str) -> Row:
     column = next((column for part, column in _COLUMNS.items() if part in dialect), 0)
-    # Without the suffix, a file that was begun in the same second would be overwritten.
-    writer = SummaryWriter(logdir=str(folder), filename_suffix=f".{time.time_ns()}")
 
-    def row(number: int | None, numbers: Mapping[str, Any]) -> None:
-        if number is None:
-            writer.close()
-            return
+    def row(number: int, numbers: Mapping[str, Any]) -> None:
         for name, value in numbers.items():
             if not isinstance(value, str):
                 writer.add_scalar(TAGS[name][column] if name in TAGS else name, value, number)
