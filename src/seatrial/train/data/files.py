@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from seatrial.train.data.indexed import Indexed, files_of, in_memory, read_indexed, write_indexed
-from seatrial.train.data.tokenizer import Text, Tokenizer
+from seatrial.train.data.tokenizer import Tokenizer
 
 STANDARD_LIBRARY = "stdlib:"
 TABLES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
@@ -126,17 +126,10 @@ def _columns(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def texts(path: Path, columns: tuple[str, ...] = ("text",)) -> Iterator[tuple[Text, ...]]:
-    """The rows of a table; any other file is one row of one text."""
-    if path.name.endswith(TABLES):
-        yield from read_rows(path, columns)
-    else:
-        yield (path.read_bytes(),)
-
-
 def documents(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """The tokens of each text of a file, with the token that ends it."""
-    for rows in batched(texts(path)):
+    """The tokens of each text of a table, or of any other file as one text, with the token that ends it."""
+    texts = read_rows(path, ("text",)) if path.name.endswith(TABLES) else iter([(path.read_bytes(),)])
+    for rows in batched(texts):
         try:
             encoded = tokenizer.encode([text for (text,) in rows])
         except UnicodeDecodeError as error:
@@ -145,9 +138,8 @@ def documents(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         yield from (np.append(tokens, tokens.dtype.type(tokenizer.end)) for tokens in encoded)
 
 
-def batched(rows: Iterable[Any]) -> Iterator[list[Any]]:
+def batched(rows: Iterator[Any]) -> Iterator[list[Any]]:
     """Lists of some rows each."""
-    rows = iter(rows)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         yield some
 

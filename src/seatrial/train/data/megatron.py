@@ -9,6 +9,7 @@ what precedes it is seen completely.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,14 +27,15 @@ class Samples(NamedTuple):
     shuffle_idx: np.ndarray
 
 
-def _epochs(tokens: int, num_samples: int, length: int) -> int:
-    return max(1, -(-(num_samples * length + 1) // tokens))
+def _extent(sizes: np.ndarray, documents: range, num_samples: int, length: int) -> tuple[int, int]:
+    """The tokens of an epoch, and how many epochs there are."""
+    tokens = int(sizes[documents.start : documents.stop].sum(dtype=np.int64))
+    return tokens, max(1, -(-(num_samples * length + 1) // tokens))
 
 
 def build_samples(sizes: np.ndarray, documents: range, num_samples: int, length: int, seed: int) -> Samples:
     """At least `num_samples` sequences of `length` + 1 tokens, which overlap by one; `sizes` of all documents."""
-    tokens = int(sizes[documents.start : documents.stop].sum(dtype=np.int64))
-    epochs = _epochs(tokens, num_samples, length)
+    tokens, epochs = _extent(sizes, documents, num_samples, length)
     total, before_last, per_epoch = ((n * tokens - 1) // length for n in (epochs, epochs - 1, 1))
     separate = epochs > 1 and num_samples - before_last < int(0.80 * per_epoch)
 
@@ -60,38 +62,32 @@ def build_samples(sizes: np.ndarray, documents: range, num_samples: int, length:
 
 def _are_of(samples: Samples, sizes: np.ndarray, documents: range, num_samples: int, length: int) -> bool:
     """Whether samples that were kept are of these documents; their files' names do not tell."""
-    tokens = int(sizes[documents.start : documents.stop].sum(dtype=np.int64))
-    epochs = _epochs(tokens, num_samples, length)
+    tokens, epochs = _extent(sizes, documents, num_samples, length)
     total = (epochs * tokens - 1) // length
     shapes = (epochs * len(documents),), (total + 1, 2), (total,)
     if tuple(array.shape for array in samples) != shapes:
         return False
     place, offset = samples.sample_idx[-1].tolist()
-    if not documents.start <= samples.doc_idx.min() <= samples.doc_idx.max() < documents.stop:
-        return False
-    return int(sizes[samples.doc_idx[:place]].sum(dtype=np.int64)) + offset == total * length
+    are_there = documents.start <= samples.doc_idx.min() <= samples.doc_idx.max() < documents.stop
+    return are_there and int(sizes[samples.doc_idx[:place]].sum(dtype=np.int64)) + offset == total * length
 
 
 def kept_samples(stem: Path, sizes: np.ndarray, documents: range, num_samples: int, length: int, seed: int) -> Samples:
     """`build_samples`, or what stands in the three files `<stem>…_{doc,sample,shuffle}_idx.npy`, written if need be."""
     name = f"{stem.name}_indexmap_{num_samples}ns_{length}sl_{seed}s"
     paths = [stem.with_name(f"{name}_{part}_idx.npy") for part in ("doc", "sample", "shuffle")]
-    try:
+    with suppress(OSError, ValueError, EOFError):  # not there, or not whole
         samples = Samples(*(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths))
         if _are_of(samples, sizes, documents, num_samples, length):
             return samples
-    except (OSError, ValueError, EOFError):  # not there, or not whole
-        pass
     samples = build_samples(sizes, documents, num_samples, length, seed)
-    try:
+    with suppress(OSError):  # a place that is read-only costs the time to build it again, no more
         stem.parent.mkdir(parents=True, exist_ok=True)
         for path, array in zip(paths, samples, strict=True):
             part = path.with_name(f"{path.name}.{os.getpid()}.part")
             with part.open("wb") as file:
                 np.save(file, array, allow_pickle=False)
             part.replace(path)
-    except OSError:  # a place that is read-only costs the time to build it again, no more
-        pass
     return samples
 
 
@@ -113,13 +109,10 @@ class Megatron:
         samples, indexed = self._samples, self._indexed
         place = int(samples.shuffle_idx[number % len(samples.shuffle_idx)])
         (first, skipped), (last, end) = samples.sample_idx[place : place + 2].tolist()
-        documents = samples.doc_idx[first : last + 1]
-        begins, stops = indexed.starts[documents], indexed.starts[documents] + indexed.sizes[documents]
-        stops[-1] = begins[-1] + end + 1
-        begins[0] += skipped
-        lengths = stops - begins
-        places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        return indexed.tokens[places].astype(np.int32)
+        parts = [indexed[document] for document in samples.doc_idx[first : last + 1].tolist()]
+        parts[-1] = parts[-1][: end + 1]
+        parts[0] = parts[0][skipped:]
+        return np.concatenate(parts).astype(np.int32)
 
     def examples(self, numbers: np.ndarray) -> Example:
         return self._ends.mark(shifted(np.stack([self._sequence(number) for number in numbers.tolist()])))

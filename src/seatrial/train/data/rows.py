@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -40,28 +40,26 @@ class Windows:
         return self._ends.mark(shifted(windows.astype(np.int32)))
 
 
+@dataclass
 class Pieces:
     """Rows of one or several pieces each, padded to T."""
 
-    def __init__(
-        self, pieces: Callable[[int], Sequence[Piece]], count: int, length: int, *, group: int = 1,
-        notes: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self._pieces, self._length = pieces, length
-        self.count, self.group, self.notes = count, group, notes
+    pieces: Callable[[int], Sequence[Piece]]
+    count: int
+    length: int
+    group: int = 1
+    notes: Sequence[str] = ()
 
     def take(self, rows: np.ndarray) -> Example:
-        return packed([self._pieces(row) for row in rows.tolist()], self._length)
+        return packed([self.pieces(row) for row in rows.tolist()], self.length)
 
 
 def split_at(split: str | None, count: int) -> list[int]:
     """Where training, validation and test begin in `count` things, and where the last ends; Megatron's rounding."""
     shares = [float(share) for share in (split or "1").replace("/", ",").split(",")]
     shares = [*shares, 0.0, 0.0][:3]
-    ends = [0]
-    for share in shares:
-        ends.append(ends[-1] + round(share / sum(shares) * count))
-    return [0, *(end - (ends[-1] - count) for end in ends[1:])]
+    ends = np.cumsum([round(share / sum(shares) * count) for share in shares])
+    return [0, *(ends - (ends[-1] - count)).tolist()]
 
 
 class Epochs:
@@ -99,16 +97,14 @@ def blending_order(weights: Sequence[float], count: int) -> tuple[np.ndarray, np
     Megatron's rule: next comes the data set that is furthest behind its share, the first of equals.
     """
     shares = shares_of(weights)
-    chosen, numbers = array("h"), array("q")
+    chosen, numbers = np.empty(count, np.int16), np.empty(count, np.int64)
     taken = [0] * len(weights)
     for n in range(count):
-        due = n or 1
-        behind = [share * due - had for share, had in zip(shares, taken, strict=True)]
+        behind = [share * (n or 1) - had for share, had in zip(shares, taken, strict=True)]
         best = behind.index(max(behind))
-        chosen.append(best)
-        numbers.append(taken[best])
+        chosen[n], numbers[n] = best, taken[best]
         taken[best] += 1
-    return np.frombuffer(chosen, np.int16), np.frombuffer(numbers, np.int64)
+    return chosen, numbers
 
 
 class Blend:

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from seatrial.train.data.examples import NO_ENDS, Ends, Example, shifted
 
 
+@dataclass(frozen=True)
 class Synthetic:
     """Sequence n is the (n mod batch)-th of a fixed random batch, so the loss of a sound trainer falls.
 
     With `prompts`, only the second half of each is learnt; with `pairs`, sequences 2i and 2i + 1 have the same prompt.
     """
 
+    vocab_size: int
+    sequence_length: int
+    batch: int
+    seed: int
+    ends: Ends = NO_ENDS
+    prompts: bool = False
+    pairs: bool = False
     num_examples = None
 
-    def __init__(
-        self, vocab_size: int, sequence_length: int, batch: int, seed: int,
-        *, ends: Ends = NO_ENDS, prompts: bool = False, pairs: bool = False,
-    ) -> None:  # fmt: skip
-        self._vocab_size, self._length, self._batch, self._seed = vocab_size, sequence_length, batch, seed
-        self._ends, self._pairs = ends, pairs
-        self._prompt = sequence_length // 2 if prompts or pairs else 0
-
-    def _sequence(self, number: int) -> np.ndarray:
-        random = np.random.default_rng((self._seed, number))
-        return random.integers(0, self._vocab_size, self._length + 1, dtype=np.int32)
+    def _sequences(self, numbers: np.ndarray) -> np.ndarray:
+        randoms = [np.random.default_rng((self.seed, number)) for number in numbers.tolist()]
+        return np.stack([r.integers(0, self.vocab_size, self.sequence_length + 1, dtype=np.int32) for r in randoms])
 
     def examples(self, numbers: np.ndarray) -> Example:
-        numbers = numbers % self._batch
-        sequences = np.stack([self._sequence(n) for n in numbers.tolist()])
-        if self._pairs:
-            sequences[:, : self._prompt] = np.stack(
-                [self._sequence(n - n % 2)[: self._prompt] for n in numbers.tolist()]
-            )
+        numbers = numbers % self.batch
+        sequences = self._sequences(numbers)
+        prompt = self.sequence_length // 2 if self.prompts or self.pairs else 0
+        if self.pairs:
+            sequences[:, :prompt] = self._sequences(numbers - numbers % 2)[:, :prompt]
         example = shifted(sequences)
-        example["weights"][:, : max(0, self._prompt - 1)] = 0
-        return self._ends.mark(example)
+        example["weights"][:, : max(0, prompt - 1)] = 0
+        return self.ends.mark(example)
