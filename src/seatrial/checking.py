@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.check import lint
-from seatrial.dialects import cluster_findings, load
+from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem
 from seatrial.report.problems import inert, render_json, render_text
 
@@ -55,7 +55,7 @@ def _problems(
         return lint(load(path, overrides, action=action, model=model, gpu=gpu), action=action).problems
     except InputError as error:
         is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
-        return cluster_findings(path) if is_cluster else error.problems
+        return cluster_of(path)[1] if is_cluster else error.problems
 
 
 def _stricter(problem: Problem) -> Problem:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from seatrial.spec import Container
 
 _SECRET_NAME = re.compile(r"TOKEN(?!I)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
@@ -40,15 +42,57 @@ def is_secret(name: str) -> bool:
 class Command:
     """What one process is started with: argument vector, the variables added to its environment, and text files.
 
-    `files` maps a path, relative to the working directory of the run, to the content that must stand there first.
+    `files` maps a path, relative to the run directory, to the content that must stand there first; `stdin` is what the
+    process reads; `after` are commands that clear away what it leaves behind, whichever way it ended.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str | Secret] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    stdin: Secret | None = None
+    after: tuple[tuple[str, ...], ...] = ()
 
     def shell(self) -> str:
         """The command as one line that can be pasted into a POSIX shell; secrets stay masked."""
         assignments = [f"{name}={shlex.quote(str(value))}" for name, value in self.environment.items()]
         prefix = ["env", *assignments] if assignments else []
         return " ".join([*prefix, shlex.join(self.argv)])
+
+
+LABEL = "seatrial"  # every container of ours carries it, with the run's name; nothing else is ever removed
+RUNTIMES = ("docker", "podman")
+_WITH_SECRETS = 'eval "$(cat)"; exec "$@" </dev/null'
+
+
+def in_container(
+    command: Command, container: Container, *, runtime: str, name: str, run: str, mounts: Sequence[str]
+) -> Command:
+    """The command, started in a container of its own that is gone when it has ended.
+
+    `name` is the container's, `run` what its label says, `mounts` are paths that are the same inside. Variables go by
+    `--env`; secrets by the standard input, so that neither a process list nor `inspect` shows them.
+    """
+    given = {name: Secret(value) if is_secret(name) else value for name, value in container.environment.items()}
+    variables = {**given, **command.environment}
+    secrets = {name: value for name, value in variables.items() if isinstance(value, Secret)}
+    argv = [
+        *(runtime, "run", "--rm", "--name", name, "--label", f"{LABEL}={run}", "--init"),
+        *("--network", "host", "--ipc", "host", "--ulimit", "memlock=-1"),
+        *(("--shm-size", container.shm_size) if container.shm_size and runtime != "podman" else ()),
+        *(word for device in container.devices for word in ("--device", device)),
+        *(word for path in mounts for word in ("--volume", f"{path}:{path}")),
+        *(word for here, there in container.volumes for word in ("--volume", f"{here}:{there}")),
+        *(word for key, value in variables.items() if key not in secrets for word in ("--env", f"{key}={value}")),
+        *(("--interactive",) if secrets else ()),
+        *("--entrypoint", "", container.image),
+        *(("sh", "-c", _WITH_SECRETS, "sh") if secrets else ()),
+        *command.argv,
+    ]
+    exports = "".join(f"export {key}={shlex.quote(value.reveal())}\n" for key, value in secrets.items())
+    return replace(
+        command,
+        argv=tuple(argv),
+        environment={},
+        stdin=Secret(exports) if secrets else None,
+        after=((runtime, "rm", "--force", *(("--ignore",) if runtime == "podman" else ()), name),),
+    )

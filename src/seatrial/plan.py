@@ -10,14 +10,16 @@ A process stands for a node. On this machine its devices are, in this order of p
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial import estimate
 from seatrial.cluster import Cluster, Host
-from seatrial.command import Command
+from seatrial.command import Command, in_container
 from seatrial.engines import native
 from seatrial.errors import InputError, LaunchError
 from seatrial.hardware import GIB
@@ -25,7 +27,8 @@ from seatrial.rehearsal import Rehearsal
 from seatrial.spec import RunSpec, to_dict
 
 ENGINES = ("native",)
-TARGETS = ("local",)
+TARGETS = ("local", "ssh")
+DEFAULT_PORT = 12355  # where rank 0 listens on hosts of which nobody has said another
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
@@ -43,6 +46,16 @@ class Machine:
     cpu_flags: Mapping[str, str] = field(default_factory=dict)
     vendor: str | None = None
     accelerators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a run is that is not on this machine: its hosts, what starts processes there, and its directory on each."""
+
+    cluster: Cluster
+    root: PurePosixPath
+    python: str = "python3"
+    runtime: str | None = None  # docker or podman; None: no container
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +148,11 @@ def make_plan(
     rehearsal: Rehearsal | None = None,
     coordinator: str = "127.0.0.1:0",
     nodes_here: int | None = None,
+    site: Site | None = None,
     unknown_flags: Sequence[str] = (),
     why: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run on this machine; with a rehearsal, of its spec.
+    """The plan of a run, on this machine or at a site; with a rehearsal, of its spec.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
@@ -150,17 +164,25 @@ def make_plan(
             why, fix = f"there is no {given!r}", f"use one of: {', '.join(known)}"
             raise InputError.single(f"unknown-{flag.strip('-')}", flag, why, fix)
     spec = rehearsal.spec if rehearsal else spec
-    placements, notes = _place(
-        spec, machine, nodes_here or spec.topology.num_nodes, rehearsing=bool(rehearsal and not rehearsal.collapsed)
-    )
-    cluster = Cluster.on_this_machine(spec.topology.num_nodes)
+    nodes, rehearsing = spec.topology.num_nodes, bool(rehearsal and not rehearsal.collapsed)
+    if site:
+        hosts = _hosts(site.cluster, nodes)
+        coordinator = f"{hosts[0].address}:{spec.distributed.coordinator_port or DEFAULT_PORT}"
+        each = native.Placement(cpu_devices=spec.topology.devices_per_node if rehearsing else None)
+        placements, notes = [each] * nodes, list[str]()
+    else:
+        hosts = Cluster.on_this_machine(nodes).hosts
+        placements, notes = _place(spec, machine, nodes_here or nodes, rehearsing=rehearsing)
     commands = native.commands(
         spec,
         placements,
-        run_dir=run_dir,
-        coordinator=coordinator if len(placements) > 1 else None,
+        run_dir=site.root if site else run_dir,
+        python=site.python if site else sys.executable,
+        coordinator=coordinator if nodes > 1 else None,
         unknown_flags=unknown_flags,
     )
+    if site and site.runtime:
+        commands = [_contained(command, rank, spec, site, site.runtime) for rank, command in enumerate(commands)]
     if unknown_flags:
         notes.append(
             f"left out of XLA_FLAGS, because the installed jaxlib does not accept them: {', '.join(unknown_flags)}"
@@ -171,11 +193,30 @@ def make_plan(
         spec=spec,
         processes=tuple(
             Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")
-            for rank, (host, command) in enumerate(zip(cluster.hosts, commands, strict=True))
+            for rank, (host, command) in enumerate(zip(hosts, commands, strict=True))
         ),
         rehearsal=rehearsal,
         notes=(*why, *notes),
     )
+
+
+def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
+    """The first hosts of a cluster. Raises LaunchError where it has not enough of them."""
+    if len(cluster.hosts) < nodes:
+        raise LaunchError(
+            f"the run asks for {nodes} nodes, but the cluster file names {len(cluster.hosts)} hosts: add hosts, or "
+            "give fewer nodes"
+        )
+    return cluster.hosts[:nodes]
+
+
+def _contained(command: Command, rank: int, spec: RunSpec, site: Site, runtime: str) -> Command:
+    """A process in a container of the image that the configuration names. Raises LaunchError where it names none."""
+    if spec.container is None:
+        raise LaunchError("the configuration names no container image: name one, or leave --container away")
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"seatrial-{site.root.name}-{rank}")
+    mounts = (str(site.root),)
+    return in_container(command, spec.container, runtime=runtime, name=name, run=site.root.name, mounts=mounts)
 
 
 def _place(

@@ -38,10 +38,10 @@ EVALUATION_BATCHES = 2
 RULES: dict[str, str] = {
     "steps": f"at most {MAX_STEPS} steps",
     "epochs": "random tokens have no end, and so no epochs",
-    "topology.num_nodes": f"at most {MAX_PROCESSES} nodes, each a process here; every axis across nodes stays split",
+    "topology.num_nodes": f"at most {MAX_PROCESSES} processes here, or as many as hosts; axes across nodes stay split",
     "topology.devices_per_node": f"at most {MAX_DEVICES} virtual devices; every axis within a node stays split",
     "topology.device": "virtual CPU devices",
-    "parallelism.across_nodes": f"axes shrink by their prime factors to at most {MAX_PROCESSES} nodes; none below 2",
+    "parallelism.across_nodes": "axes shrink by their prime factors to as many nodes; none below 2",
     "parallelism.within_node": f"axes shrink by their prime factors to at most {MAX_DEVICES} devices; none below 2",
     "model.num_layers": f"at most {LAYERS_PER_STAGE} layers per pipeline stage, or one for each virtual one",
     "model.num_kv_heads": f"at most {KV_HEADS}, ungrouped {HEADS}; multiples of the tensor axis, or divisors as before",
@@ -96,13 +96,17 @@ class Rehearsal:
         return self.spec.topology.num_nodes
 
 
-def rehearse(spec: RunSpec, *, cores: int, memory_bytes: int, has_data: bool = True) -> Rehearsal:
+def rehearse(
+    spec: RunSpec, *, cores: int, memory_bytes: int, has_data: bool = True, hosts: int | None = None
+) -> Rehearsal:
     """The rehearsal of a spec on a machine with so many cores and so much memory, and with its data or without.
+
+    With `hosts`, each of at most so many processes has a host of its own; without, all are on this machine.
 
     An axis that is split stays split whatever the limits are, so a mesh of many split axes may need more than
     MAX_DEVICES devices or MAX_PROCESSES processes: two of each.
     """
-    slow = _fit(spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes, MAX_PROCESSES)
+    slow = _fit(spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes, hosts or MAX_PROCESSES)
     devices = min(MAX_DEVICES, DEVICES_PER_CORE * cores, memory_bytes // DEVICE_BYTES)
     fast = _fit(
         spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes, devices // math.prod(slow.values())

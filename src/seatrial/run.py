@@ -6,25 +6,28 @@ decisions themselves are made elsewhere, by functions that touch nothing.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import util
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Never
 
 from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
+from seatrial.dialects import cluster_of
 from seatrial.dialects.data_files import has_data
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
+from seatrial.launch.drive import LEASE_SECONDS, revealed
 from seatrial.launch.files import write_text
 from seatrial.launch.follow import Deadlines, deadlines_for
-from seatrial.launch.local import LEASE_SECONDS, free_port, revealed, run_locally, this_machine
-from seatrial.plan import Plan, decided, make_plan, without_secrets
+from seatrial.launch.local import free_port, run_locally, this_machine
+from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
 from seatrial.spec import Resolved, RunSpec
@@ -42,11 +45,23 @@ _FROM_LAUNCHERS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where a run is to be, as the command line says it."""
+
+    on: str = "local"
+    cluster: Path | None = None
+    python: str = "python3"
+    container: str | None = None  # docker or podman
+    directory: PurePosixPath | None = None  # of all runs, on the hosts
+    ssh: str = "asyncssh"
+
+
 def run(
     resolved: Resolved,
     *,
     config: Path,
-    on: str,
+    where: Where = Where(),
     engine: str,
     rehearse: bool,
     collapse: bool = False,
@@ -62,21 +77,25 @@ def run(
 
     spec = _spec(resolved)
     run_dir = (out or new_directory(spec)).resolve()
+    site = _site(where, run_dir)
     plan = _plan(
-        spec, run_dir, on=on, engine=engine, small=_small(rehearse, collapse), coordinator=f"127.0.0.1:{free_port()}"
-    )
+        spec, run_dir, on=where.on, engine=engine, small=_small(rehearse, collapse), site=site,
+        coordinator=f"127.0.0.1:{free_port()}",
+    )  # fmt: skip
     claim(run_dir)
     try:
         write_inputs(resolved, config, plan, run_dir)
         print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
         with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
-            run_locally(
-                plan,
-                run_dir,
-                deadlines=deadlines or deadlines_for(plan.spec),
-                on_progress=view.update,
-                lease_seconds=lease_seconds,
-            )
+            followed: dict[str, Any] = {
+                "deadlines": deadlines or deadlines_for(plan.spec), "on_progress": view.update,
+            }  # fmt: skip
+            if site is None:
+                run_locally(plan, run_dir, lease_seconds=lease_seconds, **followed)
+            else:
+                from seatrial.launch.ssh import run_over_ssh
+
+                run_over_ssh(plan, run_dir, site=site, transport=where.ssh, lease_seconds=None, **followed)
     except OSError as error:  # a full disk, a closed terminal
         raise LaunchError(f"the run was given up: {error}") from error
     text, verdict = judge_run(run_dir, as_json=False)
@@ -181,7 +200,21 @@ def _small(rehearse: bool, collapse: bool) -> str | None:
     return "rehearse" if rehearse else "collapse" if collapse else None
 
 
-def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: Any) -> Plan:
+def _site(where: Where, run_dir: Path) -> Site | None:
+    """The hosts of the cluster file. Raises InputError where there is none, or one that cannot be used."""
+    if where.on == "local":
+        return None
+    if where.cluster is None:
+        why = f"a run on {where.on} needs to know its hosts"
+        raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")
+    cluster, problems = cluster_of(where.cluster)
+    if cluster is None:
+        raise InputError(problems)
+    base = where.directory or PurePosixPath("/var/tmp") / f"seatrial-{cluster.user or getpass.getuser()}"
+    return Site(cluster=cluster, root=base / run_dir.name, python=where.python, runtime=where.container)
+
+
+def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, site: Site | None = None, **options: Any) -> Plan:
     machine = this_machine()
     _require_trainer()
     rehearsal = None
@@ -194,7 +227,11 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: 
         spec, why = decided(spec, machine)
     if small == "rehearse":
         rehearsal = rehearsing.rehearse(
-            spec, cores=machine.cores, memory_bytes=machine.memory_bytes, has_data=has_data(spec)
+            spec,
+            cores=machine.cores,
+            memory_bytes=machine.memory_bytes,
+            has_data=has_data(spec),
+            hosts=len(site.cluster.hosts) if site else None,
         )
     flags = spec.execution.xla_flags
     accepted = known(flags) if flags else set()
@@ -202,6 +239,7 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, **options: 
         spec,
         run_dir=run_dir,
         machine=machine,
+        site=site,
         rehearsal=rehearsal,
         why=why,
         unknown_flags=[name for name in flags if name not in accepted],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from seatrial import source
 from seatrial.dialects import data_files, overrides, suggestions
@@ -19,6 +19,9 @@ from seatrial.dialects.written import Written
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved, RunSpec
+
+if TYPE_CHECKING:
+    from seatrial.cluster import Cluster
 
 LOOKS_FOR_DATA = ("check", "run", "rehearse", "train")  # actions for which the data has to be on this machine
 
@@ -166,12 +169,12 @@ def load(
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved, action)))
 
 
-def cluster_findings(path: Path) -> tuple[Problem, ...]:
-    """What is to say of a file that describes machines. Raises InputError where it cannot be read."""
+def cluster_of(path: Path) -> tuple[Cluster | None, tuple[Problem, ...]]:
+    """The machines that a file names, None where errors left none, and all findings. Raises InputError."""
     from seatrial.dialects import clusters
 
     user, home = _person()
-    return clusters.read_cluster(path, user=user, home=home)[1]
+    return clusters.read_cluster(path, user=user, home=home)
 
 
 def _unknown(root: Node) -> tuple[str, str]:

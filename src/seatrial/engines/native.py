@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from seatrial.command import Command, Secret, is_secret
 from seatrial.spec import RunSpec, to_dict
@@ -35,13 +35,15 @@ def commands(
     spec: RunSpec,
     placements: Sequence[Placement],
     *,
-    run_dir: Path,
+    run_dir: PurePath,
+    python: str = sys.executable,
     coordinator: str | None = None,
     unknown_flags: Sequence[str] = (),
 ) -> list[Command]:
-    """One command per process, in rank order. `coordinator` is host:port of rank 0, needed for more than one.
+    """One command per process, in rank order; `run_dir` and `python` are where they run.
 
-    XLA ends a process that is given a flag it does not know, so `unknown_flags` are left out.
+    `coordinator` is host:port of rank 0, needed for more than one. XLA ends a process that is given a flag it does not
+    know, so `unknown_flags` are left out.
     """
     # The trainer reads neither container nor environment from the file; there, they would only show their secrets.
     content = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, environment={}), container=None)
@@ -51,7 +53,7 @@ def commands(
         Command(
             # -P: a file that lies in the user's folder must not take the place of a module.
             argv=(
-                *(sys.executable, "-P", "-m", "seatrial.train", str(run_dir / SPEC_FILE), "--out", str(run_dir)),
+                *(python, "-P", "-m", "seatrial.train", str(run_dir / SPEC_FILE), "--out", str(run_dir)),
                 *("--process-id", str(rank), "--num-processes", str(len(placements))),
                 *(("--coordinator", coordinator) if coordinator else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),

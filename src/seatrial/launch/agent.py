@@ -2,12 +2,12 @@
 
     python agent.py JOB.json        (or the job on stdin:  python agent.py -)
 
-The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "cwd", "log"}], "step_pattern",
-"grace_seconds", "lease_seconds", "lease_file"}. Each process is started in a session of its own, and the agent is the
-only writer of its log. `directory/status.json` is replaced atomically on every change and at least once a second.
-The agent stops everything when a process fails, when told to (SIGTERM, SIGINT, or a file `directory/stop`), and when
-nobody has touched the lease file for `lease_seconds`. It ends when nothing that it started is left: with 0 if every
-process ended with 0, else with 1.
+The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "after"}],
+"step_pattern", "grace_seconds", "lease_seconds", "lease_file"}. Each process is started in a session of its own, and
+the agent is the only writer of its log; when all have ended, the commands in "after" are run. `directory/status.json`
+is replaced atomically on every change and at least once a second. The agent stops everything when a process fails, when
+told to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease file for `lease_seconds`.
+It ends when nothing that it started is left: with 0 if every process ended with 0, else with 1.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ STATUS_SECONDS = 0.2  # shortest interval between two writes that only report an
 TICK_SECONDS = 0.1
 UNKILLABLE_SECONDS = 4.0  # after SIGKILL: what still lives then is stuck in the kernel
 READ_BYTES = 1 << 16
+AFTER_SECONDS = 30.0
 PIPE_BYTES = 1 << 20  # no pipe holds more
 LINE_BYTES = 1 << 16  # of a longer line, the rest is logged but not looked at
 EVIDENCE_CHARACTERS = 500
@@ -150,13 +151,13 @@ class Process:
             if os.getppid() != parent:
                 os._exit(1)
 
-        self.started = time.time()
+        self.started, given = time.time(), (self.job.get("stdin") or "").encode()
         try:
             os.makedirs(os.path.dirname(self.job["log"]) or ".", exist_ok=True)
             self.log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             child = subprocess.Popen(
                 self.job["argv"], env={**os.environ, **self.job.get("environment", {})}, cwd=self.job.get("cwd"),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
                 start_new_session=True, preexec_fn=die_with_the_agent,
             )  # fmt: skip
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
@@ -166,6 +167,9 @@ class Process:
         child.returncode = 0  # the agent reaps by itself; Popen must not
         self.pid, self.pipe, self.state = child.pid, child.stdout, "running"
         os.set_blocking(self.pipe.fileno(), False)
+        stdin: Any = child.stdin
+        with contextlib.suppress(BrokenPipeError), stdin:
+            stdin.write(given)  # a pipe takes 64 KiB before anybody reads
 
     def take(self, chunk: bytes) -> bool:
         """Writes a chunk of output to the log and looks for steps in its complete lines; True if there was one."""
@@ -207,10 +211,9 @@ class Process:
         fields = {name: getattr(self, name) for name in REPORTED}
         fields.update(rank=self.job["rank"], log=self.job["log"], last_line=line.decode("utf-8", "replace"))
         # By SIGSTOP or a debugger: it lives, but does nothing.
-        fields["suspended"] = self.state == "running" and _look_up(self.pid)[0] in (b"T", b"t")
+        suspended = self.state == "running" and _look_up(self.pid)[0] in (b"T", b"t")
         ended = "could not be started" if self.state == "unstartable" else describe_exit(self.exit_code, self.signal)
-        fields["sentence"] = ended if self.died else None
-        return fields
+        return {**fields, "suspended": suspended, "sentence": ended if self.died else None}
 
 
 class Agent:
@@ -260,11 +263,17 @@ class Agent:
             self._reap_orphans()
         finally:
             self._signal_all(signal.SIGKILL)
+            self._clear_away()
             self.state = "ended"
             for process in self.processes:
                 self._drain(process)
             self._write_status()
         return 0 if all(p.exit_code == 0 for p in self.processes) else 1
+
+    def _clear_away(self) -> None:
+        for argv in [argv for process in self.processes for argv in process.job.get("after", ())]:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=AFTER_SECONDS)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         self.requests.append(signal.Signals(number).name)
@@ -376,9 +385,10 @@ class Agent:
         seconds = self.job.get("lease_seconds")
         if not seconds:
             return False
-        mark = None
-        with contextlib.suppress(OSError):
+        try:
             mark = os.stat(self.job["lease_file"]).st_mtime_ns
+        except OSError:
+            mark = None
         if mark != self.lease_mark:  # only that it moved counts: the other machine's clock may be off
             self.lease_mark, self.lease_seen = mark, now
         return bool(now - self.lease_seen > seconds)

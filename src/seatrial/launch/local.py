@@ -11,24 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from seatrial import events
-from seatrial.command import Secret
 from seatrial.launch import agent
-from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Progress, Status, follow
-from seatrial.plan import Machine, Plan, Process
+from seatrial.launch.drive import LEASE_SECONDS, Job, drive
+from seatrial.launch.follow import Deadlines, Ending, Progress, Status
+from seatrial.plan import Machine, Plan
 from seatrial.xla_flags import known
-
-LEASE_SECONDS = 15.0  # how long the processes outlive a launcher that was killed
-LEASE = "launch/lease"
-STATUS_SECONDS = 1.0
 
 # Vendor → how its tool lists the devices (the first number of a line is a device's name), and the modules of which one
 # makes JAX able to use them.
@@ -81,15 +72,10 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def revealed(environment: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Variables as a process gets them, secrets in the open."""
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in environment.items()}
-
-
 class LocalNode:
     """A stand-in for a node: an agent on this machine, in a session of its own."""
 
-    def __init__(self, name: str, job: dict[str, Any], agent_file: Path) -> None:
+    def __init__(self, name: str, job: Job, agent_file: Path) -> None:
         self.name = name
         self._directory = Path(job["directory"])
         self._directory.mkdir(parents=True)
@@ -122,24 +108,6 @@ class LocalNode:
             self._agent.send_signal(signal.SIGTERM)
 
 
-class Lease:
-    """Touches a file from a thread of its own: it must go on while the terminal blocks, and stop when this dies."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._over = threading.Event()
-        self._path.touch()
-        threading.Thread(target=self._renew, daemon=True).start()
-
-    def _renew(self) -> None:
-        while not self._over.wait(1.0):
-            with suppress(OSError):
-                self._path.touch()
-
-    def end(self) -> None:
-        self._over.set()
-
-
 def run_locally(
     plan: Plan,
     run_dir: Path,
@@ -148,133 +116,15 @@ def run_locally(
     on_progress: Callable[[Progress], None],
     lease_seconds: float = LEASE_SECONDS,
 ) -> Ending:
-    """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
-
-    Writes `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
-    """
+    """Runs a plan's processes on this machine, and returns when none of them is left."""
     run_dir = run_dir.resolve()
-    for relative, text in plan.files.items():
-        write_text(run_dir / relative, text)
-    agent_file = run_dir / "launch" / "agent.py"
-    agent_file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(agent.__file__, agent_file)
-    writer = events.Writer(run_dir / "events-launcher.jsonl")
-    lease = Lease(run_dir / LEASE)
-    state = StatusFile(plan, run_dir)
 
-    def progressed(progress: Progress) -> None:
-        state.write(progress)
-        on_progress(progress)
+    def begin(jobs: Sequence[tuple[str, Job]]) -> list[LocalNode]:
+        agent_file = run_dir / "launch" / "agent.py"
+        shutil.copyfile(agent.__file__, agent_file)
+        return [LocalNode(host, job, agent_file) for host, job in jobs]
 
-    nodes: list[LocalNode] = []
-    try:
-        with Interrupts().caught() as interrupts:
-            for host, processes in plan.hosts.items():
-                times = {"lease_seconds": lease_seconds, "grace_seconds": deadlines.grace_seconds}
-                jobs = [job(plan, host.name, processes, run_dir, **times, masked=m) for m in (True, False)]
-                write_json(run_dir / "launch" / f"agent-{host.name}.json", jobs[0])
-                nodes.append(LocalNode(host.name, jobs[1], agent_file))
-            ending = follow(
-                nodes,
-                planned_steps=plan.spec.steps,
-                deadlines=deadlines,
-                interrupts=interrupts,
-                on_progress=progressed,
-            )
-        ending = _told_by_the_trainer(ending, run_dir)
-        for fault in ending.faults:
-            writer.write(fault)
-        writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
-        state.close(ending)
-        return ending
-    except BaseException:  # whatever went wrong here, nobody would look after the processes
-        for node in nodes:
-            node.stop(now=True)
-        with suppress(OSError):
-            writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
-            state.close(Ending(reason="interrupted"))
-        raise
-    finally:
-        lease.end()
-        writer.close()
-
-
-def job(
-    plan: Plan,
-    host: str,
-    processes: list[Process],
-    run_dir: Path,
-    *,
-    lease_seconds: float,
-    grace_seconds: float,
-    masked: bool,
-) -> dict[str, Any]:
-    """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
-
-    return {
-        "v": agent.VERSION,
-        "run": plan.spec.name,
-        "directory": str(run_dir / "nodes" / host),
-        "processes": [
-            {
-                "rank": process.rank,
-                "argv": list(process.command.argv),
-                "environment": {name: str(value) for name, value in process.command.environment.items()}
-                if masked
-                else revealed(process.command.environment),
-                "cwd": str(Path.cwd()),
-                "log": str(run_dir / process.log),
-            }
-            for process in processes
-        ],
-        "step_pattern": plan.step_pattern,
-        "grace_seconds": grace_seconds,
-        "lease_seconds": lease_seconds,
-        "lease_file": str(run_dir / LEASE),
-    }
-
-
-def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
-    """A process that stopped because its loss was not finite, or on a signal, did not die: its own events say so."""
-    if ending.reason != "died":
-        return ending
-    with suppress(ValueError):  # a damaged record: whoever judges it will say so
-        ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
-        for event in ended:
-            if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
-                return Ending(reason=event.reason, exit_code=ending.exit_code)
-    return ending
-
-
-class StatusFile:
-    """`status.json` of the run: how it stands, for whoever looks in from outside."""
-
-    def __init__(self, plan: Plan, run_dir: Path) -> None:
-        self._path = run_dir / "status.json"
-        self._status: dict[str, Any] = {
-            "v": 1,
-            "run": plan.spec.name,
-            "planned_steps": plan.spec.steps,
-            "launcher_pid": os.getpid(),
-            "started": time.time(),
-            "last_step": None,
-            "processes": [],
-        }
-        self._written = 0.0
-
-    def write(self, progress: Progress) -> None:
-        """Takes in what is known, and writes it once a second."""
-        self._status["last_step"] = progress.last_step
-        self._status["processes"] = [{"host": host, **process} for host, process in progress.processes]
-        if time.monotonic() - self._written >= STATUS_SECONDS:
-            self._put("stopping" if progress.ending else "running", progress.ending)
-
-    def close(self, ending: Ending) -> None:
-        """Writes for the last time."""
-        self._put("ended", ending)
-
-    def _put(self, state: str, ending: Ending | None) -> None:
-        self._written = time.monotonic()
-        self._status |= {"state": state, "reason": ending.reason if ending else None, "heartbeat": time.time()}
-        with suppress(OSError):  # a full disk must not end a run that can go on
-            write_json(self._path, self._status)
+    return drive(
+        plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), deadlines=deadlines, on_progress=on_progress,
+        lease_seconds=lease_seconds,
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""The course of a launched run: start an agent on every node, follow them to the end, record what was seen.
+
+How an agent is started and asked differs from target to target, and is the `Node`s'; all else is here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+from seatrial import events
+from seatrial.cluster import Host
+from seatrial.command import Secret
+from seatrial.launch import agent
+from seatrial.launch.files import write_json, write_text
+from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Node, Progress, follow
+from seatrial.plan import Plan
+
+LEASE_SECONDS = 15.0  # how long the processes outlive a launcher that was killed
+LEASE = "launch/lease"
+STATUS_SECONDS = 1.0
+
+Job = dict[str, Any]  # what an agent reads
+
+
+def revealed(environment: Mapping[str, str | Secret]) -> dict[str, str]:
+    """Variables as a process gets them, secrets in the open."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in environment.items()}
+
+
+class Lease:
+    """Touches a file from a thread of its own: it must go on while the terminal blocks, and stop when this dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._over = threading.Event()
+        self._path.touch()
+        threading.Thread(target=self._renew, daemon=True).start()
+
+    def _renew(self) -> None:
+        while not self._over.wait(1.0):
+            with suppress(OSError):
+                self._path.touch()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def drive(
+    plan: Plan,
+    run_dir: Path,
+    *,
+    begin: Callable[[Sequence[tuple[str, Job]]], Sequence[Node]],
+    root: PurePath,
+    directory: PurePath,
+    deadlines: Deadlines,
+    on_progress: Callable[[Progress], None],
+    lease_seconds: float | None,
+) -> Ending:
+    """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
+
+    `begin` starts the agents, given (host, job) in rank order; `root` is where the run directory is on the nodes, and
+    `directory` where the processes are started. Without `lease_seconds` they go on when this process is gone. Writes
+    `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
+    """
+    for relative, text in plan.files.items():
+        write_text(run_dir / relative, text)
+    (run_dir / "launch").mkdir(exist_ok=True)
+    writer = events.Writer(run_dir / "events-launcher.jsonl")
+    lease = Lease(run_dir / LEASE)
+    state = StatusFile(plan, run_dir)
+
+    def progressed(progress: Progress) -> None:
+        state.write(progress)
+        on_progress(progress)
+
+    nodes: Sequence[Node] = ()
+    try:
+        with Interrupts().caught() as interrupts:
+            at = Terms(root, directory, deadlines.grace_seconds, lease_seconds)
+            for host in plan.hosts:
+                write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True))
+            nodes = begin([(host.name, job(plan, host, at, masked=False)) for host in plan.hosts])
+            ending = follow(
+                nodes,
+                planned_steps=plan.spec.steps,
+                deadlines=deadlines,
+                interrupts=interrupts,
+                on_progress=progressed,
+            )
+        ending = _told_by_the_trainer(ending, run_dir)
+        for fault in ending.faults:
+            writer.write(fault)
+        writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
+        state.close(ending)
+        return ending
+    except BaseException:  # whatever went wrong here, nobody would look after the processes
+        for node in nodes:
+            node.stop(now=True)
+        with suppress(OSError):
+            writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
+            state.close(Ending(reason="interrupted"))
+        raise
+    finally:
+        lease.end()
+        writer.close()
+
+
+class Terms(NamedTuple):
+    """What all agents of a run are told alike."""
+
+    root: PurePath  # the run directory on the nodes
+    directory: PurePath  # where the processes are started
+    grace_seconds: float
+    lease_seconds: float | None
+
+
+def job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
+    """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
+    return {
+        "v": agent.VERSION,
+        "run": plan.spec.name,
+        "directory": str(at.root / "nodes" / host.name),
+        "processes": [
+            {
+                "rank": process.rank,
+                "argv": list(process.command.argv),
+                "environment": {name: str(value) for name, value in process.command.environment.items()}
+                if masked
+                else revealed(process.command.environment),
+                "stdin": process.command.stdin and (str if masked else Secret.reveal)(process.command.stdin),
+                "after": [list(argv) for argv in process.command.after],
+                "cwd": str(at.directory),
+                "log": str(at.root / process.log),
+            }
+            for process in plan.hosts[host]
+        ],
+        "step_pattern": plan.step_pattern,
+        "grace_seconds": at.grace_seconds,
+        "lease_seconds": at.lease_seconds,
+        "lease_file": str(at.root / LEASE),
+    }
+
+
+def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
+    """A process that stopped because its loss was not finite, or on a signal, did not die: its own events say so."""
+    if ending.reason != "died":
+        return ending
+    with suppress(ValueError):  # a damaged record: whoever judges it will say so
+        ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
+        for event in ended:
+            if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
+                return Ending(reason=event.reason, exit_code=ending.exit_code)
+    return ending
+
+
+class StatusFile:
+    """`status.json` of the run: how it stands, for whoever looks in from outside."""
+
+    def __init__(self, plan: Plan, run_dir: Path) -> None:
+        self._path = run_dir / "status.json"
+        self._status: dict[str, Any] = {
+            "v": 1,
+            "run": plan.spec.name,
+            "planned_steps": plan.spec.steps,
+            "launcher_pid": os.getpid(),
+            "started": time.time(),
+            "last_step": None,
+            "processes": [],
+        }
+        self._written = 0.0
+
+    def write(self, progress: Progress) -> None:
+        """Takes in what is known, and writes it once a second."""
+        self._status["last_step"] = progress.last_step
+        self._status["processes"] = [{"host": host, **process} for host, process in progress.processes]
+        if time.monotonic() - self._written >= STATUS_SECONDS:
+            self._put("stopping" if progress.ending else "running", progress.ending)
+
+    def close(self, ending: Ending) -> None:
+        """Writes for the last time."""
+        self._put("ended", ending)
+
+    def _put(self, state: str, ending: Ending | None) -> None:
+        self._written = time.monotonic()
+        self._status |= {"state": state, "reason": ending.reason if ending else None, "heartbeat": time.time()}
+        with suppress(OSError):  # a full disk must not end a run that can go on
+            write_json(self._path, self._status)

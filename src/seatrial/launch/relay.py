@@ -1,0 +1,187 @@
+"""What runs on a node for a launcher elsewhere: it begins an agent, and tells what the agent and its processes write.
+
+One file, standard library only, Python 3.8 or newer. It is never installed: its text is sent with each call, in a line
+of JSON on the standard input of `python3 -I -c BOOT`, as {"source", "verb", "given"}.
+
+    begin   {"root", "agent", "files": {relative: text}, "job"}     → {"pid"} once the agent runs by itself
+    tell    {"root", "host", "ranks", "offsets", "lease"} → frames until the input ends
+    clear   {"root"}                                                → {}: the run directory on this node is gone
+
+A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or {"alive": true} once a second.
+Lines that come in are orders for the agent: {"stop": "in_order"} or {"stop": "now"}. What cannot be done is answered
+with {"error": why}. The root is a folder of mode 0700 that belongs to whoever logs in, and is not followed if a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from typing import Any, Callable
+
+# The text that `python3 -c` is given; nothing in it varies, so that no value ever passes through a shell.
+BOOT = (
+    "import json,sys;c=json.loads(sys.stdin.buffer.readline());m={};exec(c['source'],m);m['main'](c['verb'],c['given'])"
+)
+TURN_SECONDS = 0.2
+ALIVE_SECONDS = 1.0
+CHUNK_BYTES = 1 << 18
+WHOLE = (".json",)  # replaced rather than written on: told from the beginning whenever it has changed
+
+
+def owned(root: str) -> None:
+    """Makes the run's folder, or finds it to be ours. Raises OSError where others could put theirs in its place."""
+    parent = os.path.dirname(root)
+    os.makedirs(parent, mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(root, 0o700)
+    for folder, owners, closed in ((parent, (os.getuid(), 0), stat.S_IWOTH), (root, (os.getuid(),), 0o077)):
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or found.st_mode & closed:
+            raise OSError("%s is not a folder that is user %d's alone" % (folder, os.getuid()))
+
+
+def begin(given: dict[str, Any]) -> None:
+    """Writes the run's files and starts the agent in a session of its own; its job never lies on a disk."""
+    root, job = given["root"], given["job"]
+    owned(root)
+    directory = job["directory"]
+    os.makedirs(directory)  # a second run of this name gets no further
+    for relative, text in {"launch/agent.py": given["agent"], **given["files"]}.items():
+        path = os.path.join(root, relative)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
+    _touch(job.get("lease_file"))
+    with open(os.path.join(directory, "agent.log"), "wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-I", os.path.join(root, "launch/agent.py"), "-"],
+            stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd=root,
+        )  # fmt: skip
+    stdin: Any = agent.stdin
+    with stdin:
+        stdin.write(json.dumps(job).encode())
+    _say({"pid": agent.pid})
+
+
+def tell(given: dict[str, Any]) -> None:
+    """Tells what is new in the run's files, byte by byte from the offsets given, until nobody listens any more."""
+    root, host, lease = given["root"], given["host"], given.get("lease")
+    offsets: dict[str, int] = dict(given["offsets"])
+    told: dict[str, tuple[int, int]] = {}  # of files that are replaced: (inode, change) as told last
+    orders, pending, said = selectors.DefaultSelector(), b"", 0.0
+    os.set_blocking(0, False)
+    orders.register(0, selectors.EVENT_READ)
+    while True:
+        if orders.select(TURN_SECONDS):
+            chunk = os.read(0, CHUNK_BYTES)
+            if not chunk:
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                _order(root, host, json.loads(line))
+        _touch(lease)
+        lives = _agent_lives(root, host)  # asked first: of an agent that has ended, all is told before that is said
+        own = os.path.join(root, "nodes", host)
+        events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]
+        for path in [*sorted(glob.glob(os.path.join(glob.escape(own), "*.log"))), *events, own + "/status.json"]:
+            _tell_file(os.path.relpath(path, root), path, offsets, told)
+        if time.monotonic() - said >= ALIVE_SECONDS:
+            _say({"alive": True, "agent": lives})
+            said = time.monotonic()
+
+
+def clear(given: dict[str, Any]) -> None:
+    """Removes the run directory of this node."""
+    owned(given["root"])
+    shutil.rmtree(given["root"])
+    _say({})
+
+
+def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tuple[int, int]]) -> None:
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        found = os.fstat(file.fileno())
+        if name.endswith(WHOLE):
+            mark = (found.st_ino, found.st_mtime_ns)
+            if told.get(name) != mark:
+                told[name] = mark
+                _frame(name, 0, file.read())
+            return
+        begun = offsets.get(name, 0)
+        if found.st_size < begun:  # somebody has cut it off
+            begun = offsets[name] = 0
+        file.seek(begun)
+        while True:
+            chunk = file.read(CHUNK_BYTES)
+            if not chunk:
+                return
+            _frame(name, offsets.get(name, 0), chunk)
+            offsets[name] = offsets.get(name, 0) + len(chunk)
+
+
+def _order(root: str, host: str, order: dict[str, str]) -> None:
+    directory = os.path.join(root, "nodes", host)
+    _touch(os.path.join(directory, "stop"))
+    if order.get("stop") == "now":
+        pid = _agent_pid(directory)
+        if pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _agent_pid(directory: str) -> int | None:
+    try:
+        with open(os.path.join(directory, "status.json"), encoding="utf-8") as file:
+            return int(json.load(file)["agent_pid"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _agent_lives(root: str, host: str) -> bool | None:
+    """Whether the agent's process is there; None while it has not reported."""
+    pid = _agent_pid(os.path.join(root, "nodes", host))
+    if pid is None:
+        return None
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return b"launch/agent.py" in file.read()
+    except OSError:
+        return False
+
+
+def _touch(path: str | None) -> None:
+    if path:
+        with contextlib.suppress(OSError), open(path, "ab"):
+            os.utime(path)
+
+
+def _frame(name: str, offset: int, content: bytes) -> None:
+    _say({"file": name, "offset": offset, "size": len(content)}, content)
+
+
+def _say(frame: dict[str, Any], content: bytes = b"") -> None:
+    view = memoryview(json.dumps(frame).encode() + b"\n" + content)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": tell, "clear": clear}
+
+
+def main(verb: str, given: dict[str, Any]) -> None:
+    """Does what is asked for; what cannot be done is said in a frame."""
+    try:
+        VERBS[verb](given)
+    except BrokenPipeError:
+        return
+    except OSError as error:
+        _say({"error": "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)})

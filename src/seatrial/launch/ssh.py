@@ -1,0 +1,239 @@
+"""Running a plan on hosts that SSH reaches: agents started there by themselves, their files brought here as they grow.
+
+Whatever a node writes is copied, byte by byte from where the copy ends, to the same place in the run directory here.
+So everything that reads a run directory finds it as if the run had been here, and a connection that is lost and made
+again loses no line and doubles none. The agents need nobody: who starts them may leave, and come back (`attach`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from seatrial.cluster import Cluster, Host
+from seatrial.errors import LaunchError
+from seatrial.launch import agent, relay
+from seatrial.launch.channels import TRANSPORTS, Channel, Unreachable
+from seatrial.launch.drive import Job, drive
+from seatrial.launch.files import write_text
+from seatrial.launch.follow import Deadlines, Ending, Progress, Status
+from seatrial.plan import Plan, Site
+
+ANSWER_SECONDS = 60.0
+RETRY_SECONDS = 2.0
+_FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|json)|events-\d+\.jsonl")
+T = TypeVar("T")
+
+
+class RemoteNode:
+    """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
+
+    def __init__(self, host: Host, ranks: Sequence[int]) -> None:
+        self.host, self.ranks = host, ranks
+        self.orders: list[str] = []
+        self.heard = time.monotonic()
+        self._status: Status | None = None
+        self._agent_lives: bool | None = None
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    def status(self) -> Status | None:
+        return self._status
+
+    def agent_ended(self) -> bool:
+        return self._agent_lives is False
+
+    def silent_seconds(self) -> float:
+        return time.monotonic() - self.heard
+
+    def stop(self, *, now: bool) -> None:
+        self.orders.append("now" if now else "in_order")
+
+    def take(self, frame: dict[str, Any]) -> None:
+        """A frame that is no file's."""
+        self.heard = time.monotonic()
+        if "alive" in frame:
+            self._agent_lives = frame["agent"]
+
+    def report(self, text: bytes) -> None:
+        """The agent's status.json."""
+        self._status = dict(json.loads(text))
+
+
+class Session:
+    """The connections of a run, in a thread of their own: neither the terminal nor a slow host holds up the others."""
+
+    def __init__(self, cluster: Cluster, *, transport: str = "asyncssh") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._tasks: list[Any] = []
+
+        async def make() -> Any:
+            return TRANSPORTS[transport](cluster)
+
+        self._ways = self._wait(make())
+
+    def call(self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str) -> list[dict[str, Any]]:
+        """One answer of each host, all asked at once. Raises LaunchError, with a line for each host that gave none."""
+
+        async def everywhere() -> list[dict[str, Any] | BaseException]:
+            each = (self._call(host, verb, given) for host, given in asked)
+            return await asyncio.gather(*each, return_exceptions=True)
+
+        answers, failed = [], []
+        for answer in self._wait(everywhere()):
+            if isinstance(answer, Unreachable):
+                failed.append(str(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                answers.append(answer)
+        if failed:
+            raise LaunchError("\n".join(failed))
+        return answers
+
+    def listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path, lease: str | None) -> None:
+        """Keeps the node's files here up to date from now on, through any number of lost connections."""
+        self._tasks.append(asyncio.run_coroutine_threadsafe(self._listen(node, root, run_dir, lease), self._loop))
+
+    def close(self) -> None:
+        """Ends what listens, and the connections; what runs on the hosts goes on."""
+        for task in self._tasks:
+            task.cancel()
+        self._wait(self._ways.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _call(self, host: Host, verb: str, given: dict[str, Any]) -> dict[str, Any]:
+        channel = await self._begin(host, verb, given)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await _frame(channel)
+        except TimeoutError:
+            raise Unreachable(f"{host.name}: no answer within {ANSWER_SECONDS:.0f} s") from None
+        finally:
+            await channel.close()
+        if answer is None:
+            raise Unreachable(f"{host.name}: python3 said nothing: is it there, version 3.8 or newer?")
+        if "error" in answer[0]:
+            raise Unreachable(f"{host.name}: {answer[0]['error']}")
+        return answer[0]
+
+    async def _begin(self, host: Host, verb: str, given: dict[str, Any]) -> Channel:
+        channel: Channel = await self._ways.open(host)
+        source = Path(relay.__file__).read_text(encoding="utf-8")
+        channel.writer.write(json.dumps({"source": source, "verb": verb, "given": given}).encode() + b"\n")
+        await channel.writer.drain()
+        return channel
+
+    async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path, lease: str | None) -> None:
+        while True:
+            offsets = {
+                str(path.relative_to(run_dir)): path.stat().st_size
+                for pattern in (f"nodes/{node.name}/*.log", "events-*.jsonl")
+                for path in run_dir.glob(pattern)
+            }
+            given = {
+                "root": str(root),
+                "host": node.name,
+                "ranks": list(node.ranks),
+                "offsets": offsets,
+                "lease": lease,
+            }
+            try:
+                channel = await self._begin(node.host, "tell", given)
+                try:
+                    async with asyncio.TaskGroup() as both:
+                        orders = both.create_task(_give_orders(node, channel))
+                        await _take_frames(node, channel, run_dir)
+                        orders.cancel()
+                finally:
+                    await channel.close()
+            except* (Unreachable, OSError, EOFError):
+                pass  # `silent_seconds` grows meanwhile, and whoever follows decides what that means
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _take_frames(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
+    while (told := await _frame(channel)) is not None:
+        frame, content = told
+        node.take(frame)
+        name = frame.get("file")
+        if name is None:
+            continue
+        match = _FILES.fullmatch(name)
+        if match is None or match["host"] not in (None, node.name):
+            raise OSError(f"{node.name} speaks of a file that is none of its own")
+        if name.endswith("/status.json"):
+            node.report(content)
+            write_text(run_dir / name, content.decode("utf-8", "replace"))
+            continue
+        path = run_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.truncate(frame["offset"]) if frame["offset"] == 0 else None
+            file.seek(frame["offset"])
+            file.write(content)
+
+
+async def _give_orders(node: RemoteNode, channel: Channel) -> None:
+    while True:
+        while node.orders:
+            channel.writer.write(json.dumps({"stop": node.orders[0]}).encode() + b"\n")
+            await channel.writer.drain()
+            node.orders.pop(0)
+        await asyncio.sleep(relay.TURN_SECONDS)
+
+
+async def _frame(channel: Channel) -> tuple[dict[str, Any], bytes] | None:
+    """The next frame and the bytes that it announces; None at the end of the channel."""
+    line = await channel.reader.readline()
+    if not line.endswith(b"\n"):
+        return None
+    frame = dict(json.loads(line))
+    return frame, await channel.reader.readexactly(frame["size"]) if frame.get("size") else b""
+
+
+def run_over_ssh(
+    plan: Plan,
+    run_dir: Path,
+    *,
+    site: Site,
+    transport: str,
+    deadlines: Deadlines,
+    on_progress: Callable[[Progress], None],
+    lease_seconds: float | None,
+) -> Ending:
+    """Runs a plan's processes on the hosts of a cluster, and returns when none of them is left."""
+    run_dir = run_dir.resolve()
+    session, root = Session(site.cluster, transport=transport), site.root
+
+    def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
+        source = Path(agent.__file__).read_text(encoding="utf-8")
+        hosts = {host.name: host for host in plan.hosts}
+        given = {"root": str(root), "agent": source, "files": plan.files}
+        session.call([(hosts[name], {**given, "job": job}) for name, job in jobs], "begin")
+        nodes = [RemoteNode(hosts[name], [process["rank"] for process in job["processes"]]) for name, job in jobs]
+        for node in nodes:
+            session.listen(node, root, run_dir, jobs[0][1]["lease_file"] if lease_seconds else None)
+        return nodes
+
+    try:
+        return drive(
+            plan, run_dir, begin=begin, root=root, directory=root, deadlines=deadlines, on_progress=on_progress,
+            lease_seconds=lease_seconds,
+        )  # fmt: skip
+    finally:
+        session.close()
