@@ -30,7 +30,7 @@ _ENVIRONMENT = f"PATH={sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:
 
 
 def image_store() -> Path:
-    """The folder of a podman store that holds the image; made the first time, and when what goes into it has changed."""
+    """A folder whose podman store holds the image; made the first time, and when what goes into it has changed."""
     packages = _packages()
     recipe = repr((sorted(packages.items()), _ENVIRONMENT, Path(__file__).read_text(encoding="utf-8")))
     store = HOME / "images" / hashlib.sha256(recipe.encode()).hexdigest()[:16]
@@ -53,7 +53,10 @@ def _packages() -> dict[str, str]:
     show = ["dpkg-query", "--show", f"--showformat={fields}"]
     rows = [line.split("\t") for line in subprocess.check_output(show, text=True).splitlines()]
     installed = {name: (version, depends) for name, _, _, version, depends in rows}
-    waiting = [*WANTED, *(name for name, essential, priority, _, _ in rows if "yes" in essential or "required" in priority)]
+    waiting = [
+        *WANTED,
+        *(name for name, essential, priority, _, _ in rows if "yes" in essential or "required" in priority),
+    ]
     found: dict[str, str] = {}
     while waiting:
         name = waiting.pop()

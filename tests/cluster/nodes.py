@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -31,6 +30,7 @@ USER_HOME = Path.home()
 SLOTS = 32
 MAX_NODES = 250
 SEARCH_PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {"PATH": SEARCH_PATH, "HOME": str(USER_HOME), "LANG": "C.UTF-8"}  # of what runs on a node
 _CGROUPS = Path("/sys/fs/cgroup")
 _DEVICES = Path("/sys/class/net")
 _SLOT_NAME = "\0seatrial-cluster-{}"
@@ -123,15 +123,15 @@ class Node:
 
     def boot(self) -> None:
         """Starts the node's process 1, which then waits for its cable."""
-        (self.folder / "hosts").write_text(self._cluster.hosts_file)
         (self.folder / "stage").mkdir(exist_ok=True)
         alone = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         script = ["bash", str(Path(__file__).with_name("node.sh")), self.name, self.address, str(self.folder)]
-        self._outer = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *alone, *script, self._cluster.disk_size, str(USER_HOME), *MOUNTED],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(self.folder / "boot.log").open("w"), text=True,
-            start_new_session=True, env=self.environment,
-        )  # fmt: skip
+        with (self.folder / "boot.log").open("w") as log:
+            self._outer = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *alone, *script, self._cluster.disk_size, str(USER_HOME), *MOUNTED],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                start_new_session=True, env=_ENVIRONMENT,
+            )  # fmt: skip
 
     def expect(self, word: str) -> None:
         """Waits for a word from process 1. Raises RuntimeError with what it complained of where it ends instead."""
@@ -157,12 +157,13 @@ class Node:
 
     # --- what a test does on it, past its sshd ---
 
-    environment = {"PATH": SEARCH_PATH, "HOME": str(USER_HOME), "LANG": "C.UTF-8"}  # of what `run` and sshd start
-
     def start(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a program on the node; options as of Popen. It ends with the node."""
+        """Starts a program on the node; options as of Popen. It ends with the node.
+
+        What is returned is nsenter, which stops for good when the program is stopped.
+        """
         enter = ["nsenter", f"--target={self.pid}", "--net", "--uts", "--ipc", "--mount", "--pid", "--"]
-        return subprocess.Popen([*enter, *argv], env=self.environment, **options)
+        return subprocess.Popen([*enter, *argv], env=_ENVIRONMENT, **options)
 
     def run(self, argv: Sequence[str], *, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Runs a program on the node, as root, whatever the state of its network. Raises where it fails."""
@@ -181,7 +182,9 @@ class Node:
         command = ["ssh", "-F", str(self._cluster.ssh_config), self.name, shlex.join(argv)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
         if check and done.returncode:
-            raise AssertionError(f"{self}: {shlex.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+            raise AssertionError(
+                f"{self}: {shlex.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done
 
     def path(self, path: str | Path) -> Path:
@@ -246,7 +249,9 @@ class Node:
 class Cluster:
     """Nodes that are up between `with` and its end."""
 
-    def __init__(self, nodes: int, *, containers: bool = True, shared_home: bool = False, disk_size: str = "2g") -> None:
+    def __init__(
+        self, nodes: int, *, containers: bool = True, shared_home: bool = False, disk_size: str = "2g"
+    ) -> None:
         """`containers`: podman has the image; `disk_size`: of each of a node's disks, /tmp, /var/tmp, /run and home."""
         assert 1 <= nodes <= MAX_NODES
         self.images = [str(image_store() / "store")] if containers else []
@@ -284,15 +289,22 @@ class Cluster:
             (self.folder / "home").mkdir()
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(self.key)], check=True)
         bridge = f"seatrial{self.slot}"
-        _ip([f"link add {bridge} type bridge", f"address add {self.subnet}.254/24 dev {bridge}", f"link set {bridge} up"])
-        self.hosts_file = "127.0.0.1 localhost\n"
+        _ip(
+            [
+                f"link add {bridge} type bridge",
+                f"address add {self.subnet}.254/24 dev {bridge}",
+                f"link set {bridge} up",
+            ]
+        )
         self.add([(number, f"node{number}") for number in range(1, self._number + 1)])
 
     def add(self, machines: Sequence[tuple[int, str]]) -> list[Node]:
         """Makes further nodes, each of an address's last number and a name, and waits for their sshd."""
         nodes = [Node(self, number, name) for number, name in machines]
         self.nodes += nodes
-        self.hosts_file = "".join(["127.0.0.1 localhost\n", *(f"{node.address} {node.name}\n" for node in self.nodes)])
+        names = "".join(f"{node.address} {node.name}\n" for node in self.nodes)
+        for node in self.nodes:
+            (node.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")  # mounted there as /etc/hosts
         self._write_ssh()
         for node in nodes:
             node.boot()
@@ -387,7 +399,7 @@ def _clear(slot: int) -> None:
 
 
 def _unplug(device: str) -> None:
-    """Removes a device: a network namespace lives on while the kernel waits for the other end of a closed connection."""
+    """Removes a device: its namespace lives on while the kernel waits for the other end of a closed connection."""
     subprocess.run(["ip", "link", "delete", device], check=False, stderr=subprocess.DEVNULL)
 
 

@@ -90,9 +90,6 @@ class Slurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         (self.controller,) = self.cluster.add([(CONTROLLER, "controller")])
-        for node in self.nodes:
-            # The new machine is in the others' /etc/hosts too; the file itself is what is mounted there.
-            (node.folder / "hosts").write_text(self.cluster.hosts_file)
         lines = [
             f"NodeName={node.name} NodeAddr={node.address} NodeHostname={node.name} CPUs=8 RealMemory=4000 "
             f"Gres=gpu:{DEVICES} State=UNKNOWN"
@@ -104,7 +101,9 @@ class Slurm:
                 remembered=60 * MINUTES_REMEMBERED, nodes="\n".join(lines),
             )
         )  # fmt: skip
-        (self.folder / "gres.conf").write_text(f"Name=gpu Count={DEVICES}\n")
+        for number in range(DEVICES):
+            (self.folder / f"gpu{number}").touch()  # a device without a file would not count
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{DEVICES - 1}]\n")
         self._start_munge(self.controller)
         self.start_controller()
         for node in self.nodes:
