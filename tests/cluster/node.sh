@@ -40,6 +40,17 @@ mkdir -p -m 755 /run/sshd /run/lock /run/munge
 mkdir -p -m 700 "$home/.ssh"
 cp "$own/authorized_keys" "$home/.ssh/"
 
+# There is no name server; what asks for one is refused at once, on the node and in containers.
+names=$(readlink --canonicalize-missing /etc/resolv.conf)
+if [[ $names == /run/* ]]; then
+    mkdir -p "${names%/*}"
+    touch "$names"
+fi
+echo "nameserver 127.0.0.1" > "$own/resolv.conf"
+if [[ -e $names ]]; then
+    mount --bind "$own/resolv.conf" "$names"
+fi
+
 # Two more places: one that all nodes share, and one that only looks so.
 mount --bind "$own/.." "$own/.."
 mount --bind "$own/not-shared" "$own/../not-shared"
