@@ -100,8 +100,7 @@ class Checkpoints:
         Of this run's own checkpoints the newest that can be read, where `resume` asks for it; else `resume_from`.
         Raises ValueError where none can be read, or where they are of another model.
         """
-        own = step_folders(self.directory)
-        restored = None
+        begun, own = time.monotonic(), step_folders(self.directory)
         if self._asked.enabled:
             if own and not self._asked.resume:
                 steps = ", ".join(folder.name for folder in own)
@@ -110,19 +109,40 @@ class Checkpoints:
                     "set checkpoint.resume to go on from them, or name another checkpoint.directory"
                 )
             self._clean()
+        restored: Restored | None = None
         if self._asked.resume and own:
-            restored = self._newest(own, "it is the newest checkpoint of this run")
+            folder, restored, why = self._newest(own, "it is the newest checkpoint of this run")
         elif self._asked.resume_from:
-            path = Path(self._asked.resume_from).expanduser()
+            folder = Path(self._asked.resume_from).expanduser()
             none = f", and {self.directory} holds no checkpoint of this run" if self._asked.resume else ""
             why = f"checkpoint.resume_from names it{none}"
-            restored = self._from_hugging_face(path, why) if hf.is_model(path) else self._newest(find(path), why)
+            if hf.is_model(folder):
+                restored = self._from_hugging_face(folder)
+            else:
+                folder, restored, why = self._newest(find(folder), why)
         elif self._asked.resume:
             self._say(f"begins anew, because {self.directory} holds no checkpoint")
         if restored is not None:
-            self._first = restored.step, restored.examples
+            step, examples = self._first = restored.step, restored.examples
+            what, done = ("", f" (step {step}, {examples} examples)") if step else ("the weights of ", "")
+            self._say(f"resumed from {what}{folder}{done}, because {why}")
+            size, seconds = sum(x.nbytes for x in jax.tree.leaves(restored.state)), time.monotonic() - begun
+            self._event(action="restore", step=step, seconds=seconds, bytes=size)
         _anywhere(False)  # nobody saves before all have read
         return restored
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this run goes on from a checkpoint of its own; asked before the first is saved."""
+        return self._asked.resume and bool(step_folders(self.directory))
+
+    def first_params(self, state: State) -> Any:
+        """The parameters that this run began with, in this process, whose state is `state`, or in an earlier one."""
+        if not self.resumed:
+            return state["params"]
+        begun = replace(self._spec, checkpoint=replace(self._asked, enabled=False, resume=False))
+        restored = Checkpoints(begun, self.directory, self._trainer).restore()
+        return (restored.state if restored else self._trainer.init())["params"]
 
     def _clean(self) -> None:
         """Makes the folder, and removes what processes that were killed have left in it."""
@@ -134,11 +154,11 @@ class Checkpoints:
         except OSError as error:
             raise ValueError(f"checkpoints cannot be written to {self.directory}: {error.strerror}") from error
 
-    def _newest(self, folders: list[Path], why: str) -> Restored:
+    def _newest(self, folders: list[Path], why: str) -> tuple[Path, Restored, str]:
+        """The newest of these that can be read: where it is, what is in it, and why it is that one."""
         own = folders[0].parent == self.directory
         damaged: list[Path] = []
         for folder in reversed(folders):
-            begun = time.monotonic()
             found = self._load(folder, fresh=self._asked.weights_only and not own)
             if isinstance(found, Restored):
                 break
@@ -154,8 +174,7 @@ class Checkpoints:
                 left.rename(aside)  # its step will be saved again
         if own:
             self._scores = {int(f.name): self._score(f) for f in folders if f not in damaged}
-        self._restored(folder, found, begun, why)
-        return found
+        return folder, found, why
 
     def _load(self, folder: Path, *, fresh: bool) -> Restored | str:
         """The state from one checkpoint, with `fresh` only its parameters; or what is wrong with it."""
@@ -185,13 +204,9 @@ class Checkpoints:
             return Restored(self._with_fresh(arrays), 0, 0)
         return Restored(self._tree(arrays), int(stored.facts["step"]), int(stored.facts["examples"]))
 
-    def _from_hugging_face(self, path: Path, why: str) -> Restored:
-        begun = time.monotonic()
+    def _from_hugging_face(self, path: Path) -> Restored:
         wanted = {name: want for name, want in self._wanted().items() if name.startswith("params.")}
-        arrays = hf.load(path, self._spec.model, wanted, self._say)
-        restored = Restored(self._with_fresh(arrays), 0, 0)
-        self._restored(path, restored, begun, why)
-        return restored
+        return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0)
 
     def _wanted(self) -> dict[str, Any]:
         return wanted_arrays(self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings)
@@ -206,13 +221,6 @@ class Checkpoints:
         others = {name: value for name, value in self._trainer.state_shardings.items() if name != "params"}
         begin = jax.jit(lambda: {n: x for n, x in self._trainer.init().items() if n in others}, out_shardings=others)
         return self._tree({**params, **named_leaves(begin())})
-
-    def _restored(self, folder: Path, restored: Restored, begun: float, why: str) -> None:
-        seconds, size = time.monotonic() - begun, sum(x.nbytes for x in jax.tree.leaves(restored.state))
-        what = "the weights of" if restored.step == 0 else ""
-        done = f" (step {restored.step}, {restored.examples} examples)" if restored.step else ""
-        self._say(f"resumed from {what and what + ' '}{folder}{done}, because {why}")
-        self._event(action="restore", step=restored.step, seconds=seconds, bytes=size)
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -240,7 +248,14 @@ class Checkpoints:
         self._last_save = time.monotonic()
         if step in self._scores:
             return
-        orbax = self._orbax()
+        import orbax.checkpoint as orbax  # late: it takes half a second
+
+        if self._writer is None:
+            logging.getLogger("absl").setLevel(logging.CRITICAL)
+            self._writer = orbax.AsyncCheckpointer(
+                orbax.CompositeCheckpointHandler(),
+                async_options=orbax.AsyncOptions(post_finalization_callback=self._committed),
+            )
         leaves = named_leaves(state)
         self._writing = {"action": "save", "step": step, "bytes": sum(x.nbytes for x in leaves.values())}
         self._scores[step] = metrics.get(self._asked.keep_best or "", math.nan)
@@ -254,11 +269,6 @@ class Checkpoints:
         except OSError as error:
             raise OSError(f"the checkpoint of step {step} cannot be written to {self.directory}: {error}") from error
         if not self._asked.asynchronous:
-            self.wait()
-
-    def poll(self) -> None:
-        """Tells of the save that has ended in the meantime; does not wait."""
-        if self._writing and "seconds" in self._writing:
             self.wait()
 
     def wait(self) -> None:
@@ -282,18 +292,6 @@ class Checkpoints:
 
     def _event(self, **fields: Any) -> None:
         self._emit(events.Checkpoint(process=jax.process_index(), **fields))
-
-    def _orbax(self) -> Any:
-        """Orbax, imported and silenced; and the writer, made with the first save."""
-        import orbax.checkpoint as orbax  # late: it takes half a second
-
-        if self._writer is None:
-            logging.getLogger("absl").setLevel(logging.CRITICAL)
-            self._writer = orbax.AsyncCheckpointer(
-                orbax.CompositeCheckpointHandler(),
-                async_options=orbax.AsyncOptions(post_finalization_callback=self._committed),
-            )
-        return orbax
 
     def _committed(self) -> None:
         """On process 0, in Orbax's thread, when the folder has its name: older ones may go, each at one stroke."""

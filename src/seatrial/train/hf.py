@@ -285,14 +285,10 @@ def _make_files(
         file = folder / ("model.safetensors" if one else f"model-{number:05}-of-{len(files):05}.safetensors")
         header = json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
         header += b" " * (-len(header) % 8)
-        end = 8 + len(header) + max(found["data_offsets"][1] for found in tensors.values())
-        with file.open("wb") as opened:
-            opened.write(len(header).to_bytes(8, "little") + header)
-            opened.truncate(end)
-        content = np.memmap(file, np.uint8, "r+")
+        file.write_bytes(len(header).to_bytes(8, "little") + header)
         for name, found in tensors.items():
-            start, stop = (8 + len(header) + offset for offset in found["data_offsets"])
-            mapped[name] = content[start:stop].view(shapes[name][0]).reshape(found["shape"])
+            start = 8 + len(header) + found["data_offsets"][0]
+            mapped[name] = np.memmap(file, shapes[name][0], "r+", start, found["shape"])  # makes the file longer
             where[name] = file.name
     if len(files) > 1:
         index = {"metadata": {"total_size": needed}, "weight_map": where}

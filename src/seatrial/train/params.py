@@ -120,7 +120,7 @@ def _reordered(tree: dict[str, Any], outer: int, inner: int) -> dict[str, Any]:
     def swap(w: Any) -> Any:
         return w.reshape(outer, inner, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
 
-    return tree | {"layers": jax.tree.map(swap, tree["layers"])}
+    return tree if 1 in (outer, inner) else tree | {"layers": jax.tree.map(swap, tree["layers"])}
 
 
 def placed(tree: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
@@ -129,14 +129,12 @@ def placed(tree: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
     With virtual pipeline stages a stage holds V chunks of layers that do not follow one another in the model, so the
     layers lie stage by stage: [V, P, l] → [P, V, l]. Else nothing changes. Takes arrays of JAX, NumPy, or a trace.
     """
-    stages, virtual = spec.mesh["pipeline"], chunks_per_stage(spec)
-    return tree if virtual == 1 else _reordered(tree, virtual, stages)
+    return _reordered(tree, chunks_per_stage(spec), spec.mesh["pipeline"])
 
 
 def canonical(tree: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
     """The inverse of `placed`: layers in the order of the model, as checkpoints and exports hold them on every mesh."""
-    stages, virtual = spec.mesh["pipeline"], chunks_per_stage(spec)
-    return tree if virtual == 1 else _reordered(tree, stages, virtual)
+    return _reordered(tree, spec.mesh["pipeline"], chunks_per_stage(spec))
 
 
 def chunks_per_stage(spec: RunSpec) -> int:

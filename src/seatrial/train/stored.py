@@ -117,20 +117,15 @@ def on_devices(
 
     `part` may give less than it is asked for: the rest is padding, 0.
     """
-    by_part: dict[str, list[jax.Device]] = {}
     indices = sharding.addressable_devices_indices_map(shape)
-    for device, index in indices.items():
-        by_part.setdefault(repr(index), []).append(device)
     arrays: dict[jax.Device, jax.Array] = {}
-    for devices in by_part.values():
-        index = indices[devices[0]]
-        bounded = tuple(slice(*s.indices(size)) for s, size in zip(index or (), shape, strict=True))
-        value = part(bounded)
-        missing = [(0, s.stop - s.start - n) for s, n in zip(bounded, value.shape, strict=True)]
-        if any(after for _, after in missing):
-            value = np.pad(value, missing)
-        for device in devices:
-            arrays[device] = jax.block_until_ready(jax.device_put(value, device))
+    for each in dict.fromkeys(map(repr, indices.values())):
+        devices = [device for device, index in indices.items() if repr(index) == each]
+        index = tuple(slice(*s.indices(size)) for s, size in zip(indices[devices[0]] or (), shape, strict=True))
+        value = part(index)
+        missing = [(0, s.stop - s.start - n) for s, n in zip(index, value.shape, strict=True)]
+        value = np.pad(value, missing) if any(after for _, after in missing) else value
+        arrays |= {device: jax.block_until_ready(jax.device_put(value, device)) for device in devices}
     return jax.make_array_from_single_device_arrays(shape, sharding, [arrays[device] for device in indices])
 
 
