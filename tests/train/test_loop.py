@@ -37,6 +37,7 @@ from seatrial.spec import (
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
+from tests.processes import wait_for
 
 from .conftest import TINY, RandomSource, make_spec
 
@@ -347,6 +348,7 @@ def commands_of(spec: RunSpec, out: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.timeout(1800)  # on a busy machine four processes compile for minutes
 @pytest.mark.parametrize(
     ("processes", "within", "across"),
     [
@@ -360,8 +362,7 @@ def test_several_processes_train_as_one(processes, within, across, learned, tmp_
     short = replace(TEXT, steps=4, optimizer=replace(TEXT.optimizer, decay_steps=40))
     commands = commands_of(over_processes(short, processes, within, **across), tmp_path)
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = [subprocess.Popen(each, **silent) for each in commands]
-    assert [process.wait(timeout=250) for process in running] == [0] * processes
+    assert wait_for([subprocess.Popen(each, **silent) for each in commands]) == [0] * processes
     expected = [step.loss for step in steps_of(learned[0])[:4]]
     for process in range(processes):
         np.testing.assert_allclose([s.loss for s in steps_of(tmp_path, process)], expected, rtol=0, atol=1e-4)
