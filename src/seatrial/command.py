@@ -77,7 +77,8 @@ def in_container(
     secrets = {name: value for name, value in variables.items() if isinstance(value, Secret)}
     argv = [
         *(runtime, "run", "--rm", "--name", name, "--label", f"{LABEL}={run}", "--init"),
-        *("--network", "host", "--ipc", "host", "--ulimit", "memlock=-1"),
+        *("--network", "host", "--ipc", "host"),
+        *(("--ulimit", "memlock=-1") if container.devices else ()),  # RDMA pins what it sends
         *(("--shm-size", container.shm_size) if container.shm_size and runtime != "podman" else ()),
         *(word for device in container.devices for word in ("--device", device)),
         *(word for path in mounts for word in ("--volume", f"{path}:{path}")),

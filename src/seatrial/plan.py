@@ -11,7 +11,6 @@ A process stands for a node. On this machine its devices are, in this order of p
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -24,7 +23,7 @@ from seatrial.engines import native
 from seatrial.errors import InputError, LaunchError
 from seatrial.hardware import GIB
 from seatrial.rehearsal import Rehearsal
-from seatrial.spec import RunSpec, to_dict
+from seatrial.spec import Container, RunSpec, to_dict
 
 ENGINES = ("native",)
 TARGETS = ("local", "ssh")
@@ -177,12 +176,18 @@ def make_plan(
         spec,
         placements,
         run_dir=site.root if site else run_dir,
-        python=site.python if site else sys.executable,
+        python=site.python if site else None,
         coordinator=coordinator if nodes > 1 else None,
         unknown_flags=unknown_flags,
     )
     if site and site.runtime:
-        commands = [_contained(command, rank, spec, site, site.runtime) for rank, command in enumerate(commands)]
+        if spec.container is None:
+            raise LaunchError("the configuration names no container image: name one, or leave --container away")
+        container = spec.container
+        if rehearsing and (container.devices or container.volumes):
+            container = replace(container, devices=(), volumes=())
+            notes.append("a rehearsal computes on CPUs: the container is given none of its devices and volumes")
+        commands = [_contained(command, rank, container, site, site.runtime) for rank, command in enumerate(commands)]
     if unknown_flags:
         notes.append(
             f"left out of XLA_FLAGS, because the installed jaxlib does not accept them: {', '.join(unknown_flags)}"
@@ -210,13 +215,11 @@ def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
     return cluster.hosts[:nodes]
 
 
-def _contained(command: Command, rank: int, spec: RunSpec, site: Site, runtime: str) -> Command:
-    """A process in a container of the image that the configuration names. Raises LaunchError where it names none."""
-    if spec.container is None:
-        raise LaunchError("the configuration names no container image: name one, or leave --container away")
+def _contained(command: Command, rank: int, container: Container, site: Site, runtime: str) -> Command:
+    """A process in a container whose name says whose it is, and that sees the run directory."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"seatrial-{site.root.name}-{rank}")
     mounts = (str(site.root),)
-    return in_container(command, spec.container, runtime=runtime, name=name, run=site.root.name, mounts=mounts)
+    return in_container(command, container, runtime=runtime, name=name, run=site.root.name, mounts=mounts)
 
 
 def _place(

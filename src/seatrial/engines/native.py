@@ -36,11 +36,11 @@ def commands(
     placements: Sequence[Placement],
     *,
     run_dir: PurePath,
-    python: str = sys.executable,
+    python: str | None = None,
     coordinator: str | None = None,
     unknown_flags: Sequence[str] = (),
 ) -> list[Command]:
-    """One command per process, in rank order; `run_dir` and `python` are where they run.
+    """One command per process, in rank order; `run_dir` and `python` (by default this one) are where they run.
 
     `coordinator` is host:port of rank 0, needed for more than one. XLA ends a process that is given a flag it does not
     know, so `unknown_flags` are left out.
@@ -53,7 +53,15 @@ def commands(
         Command(
             # -P: a file that lies in the user's folder must not take the place of a module.
             argv=(
-                *(python, "-P", "-m", "seatrial.train", str(run_dir / SPEC_FILE), "--out", str(run_dir)),
+                *(
+                    python or sys.executable,
+                    "-P",
+                    "-m",
+                    "seatrial.train",
+                    str(run_dir / SPEC_FILE),
+                    "--out",
+                    str(run_dir),
+                ),
                 *("--process-id", str(rank), "--num-processes", str(len(placements))),
                 *(("--coordinator", coordinator) if coordinator else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),

@@ -25,7 +25,7 @@ ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
 SAVE_SECONDS = 60.0  # that a process which is told to end may take to save
 LAUNCHER = -1
 EXIT_SPEC_WRONG = 2  # the trainer's code for a spec that it cannot run
-EXIT_UNSTARTABLE = 127
+EXIT_UNSTARTABLE = (125, 126, 127)  # 125: docker and podman could not make the container
 
 
 class Node(Protocol):
@@ -175,7 +175,7 @@ def _died(process: dict[str, Any]) -> Ending:
     where = f"rank {process['rank']} on {process['host']}"
     last = f"; its last line: {process['last_line']}" if process["last_line"] else ""
     code = process["exit_code"] if process["signal"] is None else 128 + process["signal"]
-    could_not_run = code in (EXIT_SPEC_WRONG, EXIT_UNSTARTABLE)
+    could_not_run = code in (EXIT_SPEC_WRONG, *EXIT_UNSTARTABLE)
     fault = Fault(
         process=LAUNCHER,
         fault="start_failed" if could_not_run else "process_died",

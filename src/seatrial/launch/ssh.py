@@ -75,7 +75,7 @@ class Session:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._tasks: list[Any] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
         async def make() -> Any:
             return TRANSPORTS[transport](cluster)
@@ -103,13 +103,22 @@ class Session:
 
     def listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path, lease: str | None) -> None:
         """Keeps the node's files here up to date from now on, through any number of lost connections."""
-        self._tasks.append(asyncio.run_coroutine_threadsafe(self._listen(node, root, run_dir, lease), self._loop))
+
+        async def start() -> None:
+            self._tasks.append(asyncio.create_task(self._listen(node, root, run_dir, lease)))
+
+        self._wait(start())
 
     def close(self) -> None:
         """Ends what listens, and the connections; what runs on the hosts goes on."""
-        for task in self._tasks:
-            task.cancel()
-        self._wait(self._ways.close())
+
+        async def finish() -> None:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._ways.close()
+
+        self._wait(finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 
