@@ -142,9 +142,9 @@ def test_a_peer_that_leaves_in_a_long_step_is_no_lack_of_progress() -> None:
     seen = seen_at(
         (100.0, [process(0, last_step=2), process(1, last_step=2)]), (150.0, [process(0, last_step=2), left])
     )
-    assert _judge(seen, [], 0, LIMITS, 150.0) is None  # the cause may still show
+    assert _judge(seen, [], {}, 0, LIMITS, 150.0) is None  # the cause may still show
     left["ended"] = now - SETTLE_SECONDS - 1
-    ending = _judge(seen, [], 0, LIMITS, 153.0)
+    ending = _judge(seen, [], {}, 0, LIMITS, 153.0)
     assert ending is not None
     assert (ending.reason, ending.exit_code, ending.faults[0].where) == ("died", PEER_LOST, "rank 1 on h0")
 
@@ -169,3 +169,32 @@ def test_a_run_that_evaluates_or_saves_is_given_time_for_it():
     blocking = Checkpoint(enabled=True, asynchronous=False)
     for changes in ({"evaluation": Evaluation(interval_steps=10)}, {"checkpoint": blocking}):
         assert deadlines_for(replace(spec, **changes)).step_seconds > 10 * usual.step_seconds
+
+
+def judged(seen: Progress, silent: dict[str, float]) -> Ending | None:
+    return _judge(seen, [], silent, 0, Deadlines(), NOW)
+
+
+def test_a_silent_host_is_lost_once_the_others_stand_still() -> None:
+    seen = progress([process(0, last_step=3)], [process(1, last_step=3)])
+    seen.step_seen = NOW - 25
+    assert judged(seen, {"h0": 0.5, "h1": 15}) is None
+    ending = judged(seen, {"h0": 0.5, "h1": 21})
+    assert ending is not None
+    assert (ending.reason, ending.faults[0].fault, ending.faults[0].where) == ("died", "node_lost", "h1")
+    seen.step_seen = NOW - 2  # the way to it is cut, but not for the others
+    assert judged(seen, {"h0": 0.5, "h1": 300}) is None
+    seen.step_seen = NOW - 25  # the way is cut to all of them: that is this end
+    assert judged(seen, {"h0": 30, "h1": 30}) is None
+
+
+def test_those_that_die_of_a_lost_host_are_not_blamed() -> None:
+    seen = progress([done(0, None, signal=6, ended=NOW - 5)], [process(1, last_step=3)])
+    seen.step_seen = NOW - 25
+    assert judged(seen, {"h0": 0.5, "h1": 12}) is None
+    ending = judged(seen, {"h0": 0.5, "h1": 21})
+    assert ending is not None
+    assert [fault.where for fault in ending.faults] == ["h1"]
+    ending = judged(seen, {"h0": 0.5, "h1": 0.5})
+    assert ending is not None
+    assert ending.faults[0].where == "rank 0 on h0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from seatrial.spec import RunSpec
 Status = dict[str, Any]  # an agent's status.json
 
 POLL_SECONDS = 0.2
+DOUBT_SECONDS = 6.0  # of a host that speaks once a second
 ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
 SAVE_SECONDS = 60.0  # that a process which is told to end may take to save
 LAUNCHER = -1
@@ -39,6 +40,9 @@ class Node(Protocol):
     def agent_ended(self) -> bool:
         """Whether the agent is known to be gone."""
 
+    def silent_seconds(self) -> float:
+        """How long nothing has been heard of the host; 0 where it is this machine."""
+
     def stop(self, *, now: bool) -> None:
         """Tells the agent to stop everything; `now` leaves the processes no time."""
 
@@ -51,6 +55,7 @@ class Deadlines:
     """
 
     start_seconds: float = 60.0
+    lost_seconds: float = 20.0  # a host of which nothing is heard, while nothing goes on elsewhere either
     first_step_seconds: float = 600.0  # compilation included
     step_seconds: float = 60.0
     step_medians: float = 10.0
@@ -236,11 +241,12 @@ def follow(
     """
     progress, since, pressed = Progress(planned_steps=planned_steps), 0.0, False
     while True:
+        silent = {node.name: node.silent_seconds() for node in nodes}
         gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
         now = time.monotonic()
         progress.see({node.name: status for node in nodes if (status := node.status())}, now)
         if progress.ending is None:
-            progress.ending = _judge(progress, gone, interrupts.count, deadlines, now)
+            progress.ending = _judge(progress, gone, silent, interrupts.count, deadlines, now)
             if progress.ending is not None:
                 since = now
                 for node in nodes if progress.ending.reason != "completed" else ():
@@ -248,7 +254,8 @@ def follow(
         on_progress(progress)
         if progress.ending is not None:
             # Twice the time is for an agent that does not even end its own life.
-            if len(gone) == len(nodes) or now - since > 2 * deadlines.stop_seconds:
+            out_of_reach = {host for host, seconds in silent.items() if seconds > deadlines.lost_seconds}
+            if len(out_of_reach.union(gone)) == len(nodes) or now - since > 2 * deadlines.stop_seconds:
                 return _with_stopped(progress.ending, progress)
             if not pressed and (interrupts.count > 1 or now - since > deadlines.stop_seconds):
                 pressed = True
@@ -257,16 +264,55 @@ def follow(
         time.sleep(POLL_SECONDS)
 
 
-def _judge(progress: Progress, gone: list[str], interrupts: int, deadlines: Deadlines, now: float) -> Ending | None:
+def _judge(
+    progress: Progress,
+    gone: list[str],
+    silent: Mapping[str, float],
+    interrupts: int,
+    deadlines: Deadlines,
+    now: float,
+) -> Ending | None:
     if interrupts:
         return Ending(reason="interrupted")
+    lost = _lost(progress, silent, deadlines, now)
     if ending := conclude(progress, time.time()):
-        return ending
+        # Peers of a host that is gone die of it, perhaps before it can be called lost: then it is waited for.
+        in_doubt = 0 < sum(seconds > DOUBT_SECONDS for seconds in silent.values()) < len(silent)
+        if ending.reason != "died" or not in_doubt:
+            return ending
+        return _node_lost(lost, silent) if lost else None
     for host in gone:
         if host not in progress.statuses or progress.statuses[host]["state"] != "ended":
             return _agent_lost(host)
+    if lost:
+        return _node_lost(lost, silent)
     late = overdue(progress, deadlines, now)
     return _stuck(progress, late) if late else None
+
+
+def _lost(progress: Progress, silent: Mapping[str, float], deadlines: Deadlines, now: float) -> list[str]:
+    """The hosts that are gone: nothing is heard of them, and what the others do has stopped as well.
+
+    As long as the others take steps, only the way from here is cut; if nothing is heard of any, then most likely too.
+    """
+    lost = [host for host, seconds in silent.items() if seconds > deadlines.lost_seconds]
+    if not lost or len(lost) == len(silent):
+        return []
+    steps_since = progress.last_step is not None and now - progress.step_seen < max(silent[host] for host in lost)
+    return [] if steps_since else lost
+
+
+def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:
+    faults = tuple(
+        Fault(
+            process=LAUNCHER,
+            fault="node_lost",
+            where=host,
+            text=f"nothing has been heard of {host} for {silent[host]:.0f} s, and the others take no step without it",
+        )
+        for host in lost
+    )
+    return Ending(reason="died", faults=faults)
 
 
 def _with_stopped(ending: Ending, progress: Progress) -> Ending:

@@ -102,6 +102,9 @@ class LocalNode:
     def agent_ended(self) -> bool:
         return self._agent.poll() is not None
 
+    def silent_seconds(self) -> float:
+        return 0.0
+
     def stop(self, *, now: bool) -> None:
         (self._directory / "stop").touch()
         if now and not self.agent_ended():
