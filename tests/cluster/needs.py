@@ -15,7 +15,8 @@ NODES = {
     "sshd": "openssh-server", "tc": "iproute2", "unshare": "util-linux",
 }  # fmt: skip
 SLURM = {
-    "munged": "munge", "sbatch": "slurm-client", "slurmctld": "slurmctld", "slurmd": "slurmd",
+    "mariadbd": "mariadb-server-core", "munged": "munge", "sbatch": "slurm-client", "slurmctld": "slurmctld",
+    "slurmd": "slurmd", "slurmdbd": "slurmdbd",
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ for disk in /tmp /var/tmp /run "$home"; do
 done
 chmod 700 "$home" # or sshd would not trust what is in it
 mkdir -p -m 755 /run/sshd /run/lock /run/munge
-mkdir -p -m 700 "$home/.ssh"
+mkdir -p -m 700 "$home/.ssh" "$home/bin" # what a test puts into bin is found before the rest
 cp "$own/authorized_keys" "$home/.ssh/"
 
 # There is no name server; what asks for one is refused at once, on the node and in containers.

@@ -29,7 +29,7 @@ from tests.cluster.image import HOME, MOUNTED, image_store
 USER_HOME = Path.home()
 SLOTS = 32
 MAX_NODES = 250
-SEARCH_PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SEARCH_PATH = f"{USER_HOME}/bin:{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": SEARCH_PATH, "HOME": str(USER_HOME), "LANG": "C.UTF-8"}  # of what runs on a node
 _CGROUPS = Path("/sys/fs/cgroup")
 _DEVICES = Path("/sys/class/net")

@@ -1,7 +1,7 @@
 """Slurm on the nodes of a cluster: munge everywhere, slurmctld on a node of its own, slurmd on each of the others.
 
-There is no accounting storage, as that needs a database server; jobs that have ended are in `scontrol` for
-`MINUTES_REMEMBERED`, and in `completed_jobs` for good.
+Jobs that have ended are in `scontrol` for `MINUTES_REMEMBERED` and in `completed_jobs` for good. `sacct` knows them
+only where there is accounting, for which slurmdbd and a database run beside slurmctld.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.nodes import SEARCH_PATH, Cluster, Node
+from tests.processes import wait_until
 
 CONTROLLER = 253  # last number of its address
 DEVICES = 8  # GPUs that each node says it has
@@ -38,7 +40,7 @@ SlurmdLogFile=/var/tmp/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=accounting_storage/{accounting}
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/completed_jobs
 MpiDefault=none
@@ -58,19 +60,38 @@ GresTypes=gpu
 PartitionName=test Nodes=ALL Default=YES MaxTime=01:00:00 State=UP
 """
 
+_ACCOUNTS = """\
+DbdHost=controller
+DbdAddr={controller}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={munge}/socket
+LogFile={folder}/slurmdbd.log
+PidFile=/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageLoc=slurm
+StorageUser=root
+CommitDelay=1
+"""
+_DATABASE = ("--no-defaults", "--user=root", "--skip-networking", "--skip-grant-tables", "--skip-log-bin")
+_SMALL = ("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0")
+
 
 class Slurm:
     """A cluster whose nodes Slurm manages; between `with` and its end."""
 
-    def __init__(self, nodes: int, **options: Any) -> None:
-        """Options as of `Cluster`."""
+    def __init__(self, nodes: int, *, accounting: bool = False, **options: Any) -> None:
+        """`accounting`: sacct works; other options as of `Cluster`."""
+        self.accounting = accounting
         self.cluster = Cluster(nodes, **options)
 
     def __enter__(self) -> Slurm:
         self.cluster.__enter__()
         try:
             self._make()
-        except BaseException:
+        except BaseException as error:
+            error.add_note(self.logs())
             self.cluster.__exit__()
             raise
         return self
@@ -95,16 +116,22 @@ class Slurm:
             f"Gres=gpu:{DEVICES} State=UNKNOWN"
             for node in self.nodes
         ]
+        storage = "none"
+        if self.accounting:  # its "password" is where munge is
+            host = f"AccountingStorageHost={self.controller.address}"
+            storage = f"slurmdbd\n{host}\nAccountingStoragePass={self.munge}/socket"
         (self.folder / "slurm.conf").write_text(
             _SETTINGS.format(
                 controller=self.controller.address, munge=self.munge, folder=self.folder,
-                remembered=60 * MINUTES_REMEMBERED, nodes="\n".join(lines),
+                remembered=60 * MINUTES_REMEMBERED, nodes="\n".join(lines), accounting=storage,
             )
         )  # fmt: skip
         for number in range(DEVICES):
-            (self.folder / f"gpu{number}").touch()  # a device without a file would not count
+            os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # counts as a GPU
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{DEVICES - 1}]\n")
         self._start_munge(self.controller)
+        if self.accounting:
+            self._start_accounting()
         self.start_controller()
         for node in self.nodes:
             node.run(["mount", "-t", "tmpfs", "tmpfs", str(self.munge)])
@@ -116,6 +143,20 @@ class Slurm:
         here = [f"--socket={self.munge}/socket", f"--key-file={self.folder}/munge.key", "--pid-file=/run/munged.pid"]
         rest = ["--log-file=/run/munged.log", "--seed-file=/run/munged.seed", "--force", "--num-threads=2"]
         node.run(["/usr/sbin/munged", *here, *rest])
+
+    def _start_accounting(self) -> None:
+        settings = self.folder / "slurmdbd.conf"
+        settings.touch(mode=0o600)
+        settings.write_text(_ACCOUNTS.format(controller=self.controller.address, munge=self.munge, folder=self.folder))
+        data = self.controller.folder / "database"
+        self.controller.run(["mkdir", "/run/mysqld", str(data)])
+        where = [f"--datadir={data}", "--socket=/run/mysqld/mysqld.sock", f"--log-error={self.folder}/database.log"]
+        serve = ["setsid", "--fork", "/usr/sbin/mariadbd", *_DATABASE, *_SMALL, *where]
+        self.controller.run(serve)
+        wait_until(self.controller.path("/run/mysqld/mysqld.sock").exists)
+        self._daemon(self.controller, "slurmdbd")
+        add = ["sacctmgr", "--immediate", "add", "cluster", "seatrial"]
+        wait_until(lambda: self.run(add, check=False).returncode == 0)
 
     # --- the daemons ---
 
@@ -162,12 +203,12 @@ class Slurm:
         deadline = time.monotonic() + seconds
         while set((states := self.node_states()).values()) != {state}:
             if time.monotonic() > deadline:
-                raise AssertionError(f"not all nodes are {state} after {seconds} s: {states}; {self.logs()}")
+                raise AssertionError(f"not all nodes are {state} after {seconds} s: {states}\n{self.logs()}")
             time.sleep(0.1)
 
     def logs(self) -> str:
         """The ends of the daemons' logs."""
-        places = [self.folder / "slurmctld.log", *(node.path("/var/tmp/slurmd.log") for node in self.nodes)]
+        places = [*self.folder.glob("*.log"), *(node.path("/var/tmp/slurmd.log") for node in self.nodes)]
         return "\n".join(f"{path}:\n{_end_of(path)}" for path in places)
 
 
@@ -179,10 +220,6 @@ def _end(node: Node, program: str, signal_number: int) -> None:
     """Ends a daemon of a node and waits until it is gone."""
     (pid,) = (process.pid for process in node.processes() if process.argv[0] == f"/usr/sbin/{program}")
     node.kill(pid, signal_number)
-    deadline = time.monotonic() + 20
-    while any(process.pid == pid for process in node.processes()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{program} of {node} does not end")
-        time.sleep(0.02)
+    wait_until(lambda: all(process.pid != pid for process in node.processes()))
     with contextlib.suppress(FileNotFoundError):
         node.path(f"/run/{program}.pid").unlink()

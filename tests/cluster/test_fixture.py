@@ -187,6 +187,15 @@ def test_slurm_runs_on_all_nodes(make_slurm: Callable[..., Slurm]) -> None:
     slurm.wait_for_nodes("idle")
 
 
+def test_sacct_knows_how_a_job_ended(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(1, accounting=True)
+    (slurm.cluster.shared / "job.sh").write_text("#!/bin/sh\nsrun true\nexit 3\n")
+    job = slurm.run(["sbatch", "--parsable", "job.sh"]).stdout.strip()
+    ask = ["sacct", f"--jobs={job}", "--noheader", "--parsable2", "--format=JobID,State,ExitCode"]
+    wait_until(lambda: f"{job}|FAILED|3:0" in slurm.run(ask).stdout.split(), 60)
+    assert f"{job}.0|COMPLETED|0:0" in slurm.run(ask).stdout.split()
+
+
 def ended(slurm: Slurm, job: str) -> str:
     """What Slurm says of a job once it has ended; before, nothing."""
     shown = slurm.run(["scontrol", "show", "job", job], check=False).stdout
