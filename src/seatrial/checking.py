@@ -11,6 +11,29 @@ from seatrial.check import lint
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem
 from seatrial.report.problems import inert, render_json, render_text
+from seatrial.spec import Resolved
+
+
+def resolved(config: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None) -> Resolved:
+    """The configuration, read and linted; its problems are all in it. Raises InputError where nothing can be read."""
+    return lint(load(config, overrides, action=action, model=model, gpu=gpu), action=action)
+
+
+def bars(config: Path, overrides: Sequence[str], *, model: str | None, gpu: str | None) -> Resolved:
+    """What a log is held against: every word of it has to be understood, but it need not be able to run here."""
+    read = load(config, overrides, action="judge", model=model, gpu=gpu)
+    refuse(read)
+    found = (
+        replace(problem, severity="warning") if problem.severity == "error" else problem
+        for problem in lint(read, action="judge").problems
+    )
+    return replace(read, problems=tuple(found))
+
+
+def refuse(read: Resolved) -> None:
+    """Raises InputError if the configuration has errors."""
+    if read.spec is None or any(problem.severity == "error" for problem in read.problems):
+        raise InputError(read.problems)
 
 
 def check(
@@ -52,7 +75,7 @@ def _problems(
     path: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None
 ) -> tuple[Problem, ...]:
     try:
-        return lint(load(path, overrides, action=action, model=model, gpu=gpu), action=action).problems
+        return resolved(path, overrides, action=action, model=model, gpu=gpu).problems
     except InputError as error:
         is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
         return cluster_of(path)[1] if is_cluster else error.problems

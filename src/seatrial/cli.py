@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -36,31 +35,14 @@ def app() -> None:
 
 
 def _load(config: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None) -> Any:
-    """The configuration, read and linted; its problems are all in it. Raises InputError where nothing can be read."""
-    from seatrial.check import lint
-    from seatrial.dialects import load
+    """The configuration, without errors; its other findings are told."""
+    from seatrial.checking import refuse, resolved
+    from seatrial.report.problems import warn
 
-    return lint(load(config, overrides, action=action, model=model, gpu=gpu), action=action)
-
-
-def _load_bars(config: Path, overrides: list[str], *, model: str | None, gpu: str | None) -> Any:
-    """What a log is held against: every word of it has to be understood, but it need not be able to run here."""
-    from seatrial.check import lint
-    from seatrial.dialects import load
-
-    read = load(config, overrides, action="judge", model=model, gpu=gpu)
-    _refuse(read)
-    found = (
-        replace(problem, severity="warning") if problem.severity == "error" else problem
-        for problem in lint(read, action="judge").problems
-    )
-    return replace(read, problems=tuple(found))
-
-
-def _refuse(resolved: Any) -> None:
-    """Stops here if the configuration has errors."""
-    if resolved.spec is None or any(problem.severity == "error" for problem in resolved.problems):
-        raise InputError(resolved.problems)
+    read = resolved(config, overrides, action=action, model=model, gpu=gpu)
+    refuse(read)
+    warn(read.problems)
+    return read
 
 
 @app.command()
@@ -117,15 +99,15 @@ def plan(
     output: str,
 ) -> None:
     """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
-    from seatrial.report.problems import warn
+    from seatrial.checking import resolved as read
     from seatrial.run import describe, explained
 
-    resolved = _load(config, overrides, action="rehearse" if rehearse else "plan", model=model, gpu=gpu)
+    action = "rehearse" if rehearse else "plan"
     if explain is not None:
-        click.echo(explained(resolved, explain, as_json=output == "json"))
+        found = read(config, overrides, action=action, model=model, gpu=gpu)
+        click.echo(explained(found, explain, as_json=output == "json"))
         return
-    _refuse(resolved)
-    warn(resolved.problems)
+    resolved = _load(config, overrides, action=action, model=model, gpu=gpu)
     click.echo(describe(resolved, rehearse=rehearse, collapse=collapse, as_json=output == "json"))
 
 
@@ -192,17 +174,50 @@ def run(
     out: Path | None,
 ) -> None:
     """Run the configuration, live, and exit with the verdict."""
-    from seatrial.report.problems import warn
     from seatrial.run import Where
     from seatrial.run import run as start
 
     resolved = _load(config, overrides, action="rehearse" if rehearse else "run", model=model, gpu=gpu)
-    _refuse(resolved)
-    warn(resolved.problems)
     there = PurePosixPath(directory) if directory else None
     where = Where(on=on, cluster=cluster, python=python, container=container, directory=there, ssh=ssh)
     verdict = start(resolved, config=config, where=where, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
     raise Exit(verdict.exit_code)
+
+
+_RUN_DIR = argument("run_dir", type=FILE, help="The directory that the run printed.")
+
+
+@app.command()
+@_RUN_DIR
+def attach(run_dir: Path) -> None:
+    """Follow a run on a cluster again, to its verdict: it goes on when whoever started it has gone."""
+    from seatrial.returning import attach as follow
+
+    raise Exit(follow(run_dir).exit_code)
+
+
+@app.command()
+@_RUN_DIR
+@option("--now", is_flag=True, help="Leave the processes no time to save.")
+def stop(run_dir: Path, now: bool) -> None:
+    """End a run, from anywhere."""
+    from seatrial.returning import stop as end
+
+    click.echo(end(run_dir, now=now))
+
+
+@app.command()
+@_RUN_DIR
+@option("--rank", type=int, help="Only of this process.")
+@option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
+def logs(run_dir: Path, rank: int | None, follow: bool) -> None:
+    """Print what the processes of a run have printed."""
+    from seatrial.report.problems import inert
+    from seatrial.returning import logs as read
+
+    for chunk in read(run_dir, rank=rank, follow=follow):  # as they are for a file, harmless for a terminal
+        lines = chunk.decode("utf-8", "replace").split("\n") if sys.stdout.isatty() else ()
+        click.echo("\n".join(map(inert, lines)) if lines else chunk, nl=False)
 
 
 @app.command()
@@ -210,12 +225,9 @@ def run(
 @parameters.out
 def train(config: Path, overrides: tuple[str, ...], model: str | None, gpu: str | None, out: Path | None) -> None:
     """Be one trainer process for the configuration, here and now, without launcher or verdict."""
-    from seatrial.report.problems import warn
     from seatrial.run import train_here
 
     resolved = _load(config, overrides, action="train", model=model, gpu=gpu)
-    _refuse(resolved)
-    warn(resolved.problems)
     train_here(resolved, config=config, out=out)
 
 
@@ -285,7 +297,6 @@ def judge(
 ) -> None:
     """Judge what is there: foreign logs, or a run once more; needs no cluster and no jax. Exits with the verdict."""
     from seatrial.judging import Options, judge_logs, judge_run, options_of, run_directory_in, sort_arguments
-    from seatrial.report.problems import warn
 
     paths, overrides = sort_arguments(what, against)
     options: Options = options_of(policy=policy, convention=convention, published=published, tokens=tokens)
@@ -296,8 +307,12 @@ def judge(
             raise InputError.single("run-directory", "--against", why, fix)
         text, verdict = judge_run(run_dir, options, as_json=as_json)
     else:
-        resolved = _load_bars(against, overrides, model=model, gpu=gpu) if against else None
-        if resolved:
+        resolved = None
+        if against:
+            from seatrial.checking import bars
+            from seatrial.report.problems import warn
+
+            resolved = bars(against, overrides, model=model, gpu=gpu)
             warn(resolved.problems)
         text, verdict = judge_logs(
             paths, options, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat,

@@ -71,9 +71,34 @@ def drive(
     for relative, text in plan.files.items():
         write_text(run_dir / relative, text)
     (run_dir / "launch").mkdir(exist_ok=True)
+    at = Terms(root, directory, deadlines.grace_seconds, lease_seconds)
+    for host in plan.hosts:
+        write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True))
+    jobs = [(host.name, job(plan, host, at, masked=False)) for host in plan.hosts]
+    return accompany(
+        lambda: begin(jobs), run_dir, name=plan.spec.name, planned_steps=plan.spec.steps, deadlines=deadlines,
+        on_progress=on_progress, detached=lease_seconds is None,
+    )  # fmt: skip
+
+
+def accompany(
+    begin: Callable[[], Sequence[Node]],
+    run_dir: Path,
+    *,
+    name: str,
+    planned_steps: int,
+    deadlines: Deadlines,
+    on_progress: Callable[[Progress], None],
+    detached: bool,
+) -> Ending:
+    """Follows what `begin` started, or found running, until none of it is left, and records what was seen.
+
+    What is `detached` goes on where this ends by a mistake of its own; the rest, which nobody would look after, is
+    stopped.
+    """
     writer = events.Writer(run_dir / "events-launcher.jsonl")
     lease = Lease(run_dir / LEASE)
-    state = StatusFile(plan, run_dir)
+    state = StatusFile(run_dir, name=name, planned_steps=planned_steps)
 
     def progressed(progress: Progress) -> None:
         state.write(progress)
@@ -82,13 +107,10 @@ def drive(
     nodes: Sequence[Node] = ()
     try:
         with Interrupts().caught() as interrupts:
-            at = Terms(root, directory, deadlines.grace_seconds, lease_seconds)
-            for host in plan.hosts:
-                write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True))
-            nodes = begin([(host.name, job(plan, host, at, masked=False)) for host in plan.hosts])
+            nodes = begin()
             ending = follow(
                 nodes,
-                planned_steps=plan.spec.steps,
+                planned_steps=planned_steps,
                 deadlines=deadlines,
                 interrupts=interrupts,
                 on_progress=progressed,
@@ -99,8 +121,8 @@ def drive(
         writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
         state.close(ending)
         return ending
-    except BaseException:  # whatever went wrong here, nobody would look after the processes
-        for node in nodes:
+    except BaseException:
+        for node in () if detached else nodes:
             node.stop(now=True)
         with suppress(OSError):
             writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
@@ -162,12 +184,12 @@ def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
 class StatusFile:
     """`status.json` of the run: how it stands, for whoever looks in from outside."""
 
-    def __init__(self, plan: Plan, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, name: str, planned_steps: int) -> None:
         self._path = run_dir / "status.json"
         self._status: dict[str, Any] = {
             "v": 1,
-            "run": plan.spec.name,
-            "planned_steps": plan.spec.steps,
+            "run": name,
+            "planned_steps": planned_steps,
             "launcher_pid": os.getpid(),
             "started": time.time(),
             "last_step": None,

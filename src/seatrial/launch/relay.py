@@ -5,10 +5,11 @@ of JSON on the standard input of `python3 -I -c BOOT`, as {"source", "verb", "gi
 
     begin   {"root", "agent", "files": {relative: text}, "job"}     → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets", "lease"} → frames until the input ends
+    order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
     clear   {"root"}                                                → {}: the run directory on this node is gone
 
 A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or {"alive": true} once a second.
-Lines that come in are orders for the agent: {"stop": "in_order"} or {"stop": "now"}. What cannot be done is answered
+Lines that come in are orders for the agent, as above. What cannot be done is answered
 with {"error": why}. The root is a folder of mode 0700 that belongs to whoever logs in, and is not followed if a link.
 """
 
@@ -100,6 +101,13 @@ def tell(given: dict[str, Any]) -> None:
             said = time.monotonic()
 
 
+def order(given: dict[str, Any]) -> None:
+    """Tells the agent to stop its processes."""
+    owned(given["root"])
+    _order(given["root"], given["host"], given)
+    _say({})
+
+
 def clear(given: dict[str, Any]) -> None:
     """Removes the run directory of this node."""
     owned(given["root"])
@@ -174,7 +182,7 @@ def _say(frame: dict[str, Any], content: bytes = b"") -> None:
         view = view[os.write(1, view) :]
 
 
-VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": tell, "clear": clear}
+VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": tell, "order": order, "clear": clear}
 
 
 def main(verb: str, given: dict[str, Any]) -> None:

@@ -12,21 +12,22 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from seatrial.cluster import Cluster, Host
-from seatrial.errors import LaunchError
+from seatrial.errors import InputError, LaunchError
 from seatrial.launch import agent, relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Unreachable
-from seatrial.launch.drive import Job, drive
-from seatrial.launch.files import write_text
+from seatrial.launch.drive import Job, accompany, drive
+from seatrial.launch.files import write_json, write_text
 from seatrial.launch.follow import Deadlines, Ending, Progress, Status
 from seatrial.plan import Plan, Site
 
 ANSWER_SECONDS = 60.0
 RETRY_SECONDS = 2.0
+PLACES = "launch/places.json"
 _FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|json)|events-\d+\.jsonl")
 T = TypeVar("T")
 
@@ -101,13 +102,17 @@ class Session:
             raise LaunchError("\n".join(failed))
         return answers
 
-    def listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path, lease: str | None) -> None:
-        """Keeps the node's files here up to date from now on, through any number of lost connections."""
+    def listen(
+        self, host: Host, ranks: Sequence[int], root: PurePosixPath, run_dir: Path, lease: str | None
+    ) -> RemoteNode:
+        """Keeps a host's files here up to date from now on, through any number of lost connections."""
+        node = RemoteNode(host, ranks)
 
         async def start() -> None:
             self._tasks.append(asyncio.create_task(self._listen(node, root, run_dir, lease)))
 
         self._wait(start())
+        return node
 
     def close(self) -> None:
         """Ends what listens, and the connections; what runs on the hosts goes on."""
@@ -228,21 +233,84 @@ def run_over_ssh(
     """Runs a plan's processes on the hosts of a cluster, and returns when none of them is left."""
     run_dir = run_dir.resolve()
     session, root = Session(site.cluster, transport=transport), site.root
+    ranks = {host: [process.rank for process in processes] for host, processes in plan.hosts.items()}
+    write_json(run_dir / PLACES, places(site, ranks, transport))
 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
         source = Path(agent.__file__).read_text(encoding="utf-8")
-        hosts = {host.name: host for host in plan.hosts}
         given = {"root": str(root), "agent": source, "files": plan.files}
-        session.call([(hosts[name], {**given, "job": job}) for name, job in jobs], "begin")
-        nodes = [RemoteNode(hosts[name], [process["rank"] for process in job["processes"]]) for name, job in jobs]
-        for node in nodes:
-            session.listen(node, root, run_dir, jobs[0][1]["lease_file"] if lease_seconds else None)
-        return nodes
+        asked = zip(ranks, (job for _, job in jobs), strict=True)
+        session.call([(host, {**given, "job": job}) for host, job in asked], "begin")
+        lease = jobs[0][1]["lease_file"] if lease_seconds else None
+        return [session.listen(host, own, root, run_dir, lease) for host, own in ranks.items()]
 
     try:
         return drive(
             plan, run_dir, begin=begin, root=root, directory=root, deadlines=deadlines, on_progress=on_progress,
             lease_seconds=lease_seconds,
         )  # fmt: skip
+    finally:
+        session.close()
+
+
+# --- coming back ------------------------------------------------------------------------------------------------------
+
+
+def places(site: Site, ranks: Mapping[Host, Sequence[int]], transport: str) -> dict[str, Any]:
+    """What somebody who comes back needs in order to find the run."""
+    return {
+        "v": 1,
+        "root": str(site.root),
+        "transport": transport,
+        "user": site.cluster.user,
+        "key_file": site.cluster.key_file,
+        "hosts": [{**vars(host), "ranks": list(own)} for host, own in ranks.items()],
+    }
+
+
+class Found(NamedTuple):
+    """A run that was started before, and the way to it."""
+
+    cluster: Cluster
+    root: PurePosixPath
+    transport: str
+    ranks: dict[Host, list[int]]
+
+
+def find(run_dir: Path) -> Found:
+    """Where a run directory's processes are. Raises InputError where it is none of a run over SSH."""
+    try:
+        told = json.loads((run_dir / PLACES).read_text(encoding="utf-8"))
+        ranks = {Host(**{k: v for k, v in host.items() if k != "ranks"}): host["ranks"] for host in told["hosts"]}
+        cluster = Cluster(hosts=tuple(ranks), transport="ssh", user=told["user"], key_file=told["key_file"])
+        return Found(cluster, PurePosixPath(told["root"]), told["transport"], ranks)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"it is not the directory of a run over SSH ({PLACES} cannot be read: {type(error).__name__})"
+        raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed") from error
+
+
+def attach(
+    run_dir: Path, *, name: str, planned_steps: int, deadlines: Deadlines, on_progress: Callable[[Progress], None]
+) -> Ending:
+    """Follows a run again that somebody else has started, and returns when nothing of it is left."""
+    run_dir, found = run_dir.resolve(), find(run_dir)
+    session = Session(found.cluster, transport=found.transport)
+    try:
+        return accompany(
+            lambda: [session.listen(host, own, found.root, run_dir, None) for host, own in found.ranks.items()],
+            run_dir, name=name, planned_steps=planned_steps, deadlines=deadlines, on_progress=on_progress,
+            detached=True,
+        )  # fmt: skip
+    finally:
+        session.close()
+
+
+def stop(run_dir: Path, *, now: bool) -> None:
+    """Tells all agents of a run to stop their processes. Raises LaunchError for hosts that cannot be told."""
+    found = find(run_dir)
+    session = Session(found.cluster, transport=found.transport)
+    given = {"root": str(found.root), "stop": "now" if now else "in_order"}
+    try:
+        session.call([(host, {**given, "host": host.name}) for host in found.ranks], "order")
     finally:
         session.close()
