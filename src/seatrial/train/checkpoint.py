@@ -19,21 +19,8 @@ from jax.experimental import multihost_utils
 
 from seatrial import __version__, events
 from seatrial.spec import RunSpec, to_dict
-from seatrial.train import hf
+from seatrial.train import hf, stored
 from seatrial.train.step import State, Trainer
-from seatrial.train.stored import (
-    FACTS,
-    FOLDER,
-    STATE,
-    Mismatch,
-    Stored,
-    checksum,
-    find,
-    layer_order,
-    named_leaves,
-    step_folders,
-    wanted_arrays,
-)
 
 CHUNK_BYTES = 64 << 20  # a mesh that reads other parts than were written reads at most so much in vain
 METRICS = ("loss", "validation_loss")  # that checkpoints can be kept by; of both, less is better
@@ -85,7 +72,7 @@ class Checkpoints:
         if self._asked.keep_best not in (None, *METRICS):
             raise ValueError(f"checkpoint.keep_best is {self._asked.keep_best!r}, and can be {' or '.join(METRICS)}")
         where = self._asked.directory
-        self.directory = Path(where).expanduser().absolute() if where else run_dir.absolute() / FOLDER
+        self.directory = Path(where).expanduser().absolute() if where else run_dir.absolute() / stored.FOLDER
         self._first = (0, 0)  # (step, examples) that this process began with
         self._scores: dict[int, float] = {}
         self._last_save = time.monotonic()
@@ -100,7 +87,7 @@ class Checkpoints:
         Of this run's own checkpoints the newest that can be read, where `resume` asks for it; else `resume_from`.
         Raises ValueError where none can be read, or where they are of another model.
         """
-        begun, own = time.monotonic(), step_folders(self.directory)
+        begun, own = time.monotonic(), stored.step_folders(self.directory)
         if self._asked.enabled:
             if own and not self._asked.resume:
                 steps = ", ".join(folder.name for folder in own)
@@ -119,7 +106,7 @@ class Checkpoints:
             if hf.is_model(folder):
                 restored = self._from_hugging_face(folder)
             else:
-                folder, restored, why = self._newest(find(folder), why)
+                folder, restored, why = self._newest(stored.find(folder), why)
         elif self._asked.resume:
             self._say(f"begins anew, because {self.directory} holds no checkpoint")
         if restored is not None:
@@ -134,7 +121,7 @@ class Checkpoints:
     @property
     def resumed(self) -> bool:
         """Whether this run goes on from a checkpoint of its own; asked before the first is saved."""
-        return self._asked.resume and bool(step_folders(self.directory))
+        return self._asked.resume and bool(stored.step_folders(self.directory))
 
     def first_params(self, state: State) -> Any:
         """The parameters that this run began with, in this process, whose state is `state`, or in an earlier one."""
@@ -182,10 +169,10 @@ class Checkpoints:
         groups = {"params"} if fresh else {name.split(".")[0] for name in wanted}
         wrong, arrays = "", {}
         try:
-            stored = Stored(folder)
-            stored.require(wanted, groups)
-            arrays = {n: stored.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
-        except Mismatch:
+            there = stored.Stored(folder)
+            there.require(wanted, groups)
+            arrays = {n: there.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
+        except stored.Mismatch:
             raise
         except Exception as error:  # whatever it is that reading a damaged file leads to
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
@@ -193,23 +180,23 @@ class Checkpoints:
             return wrong or "another process cannot read it"
         casts = set()
         for name, x in arrays.items():
-            if not stored.is_intact(name, x):
+            if not there.is_intact(name, x):
                 return f"the bits of {name} have changed since they were saved"
             if x.dtype != wanted[name].dtype:
                 casts.add(f"note: the checkpoint's {x.dtype} is cast to {wanted[name].dtype}")
                 arrays[name] = x.astype(wanted[name].dtype)
-        for note in (*sorted(casts), *_changes(stored.facts["spec"], self._spec)):
+        for note in (*sorted(casts), *_changes(there.facts["spec"], self._spec)):
             self._say(note)
         if fresh:
             return Restored(self._with_fresh(arrays), 0, 0)
-        return Restored(self._tree(arrays), int(stored.facts["step"]), int(stored.facts["examples"]))
+        return Restored(self._tree(arrays), int(there.facts["step"]), int(there.facts["examples"]))
 
     def _from_hugging_face(self, path: Path) -> Restored:
         wanted = {name: want for name, want in self._wanted().items() if name.startswith("params.")}
         return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0)
 
     def _wanted(self) -> dict[str, Any]:
-        return wanted_arrays(self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings)
+        return stored.wanted_arrays(self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings)
 
     def _tree(self, arrays: Mapping[str, jax.Array]) -> State:
         return jax.tree_util.tree_map_with_path(
@@ -220,7 +207,7 @@ class Checkpoints:
         """These parameters, and all else of the state as at the very beginning."""
         others = {name: value for name, value in self._trainer.state_shardings.items() if name != "params"}
         begin = jax.jit(lambda: {n: x for n, x in self._trainer.init().items() if n in others}, out_shardings=others)
-        return self._tree({**params, **named_leaves(begin())})
+        return self._tree({**params, **stored.named_leaves(begin())})
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -256,13 +243,13 @@ class Checkpoints:
                 orbax.CompositeCheckpointHandler(),
                 async_options=orbax.AsyncOptions(post_finalization_callback=self._committed),
             )
-        leaves = named_leaves(state)
+        leaves = stored.named_leaves(state)
         self._writing = {"action": "save", "step": step, "bytes": sum(x.nbytes for x in leaves.values())}
         self._scores[step] = metrics.get(self._asked.keep_best or "", math.nan)
         save_args = jax.tree.map(lambda _: orbax.SaveArgs(chunk_byte_size=CHUNK_BYTES), state)
         items = {
-            STATE: orbax.args.PyTreeSave(state, save_args=save_args),
-            FACTS: orbax.args.JsonSave(self._facts(step, leaves, metrics)),
+            stored.STATE: orbax.args.PyTreeSave(state, save_args=save_args),
+            stored.FACTS: orbax.args.JsonSave(self._facts(step, leaves, metrics)),
         }
         try:
             self._writer.save(self.directory / str(step), args=orbax.args.Composite(**items))
@@ -306,7 +293,7 @@ class Checkpoints:
     def _score(self, folder: Path) -> float:
         """By the facts of a checkpoint; nan where they do not say."""
         try:
-            return float(Stored(folder).facts["metrics"].get(self._asked.keep_best, math.nan))
+            return float(stored.Stored(folder).facts["metrics"].get(self._asked.keep_best, math.nan))
         except (OSError, ValueError, KeyError, AttributeError):
             return math.nan
 
@@ -322,13 +309,13 @@ class Checkpoints:
             "wall_time": time.time(),
             "versions": {"seatrial": __version__, "jax": jax.__version__, "orbax": version("orbax-checkpoint")},
             "spec": to_dict(spec),
-            "layers": layer_order(self._spec).tolist(),
+            "layers": stored.layer_order(self._spec).tolist(),
             "arrays": {
                 name: {
                     "shape": list(x.shape),
                     "filled": list(wanted[name].filled),
                     "dtype": str(x.dtype),
-                    "checksum": checksum(x),
+                    "checksum": stored.checksum(x),
                 }
                 for name, x in leaves.items()
             },

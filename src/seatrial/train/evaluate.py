@@ -71,11 +71,8 @@ class Evaluator:
 
 def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:
     """What evaluates a run; None where it is off. Raises ValueError where the data cannot give what is asked for."""
-    asked, size = spec.evaluation, spec.sequences_per_step
-    if asked.interval_steps is None and asked.interval_fraction is None:
-        return None
-    epoch, validation = None, sources.validation
-    if validation is None:  # which `make_sources` refuses
+    asked, size, epoch, validation = spec.evaluation, spec.sequences_per_step, None, sources.validation
+    if validation is None or (asked.interval_steps is None and asked.interval_fraction is None):
         return None
     if asked.interval_fraction is not None:
         if sources.train.num_examples is None:

@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from seatrial import events
 from seatrial.errors import InputError
 from seatrial.goodput import measure_goodput
 from seatrial.spec import RunSpec
 from seatrial.train.checkpoint import Checkpoints
-from seatrial.train.data import Sources, make_batch, make_sources
+from seatrial.train.data import make_batch, make_sources
 from seatrial.train.data.prefetch import Prefetched
 from seatrial.train.evaluate import Evaluator, make_evaluator
 from seatrial.train.mesh import make_mesh
 from seatrial.train.reference import FILE, with_reference
 from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
-from seatrial.train.step import Batch, State, Trainer, make_trainer
-from seatrial.train.stop import VOTES, Requests, Votes
-from seatrial.train.stored import step_folders
+from seatrial.train.step import Batch, State, make_trainer
+from seatrial.train.stop import VOTES, Requests, compile_step, vote
 from seatrial.train.watch import Journal, Profile
 
 EXIT_NON_FINITE = 1
@@ -68,8 +68,8 @@ class Loop:
 
     spec: RunSpec
     place: Place
-    votes: Votes
-    compiled: Any
+    mesh: Mesh
+    compiled: Any  # see `compile_step`
     batches: Prefetched[Batch]
     checkpoints: Checkpoints
     evaluator: Evaluator | None
@@ -99,10 +99,8 @@ class Loop:
                 self.settle()
                 self.profile.start()
                 self.settled = time.monotonic()
-            is_overdue = self.checkpoints.overdue(time.monotonic())
-            self.state, numbers = self.votes.step(
-                self.compiled, self.state, self.batch, stop=requests.stop, save=is_overdue
-            )
+            votes = vote(self.mesh, stop=requests.stop, save=self.checkpoints.overdue(time.monotonic()))
+            self.state, numbers = self.compiled(self.state, self.batch, votes)
             sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
@@ -223,8 +221,14 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
         first = restored.step if restored else 0
         state = restored.state if restored else jax.block_until_ready(trainer.init())
         phases.ended("init")
+        last = max(steps, first + 1)  # one batch is needed to compile, even where nothing is left to do
         if spec.objective.kind == "dpo":
-            sources = _referenced(spec, trainer, sources, max(steps, first + 1), evaluator, checkpoints, state, out)
+            evaluated = max(evaluator.batches, evaluator.initial) if evaluator else 0
+            counts = (last * spec.sequences_per_step, evaluated * spec.sequences_per_step)
+            path = (checkpoints.directory if spec.checkpoint.enabled else out) / FILE
+            sources = with_reference(
+                trainer, sources, counts, path, lambda: checkpoints.first_params(state), resumed=checkpoints.resumed
+            )
             evaluator = make_evaluator(spec, trainer, sources)
             phases.ended("reference")
         batches = Prefetched(
@@ -232,14 +236,13 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
                 sources.train, checkpoints.examples(step), trainer.batch_shape, trainer.batch_shardings
             ),
             first,
-            max(steps, first + 1),  # one is needed to compile, even where nothing is left to do
+            last,
         )
         batch = batches.get(first)
     except ValueError as error:
         raise InputError.single("unfit", "spec", str(error), "change the configuration so that it fits") from error
     phases.ended("first_batch")
-    votes = Votes(trainer, place.num_processes)
-    compiled = votes.compile(state, batch)
+    compiled = compile_step(trainer, state, batch)
     evaluator = evaluator and evaluator.compiled(state["params"], batch)
     phases.ended("compile")
     facts = {"phases": dict(phases.seconds), "compile_seconds": phases.seconds["compile"]}
@@ -256,7 +259,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
         f"{memory['argument_bytes'] / 2**20:.1f} MiB state and batch, {memory['temp_bytes'] / 2**20:.1f} MiB temporary"
     )
     loop = Loop(
-        spec=spec, place=place, votes=votes, compiled=compiled, batches=batches, checkpoints=checkpoints,
+        spec=spec, place=place, mesh=trainer.mesh, compiled=compiled, batches=batches, checkpoints=checkpoints,
         evaluator=evaluator, journal=journal, profile=Profile(spec, place, out, steps), phases=phases,
         first=first, last=steps, state=state, batch=batch,
     )  # fmt: skip
@@ -274,32 +277,6 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     journal.say(ending.text)
     journal.close()
     return ending.exit_code
-
-
-def _referenced(
-    spec: RunSpec,
-    trainer: Trainer,
-    sources: Sources,
-    steps: int,
-    evaluator: Evaluator | None,
-    checkpoints: Checkpoints,
-    state: State,
-    out: Path,
-) -> Sources:
-    """The sources with what the weights make of them that this run began with, in this process or in an earlier one."""
-    evaluated = max(evaluator.batches, evaluator.initial) if evaluator else 0
-    resumed = spec.checkpoint.resume and bool(step_folders(checkpoints.directory))
-    folder = checkpoints.directory if spec.checkpoint.enabled else out
-
-    def weights() -> Any:
-        if not resumed:
-            return state["params"]
-        begun = replace(spec, checkpoint=replace(spec.checkpoint, enabled=False, resume=False))
-        restored = Checkpoints(begun, out, trainer).restore()
-        return (restored.state if restored else trainer.init())["params"]
-
-    counts = (steps * spec.sequences_per_step, evaluated * spec.sequences_per_step)
-    return with_reference(trainer, sources, counts, folder / FILE, weights, resumed=resumed)
 
 
 def _num_steps(spec: RunSpec, num_examples: int | None) -> int:

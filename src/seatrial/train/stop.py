@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from seatrial.spec import AXES
 from seatrial.train.sharding import named_sharding
@@ -43,39 +44,26 @@ class Requests:
                 self.stop = True
 
 
-class Votes:
-    """What any process wants becomes what all of them do, after the same step: an all-reduce of two numbers.
+# What any process wants becomes what all of them do, after the same step: an all-reduce of two numbers. It is a part of
+# the step's own program, for one beside it could meet the step's collectives in another order on another process; and
+# it is read with the step's numbers, so nothing waits for it.
 
-    It is a part of the step's own program, for one beside it could meet the step's collectives in another order on
-    another process; and it is read with the step's numbers, so nothing waits for it.
+
+def vote(mesh: Mesh, *, stop: bool, save: bool) -> jax.Array:
+    """What this process wants, as the program of a step takes it."""
+    wanted = np.array([[stop, save]], np.int32)
+    return jax.make_array_from_callback((mesh.size, 2), named_sharding(mesh, (AXES, ())), lambda _: wanted)
+
+
+def compile_step(trainer: Trainer, state: State, batch: Batch) -> Any:
+    """(state, batch, vote) → (state, numbers), for states and batches like these.
+
+    Among the numbers, under VOTES, is what at least one process wants: (stop, save).
     """
 
-    def __init__(self, trainer: Trainer, num_processes: int) -> None:
-        self._step: Any = trainer.step
-        self._alone = num_processes == 1
-        self._shape = (trainer.mesh.size, 2)
-        self._sharding = named_sharding(trainer.mesh, (AXES, ()))
+    def step(state: State, batch: Batch, votes: jax.Array) -> tuple[State, Metrics]:
+        state, numbers = trainer.step(state, batch)
+        return state, numbers | {VOTES: jnp.max(votes, axis=0)}
 
-    def compile(self, state: State, batch: Batch) -> Any:
-        """The program of `step`, for states and batches like these."""
-
-        def with_votes(state: State, batch: Batch, votes: jax.Array) -> tuple[State, Metrics]:
-            state, numbers = self._step(state, batch)
-            return state, numbers | {VOTES: jnp.max(votes, axis=0)}
-
-        if self._alone:
-            return self._step.lower(state, batch).compile()
-        votes = self._cast(np.zeros((1, 2), np.int32))
-        return jax.jit(with_votes, donate_argnums=0).lower(state, batch, votes).compile()
-
-    def step(self, program: Any, state: State, batch: Batch, *, stop: bool, save: bool) -> tuple[State, dict[str, Any]]:
-        """A step, and among its numbers, under VOTES, what at least one process wants: (stop, save)."""
-        votes = np.array([[stop, save]], np.int32)
-        if self._alone:
-            state, numbers = program(state, batch)
-            return state, numbers | {VOTES: votes[0]}
-        state, numbers = program(state, batch, self._cast(votes))
-        return state, numbers
-
-    def _cast(self, votes: np.ndarray) -> jax.Array:
-        return jax.make_array_from_callback(self._shape, self._sharding, lambda _: votes)
+    votes = vote(trainer.mesh, stop=False, save=False)
+    return jax.jit(step, donate_argnums=0).lower(state, batch, votes).compile()
