@@ -16,23 +16,13 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from seatrial.spec import Dropout, ModelSpec
+from seatrial.train import sharding
 from seatrial.train.attention import Attention
 from seatrial.train.fp8 import Linear
 from seatrial.train.layers import ACTIVATIONS, dropout, norm, rope_tables, rotate
 from seatrial.train.params import of_layer
 from seatrial.train.random import Key, fold
-from seatrial.train.remat import Layer, Remat
-from seatrial.train.sharding import (
-    Boundary,
-    Placement,
-    Rules,
-    gather,
-    own_part,
-    sequence_numbers,
-    tensor_offset,
-    to_rest,
-    token_offset,
-)
+from seatrial.train.remat import Remat
 
 Weights = dict[str, jax.Array]  # of one layer, or of several, stacked
 Micro = dict[str, jax.Array]  # the fields of a batch (see `data`), each [B, T]
@@ -48,11 +38,11 @@ class Decoder:
     model: ModelSpec
     dropout: Dropout
     placements: dict[str, Any]
-    rules: Rules
+    rules: sharding.Rules
     dtype: jnp.dtype  # of activations and matrix products
     linear: Linear
     attention: Attention
-    boundary: Boundary
+    boundary: sharding.Boundary
     remat: Remat
     scan_layers: bool
     chunks: int = 1  # pieces of a pipeline stage's layers, which do not follow one another in the model
@@ -80,7 +70,7 @@ def surroundings(micro: Micro, decoder: Decoder, key: Key, number: jax.Array | i
     batch is divided.
     """
     B, T = micro["tokens"].shape
-    tokens_T = jnp.arange(T) + token_offset(decoder.rules, T)
+    tokens_T = jnp.arange(T) + sharding.token_offset(decoder.rules, T)
     cos, sin = rope_tables(decoder.model, micro.get("positions", tokens_T[None]))
     return Surroundings(
         positions_BT=micro.get("positions", jnp.broadcast_to(tokens_T, (B, T))),
@@ -88,48 +78,38 @@ def surroundings(micro: Micro, decoder: Decoder, key: Key, number: jax.Array | i
         sin_BT1k=sin,
         segments_BT=micro.get("segments"),
         tokens_T=tokens_T,
-        key_B2=fold(key, sequence_numbers(decoder.rules, B, number)),
+        key_B2=fold(key, sharding.sequence_numbers(decoder.rules, B, number)),
     )
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _lookup(w_VD: jax.Array, ids_BT: jax.Array, placement: Placement, dtype: jnp.dtype, rules: Rules) -> jax.Array:
-    """Rows of the embedding; ids outside this device's part of the vocabulary give 0."""
-    return _lookup_forward(w_VD, ids_BT, placement, dtype, rules)[0]
+def _lookup(w_VD: jax.Array, ids_BT: jax.Array, name: str, decoder: Decoder) -> jax.Array:
+    """Rows of the table of this name; ids outside this device's part of it give 0."""
+    placement = decoder.placements[name]
 
+    @jax.custom_vjp
+    def take(w_VD: jax.Array, rows_BT: jax.Array) -> jax.Array:
+        full_VD = sharding.gather(w_VD.astype(decoder.dtype), placement.rest, placement.compute)
+        return jnp.take(full_VD, rows_BT, axis=0, mode="fill", fill_value=0)
 
-def _lookup_forward(
-    w_VD: jax.Array, ids_BT: jax.Array, placement: Placement, dtype: jnp.dtype, rules: Rules
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    full_VD = gather(w_VD.astype(dtype), placement.rest, placement.compute)
-    local_BT = ids_BT - tensor_offset(rules, full_VD.shape[0])
-    here_BT = (local_BT >= 0) & (local_BT < full_VD.shape[0])
-    rows_BTD = jnp.take(full_VD, jnp.where(here_BT, local_BT, 0), axis=0)
-    return jnp.where(here_BT[..., None], rows_BTD, 0), (w_VD, ids_BT)
+    def add(operands: tuple[jax.Array, jax.Array], g_BTD: jax.Array) -> tuple[jax.Array, None]:
+        w_VD, rows_BT = operands
+        dw_VD = jnp.zeros((w_VD.shape[0], g_BTD.shape[-1]), jnp.float32)
+        dw_VD = dw_VD.at[rows_BT].add(g_BTD.astype(jnp.float32), mode="drop")
+        return sharding.to_rest(dw_VD, placement).astype(w_VD.dtype), None
 
-
-def _lookup_backward(
-    placement: Placement, dtype: jnp.dtype, rules: Rules, residuals: tuple[jax.Array, jax.Array], g_BTD: jax.Array
-) -> tuple[jax.Array, None]:
-    w_VD, ids_BT = residuals
+    take.defvjp(lambda *operands: (take(*operands), operands), add)
     V = w_VD.shape[0]
-    local_N = (ids_BT - tensor_offset(rules, V)).reshape(-1)
-    rows_N = jnp.where((local_N >= 0) & (local_N < V), local_N, V)  # V is out of bounds: dropped
-    dw_VD = jnp.zeros((V, g_BTD.shape[-1]), jnp.float32)
-    dw_VD = dw_VD.at[rows_N].add(g_BTD.reshape(-1, g_BTD.shape[-1]).astype(jnp.float32), mode="drop")
-    return to_rest(dw_VD, placement).astype(w_VD.dtype), None
-
-
-_lookup.defvjp(_lookup_forward, _lookup_backward)
+    local_BT = ids_BT - sharding.tensor_offset(decoder.rules, V)
+    return take(w_VD, jnp.where((local_BT >= 0) & (local_BT < V), local_BT, V))  # V is out of bounds, of both
 
 
 def _project(x: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
     """x · layer[name]; every matrix product of a layer goes through here."""
     place = of_layer(decoder.placements["layers"])[name]
-    return decoder.linear(x, own_part(layer[name], place), layer.get(f"{name}_amax"), place)
+    return decoder.linear(x, sharding.own_part(layer[name], place), layer.get(f"{name}_amax"), place)
 
 
 def _biased(y: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Array:
@@ -137,7 +117,7 @@ def _biased(y: jax.Array, layer: Weights, name: str, decoder: Decoder) -> jax.Ar
     bias = layer.get(f"{name}_bias")
     if bias is None:
         return y
-    return y + own_part(bias, of_layer(decoder.placements["layers"])[f"{name}_bias"]).astype(y.dtype)
+    return y + sharding.own_part(bias, of_layer(decoder.placements["layers"])[f"{name}_bias"]).astype(y.dtype)
 
 
 def _between(x_BTD: jax.Array, around: Surroundings, place: int, decoder: Decoder) -> jax.Array:
@@ -174,7 +154,7 @@ def _feed_forward(h_BTD: jax.Array, layer: Weights, around: Surroundings, decode
     inner = {name: _biased(_project(h, layer, name, decoder), layer, name, decoder) for name in activation.inputs}
     activate = decoder.remat.part("mlp_act", activation.apply)
     product_BTF = activate(*(checkpoint_name(y, name) for name, y in inner.items()))
-    column, key_B2 = tensor_offset(decoder.rules, product_BTF.shape[-1]), fold(around.key_B2, IN_FFN)
+    column, key_B2 = sharding.tensor_offset(decoder.rules, product_BTF.shape[-1]), fold(around.key_B2, IN_FFN)
     product_BTF = dropout(product_BTF, decoder.dropout.ffn, key_B2, around.tokens_T, column)
     return _project(product_BTF, layer, "down", decoder)
 
@@ -209,34 +189,10 @@ _unstack.defvjp(
 )
 
 
-def _scanned(
-    layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings, first: jax.Array | int
-) -> jax.Array:
-    numbers = first + jnp.arange(jax.tree.leaves(stacked)[0].shape[0])
-
-    def body(x_BTD: jax.Array, one: tuple[Weights, jax.Array]) -> tuple[jax.Array, None]:
-        weights, number = one
-        return layer(x_BTD, weights, around.of_layer(number)), None
-
-    return lax.scan(body, x_BTD, (stacked, numbers))[0]
-
-
-def _unrolled(
-    layer: Layer, x_BTD: jax.Array, stacked: Weights, around: Surroundings, first: jax.Array | int
-) -> jax.Array:
-    for number, weights in enumerate(_unstack(stacked)):
-        x_BTD = layer(x_BTD, weights, around.of_layer(first + number))
-    return x_BTD
-
-
 def embed(params: dict[str, Any], micro: Micro, decoder: Decoder, around: Surroundings) -> jax.Array:
     """Tokens → what enters the first layer, in the form in which hidden states travel between blocks."""
     tables = {"embedding": micro["tokens"], "positions": around.positions_BT}
-    rows = [
-        _lookup(params[name], ids_BT, decoder.placements[name], decoder.dtype, decoder.rules)
-        for name, ids_BT in tables.items()
-        if name in params
-    ]
+    rows = [_lookup(params[name], ids_BT, name, decoder) for name, ids_BT in tables.items() if name in params]
     return _between(decoder.boundary.leave(sum(rows[1:], rows[0])), around, BEHIND_EMBEDDING, decoder)
 
 
@@ -253,11 +209,18 @@ def run_layers(
     `pick` makes a layer's weights of what is stacked; it is computed again with the layer, so it costs no memory.
     """
 
-    def picked(x_BTD: jax.Array, weights: Weights, around: Surroundings) -> jax.Array:
-        return _layer(x_BTD, pick(weights), around, decoder)
+    layer = decoder.remat.layer(lambda x_BTD, weights, around: _layer(x_BTD, pick(weights), around, decoder))
+    if not decoder.scan_layers:
+        for number, weights in enumerate(_unstack(stacked)):
+            x_BTD = layer(x_BTD, weights, around.of_layer(first + number))
+        return x_BTD
 
-    layer = decoder.remat.layer(picked)
-    return (_scanned if decoder.scan_layers else _unrolled)(layer, x_BTD, stacked, around, first)
+    def body(x_BTD: jax.Array, one: tuple[Weights, jax.Array]) -> tuple[jax.Array, None]:
+        weights, number = one
+        return layer(x_BTD, weights, around.of_layer(number)), None
+
+    numbers = first + jnp.arange(jax.tree.leaves(stacked)[0].shape[0])
+    return lax.scan(body, x_BTD, (stacked, numbers))[0]
 
 
 def finish(params: dict[str, Any], x_BTD: jax.Array, decoder: Decoder) -> jax.Array:
