@@ -199,14 +199,6 @@ def _adafactor(p: jax.Array, g: jax.Array, slots: Slots, now: Now, settings: Opt
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def _nothing(dims: Shape) -> Shape:
-    return ()
-
-
-def _everything(dims: Shape) -> Shape:
-    return dims
-
-
 def _rows(dims: Shape) -> Shape:
     return dims[-1:] if len(dims) > 1 else ()
 
@@ -217,7 +209,7 @@ def _columns(dims: Shape) -> Shape:
 
 def _row(update: Update, *names: str) -> Row:
     """A row whose slots are all of the parameter's shape."""
-    return Row(update, dict.fromkeys(names, _nothing))
+    return Row(update, dict.fromkeys(names, lambda dims: ()))
 
 
 # Classes of these names: torch.optim; NxD's AdamW_FP32OptimParams; NeMo's Novograd and Adafactor.
@@ -231,7 +223,7 @@ OPTIMIZERS: dict[str, Row] = {
     "adagrad": _row(_coupled(_adagrad), "v"),
     "adadelta": _row(_coupled(_adadelta), "v", "steps"),
     "rprop": _row(_rprop, "previous", "size"),
-    "novograd": Row(_novograd, {"m": _nothing, "v": _everything}),
+    "novograd": Row(_novograd, {"m": lambda dims: (), "v": lambda dims: dims}),
     "adafactor": Row(_adafactor, {"rows": _rows, "columns": _columns}),
 }
 
