@@ -15,25 +15,30 @@ from tests.cluster import needs
 from tests.cluster.nodes import Cluster
 from tests.cluster.slurm import Slurm
 
+REQUIRED = bool(os.environ.get("SEATRIAL_REQUIRE_CLUSTER"))
 
-def _demand(programs: dict[str, str]) -> None:
-    why = needs.missing(programs)
-    if why and os.environ.get("SEATRIAL_REQUIRE_CLUSTER"):
-        pytest.fail(f"SEATRIAL_REQUIRE_CLUSTER is set, but a cluster on one machine {why}")
-    if why:
-        pytest.skip(f"a cluster on one machine {why}")
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what cannot run here, with one line a file."""
+    for fixture, programs in (("node_programs", needs.NODES), ("slurm_programs", needs.SLURM)):
+        using = [item for item in items if fixture in getattr(item, "fixturenames", ())]
+        if using and not REQUIRED and (why := needs.missing(programs)):
+            for item in using:
+                item.add_marker(pytest.mark.skip(reason=f"a cluster on one machine {why}"))
 
 
 @pytest.fixture(scope="session")
 def node_programs() -> None:
-    """Skips the test where no node can be made."""
-    _demand(needs.NODES)
+    """What nodes need is there."""
+    if why := needs.missing(needs.NODES):
+        pytest.fail(f"SEATRIAL_REQUIRE_CLUSTER is set, but a cluster on one machine {why}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
 def slurm_programs(node_programs: None) -> None:
-    """Skips the test where Slurm cannot run on nodes."""
-    _demand(needs.SLURM)
+    """What Slurm needs is there too."""
+    if why := needs.missing(needs.SLURM):
+        pytest.fail(f"SEATRIAL_REQUIRE_CLUSTER is set, but Slurm on one machine {why}", pytrace=False)
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ class Node:
         self.hardware_address = f"02:00:0a:4d:{cluster.slot:02x}:{number:02x}"
         self.cable_name = f"seatrial{cluster.slot}n{number}"  # the device of this machine at the cable's other end
         self._outer: subprocess.Popen[str] | None = None
+        self._first: psutil.Process | None = None
         for folder in ("containers", "containers-etc", "not-shared"):
             (self.folder / folder).mkdir(parents=True)
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(self.folder / "host_key")]
@@ -114,12 +115,18 @@ class Node:
         """Ends every process of the node at once; silently: without a packet to those it was connected to."""
         if silently:
             self.cable(False)
-        if self._outer is not None:
-            for process in psutil.Process(self._outer.pid).children():
-                process.kill()  # so that its parent takes note of its death, and no zombie is left to this machine
+        self.end()
+        _unplug(self.cable_name)
+
+    def end(self, *, wait: bool = True) -> None:
+        """Kills process 1, and with it all others of the node."""
+        if self._outer is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            (self._first or self._outer).kill()  # its parent ends with it, and so leaves no zombie
+        if wait:
             self._outer.communicate()
-            self._outer = None
-            _unplug(self.cable_name)
+            self._outer = self._first = None
 
     def boot(self) -> None:
         """Starts the node's process 1, which then waits for its cable."""
@@ -139,6 +146,7 @@ class Node:
         assert self._outer.stdout is not None
         if self._outer.stdout.readline() != f"{word}\n":
             raise RuntimeError(f"{self} did not start: {(self.folder / 'boot.log').read_text()}")
+        self._first = self._first or psutil.Process(self._outer.pid).children()[0]
 
     def go_on(self) -> None:
         """Tells process 1 that its cable is there."""
@@ -151,9 +159,9 @@ class Node:
     @property
     def pid(self) -> int:
         """The number of its process 1 on this machine."""
-        if self._outer is None:
+        if self._first is None:
             raise RuntimeError(f"{self} is off")
-        return psutil.Process(self._outer.pid).children()[0].pid
+        return self._first.pid
 
     # --- what a test does on it, past its sshd ---
 
@@ -277,8 +285,9 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for node in self.nodes:
-            node.power_off()
+        for wait in (False, True):
+            for node in self.nodes:
+                node.end(wait=wait)
         _clear(self.slot)
         self._hold.close()
 
