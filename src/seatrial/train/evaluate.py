@@ -29,7 +29,6 @@ class Evaluator:
     initial: int
     trainer: Trainer
     source: Source
-    examples: int  # of a batch
 
     def compiled(self, params: Any, batch: Batch) -> Evaluator:
         """The same, compiled for parameters and batches like these."""
@@ -57,9 +56,10 @@ class Evaluator:
         No two run at once: nothing would keep their collectives in the same order on all processes.
         """
         sums, trainer = np.zeros(2), self.trainer
+        A, B, _ = trainer.batch_shape
 
         def made(number: int) -> Batch:
-            return make_batch(self.source, number * self.examples, trainer.batch_shape, trainer.batch_shardings)
+            return make_batch(self.source, number * A * B, trainer.batch_shape, trainer.batch_shardings)
 
         batch = made(0)
         for number in range(batches):
@@ -93,5 +93,4 @@ def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluat
         initial=initial if whole is None else min(whole, initial),
         trainer=trainer,
         source=validation,
-        examples=size,
     )

@@ -231,12 +231,9 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
             )
             evaluator = make_evaluator(spec, trainer, sources)
             phases.ended("reference")
+        shape, shardings = trainer.batch_shape, trainer.batch_shardings
         batches = Prefetched(
-            lambda step: make_batch(
-                sources.train, checkpoints.examples(step), trainer.batch_shape, trainer.batch_shardings
-            ),
-            first,
-            last,
+            lambda step: make_batch(sources.train, checkpoints.examples(step), shape, shardings), first, last
         )
         batch = batches.get(first)
     except ValueError as error:
