@@ -63,6 +63,8 @@ RULES: dict[str, str] = {
     "evaluation.interval_steps": "in proportion to the steps, and of random tokens once",
     "evaluation.interval_fraction": "random tokens have no end, and so no epochs",
     "evaluation.batches": f"at most {EVALUATION_BATCHES}",
+    "evaluation.target_loss": "a small model's loss says nothing",
+    "evaluation.patience": "a small model's loss says nothing",
     "evaluation.initial_batches": f"of random tokens, at most {EVALUATION_BATCHES}",
     "checkpoint.interval_steps": "in proportion to the steps",
     "checkpoint.directory": "in the run directory, where no other run's checkpoints are",
@@ -227,7 +229,8 @@ def _random_data(data: Data) -> Data:
 
 
 def _evaluation(evaluation: Evaluation, steps: int, ratio: float, *, has_end: bool) -> Evaluation:
-    """As often in proportion; of data without an end, a number of batches, and at a number of steps."""
+    """As often in proportion, and to the end; of data without an end, a number of batches, and at a number of steps."""
+    evaluation = dataclasses.replace(evaluation, target_loss=None, patience=None)
     interval, batches = _scaled(evaluation.interval_steps, ratio), evaluation.batches
     most = None if batches is None else min(batches, EVALUATION_BATCHES)
     if has_end or not (interval or evaluation.interval_fraction):

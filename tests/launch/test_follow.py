@@ -182,6 +182,11 @@ def test_a_silent_host_is_lost_once_the_others_stand_still() -> None:
     ending = judged(seen, {"h0": 0.5, "h1": 21})
     assert ending is not None
     assert (ending.reason, ending.faults[0].fault, ending.faults[0].where) == ("died", "node_lost", "h1")
+    seen.step_seen = NOW - 20.5  # a last step that was still under way
+    assert judged(seen, {"h0": 0.5, "h1": 21}) == ending
+    seen.intervals = [30.0]  # steps take long
+    assert judged(seen, {"h0": 0.5, "h1": 21}) is None
+    seen.intervals = []
     seen.step_seen = NOW - 2  # the way to it is cut, but not for the others
     assert judged(seen, {"h0": 0.5, "h1": 300}) is None
     seen.step_seen = NOW - 25  # the way is cut to all of them: that is this end

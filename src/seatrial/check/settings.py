@@ -28,6 +28,10 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("checkpoint.weights_only", lambda s: s.checkpoint.resume_from, "no checkpoint is given to begin with"),
     ("evaluation.batches", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction
      or s.evaluation.initial_batches, "nothing is evaluated"),
+    ("evaluation.target_loss", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
+     "nothing is evaluated"),
+    ("evaluation.patience", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
+     "nothing is evaluated"),
     ("objective.beta", lambda s: s.objective.kind in ("dpo", "orpo"), "only dpo and orpo have one"),
     ("data.packing", lambda s: s.data.kind != "synthetic", "synthetic data has no examples to pack"),
     ("data.split", lambda s: s.data.kind != "synthetic", "synthetic data has nothing to split"),

@@ -144,6 +144,8 @@ FIELDS: dict[str, Field] = {
     "evaluation.batches": _field("Batches of an evaluation; null: as fraction says.", "batches"),
     "evaluation.fraction": _field("Part of the validation data that an evaluation uses.", "fraction"),
     "evaluation.initial_batches": _field("Batches evaluated before the first step; -1: all, 0: none.", "batches"),
+    "evaluation.target_loss": _field("The run ends when an evaluation comes down to it; null: with its steps.", "nats"),
+    "evaluation.patience": _field("The run ends after so many evaluations without a better one; null: never."),
     "logging": _field("What is written beside the log itself."),
     "logging.interval_steps": _field("Steps between lines of the log.", "steps"),
     "logging.tensorboard": _field("Whether metrics are written for TensorBoard."),

@@ -85,6 +85,7 @@ _RANGES: dict[tuple[type, str], Range] = {
     (Evaluation, "interval_fraction"): Range(low=0, high=1, above=True),
     (Evaluation, "fraction"): FRACTION,
     (Evaluation, "initial_batches"): Range(low=0, also=-1),
+    (Evaluation, "target_loss"): Range(low=0, above=True),
     (Execution, "profile_from_step"): FROM_ZERO,
     (Distributed, "coordinator_port"): Range(low=1, high=65535),
     (Expectation, "tolerance"): LESS_THAN_ALL,

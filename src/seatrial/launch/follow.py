@@ -117,6 +117,11 @@ class Progress:
             self.first_exit = exited[0], now
 
     @property
+    def median_seconds(self) -> float:
+        """Of a step, as seen from here; 0 before there are two."""
+        return statistics.median(self.intervals) if self.intervals else 0.0
+
+    @property
     def processes(self) -> list[tuple[str, dict[str, Any]]]:
         """(host, process status) in rank order."""
         pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]
@@ -136,8 +141,7 @@ def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
     waited = now - progress.step_seen
     if progress.last_step >= progress.planned_steps - 1:
         return _late("not all processes have ended after the last step", waited, deadlines.shutdown_seconds)
-    median = statistics.median(progress.intervals) if progress.intervals else 0.0
-    limit = max(deadlines.step_seconds, deadlines.step_medians * median)
+    limit = max(deadlines.step_seconds, deadlines.step_medians * progress.median_seconds)
     return _late(f"no step after step {progress.last_step}", waited, limit)
 
 
@@ -295,11 +299,12 @@ def _lost(progress: Progress, silent: Mapping[str, float], deadlines: Deadlines,
 
     As long as the others take steps, only the way from here is cut; if nothing is heard of any, then most likely too.
     """
-    lost = [host for host, seconds in silent.items() if seconds > deadlines.lost_seconds]
+    limit = max(deadlines.lost_seconds, 2 * progress.median_seconds)
+    lost = [host for host, seconds in silent.items() if seconds > limit]
     if not lost or len(lost) == len(silent):
         return []
-    steps_since = progress.last_step is not None and now - progress.step_seen < max(silent[host] for host in lost)
-    return [] if steps_since else lost
+    began = now - max(silent[host] for host in lost)
+    return [] if progress.step_seen > began + DOUBT_SECONDS else lost
 
 
 def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:

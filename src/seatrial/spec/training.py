@@ -144,6 +144,8 @@ class Evaluation:
     batches: int | None = None  # None: by `fraction`
     fraction: float = 1.0  # of the validation data
     initial_batches: int = 0  # before the first step
+    target_loss: float | None = None  # the run is over when an evaluation comes down to it
+    patience: int | None = None  # or when so many evaluations in a row have been no better than the best before
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from seatrial.dialects.keys import Key, to
 from seatrial.dialects.maxtext import others as maxtext_others
 from seatrial.dialects.maxtext import rest as maxtext_rest
 from seatrial.dialects.maxtext import values
-from seatrial.dialects.maxtext.values import choice, no_less_than, or_minus_one, or_none, same, switch
+from seatrial.dialects.maxtext.values import choice, no_less_than, or_minus_one, or_none, or_zero, same, switch
 from seatrial.spec import METRICS
 
 _PATH = or_none(coerce.text)
@@ -199,6 +199,7 @@ _TRAINING: dict[str, Key] = {
     "dpo.max_prompt_length": to("objective.max_prompt_length", or_none(coerce.count)),
     "eval_interval": to("evaluation.interval_steps", or_minus_one(coerce.count)),
     "eval_steps": to("evaluation.batches", or_minus_one(coerce.count)),
+    "target_eval_loss": to("evaluation.target_loss", or_zero(no_less_than(0)), "0: the run ends with its steps"),
     "enable_tensorboard": to("logging.tensorboard", switch),
     "base_output_directory": to("log_dir", _PATH, "where logs and checkpoints go, in a folder run_name"),
     "jax_distributed_initialization_timeout": to("distributed.initialization_timeout_seconds", coerce.count),

@@ -148,7 +148,6 @@ _TRAINING: dict[str, Key] = {
                              coerce.count),
     "eval_per_device_batch_size": ignored("evaluations use the batch of training", coerce.decimal, quiet=(0.0,)),
     "eval_start_step": ignored("evaluations begin with eval_interval", coerce.whole, quiet=(0,)),
-    "target_eval_loss": ignored("a run ends with its steps", coerce.decimal, quiet=(0.0,)),
     "reuse_example_batch": ignored("it is a test of speed; dataset_type=synthetic is one", coerce.whole, quiet=(0,)),
     "save_checkpoint_on_start": ignored("nothing is saved before the first step", switch, quiet=(True, False)),
     "save_checkpoint_on_completion": ignored("the last step is always saved", switch, quiet=(True,)),

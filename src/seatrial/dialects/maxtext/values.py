@@ -91,6 +91,15 @@ def or_minus_one(read: Reader) -> Reader:
     return reader
 
 
+def or_zero(read: Reader) -> Reader:
+    """A reader that takes 0 for None."""
+
+    def reader(value: Any) -> Any:
+        return read(value) or None
+
+    return reader
+
+
 def switch(value: Any) -> bool:
     """True or false, as pydantic and YAML 1.1 read them."""
     word = str(value).strip().lower()

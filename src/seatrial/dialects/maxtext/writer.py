@@ -367,6 +367,7 @@ def _kept(spec: RunSpec) -> Iterator[tuple[str, Any]]:
         yield "load_full_state_path", checkpoint.resume_from
     yield "eval_interval", spec.evaluation.interval_steps or -1
     yield "eval_steps", spec.evaluation.batches or -1
+    yield "target_eval_loss", spec.evaluation.target_loss or 0.0
     yield "enable_tensorboard", spec.logging.tensorboard
     yield "base_output_directory", spec.log_dir
     yield "jax_distributed_initialization_timeout", spec.distributed.initialization_timeout_seconds
