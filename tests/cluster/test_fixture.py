@@ -172,14 +172,18 @@ def test_containers_run_the_trainer_and_reach_each_other(make_cluster: Callable[
 def test_slurm_runs_on_all_nodes(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(3)
     assert sorted(slurm.run(["srun", "--nodes=3", "hostname"]).stdout.split()) == ["node1", "node2", "node3"]
-    script = f"#!/bin/sh\n#SBATCH --nodes=2 --gpus-per-node={DEVICES} --output=%j.out\nsrun hostname\nexit 3\n"
-    (slurm.cluster.shared / "job.sh").write_text(script)
+    shared = slurm.cluster.shared
+    head = f"#!/bin/sh\n#SBATCH --nodes=2 --gpus-per-node={DEVICES} --output=%j.out\n"
+    step = "srun sh -c 'hostname; touch started; until [ -e go ]; do sleep 0.1; done'\n"
+    (shared / "job.sh").write_text(f"{head}{step}exit 3\n")
     job = slurm.run(["sbatch", "--parsable", "job.sh"]).stdout.strip()
+    wait_until((shared / "started").exists)  # a step that starts while the controller does waits for minutes
     slurm.restart_controller()
+    (shared / "go").touch()
     shown = wait_until(lambda: ended(slurm, job), 60)
     assert "JobState=FAILED Reason=NonZeroExitCode" in shown
     assert "ExitCode=3:0" in shown
-    assert sorted((slurm.cluster.shared / f"{job}.out").read_text().split()) == ["node1", "node2"]
+    assert sorted((shared / f"{job}.out").read_text().split()) == ["node1", "node2"]
     assert f"JobId={job} " in slurm.completed_jobs.read_text()
     slurm.kill_slurmd(slurm.nodes[2])
     assert slurm.run(["srun", "--nodes=2", "hostname"]).stdout.split()
