@@ -159,22 +159,15 @@ class Stored:
         spec = {"driver": "zarr", "kvstore": base, "fill_missing_data_reads": False}
         return self._tensorstore.open(spec, context=self._context, read=True).result()
 
-    def rows(self, layers: np.ndarray) -> np.ndarray:
-        """Where these layers of the model lie in the stacked arrays."""
-        return np.argsort(self.facts["layers"])[layers]
-
     def read(self, name: str, wanted: Wanted) -> jax.Array:
         """An array onto the devices, in the type in which it was saved; no process waits for another."""
         array = self.open(name)
 
         def part(index: Index) -> np.ndarray:
-            have = [slice(s.start, max(s.start, min(s.stop, n))) for s, n in zip(index, array.shape, strict=True)]
-            view = array[tuple(have)] if wanted.rows is None else array[(self.rows(wanted.rows[index[0]]), *have[1:])]
-            value: np.ndarray = view.read().result()
-            return value
+            bounds = zip(index, array.shape, strict=True)
+            have: list[Any] = [slice(s.start, max(s.start, min(s.stop, n))) for s, n in bounds]
+            if wanted.rows is not None:  # where these layers of the model lie in the stacked array
+                have[0] = np.argsort(self.facts["layers"])[wanted.rows[index[0]]]
+            return np.asarray(array[tuple(have)].read().result())
 
         return on_devices(wanted.shape, wanted.sharding, part)
-
-    def is_intact(self, name: str, x: jax.Array) -> bool:
-        """Whether an array's bits are those that were saved; the same on every process."""
-        return checksum(x) == self.arrays[name]["checksum"]
