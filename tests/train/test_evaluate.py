@@ -11,7 +11,7 @@ import pytest
 
 from seatrial.spec import Evaluation
 from seatrial.train.data import Sources
-from seatrial.train.evaluate import make_evaluator
+from seatrial.train.evaluate import enough, make_evaluator
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.random import make_key
@@ -99,3 +99,21 @@ def test_it_measures_the_mean_over_all_targets_that_count():
     assert event.step == 7
     np.testing.assert_allclose(event.loss, expected, rtol=1e-5)
     assert text == f"eval metrics after step: 6, loss={expected:.3f}, total_weights={example['weights'].sum():.1f}"
+
+
+@pytest.mark.parametrize(
+    ("losses", "asked", "why"),
+    [
+        ([3.0, 2.0], Evaluation(target_loss=2.0), "come down to the target 2"),
+        ([3.0, 2.1], Evaluation(target_loss=2.0), None),
+        ([3.0, 2.0, 2.1, 2.0], Evaluation(patience=2), "last 2 evaluations were no better than 2.0000"),
+        ([3.0, 2.0, 2.1, 1.9], Evaluation(patience=2), None),
+        ([float("nan"), float("nan")], Evaluation(patience=1), "no better"),
+        ([float("nan"), 5.0], Evaluation(patience=1), None),
+        ([float("nan")], Evaluation(target_loss=9.0), None),
+        ([9.0, 9.0, 9.0], Evaluation(), None),
+    ],
+)
+def test_evaluations_say_when_it_is_enough(losses, asked, why):
+    told = enough(losses, asked)
+    assert (told is None) if why is None else (why in told)

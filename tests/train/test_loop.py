@@ -20,6 +20,7 @@ import pytest
 
 from seatrial import events
 from seatrial.goodput import measure_goodput
+from seatrial.metrics import measure
 from seatrial.spec import (
     Batch,
     Checkpoint,
@@ -37,6 +38,7 @@ from seatrial.spec import (
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
+from seatrial.verdict.completion import judge_completion
 from tests.processes import wait_for
 
 from .conftest import TINY, RandomSource, make_spec
@@ -182,6 +184,26 @@ def test_what_does_not_fit_is_one_line(spec, message, tmp_path):
 
 
 # --- what comes between steps -----------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_that_is_good_enough_ends_the_run(tmp_path):
+    spec = replace(
+        TEXT,
+        data=replace(TEXT.data, split="9,1,0"),
+        steps=40,
+        evaluation=Evaluation(interval_steps=4, batches=1, target_loss=100.0),
+        checkpoint=Checkpoint(enabled=True),
+    )
+    result = train(spec, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "training stopped early after step 3: the validation loss" in result.stdout
+    recorded = list(events.read(tmp_path / "events-0.jsonl"))
+    assert [e.step for e in recorded if isinstance(e, events.Checkpoint) and e.action == "save"] == [4]
+    metrics = measure(recorded, spec)
+    assert (metrics.completion.planned_steps, metrics.completion.early_of) == (4, 40)
+    checks = judge_completion(metrics.completion)
+    assert {check.status for check in checks} <= {"pass", "not_applicable"}
+    assert "An evaluation ended the run after 4 of 40 steps" in checks[0].sentence
 
 
 def test_everything_beside_the_steps(tmp_path):

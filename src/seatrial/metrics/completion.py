@@ -15,7 +15,7 @@ from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
 from seatrial.metrics.record import LAUNCHER, Ranges, Record
 from seatrial.spec import RunSpec
 
-_ENDS = ("completed", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss")
+_ENDS = ("completed", "stopped_early", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss")
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}  # of several processes' ends, the worst counts
 
 REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
@@ -59,7 +59,8 @@ class Completion:
     program's log, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's word, or
     else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted. `compared` is what
     the processes say of themselves that could be held against what was asked for, and `differences` where it is not
-    that; None where none says anything. `idle`: it was started again and did no step.
+    that; None where none says anything. `idle`: it was started again and did no step. `early_of`: the steps that were
+    planned, where an evaluation ended the run before, as it was asked to.
     """
 
     planned_steps: int | None
@@ -78,6 +79,7 @@ class Completion:
     stride: int = 1
     is_foreign: bool = False
     evidence: str = ""
+    early_of: int | None = None
     compared: tuple[str, ...] = ()
     idle: bool = False
 
@@ -128,6 +130,9 @@ def measure_completion(
     planned = (
         spec.steps if spec else next((s.planned_steps for s in reversed(own.starts) if s and s.planned_steps), None)
     )
+    early_of = planned if steps and own.ended and own.ended.reason == "stopped_early" else None
+    if early_of is not None:  # as it was asked to: the step that it came to is the last of the run
+        planned = steps[-1] - counted_from + 1
     stride = _stride(steps) if steps and (own.is_foreign or not own.started) else 1
     reporting = sum(1 for record in trainers if record.steps)
     num_processes = max([reporting, 1, *(s.num_processes or 1 for s in started if not own.is_foreign)])
@@ -157,6 +162,7 @@ def measure_completion(
         evidence=end.evidence if end else "",
         compared=compared,
         idle=own.idle,
+        early_of=early_of,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import numpy as np
 
 from seatrial import events
-from seatrial.spec import RunSpec
+from seatrial.spec import Evaluation, RunSpec
 from seatrial.train.data import Sources, make_batch
 from seatrial.train.data.examples import Source
 from seatrial.train.step import Batch, Trainer
@@ -67,6 +68,17 @@ class Evaluator:
             batch = made(number + 1) if number + 1 < batches else {}
             sums += [float(np.asarray(x.addressable_data(0))) for x in sent]
         return float(sums[0] / sums[1]), float(sums[1])
+
+
+def enough(losses: Sequence[float], asked: Evaluation) -> str | None:
+    """Why a run that has been evaluated so often need not go on; None where it has to. A NaN is no better than any."""
+    if asked.target_loss is not None and losses[-1] <= asked.target_loss:
+        return f"the validation loss {losses[-1]:.4f} has come down to the target {asked.target_loss:g}"
+    best = min(range(len(losses)), key=lambda n: (losses[n] != losses[n], losses[n]))
+    since = len(losses) - 1 - best
+    if asked.patience is not None and since >= asked.patience:
+        return f"the last {since} evaluations were no better than {losses[best]:.4f}"
+    return None
 
 
 def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:

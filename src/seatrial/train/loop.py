@@ -24,7 +24,7 @@ from seatrial.spec import RunSpec
 from seatrial.train.checkpoint import Checkpoints
 from seatrial.train.data import make_batch, make_sources
 from seatrial.train.data.prefetch import Prefetched
-from seatrial.train.evaluate import Evaluator, make_evaluator
+from seatrial.train.evaluate import Evaluator, enough, make_evaluator
 from seatrial.train.mesh import make_mesh
 from seatrial.train.reference import FILE, with_reference
 from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
@@ -86,6 +86,7 @@ class Loop:
     stop_agreed: bool = False
     settled: float = 0.0  # when the step before was, or what else came between; monotonic
     waited: float = 0.0  # for the batch of the next step, while no step ran
+    evaluated: list[float] = field(default_factory=list)  # the losses of this attempt's evaluations
     losses: dict[str, float] = field(default_factory=dict)  # the newest, by the names of `checkpoint.METRICS`
 
     def run(self) -> Ending:
@@ -180,9 +181,9 @@ class Loop:
         if self.ending is not None:
             return
         self.evaluate(number + 1)
-        if self.is_saved_after(number) and self.spec.checkpoint.enabled:
+        if (self.is_saved_after(number) or self.ending is not None) and self.spec.checkpoint.enabled:
             self.checkpoints.save(number + 1, self.state, self.losses)
-        if self.stop_agreed and number + 1 < self.last:
+        if self.stop_agreed and self.ending is None and number + 1 < self.last:
             text = f"training interrupted after step {number}"
             self.ending = Ending(reason="interrupted", exit_code=EXIT_INTERRUPTED, text=text)
         self.save_agreed = False
@@ -193,6 +194,10 @@ class Loop:
             event, text = self.evaluator.evaluate(self.state["params"], done, self.place.process)
             self.losses["validation_loss"] = event.loss or 0.0
             self.journal.evaluation(event, text)
+            self.evaluated += [event.loss or 0.0]
+            if 0 < done < self.last and (why := enough(self.evaluated, self.spec.evaluation)):
+                text = f"training stopped early after step {done - 1}: {why}"
+                self.ending = Ending(reason="stopped_early", exit_code=0, text=text)
 
 
 def train(spec: RunSpec, place: Place, out: Path) -> int:

@@ -6,6 +6,7 @@ from seatrial.metrics import Completion, FaultRecord, show_ranges
 from seatrial.verdict.check import Axis, Check, Status
 
 AXIS: Axis = "completion"
+_IN_ORDER = ("completed", "stopped_early")
 MAX_FAULTS_SHOWN, MAX_ALIKE_SHOWN = 10, 3
 
 
@@ -25,6 +26,8 @@ def steps_told(completion: Completion) -> str:
     first, planned = completion.first_step, completion.planned_steps
     if completion.begins_late:
         return f"The run came to the last of {planned:,} steps; the log has them from step {first:,}"
+    if completion.early_of is not None:
+        return f"An evaluation ended the run after {planned:,} of {completion.early_of:,} steps, as it was asked to"
     return f"All {planned:,} steps were done"
 
 
@@ -119,12 +122,12 @@ def _processes(completion: Completion) -> Check:
 def _ending(completion: Completion) -> Check:
     """Every process has to say that it completed; one word, of the launcher too, or one fault against it is enough."""
     reason, code, processes = completion.reason, completion.exit_code, completion.processes
-    against = [p for p in processes if p.reason not in (None, "completed") or p.exit_code]
+    against = [p for p in processes if p.reason not in (None, *_IN_ORDER) or p.exit_code]
     unsaid = [str(p.process) for p in processes if p.reason is None]
     diagnosis = completion.diagnosis
     said = [completion.evidence] if completion.evidence else []
     status: Status
-    if reason not in (None, "completed") or code:
+    if reason not in (None, *_IN_ORDER) or code:
         words = (reason or "").replace("_", " ")
         status, sentence = "fail", f"The run ended: {words}" + (f", exit code {code}." if code else ".")
     elif against:
