@@ -27,12 +27,17 @@ class Channel:
     """A program on a host: what it reads and writes, and how to let it go."""
 
     reader: Any  # asyncio.StreamReader or asyncssh.SSHReader[bytes]
+    errors: Any  # what it, or ssh itself, complains of
     writer: Any
     close: Callable[[], Awaitable[None]]
 
 
 class Unreachable(LaunchError):
     """A host that cannot be used: why, and what to do about it."""
+
+    def __init__(self, host: Host, why: str, fix: str) -> None:
+        super().__init__(f"{host.name}: {why}: {fix}")
+        self.host, self.why, self.fix = host, why, fix
 
 
 Open = Callable[[Host], Awaitable[Channel]]
@@ -56,12 +61,13 @@ class AsyncSsh:
         try:
             process = await connection.create_process(shlex.join(PROGRAM), encoding=None)
         except (asyncssh.Error, OSError) as error:
-            raise Unreachable(f"{host.name}: nothing can be started there: {error}") from None
+            why = f"nothing can be started there ({error})"
+            raise Unreachable(host, why, "look whether a command can be run there by `ssh`") from None
 
         async def close() -> None:
             process.close()
 
-        return Channel(process.stdout, process.stdin, close)
+        return Channel(process.stdout, process.stderr, process.stdin, close)
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -82,30 +88,25 @@ class AsyncSsh:
                         host.name, host.port, connect_timeout=CONNECT_SECONDS, login_timeout=CONNECT_SECONDS, **options
                     )
             except asyncssh.HostKeyNotVerifiable:
-                raise Unreachable(_key_trouble(host)) from None
-            except asyncssh.PermissionDenied as error:
+                raise _key_trouble(host) from None
+            except asyncssh.PermissionDenied:
                 key = self._cluster.key_file or "SSH's own keys"
-                raise Unreachable(
-                    f"{host.name}: it refuses {error.__class__.__name__ and (self._cluster.user or 'this user')} with "
-                    f"{key}: put the public key into authorized_keys there, or name another user or key_file"
-                ) from None
+                why = f"it refuses {self._cluster.user or 'this user'} with {key}"
+                fix = "put the public key into authorized_keys there, or name another user or key_file"
+                raise Unreachable(host, why, fix) from None
             except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
-                raise Unreachable(f"{host.name}: the key {self._cluster.key_file} cannot be used: {error}") from None
+                why = f"the key {self._cluster.key_file} cannot be used ({error})"
+                raise Unreachable(host, why, "name another key_file") from None
             except ConnectionRefusedError:
-                raise Unreachable(
-                    f"{host.name}: nobody listens on port {host.port}: is its SSH daemon running?"
-                ) from None
+                why = f"nobody listens on port {host.port}"
+                raise Unreachable(host, why, "is its SSH daemon running?") from None
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError):
                 await asyncio.sleep(0.5 * 2**attempt)  # throttled (MaxStartups): it passes
             except (asyncssh.Error, OSError, TimeoutError) as error:
                 what = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
-                raise Unreachable(
-                    f"{host.name}: it cannot be reached: {what}: is it up, and is the name right?"
-                ) from None
-        raise Unreachable(
-            f"{host.name}: its SSH daemon closes connections before they begin: raise MaxStartups in its sshd_config, "
-            "or look into its log"
-        )
+                raise Unreachable(host, f"it cannot be reached ({what})", "is it up, and is the name right?") from None
+        why = "its SSH daemon closes connections before they begin"
+        raise Unreachable(host, why, "raise MaxStartups in its sshd_config, or look into its log")
 
 
 class SystemSsh:
@@ -135,7 +136,7 @@ class SystemSsh:
                 process.terminate()
             await process.wait()
 
-        return Channel(process.stdout, process.stdin, close)
+        return Channel(process.stdout, process.stderr, process.stdin, close)
 
     async def close(self) -> None:
         return
@@ -144,7 +145,7 @@ class SystemSsh:
 TRANSPORTS: Mapping[str, Callable[[Cluster], AsyncSsh | SystemSsh]] = {"asyncssh": AsyncSsh, "system": SystemSsh}
 
 
-def _key_trouble(host: Host) -> str:
+def _key_trouble(host: Host) -> Unreachable:
     """Whether a host's key is not known at all, or another than the one that is."""
     import asyncssh
 
@@ -154,8 +155,10 @@ def _key_trouble(host: Host) -> str:
     except (OSError, ValueError):
         keys = ()
     if keys:
-        return (
-            f"{host.name}: its host key is not the one in {known}: if it was installed anew, remove the old one with "
-            f"`ssh-keygen -R {host.name}` and log in once by hand; if not, somebody else answers in its name"
+        fix = (
+            f"if it was installed anew, remove the old one with `ssh-keygen -R {host.name}` and log in once by hand; "
+            "if not, somebody else answers in its name"
         )
-    return f"{host.name}: its host key is not in {known}: log in once by hand (`ssh {host.name}`) and compare it"
+        return Unreachable(host, f"its host key is not the one in {known}", fix)
+    fix = f"log in once by hand (`ssh {host.name}`) and compare it"
+    return Unreachable(host, f"its host key is not in {known}", fix)

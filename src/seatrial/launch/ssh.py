@@ -8,6 +8,7 @@ again loses no line and doubles none. The agents need nobody: who starts them ma
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import threading
@@ -26,9 +27,12 @@ from seatrial.launch.follow import Deadlines, Ending, Progress, Status
 from seatrial.plan import Plan, Site
 
 ANSWER_SECONDS = 60.0
+MAX_ANSWER = 1 << 20  # bytes, and what a login shell says before it
+MAX_WORDS = 300
 RETRY_SECONDS = 2.0
 PLACES = "launch/places.json"
 _FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|json)|events-\d+\.jsonl")
+_RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 T = TypeVar("T")
 
 
@@ -84,23 +88,23 @@ class Session:
         self._ways = self._wait(make())
 
     def call(self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str) -> list[dict[str, Any]]:
-        """One answer of each host, all asked at once. Raises LaunchError, with a line for each host that gave none."""
-
-        async def everywhere() -> list[dict[str, Any] | BaseException]:
-            each = (self._call(host, verb, given) for host, given in asked)
-            return await asyncio.gather(*each, return_exceptions=True)
-
-        answers, failed = [], []
-        for answer in self._wait(everywhere()):
-            if isinstance(answer, Unreachable):
-                failed.append(str(answer))
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                answers.append(answer)
+        """One answer of each host's relay. Raises LaunchError, with a line for each host that gave none."""
+        answers = self.ask(asked, verb, source=_RELAY, seconds=ANSWER_SECONDS)
+        failed = [str(answer) for answer in answers if isinstance(answer, Unreachable)]
         if failed:
             raise LaunchError("\n".join(failed))
-        return answers
+        return [answer for answer in answers if not isinstance(answer, Unreachable)]
+
+    def ask(
+        self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str, *, source: str, seconds: float
+    ) -> list[dict[str, Any] | Unreachable]:
+        """The answer of each host to a program sent there, or why there is none; all are asked at once."""
+
+        async def everywhere() -> list[dict[str, Any] | Unreachable]:
+            each = (self._answer(host, verb, given, source, seconds) for host, given in asked)
+            return await asyncio.gather(*each)
+
+        return self._wait(everywhere())
 
     def listen(
         self, host: Host, ranks: Sequence[int], root: PurePosixPath, run_dir: Path, lease: str | None
@@ -130,24 +134,31 @@ class Session:
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _call(self, host: Host, verb: str, given: dict[str, Any]) -> dict[str, Any]:
-        channel = await self._begin(host, verb, given)
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await _frame(channel)
-        except TimeoutError:
-            raise Unreachable(f"{host.name}: no answer within {ANSWER_SECONDS:.0f} s") from None
-        finally:
-            await channel.close()
-        if answer is None:
-            raise Unreachable(f"{host.name}: python3 said nothing: is it there, version 3.8 or newer?")
-        if "error" in answer[0]:
-            raise Unreachable(f"{host.name}: {answer[0]['error']}")
-        return answer[0]
+    async def _answer(
+        self, host: Host, verb: str, given: dict[str, Any], source: str, seconds: float
+    ) -> dict[str, Any] | Unreachable:
+        import asyncssh
 
-    async def _begin(self, host: Host, verb: str, given: dict[str, Any]) -> Channel:
+        try:
+            async with asyncio.timeout(seconds):
+                channel = await self._begin(host, verb, given, source)
+                sent = time.time()
+                try:
+                    answer = await _object(host, channel)
+                finally:
+                    await channel.close()
+        except TimeoutError:
+            return Unreachable(host, f"no answer within {seconds:.0f} s", "log in and look what holds it up")
+        except Unreachable as error:
+            return error
+        except (OSError, EOFError, asyncssh.Error) as error:
+            return Unreachable(host, f"the connection was lost ({error})", "look whether it is up, and try again")
+        if "error" in answer:
+            return Unreachable(host, str(answer["error"])[:MAX_WORDS], "look there, and try again")
+        return {**answer, "sent": sent, "received": time.time()}
+
+    async def _begin(self, host: Host, verb: str, given: dict[str, Any], source: str) -> Channel:
         channel: Channel = await self._ways.open(host)
-        source = Path(relay.__file__).read_text(encoding="utf-8")
         channel.writer.write(json.dumps({"source": source, "verb": verb, "given": given}).encode() + b"\n")
         await channel.writer.drain()
         return channel
@@ -167,7 +178,7 @@ class Session:
                 "lease": lease,
             }
             try:
-                channel = await self._begin(node.host, "tell", given)
+                channel = await self._begin(node.host, "tell", given, _RELAY)
                 try:
                     async with asyncio.TaskGroup() as both:
                         orders = both.create_task(_give_orders(node, channel))
@@ -209,6 +220,33 @@ async def _give_orders(node: RemoteNode, channel: Channel) -> None:
             await channel.writer.drain()
             node.orders.pop(0)
         await asyncio.sleep(relay.TURN_SECONDS)
+
+
+async def _object(host: Host, channel: Channel) -> dict[str, Any]:
+    """The first line that is a JSON object; what a login shell prints before it does no harm. Raises Unreachable."""
+    total, pending, first = 0, bytearray(), b""
+    while total <= MAX_ANSWER:
+        chunk: bytes = await channel.reader.read(1 << 16)
+        if not chunk:
+            break
+        total += len(chunk)
+        first = (first + chunk)[:MAX_WORDS] if len(first) < MAX_WORDS else first
+        pending += chunk
+        if b"\n" not in chunk:
+            continue
+        *lines, pending = pending.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                if line.startswith(b"{") and isinstance(found := json.loads(line), dict):
+                    return found
+    if total > MAX_ANSWER:
+        raise Unreachable(host, f"more than {MAX_ANSWER >> 20} MiB that are no answer", "look what its shell prints")
+    if first:
+        fix = "look what its login shell prints, and whether python3 is version 3.8 or newer"
+        raise Unreachable(host, f"what it says is no answer ({first.decode('utf-8', 'replace')!r})", fix)
+    said = (await channel.errors.read(1 << 16))[-MAX_WORDS:].decode("utf-8", "replace").strip()
+    fix = "is python3 there, version 3.8 or newer, and can you log in by `ssh`?"
+    raise Unreachable(host, f"it has said nothing but {said!r}" if said else "it has said nothing", fix)
 
 
 async def _frame(channel: Channel) -> tuple[dict[str, Any], bytes] | None:
