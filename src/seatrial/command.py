@@ -38,6 +38,11 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
+def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
+    """The variables with those made secret whose names say that they are."""
+    return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """What one process is started with: argument vector, the variables added to its environment, and text files.
@@ -72,8 +77,7 @@ def in_container(
     `name` is the container's, `run` what its label says, `mounts` are paths that are the same inside. Variables go by
     `--env`; secrets by the standard input, so that neither a process list nor `inspect` shows them.
     """
-    given = {name: Secret(value) if is_secret(name) else value for name, value in container.environment.items()}
-    variables = {**given, **command.environment}
+    variables = {**guarded(container.environment), **command.environment}
     secrets = {name: value for name, value in variables.items() if isinstance(value, Secret)}
     argv = [
         *(runtime, "run", "--rm", "--name", name, "--label", f"{LABEL}={run}", "--init"),

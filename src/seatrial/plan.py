@@ -14,20 +14,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from seatrial import estimate
 from seatrial.cluster import Cluster, Host
-from seatrial.command import Command, in_container
-from seatrial.engines import native
+from seatrial.command import Command, Secret, guarded, in_container
+from seatrial.engines import DEFAULT_PORT as DEFAULT_PORT
+from seatrial.engines import ENGINES, Engine, Ground, Placement, native, nics
+from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.hardware import GIB
 from seatrial.rehearsal import Rehearsal
 from seatrial.spec import Container, RunSpec, to_dict
 
-ENGINES = ("native",)
-TARGETS = ("local", "ssh")
-DEFAULT_PORT = 12355  # where rank 0 listens on hosts of which nobody has said another
+TARGETS = ("local", "ssh", "slurm")
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
@@ -54,7 +55,7 @@ class Site:
     cluster: Cluster
     root: PurePosixPath
     python: str = "python3"
-    runtime: str | None = None  # docker or podman; None: no container
+    runtime: str | None = None  # docker or podman; pyxis: Slurm's own; None: no container
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ class Plan:
     processes: tuple[Process, ...]
     rehearsal: Rehearsal | None = None
     step_pattern: str = native.STEP_PATTERN
+    first_step: int = 0  # the number that the log gives the first one
+    container: Container | None = None  # in which Slurm is to start the agents
     notes: tuple[str, ...] = ()
 
     @property
@@ -149,14 +152,16 @@ def make_plan(
     nodes_here: int | None = None,
     site: Site | None = None,
     unknown_flags: Sequence[str] = (),
+    secrets: Mapping[str, Secret] = MappingProxyType({}),
     why: Sequence[str] = (),
 ) -> Plan:
     """The plan of a run, on this machine or at a site; with a rehearsal, of its spec.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
-    jaxlib does not accept, `why` the notes of `decided`. Raises InputError for an unknown target or engine, LaunchError
-    where the machine has not what the run asks for.
+    jaxlib does not accept, `secrets` variables that no configuration holds, `why` the notes of `decided`. Raises
+    InputError for an unknown target or engine and for what the engine cannot do, LaunchError where the machine has not
+    what the run asks for.
     """
     for flag, given, known in (("--on", on, TARGETS), ("--engine", engine, ENGINES)):
         if given not in known:
@@ -164,22 +169,37 @@ def make_plan(
             raise InputError.single(f"unknown-{flag.strip('-')}", flag, why, fix)
     spec = rehearsal.spec if rehearsal else spec
     nodes, rehearsing = spec.topology.num_nodes, bool(rehearsal and not rehearsal.collapsed)
+    trains, notes = engine_called(engine), list[str]()
+    if rehearsing and not trains.ON_CPU:
+        raise LaunchError(f"a rehearsal computes on CPUs, and {trains.TITLE} does not: rehearse with --engine native")
     if site:
         hosts = _hosts(site.cluster, nodes)
-        coordinator = f"{hosts[0].address}:{spec.distributed.coordinator_port or DEFAULT_PORT}"
-        each = native.Placement(cpu_devices=spec.topology.devices_per_node if rehearsing else None)
-        placements, notes = [each] * nodes, list[str]()
+        port = spec.distributed.coordinator_port or DEFAULT_PORT
+        coordinator = f"{hosts[0].address}:{port}"
+        placements = [Placement(cpu_devices=spec.topology.devices_per_node if rehearsing else None)] * nodes
+        named = spec.distributed.coordinator_host
+        if nodes > 1 and named not in (None, "localhost", hosts[0].address, hosts[0].name):
+            notes.append(
+                f"rank 0 is {hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
+            )
     else:
         hosts = Cluster.on_this_machine(nodes).hosts
-        placements, notes = _place(spec, machine, nodes_here or nodes, rehearsing=rehearsing)
-    commands = native.commands(
+        placements, notes = _place(spec, machine, nodes_here or nodes, trains, rehearsing=rehearsing)
+    made = trains.commands(
         spec,
-        placements,
-        run_dir=site.root if site else run_dir,
-        python=site.python if site else None,
-        coordinator=coordinator if nodes > 1 else None,
-        unknown_flags=unknown_flags,
+        Ground(
+            hosts=[host.name for host in hosts],
+            placements=placements,
+            run_dir=site.root if site else run_dir,
+            python=site.python if site else None,
+            coordinator=coordinator if nodes > 1 else None,
+            contained=bool(site and site.runtime),
+            unknown_flags=unknown_flags,
+            secrets=secrets,
+        ),
     )
+    commands, notes = made.each, [*notes, *made.notes]
+    around: Container | None = None
     if site and site.runtime:
         if spec.container is None:
             raise LaunchError("the configuration names no container image: name one, or leave --container away")
@@ -187,7 +207,15 @@ def make_plan(
         if rehearsing and (container.devices or container.volumes):
             container = replace(container, devices=(), volumes=())
             notes.append("a rehearsal computes on CPUs: the container is given none of its devices and volumes")
-        commands = [_contained(command, rank, container, site, site.runtime) for rank, command in enumerate(commands)]
+        container, about_it = nics.mounted(container, spec.nic_type)
+        notes += about_it
+        if site.runtime == "pyxis":
+            around, given = container, guarded(container.environment)
+            commands = [replace(command, environment={**given, **command.environment}) for command in commands]
+        else:
+            commands = [
+                _contained(command, rank, container, site, site.runtime) for rank, command in enumerate(commands)
+            ]
     if unknown_flags:
         notes.append(
             f"left out of XLA_FLAGS, because the installed jaxlib does not accept them: {', '.join(unknown_flags)}"
@@ -201,6 +229,9 @@ def make_plan(
             for rank, (host, command) in enumerate(zip(hosts, commands, strict=True))
         ),
         rehearsal=rehearsal,
+        step_pattern=trains.STEP_PATTERN,
+        first_step=trains.FIRST_STEP,
+        container=around,
         notes=(*why, *notes),
     )
 
@@ -223,19 +254,19 @@ def _contained(command: Command, rank: int, container: Container, site: Site, ru
 
 
 def _place(
-    spec: RunSpec, machine: Machine, nodes_here: int, *, rehearsing: bool
-) -> tuple[list[native.Placement], list[str]]:
+    spec: RunSpec, machine: Machine, nodes_here: int, trains: Engine, *, rehearsing: bool
+) -> tuple[list[Placement], list[str]]:
     """What each process computes on, by the order of the module's docstring, and what is worth saying about it."""
     each, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
     if not rehearsing and machine.vendor and nodes_here * each <= len(machine.accelerators):
         variable = VISIBLE_DEVICES[machine.vendor]
         places = [rank % nodes_here * each for rank in range(nodes)]
         slices = [machine.accelerators[place : place + each] for place in places]
-        return [native.Placement(environment={variable: ",".join(names)}) for names in slices], []
-    virtual = [native.Placement(cpu_devices=each, xla_flags=machine.cpu_flags)] * nodes
+        return [Placement(environment={variable: ",".join(names)}) for names in slices], []
+    virtual = [Placement(cpu_devices=each, xla_flags=machine.cpu_flags)] * nodes
     if rehearsing:
         return virtual, []
-    if spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
+    if trains.ON_CPU and spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
         return virtual, ["there is no accelerator here for this run; virtual CPU devices stand in"]
     here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
     raise LaunchError(
@@ -251,5 +282,5 @@ def without_secrets(spec: RunSpec) -> dict[str, Any]:
     for part in (data["execution"], data["container"] or {}):
         given = part.get("environment", {})
         if given:
-            part["environment"] = {name: str(value) for name, value in native.guarded(given).items()}
+            part["environment"] = {name: str(value) for name, value in guarded(given).items()}
     return data

@@ -1,0 +1,85 @@
+"""What trains: a table of engines, each of which turns a spec into one command a node.
+
+An engine starts a process a node, and the agent is the one writer of its log. It knows nothing of how processes are
+started: whether a command runs here, over SSH or in a container is added to it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import PurePath
+from typing import Protocol, cast
+
+from seatrial.command import Command, Secret
+from seatrial.spec import RunSpec
+
+ENGINES: Mapping[str, str] = {  # name → module
+    "native": "seatrial.engines.native",
+    "maxtext": "seatrial.engines.maxtext",
+    "megatron": "seatrial.engines.megatron",
+}
+
+
+DEFAULT_PORT = 12355  # where rank 0 listens on hosts of which nobody has said another
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What one process computes on: virtual CPU devices, or the accelerators that `environment` lets it see."""
+
+    cpu_devices: int | None = None
+    xla_flags: Mapping[str, str] = field(default_factory=dict)  # unless the configuration says otherwise
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What the commands of a run are made for, beside its spec: the nodes in rank order, and what is where on them.
+
+    `coordinator` is host:port of rank 0, needed for more than one node. XLA ends a process that is given a flag it does
+    not know, so `unknown_flags` are left out.
+    """
+
+    hosts: Sequence[str]  # their names
+    placements: Sequence[Placement]
+    run_dir: PurePath
+    python: str | None = None  # None: the engine's own choice
+    coordinator: str | None = None
+    contained: bool = False  # whether each command will run in the configuration's container
+    unknown_flags: Sequence[str] = ()
+    secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables that no configuration holds
+
+    def rendezvous(self, spec: RunSpec) -> tuple[str, str]:
+        """Host and port of rank 0, as two words; this machine where it is alone."""
+        alone = f"127.0.0.1:{spec.distributed.coordinator_port or DEFAULT_PORT}"
+        host, _, port = (self.coordinator or alone).rpartition(":")
+        return host, port
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commands:
+    """One command a node, in rank order, and what is worth saying about them."""
+
+    each: Sequence[Command]
+    notes: Sequence[str] = ()
+
+
+class Engine(Protocol):
+    """What every engine's module has."""
+
+    TITLE: str  # for people
+    STEP_PATTERN: str  # of the line that a finished step prints; its group is the step's number
+    FIRST_STEP: int  # the number of the first step in those lines
+    FAMILY: str | None  # whose logs they are, of `logs.FAMILIES`; None: its processes write events themselves
+    ON_CPU: bool  # whether it can compute on virtual CPU devices
+    READS_XLA_FLAGS_HERE: bool  # whether it is this machine's jaxlib that reads them
+
+    def commands(self, spec: RunSpec, ground: Ground) -> Commands:
+        """The commands. Raises InputError where the engine cannot do what the configuration says."""
+
+
+def engine(name: str) -> Engine:
+    """An engine's module. Raises KeyError where there is none of the name."""
+    return cast(Engine, import_module(ENGINES[name]))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Mapping
 
-from seatrial.command import Command, Secret, is_secret
+from seatrial.command import Command, Secret, guarded
+from seatrial.engines import Commands, Ground, Placement
 from seatrial.spec import RunSpec, to_dict
 
+TITLE = "Seatrial's own trainer"
+FIRST_STEP = 0
+FAMILY = None
+ON_CPU = True
+READS_XLA_FLAGS_HERE = True
 SPEC_FILE = "launch/trainer-spec.json"
 STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer prints
 
@@ -22,55 +27,29 @@ CPU_MALLOC = ":".join(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Placement:
-    """What one process computes on: virtual CPU devices, or the accelerators that `environment` lets it see."""
-
-    cpu_devices: int | None = None
-    xla_flags: Mapping[str, str] = dataclasses.field(default_factory=dict)  # unless the configuration says otherwise
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def commands(
-    spec: RunSpec,
-    placements: Sequence[Placement],
-    *,
-    run_dir: PurePath,
-    python: str | None = None,
-    coordinator: str | None = None,
-    unknown_flags: Sequence[str] = (),
-) -> list[Command]:
-    """One command per process, in rank order; `run_dir` and `python` (by default this one) are where they run.
-
-    `coordinator` is host:port of rank 0, needed for more than one. XLA ends a process that is given a flag it does not
-    know, so `unknown_flags` are left out.
-    """
+def commands(spec: RunSpec, ground: Ground) -> Commands:
+    """One trainer a node, with the spec in a file; its Python is this one, unless the ground has its own."""
     # The trainer reads neither container nor environment from the file; there, they would only show their secrets.
     content = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, environment={}), container=None)
     files = {SPEC_FILE: json.dumps(to_dict(content), indent=1) + "\n"}
-    flags = {name: value for name, value in spec.execution.xla_flags.items() if name not in unknown_flags}
-    return [
+    flags = {name: value for name, value in spec.execution.xla_flags.items() if name not in ground.unknown_flags}
+    # -P: a file that lies in the user's folder must not take the place of a module.
+    trainer = (ground.python or sys.executable, "-P", "-m", "seatrial.train")
+    each = [
         Command(
-            # -P: a file that lies in the user's folder must not take the place of a module.
             argv=(
-                *(
-                    python or sys.executable,
-                    "-P",
-                    "-m",
-                    "seatrial.train",
-                    str(run_dir / SPEC_FILE),
-                    "--out",
-                    str(run_dir),
-                ),
-                *("--process-id", str(rank), "--num-processes", str(len(placements))),
-                *(("--coordinator", coordinator) if coordinator else ()),
+                *trainer,
+                *(str(ground.run_dir / SPEC_FILE), "--out", str(ground.run_dir)),
+                *("--process-id", str(rank), "--num-processes", str(len(ground.placements))),
+                *(("--coordinator", ground.coordinator) if ground.coordinator else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),
             ),
             environment=environment(spec, placement, {**placement.xla_flags, **flags}),
             files=files,
         )
-        for rank, placement in enumerate(placements)
+        for rank, placement in enumerate(ground.placements)
     ]
+    return Commands(each=each)
 
 
 def environment(spec: RunSpec, placement: Placement, xla_flags: Mapping[str, str]) -> dict[str, str | Secret]:
@@ -82,8 +61,3 @@ def environment(spec: RunSpec, placement: Placement, xla_flags: Mapping[str, str
         variables["JAX_PLATFORMS"] = "cpu"
         variables.setdefault("GLIBC_TUNABLES", CPU_MALLOC)
     return variables | dict(placement.environment)
-
-
-def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
-    """The variables with those made secret whose names say that they are."""
-    return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}

@@ -80,14 +80,19 @@ _WHY: tuple[tuple[str, str], ...] = (
 
 def write(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
     """The text, and a note for each value that it does not say."""
-    environment = dict(_environment(spec))
-    arguments = {name: _argument(value) for name, value in _arguments(spec) if _can_be_said(value)}
+    environment, values = stated(spec)
+    arguments = {name: _argument(value) for name, value in values.items()}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     words = [" ".join(_PROGRAM), *(f"{name}={shlex.quote(value)}" for name, value in arguments.items())]
     text = "\n".join(["#!/usr/bin/env bash", *lines, " \\\n    ".join(words), ""])
     again = read(_request(environment, [*_PROGRAM, *(f"{name}={value}" for name, value in arguments.items())]))
     assert again.spec is not None, again.problems
     return Written(text=text, suffix=".sh", notes=tuple(_notes(spec, again.spec)))
+
+
+def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
+    """(variables, keys of MaxText's) that say what can be said of a run."""
+    return dict(_environment(spec)), {name: value for name, value in _arguments(spec) if _can_be_said(value)}
 
 
 def _notes(spec: RunSpec, again: RunSpec) -> Iterator[Note]:

@@ -25,6 +25,7 @@ Argument = tuple[
     str, Any
 ]  # (name, value): True for a flag, None or False where it is left out, a tuple for several words
 
+EXAMPLES = "examples/llama"  # where the scripts are
 MOST_DEVICES = 128  # of a node, that a variable names one by one
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -94,30 +95,36 @@ def _notes(spec: RunSpec, again: RunSpec, reasons: Mapping[str, str]) -> Iterato
 
 
 def _arguments_text(spec: RunSpec) -> str:
+    environment, launcher, arguments = command(spec)
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    lines = ["torchrun", *map(shlex.join, launcher), "pretrain_gpt.py", *map(shlex.join, arguments)]
+    return f"#!/bin/bash\n{exports}" + " \\\n    ".join(lines) + "\n"
+
+
+def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[str]]]:
+    """(variables, arguments of torchrun, arguments of pretrain_gpt.py), each argument with its values."""
     environment = {name: value for name, value in spec.execution.environment.items() if is_handed_on(name)}
     if _is_sharded(spec) and environment.get(CONNECTIONS) == "1":
         del environment[CONNECTIONS]
     elif not _is_sharded(spec) and spec.mesh["tensor"] * spec.mesh["context"] > 1:
         environment[CONNECTIONS] = "1"
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     launcher: list[Argument] = [
         ("nproc_per_node", spec.topology.devices_per_node), ("nnodes", spec.topology.num_nodes),
         ("master_addr", spec.distributed.coordinator_host), ("master_port", spec.distributed.coordinator_port),
     ]  # fmt: skip
-    lines = ["torchrun", *_lines(launcher), "pretrain_gpt.py", *_lines(_arguments(spec))]
-    return f"#!/bin/bash\n{exports}" + " \\\n    ".join(lines) + "\n"
+    return environment, list(_words(launcher)), list(_words(_arguments(spec)))
 
 
-def _lines(arguments: Iterable[Argument]) -> Iterator[str]:
+def _words(arguments: Iterable[Argument]) -> Iterator[list[str]]:
     for name, value in arguments:
         if value is None or value is False or value == ():
             continue
         words = value if isinstance(value, tuple) else () if value is True else (value,)
         texts = [_word(word) for word in words]
         if len(texts) == 1 and texts[0].startswith("-") and not isinstance(value, tuple):
-            yield shlex.quote(f"--{name}={texts[0]}")  # else argparse takes it for an argument
+            yield [f"--{name}={texts[0]}"]  # else argparse takes it for an argument
         else:
-            yield " ".join([f"--{name}", *map(shlex.quote, texts)])
+            yield [f"--{name}", *texts]
 
 
 def _word(value: Any) -> str:
@@ -282,7 +289,14 @@ def _checkpoint(spec: RunSpec) -> Iterator[Argument]:
 
 
 def _variables_text(spec: RunSpec) -> str:
-    """The variables that differ from the script's own defaults, or that matter most, before its name."""
+    environment, variables, name = script_variables(spec)
+    exports = "".join(f"export {variable}={shlex.quote(value)}\n" for variable, value in environment.items())
+    words = [f"{variable}={shlex.quote(value)}" for variable, value in variables.items()]
+    return f"#!/bin/bash\n{exports}" + " \\\n    ".join([*words, f"bash {EXAMPLES}/{name}"]) + "\n"
+
+
+def script_variables(spec: RunSpec) -> tuple[dict[str, str], dict[str, str], str]:
+    """(other variables, the script's own, its name): of its own, those that differ from its defaults or matter most."""
     name, size = _script(spec)
     script, mesh = SCRIPTS[name], spec.mesh
     is_sharded = _is_sharded(spec)
@@ -323,24 +337,19 @@ def _variables_text(spec: RunSpec) -> str:
     tokenizer = data.tokenizer if is_real and known_vocabulary(None, data.tokenizer) else None
     values["TOKENIZER_MODEL"] = tokenizer
     kept = ("MODEL_SIZE", "TP", "MBS", "BS", "SEQ_LENGTH", "TOTAL_ITERS", "TE_FP8")
-    words = [
-        f"{variable}={shlex.quote(str(int(value)) if isinstance(value, bool) else str(value))}"
+    words = {
+        variable: str(int(value)) if isinstance(value, bool) else str(value)
         for variable, value in values.items()
         if value not in (None, "") and (variable in kept or value != script.defaults.get(variable, False))
-    ]
-    environment = (
-        f"export {variable}={shlex.quote(value)}\n"
+    }
+    environment = {
+        variable: value
         for variable, value in spec.execution.environment.items()
         if is_handed_on(variable)
         and value
         and (variable not in VARIABLES or VARIABLES[variable].to.startswith("execution.e"))
-    )
-    return f"#!/bin/bash\n{''.join(environment)}" + " \\\n    ".join([*words, f"bash examples/llama/{name}"]) + "\n"
-
-
-def _is_free(variable: str) -> bool:
-    """Whether a variable means nothing to the scripts, or nothing but itself."""
-    return variable not in VARIABLES or VARIABLES[variable].to.startswith("execution.environment")
+    }
+    return environment, words, name
 
 
 def _script(spec: RunSpec) -> tuple[str, int]:

@@ -1,0 +1,56 @@
+"""Whether another engine would train what a configuration says: what its writer cannot say, by how it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from seatrial.dialects.written import Note, shown
+from seatrial.errors import InputError, Problem
+
+# Values that make it another training: with them unsaid, there is nothing to hold the run to.
+_DECISIVE = (
+    "model", "batch", "steps", "objective.kind", "data.kind", "data.paths", "data.weights", "precision.compute_dtype",
+    "precision.quantization", "optimizer.algorithm",
+)  # fmt: skip
+_HARMLESS_IN_MODEL = ("model.name", "model.vocab_multiple", "model.max_positions", "initialization")
+# Values that are said in another way, or that are Seatrial's own business.
+_SAID_OTHERWISE = (
+    "name", "dialect", "container", "nic_type", "expectations", "hf_token_file", "topology", "distributed",
+    "execution.environment", "model.name",
+)  # fmt: skip
+
+
+def _is(path: str, prefixes: Iterable[str]) -> bool:
+    return any(path == prefix or path.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def left(notes: Sequence[Note], *, besides: Sequence[str] = ()) -> list[Note]:
+    """The notes on values that nobody says, without those that `besides` names by the beginnings of their paths.
+
+    A size of -1 is written as what it comes to.
+    """
+    said = (*_SAID_OTHERWISE, *besides)
+    return [
+        note
+        for note in notes
+        if not _is(note.path, said) and not (_is(note.path, ["parallelism"]) and note.value == -1)
+    ]
+
+
+def unfit(notes: Sequence[Note]) -> list[Note]:
+    """Those of the notes with which it would be another training."""
+    return [note for note in notes if _is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL)]
+
+
+def told(notes: Sequence[Note], *, title: str, name: str) -> list[str]:
+    """A sentence for each value that the engine is not told. Raises InputError where it would train something else."""
+    if refused := unfit(notes):
+        fix = "change it, or use --engine native, which does what the configuration says"
+        raise InputError(
+            Problem(
+                severity="error", code="engine-cannot", path=note.path, fix=fix,
+                why=f"{title} (--engine {name}) cannot be told {shown(note.path, note.value)}: {note.why}",
+            )
+            for note in refused
+        )  # fmt: skip
+    return [f"{title} is not told {note.path} = {shown(note.path, note.value)}: {note.why}" for note in notes]

@@ -1,0 +1,191 @@
+"""MaxText as commands: a YAML file that changes its base.yml, and its train.py on every node.
+
+A process a node, as its `hardware: gpu` has it: it takes rank and coordinator from NODE_RANK, NNODES and
+JAX_COORDINATOR_IP and _PORT (MaxText/max_utils.py). Where train.py is depends on the image and its age, so it is looked
+for on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from seatrial import hardware
+from seatrial.command import Command, Secret, guarded, is_secret
+from seatrial.dialects import maxtext as dialect
+from seatrial.dialects.maxtext import writer
+from seatrial.dialects.maxtext.keys import DEFAULTS
+from seatrial.dialects.yaml_writer import dump
+from seatrial.engines import Commands, Ground, Placement, fit, nics
+from seatrial.spec import RunSpec
+
+TITLE = "MaxText"
+STEP_PATTERN = r"completed step: (\d+)"
+FIRST_STEP = 0
+FAMILY = "maxtext"
+ON_CPU = True
+READS_XLA_FLAGS_HERE = False
+
+CONFIG_FILE = "launch/maxtext.yml"
+ROOT = "MAXTEXT_ROOT"  # a variable of ours: where MaxText is, if at none of ROOTS
+# AMD's image, NVIDIA's, Google's; first the folder in which the process is started.
+ROOTS = (".", "/workspace/maxtext", "/opt/maxtext", "/deps")
+SCRIPTS = ("src/maxtext/trainers/pre_train/train.py", "src/MaxText/train.py", "MaxText/train.py")  # newest first
+# "$0" is sh, then: the Python, the configuration, and (folder, script in it) as often as there are candidates.
+START = """\
+python=$1 config=$2
+shift 2
+while [ "$#" -ge 2 ]; do
+  if [ -f "$1/$2" ]; then
+    CDPATH= cd -- "$1" || exit 127
+    case $2 in
+      src/*) PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH} ;;
+      *) PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} ;;
+    esac
+    export PYTHONPATH
+    exec "$python" "$2" "$config"
+  fi
+  shift 2
+done
+exec "$python" -m maxtext.trainers.pre_train.train "$config"
+"""
+
+# What CVS exports to every process beside what its configurations say (lib/jax_training_lib.py).
+AMD = {"HSA_FORCE_FINE_GRAIN_PCIE": "1", "HIP_FORCE_DEV_KERNARG": "1", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"}
+SEVERAL_NODES = {"NCCL_CROSS_NIC": "0"}
+ONE_NODE = {"NCCL_IB_DISABLE": "1", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_DISABLE": "0"}
+# Which it exports otherwise.
+DIFFERENCES = (
+    "JAX_COORDINATOR_ADDRESS is host:port, as JAX reads it; CVS exports the host alone",
+    "LD_LIBRARY_PATH is left to the image; CVS puts the host's into it",
+    "the log is what the agent reads from the process; CVS leaves the lines with external/xla/xla/ out of its own",
+)
+
+# Keys that every version since 2024 has, and that are said even where they are as MaxText has them. All others are said
+# only where they differ from its defaults: a version that does not know a key ends at it.
+_ALWAYS = {
+    "run_name", "hardware", "model_name", "steps", "per_device_batch_size", "max_target_length", "dtype",
+    "weight_dtype", "dataset_type", "attention", "remat_policy", "scan_layers", "enable_checkpointing",
+    "gradient_accumulation_steps", "learning_rate", "packing", "base_output_directory",
+    *(f"{part}_{axis}_parallelism" for part in ("ici", "dcn") for axis in ("data", "fsdp", "pipeline", "tensor")),
+}  # fmt: skip
+# These say that there is nothing.
+_NOTHING: Mapping[str, Any] = {
+    "learning_rate_schedule_steps": -1, "eval_interval": -1, "eval_steps": -1, "target_eval_loss": 0.0,
+    "quantization": "",
+}  # fmt: skip
+_SEGMENTS = 32  # of a packed sequence, as MaxText recommends
+
+
+def commands(spec: RunSpec, ground: Ground) -> Commands:
+    """The same file for every node, and the node's own variables."""
+    variables, stated = writer.stated(spec)
+    on_cpu = any(placement.cpu_devices for placement in ground.placements)
+    notes = fit.told(fit.left(dialect.write(spec).notes, besides=_besides(spec)), title=TITLE, name="maxtext")
+    config = dump(dict(_config(spec, stated, ground, on_cpu=on_cpu)))
+    files = {CONFIG_FILE: config}
+    given = {name: str(value) for name, value in spec.execution.environment.items() if is_secret(name)}
+    inside = spec.container.environment.get(ROOT) if spec.container else None
+    roots = (spec.execution.environment.get(ROOT), inside, *ROOTS)
+    places = [word for root in dict.fromkeys(roots) if root for script in SCRIPTS for word in (root, script)]
+    argv = ("sh", "-c", START, "sh", ground.python or "python3", str(ground.run_dir / CONFIG_FILE), *places)
+    variables.pop("XLA_FLAGS", None)
+    each = [
+        Command(
+            argv=argv,
+            environment={
+                **_defaults(spec), **guarded(variables), **guarded(given), **ground.secrets,
+                **_of_process(spec, ground, rank, placement), **placement.environment,
+            },
+            files=files,
+        )
+        for rank, placement in enumerate(ground.placements)
+    ]  # fmt: skip
+    return Commands(each=each, notes=[*notes, *_notes(spec, ground)])
+
+
+def _besides(spec: RunSpec) -> tuple[str, ...]:
+    """What the file says although the command would not, or what has no effect in this run."""
+    idle = () if spec.checkpoint.enabled else ("checkpoint",)
+    return ("log_dir", "data.index_dir", "parallelism.sequence_parallel", *idle)
+
+
+def _config(spec: RunSpec, stated: Mapping[str, Any], ground: Ground, *, on_cpu: bool) -> Iterator[tuple[str, Any]]:
+    """The keys of the file, in order."""
+    yield "base_config", "base.yml"
+    values = dict(stated) | {"packing": spec.data.packing}
+    values.setdefault("base_output_directory", str(ground.run_dir / "maxtext"))
+    if on_cpu:  # one process needs no coordinator, and these devices have one attention
+        values |= {"hardware": "cpu", "attention": "dot_product"}
+        if len(ground.placements) == 1:
+            values["skip_jax_distributed_system"] = True
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        default = _NOTHING.get(key, DEFAULTS.get(key, _NOTHING))
+        if key == "mu_dtype":  # by default as weight_dtype
+            default = values["weight_dtype"]
+        if key not in _ALWAYS and (value == default or (key == "adamw_mask" and not value)):
+            continue
+        if "." in key:
+            group, _, name = key.partition(".")
+            nested.setdefault(group, {})[name] = value
+        else:
+            yield key, value
+    yield from nested.items()
+    if spec.data.packing and not on_cpu:
+        yield "max_segments_per_seq", _SEGMENTS
+    yield "enable_goodput_recording", False  # services of Google Cloud's, which old versions have on
+    yield "monitor_goodput", False
+
+
+def _defaults(spec: RunSpec) -> dict[str, str | Secret]:
+    """Variables that hold unless the configuration says otherwise."""
+    device = hardware.find(spec.topology.device)
+    return {
+        **(AMD if device and device.vendor == "amd" else {}),
+        **({"NVTE_FUSED_ATTN": "1"} if spec.execution.attention == "cudnn_flash_te" else {}),
+        **(SEVERAL_NODES if spec.topology.num_nodes > 1 else ONE_NODE),
+        **nics.environment(spec),
+    }
+
+
+def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> dict[str, str]:
+    """Who a process is and whom it calls, in all the spellings in which somebody asks; its flags."""
+    nodes = str(len(ground.placements))
+    host, port = ground.rendezvous(spec)
+    flags = dict(spec.execution.xla_flags)
+    if placement.cpu_devices:
+        flags["xla_force_host_platform_device_count"] = str(placement.cpu_devices)
+    variables = {
+        "PYTHONUNBUFFERED": "1",
+        "NNODES": nodes, "NODE_RANK": str(rank), "JAX_COORDINATOR_IP": host, "JAX_COORDINATOR_PORT": port,  # MaxText
+        "JAX_COORDINATOR_ADDRESS": f"{host}:{port}", "JAX_NUM_PROCESSES": nodes, "JAX_PROCESS_ID": str(rank),  # JAX
+        "JAX_PROCESS_COUNT": nodes, "JAX_PROCESS_INDEX": str(rank),  # CVS since 2026
+        "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in flags.items() if name not in ground.unknown_flags),
+    }  # fmt: skip
+    if placement.cpu_devices:  # what MaxText's `hardware: cpu` reads: its port is fixed, and the address has none
+        variables |= {
+            "JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE", "JAX_COORDINATOR_ADDRESS": host,
+            "JOB_INDEX": "0", "JOB_COMPLETION_INDEX": str(rank), "PROCESSES_IN_JOB": nodes,
+        }  # fmt: skip
+    return variables
+
+
+def _notes(spec: RunSpec, ground: Ground) -> Iterator[str]:
+    yield "keys of MaxText's that stand for nothing in a spec (kernels, partitioners) are as its base.yml has them"
+    if spec.dialect.startswith("cvs"):
+        yield from DIFFERENCES
+        if not spec.data.packing:
+            yield "packing is false: CVS says true, which MaxText since 0.2.0 refuses with cudnn_flash_te"
+    own = {"NNODES", "NODE_RANK", "JAX_COORDINATOR_IP", "JAX_COORDINATOR_PORT"}
+    for name, value in spec.container.environment.items() if spec.container and ground.contained else ():
+        actual = _of_process(spec, ground, 0, ground.placements[0]).get(name)
+        if name in own and actual != value:
+            yield f"the container's {name}={value} is not what runs: every process gets its own ({actual} on rank 0)"
+    if spec.execution.xla_flags and not ground.unknown_flags:
+        yield (
+            "XLA_FLAGS are handed on as they are: a jaxlib that does not know one of them ends at once and names it; "
+            "`seatrial check` compares them with the jaxlib that is installed here"
+        )
+    if spec.checkpoint.enabled and len(ground.placements) > 1 and spec.log_dir is None:
+        yield f"checkpoints go to {ground.run_dir / 'maxtext'}, which all nodes must share: give base_output_directory"

@@ -1,0 +1,91 @@
+"""Network cards by the kinds that configurations name: what a plan sets for each, and what has to be on the nodes.
+
+A plan cannot see a node: whether a device of the kind is there, active, and has the GID is for a preflight to look up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from seatrial.spec import Container, RunSpec
+
+GID_INDEX = "NCCL_IB_GID_INDEX"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nic:
+    """A kind of card.
+
+    `spellings` are what configurations call it. `environment` holds for runs over several nodes unless the
+    configuration says otherwise. To look for on a node: RDMA devices that are called as `hca` says (NCCL_IB_HCA should
+    name nothing else), and in the image the verbs provider `library`; where it `follows_driver`, it has to be the
+    host's own file.
+    """
+
+    title: str
+    spellings: str  # a pattern
+    hca: str  # a pattern
+    library: str  # a pattern
+    environment: Mapping[str, str] = field(default_factory=dict)
+    follows_driver: bool = False
+    source: str
+
+
+NICS: Mapping[str, Nic] = {
+    "thor2": Nic(
+        title="Broadcom Thor 2 (BCM57608)",
+        spellings=r"broadcom|thor|bnxt",
+        hca=r"bnxt_re\d+",
+        library=r"libbnxt_re-rdmav\d+\.so",
+        environment={GID_INDEX: "3"},
+        follows_driver=True,
+        source="ROCm/cvs 7afb1ca3, lib/jax_training_lib.py: copies the host's library over the image's, and sets GID 3",
+    ),
+    "ainic": Nic(
+        title="AMD Pensando Pollara 400 (AI NIC)",
+        spellings=r"ainic|pollara|ionic",
+        hca=r"(?:ionic_|rdma|roce)\w+",
+        library=r"libionic-rdmav\d+\.so",
+        environment={
+            GID_INDEX: "1", "NCCL_IB_USE_INLINE": "1", "NCCL_GDR_FLUSH_DISABLE": "1", "NCCL_DMABUF_ENABLE": "0",
+            "NCCL_IGNORE_CPU_AFFINITY": "1",
+        },
+        source="AMD-AGI/Primus, runner/helpers/hooks/03_enable_ainic.sh; its traffic classes depend on the switches, "
+        "and which plugin RCCL takes (RCCL_AINIC_ROCE, NCCL_NET_PLUGIN) on the image's ROCm",
+    ),
+    "cx7": Nic(
+        title="NVIDIA ConnectX-7",
+        spellings=r"cx-?\d|connectx|mellanox|mlx5",
+        hca=r"mlx5_\w+",
+        library=r"libmlx5-rdmav\d+\.so",
+        source="NVIDIA NCCL, environment variables: since 2.21 it finds the GID of RoCE v2 itself; InfiniBand has none",
+    ),
+}  # fmt: skip
+
+
+def find(nic_type: str | None) -> Nic | None:
+    """The card that a configuration means; None where it names none, or one of which nothing is known."""
+    return next((nic for nic in NICS.values() if re.search(nic.spellings, nic_type or "", re.IGNORECASE)), None)
+
+
+def environment(spec: RunSpec) -> dict[str, str]:
+    """What the run's card asks for; nothing on a single node, where nobody uses it."""
+    nic = find(spec.nic_type)
+    return dict(nic.environment) if nic and spec.topology.num_nodes > 1 else {}
+
+
+def mounted(container: Container, nic_type: str | None) -> tuple[Container, list[str]]:
+    """The container with the host's provider library in the place of the image's, and a note where that is new.
+
+    CVS mounts the library beside its place, as `….so.host`, and copies it there as root in every container.
+    """
+    nic, notes, volumes = find(nic_type), [], []
+    for here, there in container.volumes:
+        place = there.removesuffix(".host")
+        if nic and place != there and re.fullmatch(nic.library, place.rpartition("/")[2]):
+            notes.append(f"{here} of the host is mounted as {place}, where CVS copies {there} over it")
+            there = place
+        volumes.append((here, there))
+    return replace(container, volumes=tuple(volumes)), notes
