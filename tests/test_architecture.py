@@ -38,7 +38,7 @@ TOUCHES_FILES = {
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
 MAX_LINES = 420
 MAX_LINES_OF = {"agent.py": 450, "probe.py": 450}  # each travels to the nodes as one file
-MAX_TRAIN_CODE = 3950  # lines that are neither blank nor comments nor docstrings; about 3500 is the aim
+MAX_TRAIN_CODE = 3900  # lines that are neither blank nor comments nor docstrings; about 3500 is the aim
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -150,8 +150,9 @@ def _lines_of_code(path: Path) -> int:
     """Lines without those that are blank, comments or docstrings: explanations cost the reader no time."""
     text = path.read_text(encoding="utf-8")
     lines: set[int] = set()
+    layout = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+        if token.type not in {tokenize.COMMENT, *layout}:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
