@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import click
@@ -147,12 +147,7 @@ def schema() -> None:
 
 @app.command()
 @parameters.configuration
-@option("--on", type=click.Choice(["local", "ssh"]), default="local", help="Where to run.")
-@option("--cluster", type=FILE, help="The file that names the hosts: CVS's, or a list of them.")
-@option("--container", type=click.Choice(["docker", "podman"]), help="Run in the configuration's container, with this.")
-@option("--python", default="python3", help="What starts Seatrial's own trainer on the hosts, or in the container.")
-@option("--directory", metavar="PATH", help="Of runs, on the hosts; by default /var/tmp/seatrial-USER.")
-@option("--ssh", type=click.Choice(["asyncssh", "system"]), default="asyncssh", help="Which SSH client to use.")
+@parameters.where
 @option("--engine", default="native", help="What trains: native is Seatrial's own trainer.")
 @parameters.rehearse
 @parameters.collapse
@@ -162,25 +157,19 @@ def run(
     overrides: tuple[str, ...],
     model: str | None,
     gpu: str | None,
-    on: str,
-    cluster: Path | None,
-    container: str | None,
-    python: str,
-    directory: str | None,
-    ssh: str,
     engine: str,
     rehearse: bool,
     collapse: bool,
     out: Path | None,
+    **where: Any,
 ) -> None:
     """Run the configuration, live, and exit with the verdict."""
     from seatrial.run import Where
     from seatrial.run import run as start
 
     resolved = _load(config, overrides, action="rehearse" if rehearse else "run", model=model, gpu=gpu)
-    there = PurePosixPath(directory) if directory else None
-    where = Where(on=on, cluster=cluster, python=python, container=container, directory=there, ssh=ssh)
-    verdict = start(resolved, config=config, where=where, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
+    place = Where(**where)
+    verdict = start(resolved, config=config, where=place, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
     raise Exit(verdict.exit_code)
 
 

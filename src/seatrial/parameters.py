@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -26,6 +26,7 @@ class _Folder(click.Path):
 
 FILE = click.Path(path_type=Path)
 FOLDER = _Folder(path_type=Path)
+POSIX = click.Path(path_type=PurePosixPath)
 
 
 def together(*parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -46,6 +47,20 @@ configuration = together(
         help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
     ),
     cell,
+)
+where = together(
+    option("--on", type=click.Choice(["local", "ssh", "slurm"]), default="local", help="Where to run."),
+    option("--cluster", type=FILE, help="The file that names the hosts: CVS's, or a list of them."),
+    option(
+        "--container",
+        type=click.Choice(["docker", "podman", "pyxis"]),
+        help="Run in the configuration's container, with this.",
+    ),
+    option("--python", default="python3", help="What starts Seatrial's own trainer on the hosts, or in the container."),
+    option("--directory", type=POSIX, metavar="PATH", help="Of runs, on the hosts; by default /var/tmp/seatrial-USER."),
+    option("--ssh", type=click.Choice(["asyncssh", "system"]), default="asyncssh", help="Which SSH client to use."),
+    option("--slurm", multiple=True, metavar="KEY=VALUE", help="What to ask of Slurm: partition=…, account=…, time=…"),
+    option("--queue-deadline", metavar="TIME", help="How long to wait for hosts at most: 30m, 2h."),
 )
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")

@@ -210,8 +210,8 @@ def make_plan(
         container, about_it = nics.mounted(container, spec.nic_type)
         notes += about_it
         if site.runtime == "pyxis":
-            around, given = container, guarded(container.environment)
-            commands = [replace(command, environment={**given, **command.environment}) for command in commands]
+            around, variables = container, guarded(container.environment)
+            commands = [replace(command, environment={**variables, **command.environment}) for command in commands]
         else:
             commands = [
                 _contained(command, rank, container, site, site.runtime) for rank, command in enumerate(commands)

@@ -12,7 +12,7 @@ import psutil
 
 from seatrial.errors import InputError
 from seatrial.judging import judge_run, report_run
-from seatrial.launch import ssh
+from seatrial.launch import slurm, ssh
 from seatrial.launch.follow import deadlines_for
 from seatrial.run_directory import read_asked, short
 
@@ -35,10 +35,14 @@ def attach(run_dir: Path) -> Verdict:
     if pid := _launcher(status):
         why, fix = f"process {pid} follows it already", "look there, or end that one first; the run goes on without it"
         raise InputError.single("run-followed", str(run_dir), why, fix)
+    followed: dict[str, Any] = {
+        "name": spec.name, "planned_steps": spec.steps, "deadlines": deadlines_for(spec),
+    }  # fmt: skip
     with View(run_dir, name=spec.name, planned_steps=spec.steps) as view:
-        ssh.attach(
-            run_dir, name=spec.name, planned_steps=spec.steps, deadlines=deadlines_for(spec), on_progress=view.update
-        )
+        if (run_dir / slurm.RECORD).exists():
+            slurm.attach(run_dir, on_progress=view.update, say=view.say, **followed)
+        else:
+            ssh.attach(run_dir, on_progress=view.update, **followed)
     text, verdict = judge_run(run_dir, as_json=False)
     print(text)
     print(report_run(run_dir, "html"), flush=True)
@@ -51,7 +55,9 @@ def stop(run_dir: Path, *, now: bool) -> str:
     if status.get("state") == "ended":
         why = f"this run is over ({status.get('reason')})"
         raise InputError.single("run-over", str(run_dir), why, "there is nothing to stop")
-    if (run_dir / ssh.PLACES).exists():
+    if (run_dir / slurm.RECORD).exists():
+        slurm.stop(run_dir, now=now)
+    elif (run_dir / ssh.PLACES).exists():
         ssh.stop(run_dir, now=now)
     else:
         for node in (run_dir / "nodes").iterdir():

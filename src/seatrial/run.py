@@ -34,6 +34,7 @@ from seatrial.spec import Resolved, RunSpec
 from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
+    from seatrial.launch.slurm import Wish
     from seatrial.verdict import Verdict
 
 SHARED_FILES_SECONDS = 60.0
@@ -52,9 +53,11 @@ class Where:
     on: str = "local"
     cluster: Path | None = None
     python: str = "python3"
-    container: str | None = None  # docker or podman
+    container: str | None = None  # docker, podman or pyxis
     directory: PurePosixPath | None = None  # of all runs, on the hosts
     ssh: str = "asyncssh"
+    slurm: tuple[str, ...] = ()  # KEY=VALUE
+    queue_deadline: str | None = None
 
 
 def run(
@@ -77,7 +80,7 @@ def run(
 
     spec = _spec(resolved)
     run_dir = (out or new_directory(spec)).resolve()
-    site = _site(where, run_dir)
+    site = _site(where, run_dir, spec)
     plan = _plan(
         spec, run_dir, on=where.on, engine=engine, small=_small(rehearse, collapse), site=site,
         coordinator=f"127.0.0.1:{free_port()}",
@@ -92,6 +95,10 @@ def run(
             }  # fmt: skip
             if site is None:
                 run_locally(plan, run_dir, lease_seconds=lease_seconds, **followed)
+            elif where.on == "slurm":
+                from seatrial.launch.slurm import run_under_slurm
+
+                run_under_slurm(plan, run_dir, wish=_wish(where), say=view.say, **followed)
             else:
                 from seatrial.launch.ssh import run_over_ssh
 
@@ -200,10 +207,31 @@ def _small(rehearse: bool, collapse: bool) -> str | None:
     return "rehearse" if rehearse else "collapse" if collapse else None
 
 
-def _site(where: Where, run_dir: Path) -> Site | None:
+def _wish(where: Where) -> Wish:
+    """What the run asks of Slurm. Raises InputError for what it cannot be asked."""
+    from seatrial.launch.slurm import Wish, seconds_of
+    from seatrial.launch.slurm_job import options
+
+    given = options(where.slurm)
+    return Wish(options=given, queue_seconds=seconds_of(where.queue_deadline) if where.queue_deadline else None)
+
+
+def _site(where: Where, run_dir: Path, spec: RunSpec) -> Site | None:
     """The hosts of the cluster file. Raises InputError where there is none, or one that cannot be used."""
     if where.on == "local":
         return None
+    if where.on == "slurm":
+        from seatrial.launch.slurm import unallotted
+
+        if where.cluster is not None:
+            why, fix = "Slurm allots the hosts", "leave it away; --slurm nodelist=HOSTS asks for certain ones"
+            raise InputError.single("slurm-hosts", "--cluster", why, fix)
+        nodes = int(_wish(where).options.get("nodes") or spec.topology.num_nodes)
+        root = PurePosixPath(run_dir)
+        return Site(cluster=unallotted(nodes), root=root, python=where.python, runtime=where.container)
+    if where.container == "pyxis":
+        why = "pyxis starts containers for Slurm"
+        raise InputError.single("pyxis", "--container", why, "give docker or podman, or --on slurm")
     if where.cluster is None:
         why = f"a run on {where.on} needs to know its hosts"
         raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")

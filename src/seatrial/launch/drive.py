@@ -18,7 +18,7 @@ from seatrial.cluster import Host
 from seatrial.command import Secret
 from seatrial.launch import agent
 from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Node, Progress, follow
+from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Node, Progress, Queue, follow
 from seatrial.plan import Plan
 
 LEASE_SECONDS = 15.0  # how long the processes outlive a launcher that was killed
@@ -61,6 +61,7 @@ def drive(
     deadlines: Deadlines,
     on_progress: Callable[[Progress], None],
     lease_seconds: float | None,
+    queue: Callable[[], Queue] | None = None,
 ) -> Ending:
     """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
 
@@ -77,7 +78,7 @@ def drive(
     jobs = [(host.name, job(plan, host, at, masked=False)) for host in plan.hosts]
     return accompany(
         lambda: begin(jobs), run_dir, name=plan.spec.name, planned_steps=plan.spec.steps, deadlines=deadlines,
-        on_progress=on_progress, detached=lease_seconds is None,
+        on_progress=on_progress, detached=lease_seconds is None, queue=queue,
     )  # fmt: skip
 
 
@@ -90,11 +91,12 @@ def accompany(
     deadlines: Deadlines,
     on_progress: Callable[[Progress], None],
     detached: bool,
+    queue: Callable[[], Queue] | None = None,
 ) -> Ending:
     """Follows what `begin` started, or found running, until none of it is left, and records what was seen.
 
-    What is `detached` goes on where this ends by a mistake of its own; the rest, which nobody would look after, is
-    stopped.
+    `queue` is asked for when `begin` is through. What is `detached` goes on where this ends by a mistake of its own;
+    the rest, which nobody would look after, is stopped.
     """
     writer = events.Writer(run_dir / "events-launcher.jsonl")
     lease = Lease(run_dir / LEASE)
@@ -107,14 +109,16 @@ def accompany(
     nodes: Sequence[Node] = ()
     try:
         with Interrupts().caught() as interrupts:
-            nodes = begin()
+            nodes, waits = begin(), queue() if queue else None
             ending = follow(
                 nodes,
                 planned_steps=planned_steps,
                 deadlines=deadlines,
                 interrupts=interrupts,
                 on_progress=progressed,
+                queue=waits,
             )
+            ending = waits.explained(ending) if waits else ending
         ending = _told_by_the_trainer(ending, run_dir)
         for fault in ending.faults:
             writer.write(fault)

@@ -47,6 +47,22 @@ class Node(Protocol):
         """Tells the agent to stop everything; `now` leaves the processes no time."""
 
 
+class Queue(Protocol):
+    """Who allots the hosts, and may let the run wait for them or take them away."""
+
+    def waiting(self) -> bool:
+        """Whether there are no hosts at the moment."""
+
+    def refused(self) -> Ending | None:
+        """How the run ended, where there will be none."""
+
+    def final(self, ending: Ending) -> bool:
+        """Whether a run that ended so does not go on elsewhere."""
+
+    def explained(self, ending: Ending) -> Ending:
+        """The ending with what the queue knows of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
     """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
@@ -238,10 +254,12 @@ def follow(
     deadlines: Deadlines,
     interrupts: Interrupts,
     on_progress: Callable[[Progress], None],
+    queue: Queue | None = None,
 ) -> Ending:
     """Follows a job to its end, stops what has to be stopped, and says how it ended.
 
-    `on_progress` is called a few times a second. An interrupt ends the run in order, a second one at once.
+    `on_progress` is called a few times a second. An interrupt ends the run in order, a second one at once. While a run
+    waits in a `queue`, nothing is overdue.
     """
     progress, since, pressed = Progress(planned_steps=planned_steps), 0.0, False
     while True:
@@ -249,8 +267,13 @@ def follow(
         gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
         now = time.monotonic()
         progress.see({node.name: status for node in nodes if (status := node.status())}, now)
+        refused = queue.refused() if queue else None
+        if queue and queue.waiting():
+            progress.started = now
         if progress.ending is None:
-            progress.ending = _judge(progress, gone, silent, interrupts.count, deadlines, now)
+            ending = _judge(progress, gone, silent, interrupts.count, deadlines, now)
+            goes_on = ending and queue and not interrupts.count and not queue.final(ending)
+            progress.ending = refused or (None if goes_on else ending)
             if progress.ending is not None:
                 since = now
                 for node in nodes if progress.ending.reason != "completed" else ():

@@ -93,7 +93,7 @@ class View:
             self._live.update(self._picture(progress))
         elif ending and not self._told_ending:
             self._told_ending = True
-            self._say(f"stopping: {ending.reason.replace('_', ' ')}")
+            self.say(f"stopping: {ending.reason.replace('_', ' ')}")
 
     def _take(self, event: events.Event, rank: int) -> None:
         if isinstance(event, events.Step):
@@ -103,14 +103,15 @@ class View:
         if isinstance(event, events.RunStarted):
             self._started = event
             if self._live is None:
-                self._say(self._headline())
+                self.say(self._headline())
         elif isinstance(event, events.Step):
             self._steps.append(event)
             if self._live is None and self._worth_a_line(event.step):
-                self._say(f"step {event.step + 1}/{self._planned}  {self._figures()}")
+                self.say(f"step {event.step + 1}/{self._planned}  {self._figures()}")
 
-    def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+    def say(self, line: str) -> None:
+        """Prints a line, above the display where there is one."""
+        self._console.print(printable(line), markup=False, soft_wrap=True)
 
     def _worth_a_line(self, step: int) -> bool:
         every = max(1, self._planned // LINES)

@@ -1,0 +1,286 @@
+"""Running a plan under Slurm: a job is submitted, waited for, and followed through the run directory that all share.
+
+Which hosts it gets is not known before it runs. So the plan has stand-ins for them, which `slurm_node.py` fills in on
+every node; from then on a run is what it is elsewhere: an agent on each node, and files that are read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from seatrial.cluster import Cluster, Host
+from seatrial.command import Secret
+from seatrial.errors import InputError, LaunchError
+from seatrial.launch import agent, slurm_node
+from seatrial.launch.drive import Job, accompany, drive
+from seatrial.launch.files import write_json, write_text
+from seatrial.launch.follow import Deadlines, Ending, Progress, Status
+from seatrial.launch.slurm_job import NONCE, Script, recipe_log, render, submission
+from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
+from seatrial.plan import Plan
+
+RECORD = "launch/slurm/job.json"
+SCRIPT = "launch/slurm/job.sh"
+PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
+SUBMIT_SECONDS = 120.0
+LOST_SECONDS = 60.0  # a network file system shows what others have written after up to so long
+SECRET = "SEATRIAL_SECRET_{}"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a run asks of Slurm: options by name, as `slurm_job.OPTIONS` has them, and how long it may wait."""
+
+    options: Mapping[str, str]
+    queue_seconds: float | None = None
+
+
+def seconds_of(text: str) -> float:
+    """A duration: 90, 90s, 30m, 2h, 1d. Raises InputError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if match is None:
+        raise InputError.single("duration", "--queue-deadline", f"{text!r} is no duration", "give 90s, 30m, 2h or 1d")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def unallotted(nodes: int) -> Cluster:
+    """The hosts of a job before there are any: stand-ins, in rank order."""
+    hosts = (Host(name=f"slurm-node-{n}.invalid", address=f"slurm-address-{n}.invalid") for n in range(nodes))
+    return Cluster(hosts=tuple(hosts), transport="slurm")
+
+
+class SlurmNode:
+    """A host of a job, known by its number until it is allotted; read through the run directory."""
+
+    def __init__(self, number: int, run_dir: Path, watch: Watch) -> None:
+        self.number = number
+        self._run_dir, self._watch = run_dir, watch
+        self._host: str | None = None
+        self._restarts = 0
+        self._status: Status | None = None
+        self._heard = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        return self._host or f"slurm-node-{self.number}.invalid"
+
+    def status(self) -> Status | None:
+        job = self._watch.job
+        if self._host is None or (job and job.restarts > self._restarts):
+            place = _read(self._run_dir / (slurm_node.PLACE % self.number))
+            if place is None or (job and job.restarts > place["restarts"]):
+                return None
+            self._host, self._restarts, self._heard = place["host"], place["restarts"], time.monotonic()
+        status = _read(self._run_dir / "nodes" / self._host / "status.json")
+        if status is not None and status != self._status:
+            self._status, self._heard = status, time.monotonic()
+        return self._status
+
+    def agent_ended(self) -> bool:
+        return self._watch.over() or (self._status is not None and self._status["state"] == "ended")
+
+    def silent_seconds(self) -> float:
+        ended = self._status is None or self._status["state"] == "ended"
+        return 0.0 if ended else time.monotonic() - self._heard
+
+    def stop(self, *, now: bool) -> None:
+        # Slurm's own signal would reach agent and processes alike, and a second one means: at once.
+        if now or self._host is None:
+            self._watch.cancel()
+        else:
+            (self._run_dir / "nodes" / self._host / "stop").touch()
+
+
+def run_under_slurm(
+    plan: Plan,
+    run_dir: Path,
+    *,
+    wish: Wish,
+    deadlines: Deadlines,
+    on_progress: Callable[[Progress], None],
+    say: Say,
+) -> Ending:
+    """Runs a plan's processes as a job, and returns when it is over. Raises LaunchError where Slurm refuses the job."""
+    run_dir = run_dir.resolve()
+    hidden: dict[str, str] = {}
+    watch: Watch | None = None
+
+    def begin(jobs: Sequence[tuple[str, Job]]) -> list[SlurmNode]:
+        nonlocal watch
+        script = _lay_out(plan, run_dir, jobs, wish=wish, hidden=hidden)
+        number = _submit(script, hidden)
+        results = wish.options.get("results")
+        link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
+        record = {"v": 1, "job": number, "nodes": len(jobs), "options": dict(wish.options), "log": link}
+        write_json(run_dir / RECORD, record)
+        say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
+        watch = Watch(
+            number, run_dir=run_dir, requeues=wish.options.get("requeue") == "yes",
+            deadline_seconds=wish.queue_seconds, say=say,
+        )  # fmt: skip
+        return [SlurmNode(n, run_dir, watch) for n in range(len(jobs))]
+
+    def queue() -> Watch:
+        assert watch is not None
+        return watch
+
+    settled = _Settled(run_dir, on_progress)
+    try:
+        return drive(
+            plan, run_dir, begin=begin, root=run_dir, directory=run_dir, deadlines=_patient(deadlines),
+            on_progress=settled.see, lease_seconds=None, queue=queue,
+        )  # fmt: skip
+    finally:
+        if watch is not None:
+            watch.close()
+
+
+def attach(
+    run_dir: Path, *, name: str, planned_steps: int, deadlines: Deadlines, on_progress: Callable[[Progress], None],
+    say: Say,
+) -> Ending:  # fmt: skip
+    """Follows a job again that somebody else has submitted, and returns when nothing of it is left."""
+    run_dir, record = run_dir.resolve(), find(run_dir)
+    watch = Watch(record["job"], run_dir=run_dir, requeues=record["options"].get("requeue") == "yes", say=say)
+    settled = _Settled(run_dir, on_progress)
+    try:
+        return accompany(
+            lambda: [SlurmNode(n, run_dir, watch) for n in range(record["nodes"])],
+            run_dir, name=name, planned_steps=planned_steps, deadlines=_patient(deadlines),
+            on_progress=settled.see, detached=True, queue=lambda: watch,
+        )  # fmt: skip
+    finally:
+        watch.close()
+
+
+def stop(run_dir: Path, *, now: bool) -> None:
+    """Ends a job: its agents are told to; one that has none yet, or is to end at once, is cancelled."""
+    record = find(run_dir)
+    places = [_read(run_dir / (slurm_node.PLACE % n)) for n in range(record["nodes"])]
+    if now or not all(places) or meaning(look(record["job"])).phase == "waiting":
+        cancel(record["job"])
+        return
+    for place in filter(None, places):
+        (run_dir / "nodes" / place["host"] / "stop").touch()
+
+
+def find(run_dir: Path) -> dict[str, Any]:
+    """Which job a run directory is of. Raises InputError where it is of none."""
+    record = _read(run_dir / RECORD)
+    if record is None:
+        why = f"it is not the directory of a run under Slurm ({RECORD} cannot be read)"
+        raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed")
+    return record
+
+
+def _patient(deadlines: Deadlines) -> Deadlines:
+    """The deadlines of a run whose files come by way of a network file system."""
+    return replace(
+        deadlines,
+        start_seconds=max(deadlines.start_seconds, 2 * LOST_SECONDS),
+        lost_seconds=max(deadlines.lost_seconds, LOST_SECONDS),
+    )
+
+
+def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
+    """Writes what the job needs, and the script that starts it; what is secret comes into `hidden`, by variable."""
+    there = run_dir / "launch" / "slurm"
+    there.mkdir(exist_ok=True)
+    nonce = secrets.token_hex(16)
+    write_text(run_dir / NONCE, nonce)
+    shutil.copyfile(run_dir / "plan.json", run_dir / PLAN)
+    shutil.copyfile(agent.__file__, run_dir / "launch" / "agent.py")
+    shutil.copyfile(slurm_node.__file__, run_dir / "launch" / "slurm_node.py")
+    for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
+        told, table = json.loads(json.dumps(job)), []
+        for place, process in enumerate(processes):
+            given = [("environment", name, value) for name, value in process.command.environment.items()]
+            for where, name, value in [*given, ("stdin", "", process.command.stdin)]:
+                if isinstance(value, Secret):
+                    variable = next((v for v, known in hidden.items() if known == value.reveal()), "")
+                    variable = variable or SECRET.format(len(hidden))
+                    hidden[variable] = value.reveal()
+                    table.append((place, where, name, variable))
+                    if where == "stdin":
+                        told["processes"][place]["stdin"] = None
+                    else:
+                        del told["processes"][place]["environment"][name]
+        write_json(run_dir / (slurm_node.JOB % number), {**told, "secrets": table})
+    script = Script(
+        name=plan.spec.name,
+        root=PurePosixPath(run_dir),
+        nonce=nonce,
+        nodes=len(jobs),
+        options=wish.options,
+        container=plan.container,
+        secrets=tuple(hidden),
+    )
+    path = run_dir / SCRIPT
+    write_text(path, render(script))
+    return path
+
+
+def _submit(script: Path, hidden: Mapping[str, str]) -> int:
+    """Hands the script to Slurm; the job's number."""
+    argv = submission(script, tuple(hidden))
+    try:
+        done = subprocess.run(
+            argv, env={**os.environ, **hidden}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=SUBMIT_SECONDS,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise LaunchError("there is no sbatch here: start this on a host that submits jobs to Slurm") from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"sbatch has not answered for {SUBMIT_SECONDS:.0f} s: is slurmctld running?") from None
+    number = done.stdout.strip().partition(";")[0]
+    if done.returncode or not number.isdigit():
+        told = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise LaunchError(f"Slurm does not take the job: {told}")
+    return int(number)
+
+
+class _Settled:
+    """Puts the hosts that a job was given into plan.json, once they are known, and the log where the recipe has it."""
+
+    def __init__(self, run_dir: Path, on_progress: Callable[[Progress], None]) -> None:
+        self._run_dir, self._then = run_dir, on_progress
+        self._hosts: list[str] = []
+
+    def see(self, progress: Progress) -> None:
+        place = _read(self._run_dir / (slurm_node.PLACE % 0)) if progress.statuses else None
+        if place and place["hosts"] != self._hosts:
+            hosts = self._hosts = place["hosts"]
+            plan = _read(self._run_dir / PLAN)
+
+            def known(what: str, number: int) -> str:
+                return str(place["address"] if what == "address" else hosts[number])
+
+            filled = slurm_node.fill(plan, known)
+            write_json(self._run_dir / "plan.json", filled)
+            record = find(self._run_dir)
+            if record["log"]:
+                link = Path(record["log"])
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)  # of a host that the job had before
+                link.symlink_to(self._run_dir / filled["processes"][0]["log"])
+        self._then(progress)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file of JSON that others write; None while it is not there, or cannot be read just now."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,194 @@
+"""What is handed to Slurm: its options as a closed table, and the script of a job. Pure.
+
+Nothing of a configuration is in the script. What it names are the run directory, the image and its mounts, and options,
+each of which must look as its row says; so none of them can end a line, a word or a quotation.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+from seatrial import __version__
+from seatrial.dialects.suggestions import did_you_mean
+from seatrial.errors import InputError
+from seatrial.spec import Container, RunSpec
+
+NONCE = "launch/slurm/nonce"
+OUTPUT = "launch/slurm/output-{}.log"
+NOT_SHARED = 69  # the script's exit code where a node does not see the run directory
+_NAME = r"[\w.@+][\w.@+-]*"
+_HOSTS = r"\w[\w.,\[\]-]*"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a value must look like, and how that is said; `flag` is sbatch's, where the value simply goes there."""
+
+    pattern: str
+    says: str
+    flag: str | None = None
+
+
+OPTIONS: Mapping[str, Option] = {
+    "account": Option(_NAME, "a name", "account"),
+    "partition": Option(rf"{_NAME}(,{_NAME})*", "names of partitions", "partition"),
+    "qos": Option(_NAME, "a name", "qos"),
+    "time": Option(
+        r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", "minutes, hours:minutes:seconds or days-hours", "time"
+    ),
+    "gpus-per-node": Option(r"(\w[\w.-]*:)?\d+", "a number, or TYPE:NUMBER", "gpus-per-node"),
+    "gres": Option(r"\w[\w.:,-]*", "NAME:TYPE:NUMBER", "gres"),
+    "cpus-per-task": Option(r"\d+", "a number", "cpus-per-task"),
+    "mem": Option(r"\d+[KMGT]?", "a size: 0 (all), 512G", "mem"),
+    "nodelist": Option(_HOSTS, "hosts: node[01-03],node07", "nodelist"),
+    "exclude": Option(_HOSTS, "hosts: node[01-03],node07", "exclude"),
+    "reservation": Option(_NAME, "a name", "reservation"),
+    "constraint": Option(r"[\w(\[][\w.()\[\]&|*,!+-]*", "features: h100&ib", "constraint"),
+    "dependency": Option(r"[a-z][a-z:\d,?]*", "singleton, afterok:1234", "dependency"),
+    "signal": Option(
+        r"([RB]+:)?(\d+|[A-Z]+\d?)(@\d{1,5})?", "SIGNAL@SECONDS before the end of the time: TERM@120", "signal"
+    ),
+    "requeue": Option(r"yes|no", "yes or no"),
+    "exclusive": Option(r"yes|no", "yes or no"),
+    "nodes": Option(r"[1-9]\d{0,4}", "how many nodes a rehearsal may have"),
+    "results": Option(r"[^\x00-\x1f]+", "a folder"),
+}
+_USUAL = {"requeue": "no", "exclusive": "yes", "mem": "0"}
+
+
+def options(given: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE words as a table. Raises InputError for a key that there is not, or a value that cannot be one."""
+    found: dict[str, str] = {}
+    for word in given:
+        key, equals, value = word.partition("=")
+        key = key.lstrip("-").replace("_", "-")
+        if key not in OPTIONS:
+            raise InputError.single("unknown-slurm", "--slurm", f"there is no {key!r}", did_you_mean(key, OPTIONS))
+        if not equals or not re.fullmatch(OPTIONS[key].pattern, value):
+            why = f"{key} cannot be {value!r}" if equals else f"{key} has no value"
+            raise InputError.single("slurm-value", "--slurm", why, f"give {key}={OPTIONS[key].says}")
+        found[key] = value
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What the script of a job is made from. `container`: pyxis starts the agents in it; else they start on the host.
+
+    `secrets` are names of variables that come with sbatch's environment.
+    """
+
+    name: str
+    root: PurePath
+    nonce: str
+    nodes: int
+    options: Mapping[str, str] = field(default_factory=dict)
+    container: Container | None = None
+    secrets: tuple[str, ...] = ()
+
+
+# A fixed text: what it is about comes as words. Its own name is $0, the run directory $1, the nonce $2.
+_ON_EACH = (
+    f'[ "$(cat "$1/{NONCE}" 2>/dev/null)" = "$2" ] || '
+    f'{{ echo "seatrial: $(hostname) does not see $1" >&2; exit {NOT_SHARED}; }}; '
+    'exec python3 -I "$1/launch/slurm_node.py" "$1"'
+)
+
+
+def render(script: Script) -> str:
+    """The script, for sbatch and for people."""
+    given = {**_USUAL, **script.options}
+    root = str(_plain(script.root, "the run directory"))
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", script.name).strip("-.")[:60] or "run"
+    flags = {
+        "job-name": f"seatrial-{name}",
+        "nodes": str(script.nodes),
+        "ntasks-per-node": "1",
+        "output": f"{root}/{OUTPUT.format('%j')}",
+        "open-mode": "append",
+        "chdir": root,
+        **{row.flag: given[key] for key, row in OPTIONS.items() if row.flag and key in given},
+    }
+    lines = [f"#SBATCH --{flag}={value}" for flag, value in flags.items()]
+    lines += ["#SBATCH --exclusive"] if given["exclusive"] == "yes" else []
+    lines += ["#SBATCH --requeue" if given["requeue"] == "yes" else "#SBATCH --no-requeue"]
+    step = ["--ntasks-per-node=1", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered", "--label"]
+    step += ["--cpu-bind=none", "--mpi=none"]
+    step += _pyxis(script) if script.container else []
+    words = [*step, 'sh -c "$on_each" seatrial "$root" "$nonce"']
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            "# One agent on each node; what it runs stands beside this file, in job-N.json.",
+            *lines,
+            "",
+            f"root={shlex.quote(root)}",
+            f"nonce={shlex.quote(script.nonce)}",
+            f"on_each={shlex.quote(_ON_EACH)}",
+            "",
+            "exec srun \\",
+            *(f"  {word} \\" for word in words[:-1]),
+            f"  {words[-1]}",
+            "",
+        ]
+    )
+
+
+def _pyxis(script: Script) -> list[str]:
+    container = script.container
+    assert container is not None
+    root = str(script.root)
+    mounts = [(root, root), *((device, device) for device in container.devices), *container.volumes]
+    told = ",".join(f"{_plain(here, 'a volume')}:{_plain(there, 'a volume')}" for here, there in mounts)
+    # The image's own variables would win over those of the same name that come from outside.
+    names = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", *script.secrets)
+    return [
+        f"--container-image={shlex.quote(enroot_image(container.image))}",
+        f"--container-mounts={shlex.quote(told)}",
+        f"--container-env={','.join(names)}",
+        "--no-container-mount-home",
+        "--container-writable",
+    ]
+
+
+def enroot_image(image: str) -> str:
+    """An image as enroot names it: `ghcr.io#nvidia/jax:tag`; a file by a path that begins with / or ./.
+
+    Raises InputError for what neither names.
+    """
+    if re.search(r"\s|[\x00-\x1f]", image) or image.startswith("-"):
+        raise InputError.single("container-image", "container.image", f"{image!r} is no image's name", "name an image")
+    if image.endswith(".sqsh"):
+        return image if image.startswith(("/", "./", "../")) else f"./{image}"
+    image = image.removeprefix("docker://")
+    registry, slash, rest = image.partition("/")
+    is_registry = slash and "#" not in image and ("." in registry or ":" in registry or registry == "localhost")
+    return f"{registry}#{rest}" if is_registry else image
+
+
+def _plain(path: str | PurePath, what: str) -> str | PurePath:
+    """A path that neither a line for sbatch nor a list of mounts takes for more than a path. Raises InputError."""
+    if not re.fullmatch(r"/[\w./@+=-]*", str(path)):
+        why = f"{what} is {str(path)!r}, and Slurm takes some of these characters for something else"
+        raise InputError.single("slurm-path", "--out", why, "use a full path of letters, digits and . _ - @ + =")
+    return path
+
+
+def submission(script: Path, secrets: Sequence[str]) -> list[str]:
+    """sbatch's command line; the secrets go by their names."""
+    return ["sbatch", "--parsable", f"--export={','.join(('ALL', *secrets))}", str(script)]
+
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def recipe_log(spec: RunSpec, engine: str, number: int) -> PurePath:
+    """Where NVIDIA's recipe has a run's log: VERSION/DTYPE/MODEL/GPUS/log-ENGINE-GPUS_MODEL_JOB.out."""
+    dtype = spec.precision.quantization or _DTYPES.get(spec.precision.compute_dtype, spec.precision.compute_dtype)
+    model = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.model.name).strip(".") or "model"
+    gpus = spec.topology.num_devices
+    return PurePath(__version__, dtype, model, str(gpus), f"log-{engine}-{gpus}_{model}_{number}.out")

@@ -1,0 +1,155 @@
+"""What `srun` starts on every node of a job: finds its place among the others, fills in its job, becomes the agent.
+
+    python3 -I ROOT/launch/slurm_node.py ROOT
+
+One file, standard library only, Python 3.8 or newer, which lies in the run directory beside the agent. Hosts are not
+known when a job is submitted, so the jobs in ROOT/launch/slurm have stand-ins for them: `slurm-node-N.invalid` for the
+name of the N-th host, `slurm-address-0.invalid` for the address at which the others reach the first. They are replaced
+as text in what is then data; no shell reads any of it. Secrets come as variables whose names the job tells, and are
+handed to the agent by a file that is only memory.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from typing import Any, Callable
+
+STAND_IN = re.compile(r"slurm-(node|address)-(\d+)\.invalid")
+JOB = "launch/slurm/job-%d.json"
+PLACE = "launch/slurm/node-%d.json"
+ASK_SECONDS = 20
+
+
+def expand(nodelist: str) -> list[str]:
+    """The hosts of Slurm's short form, in its order: `a[1-2,07],b` is a1, a2, a07, b. Raises ValueError."""
+    hosts: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodelist):
+        pieces = [
+            _numbers(piece[1:-1]) if piece[0] == "[" else [piece] for piece in re.findall(r"\[.*?\]|[^\[]+", part)
+        ]
+        hosts += map("".join, itertools.product(*pieces))
+    if not hosts or any(set(host) & set("[], ") for host in hosts):
+        raise ValueError("%r names no hosts" % nodelist)
+    return hosts
+
+
+def _numbers(ranges: str) -> list[str]:
+    found = []
+    for part in ranges.split(","):
+        match = re.match(r"(\d+)(?:-(\d+))?$", part)
+        if match is None:
+            raise ValueError("%r is no range of numbers" % part)
+        first, last = match.group(1), match.group(2) or match.group(1)
+        found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return found
+
+
+def hostnames(nodelist: str) -> list[str]:
+    """The hosts of a job, from Slurm itself where it is there (in a container it is not)."""
+    told = _ask("scontrol", "show", "hostnames", nodelist).split()
+    return told or expand(nodelist)
+
+
+def address_of(host: str) -> str:
+    """Where other hosts reach a host, IPv4 before IPv6; a name may stand for the host itself there, which helps nobody.
+
+    Raises OSError where neither its name nor what Slurm calls its address tell.
+    """
+    node = re.search(r"\bNodeAddr=(\S+)", _ask("scontrol", "show", "node", host))
+    for name in (host, node.group(1) if node else ""):
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM) if name else []
+        except OSError:
+            continue
+        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+        usable = sorted((a for a in addresses if not (a.is_loopback or a.is_link_local)), key=lambda a: a.version)
+        if usable:
+            return str(usable[0]) if usable[0].version == 4 else "[%s]" % usable[0]
+    raise OSError("%s: neither its name nor Slurm's NodeAddr leads to an address that others can reach" % host)
+
+
+def _ask(*argv: str) -> str:
+    """What a program says; nothing where it is not there or fails."""
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=ASK_SECONDS
+        ).stdout.decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def fill(data: Any, known: Callable[[str, int], str]) -> Any:
+    """Plain data with every stand-in replaced by `known(what, number)`, in keys too."""
+    if isinstance(data, str):
+        return STAND_IN.sub(lambda match: known(match.group(1), int(match.group(2))), data)
+    if isinstance(data, list):
+        return [fill(each, known) for each in data]
+    if isinstance(data, dict):
+        return {fill(key, known): fill(value, known) for key, value in data.items()}
+    return data
+
+
+def with_secrets(job: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+    """The job with the secrets that its own table says come by a variable; they are taken out of `environment`."""
+    for process, where, name, variable in job.pop("secrets"):
+        value = environment[variable]
+        if where == "stdin":
+            job["processes"][process]["stdin"] = value
+        else:
+            job["processes"][process]["environment"][name] = value
+    for name in [name for name in environment if name.startswith("SEATRIAL_SECRET_")]:
+        del environment[name]
+    return job
+
+
+def write(path: str, data: Any) -> None:
+    """Puts data into the place of a file, so that nobody sees half of it."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(data, file)
+    os.replace(path + ".new", path)
+
+
+def main(arguments: list[str]) -> None:
+    """Becomes the agent of this node."""
+    (root,) = arguments
+    environment = dict(os.environ)
+    rank, restarts = int(environment["SLURM_NODEID"]), int(environment.get("SLURM_RESTART_COUNT") or 0)
+    hosts = hostnames(environment["SLURM_JOB_NODELIST"])
+    address = address_of(hosts[0]) if len(hosts) > 1 else "127.0.0.1"
+
+    def known(what: str, number: int) -> str:
+        return address if what == "address" else hosts[number]
+
+    with open(os.path.join(root, JOB % rank), encoding="utf-8") as file:
+        job = fill(json.load(file), known)  # before the secrets, which are what they are
+    job = with_secrets(job, environment)
+    directory = job["directory"]
+    os.makedirs(directory, exist_ok=restarts > 0)  # a second run of this name gets no further
+    status = os.path.join(directory, "status.json")
+    if os.path.exists(status):
+        os.replace(status, "%s-before-restart-%d" % (status, restarts))
+    place = {"host": hosts[rank], "hosts": hosts, "address": address, "restarts": restarts}
+    write(os.path.join(root, PLACE % rank), place)
+    log = os.open(os.path.join(directory, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    given = os.memfd_create("job")
+    with os.fdopen(os.dup(given), "wb") as memory:
+        memory.write(json.dumps(job).encode())
+    os.lseek(given, 0, os.SEEK_SET)
+    for source, target in ((given, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    agent = os.path.join(root, "launch", "agent.py")
+    os.execve(sys.executable, [sys.executable, "-I", agent, "-"], environment)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        sys.exit("seatrial: %s: %s: %s" % (socket.gethostname(), type(error).__name__, error))

@@ -1,0 +1,314 @@
+"""A job in Slurm's hands: what Slurm says of it, what that means for a run, and the patience to ask again.
+
+`scontrol` tells all about a job until some minutes after its end, `sacct` afterwards, where there is accounting. A
+controller that does not answer says nothing about the job: what is known stays, and the next question comes later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from seatrial.errors import LaunchError
+from seatrial.events import Fault
+from seatrial.launch.follow import LAUNCHER, Ending
+from seatrial.launch.slurm_job import NOT_SHARED, OUTPUT
+
+POLL_SECONDS, SLOW_POLL_SECONDS = 1.0, 10.0  # the first minute, and later on
+UNANSWERED_SECONDS = 60.0  # longest pause after questions without an answer
+ANSWER_SECONDS = 30.0
+SETTLE_SECONDS = 5.0  # for what nodes wrote last to be seen here, after the job's end
+END_SECONDS = 20.0  # for Slurm to say how a run ended whose processes are gone
+CLEAR_SECONDS = 60.0
+REQUEUE_SECONDS = 600.0  # until Slurm, by itself, takes a node for dead and puts the job back
+NO_OUTPUT = "0:53"  # the exit code of a job whose output cannot be opened
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What Slurm says of a job, in its own words; `exit_code` is CODE:SIGNAL."""
+
+    state: str
+    reason: str = ""
+    exit_code: str = ""
+    nodes: str = ""
+    restarts: int = 0
+    time_limit: str = ""
+    by: str = ""  # who cancelled it, as a user id
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Of a job's state for the run, which may be over by a fault: the run's reason, the fault's kind."""
+
+    phase: str  # waiting, running, over
+    reason: str = ""
+    fault: str = ""
+    says: str = ""
+
+
+STATES: dict[str, Meaning] = {
+    "PENDING": Meaning("waiting"),
+    "CONFIGURING": Meaning("waiting"),
+    "REQUEUED": Meaning("waiting"),
+    "REQUEUE_FED": Meaning("waiting"),
+    "REQUEUE_HOLD": Meaning("waiting"),
+    "SPECIAL_EXIT": Meaning("waiting"),
+    "RESV_DEL_HOLD": Meaning("waiting"),
+    "RUNNING": Meaning("running"),
+    "COMPLETING": Meaning("running"),
+    "SIGNALING": Meaning("running"),
+    "STAGE_OUT": Meaning("running"),
+    "RESIZING": Meaning("running"),
+    "SUSPENDED": Meaning("running"),
+    "STOPPED": Meaning("running"),
+    "COMPLETED": Meaning("over"),
+    "FAILED": Meaning("over"),
+    "CANCELLED": Meaning("over", "interrupted", "cancelled", "was cancelled{by}"),
+    "REVOKED": Meaning("over", "interrupted", "cancelled", "was taken over by another cluster"),
+    "PREEMPTED": Meaning("over", "interrupted", "preempted", "was preempted by another job"),
+    "TIMEOUT": Meaning("over", "died", "time_limit", "came to its time limit{limit}"),
+    "DEADLINE": Meaning("over", "died", "time_limit", "came to its deadline"),
+    "NODE_FAIL": Meaning("over", "died", "node_lost", "lost a node: {down}"),
+    "OUT_OF_MEMORY": Meaning("over", "died", "host_oom", "used more memory than it was given"),
+    "BOOT_FAIL": Meaning("over", "could_not_run", "launch_failed", "could not boot its nodes"),
+    "LAUNCH_FAILED": Meaning("over", "could_not_run", "launch_failed", "could not be launched"),
+}
+# A state that only a newer Slurm knows ends nothing.
+UNKNOWN = Meaning("running")
+
+
+def read_scontrol(text: str) -> Job | None:
+    """What `scontrol --oneliner show job` says; None where it says nothing of a job."""
+    fields: dict[str, str] = {}
+    for name, value in re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", text):
+        fields.setdefault(name, value)
+    if "JobState" not in fields:
+        return None
+    return Job(
+        state=fields["JobState"],
+        reason=fields.get("Reason", ""),
+        exit_code=fields.get("ExitCode", ""),
+        nodes=fields.get("NodeList", "").replace("(null)", ""),
+        restarts=int(fields.get("Restarts", "0") or 0),
+        time_limit=fields.get("TimeLimit", ""),
+    )
+
+
+SACCT = ("--noheader", "--parsable2", "--allocations", "--format=State,ExitCode,NodeList,Timelimit")
+
+
+def read_sacct(text: str) -> Job | None:
+    """What sacct says of a job, as `SACCT` asks for it; "CANCELLED by 1000" names the user."""
+    words = text.splitlines()[-1].split("|") if text.strip() else []
+    if len(words) != 4 or not words[0]:
+        return None
+    state, _, by = words[0].partition(" by ")
+    return Job(state=state, exit_code=words[1], nodes=words[2], time_limit=words[3], by=by)
+
+
+def meaning(job: Job | None) -> Meaning:
+    """Of what Slurm says; a job of which nothing is known yet waits."""
+    return STATES.get(job.state, UNKNOWN) if job else STATES["PENDING"]
+
+
+def explain(ending: Ending, number: int, job: Job, *, output: str = "", down: str = "", root: str = "") -> Ending:
+    """How the run ended, by what its agents said (`ending`) and what Slurm says of its job.
+
+    `output` are the last lines that the job itself printed, `down` the nodes that Slurm has lost, `root` the run's
+    directory. What Slurm did to the job explains what the processes did; that the job failed only repeats it.
+    """
+    means = meaning(job)
+    if ending.reason == "completed" or means.phase != "over":
+        return ending
+    evidence = f"job {number}: {job.state}, exit code {job.exit_code or 'unknown'}"
+    if means.fault:
+        limit = f" ({job.time_limit})" if job.time_limit else ""
+        by = f" by user {job.by}" if job.by else ""
+        says = means.says.format(by=by, limit=limit, down=down or f"one of {job.nodes}")
+        where = down if means.fault == "node_lost" and down else f"job {number}"
+        fault = Fault(process=LAUNCHER, fault=means.fault, where=where, text=f"the job {says} ({evidence})")
+        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *map(_victim, ending.faults)))
+    if any(fault.where.startswith("rank ") for fault in ending.faults) or job.state == "COMPLETED":
+        return ending
+    if job.exit_code in (NO_OUTPUT, f"{NOT_SHARED}:0"):
+        says = (
+            f"the nodes do not see the run directory {root}: it must be on a file system that they share with this host"
+        )
+    else:
+        says = "the job failed before it had started the processes, or apart from them"
+    text = f"{says} ({evidence})" + (f"; its last lines: {output}" if output else "")
+    fault = Fault(process=LAUNCHER, fault="start_failed", where=f"job {number}", text=text)
+    return Ending(reason="could_not_run", exit_code=ending.exit_code, faults=(fault,))
+
+
+def _victim(fault: Fault) -> Fault:
+    return replace(fault, fault="peer_stopped")
+
+
+def ask(argv: Sequence[str], seconds: float = ANSWER_SECONDS) -> str | None:
+    """What a program of Slurm's answers; None where there is no answer, which says nothing about the job."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    for name in [name for name in environment if name.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))]:
+        del environment[name]
+    try:
+        done = subprocess.run(
+            list(argv), env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = (done.stdout if done.returncode == 0 else done.stderr).decode("utf-8", "replace")
+    return text if done.returncode == 0 or "Invalid job id" in text else None
+
+
+def look(number: int) -> Job | None:
+    """What Slurm says of a job now; None where nobody answers."""
+    told = ask(["scontrol", "--oneliner", "show", "job", str(number)])
+    if told is not None and (job := read_scontrol(told)):
+        return job
+    if told is not None:  # its minutes of being remembered are over
+        return read_sacct(ask(["sacct", f"--jobs={number}", *SACCT]) or "")
+    return None
+
+
+def cancel(number: int, *, gently: bool = False) -> None:
+    """Tells Slurm to end a job; `gently`, only to send its processes SIGTERM. Raises LaunchError where it does not."""
+    argv = ["scancel", *(["--signal=TERM"] if gently else []), str(number)]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"job {number} cannot be cancelled: {error}") from error
+    told = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode and "Invalid job id" not in told and "already completing or completed" not in told:
+        raise LaunchError(f"job {number} cannot be cancelled: {told}")
+
+
+class Watch:
+    """Asks for a job from a thread of its own, more rarely as time passes and while nobody answers."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        run_dir: Path,
+        requeues: bool = False,
+        deadline_seconds: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.number, self.job = number, look(number)
+        self._run_dir, self._requeues, self._deadline, self._say = run_dir, requeues, deadline_seconds, say
+        self._began, self._waiting_since = time.monotonic(), time.monotonic()
+        self._over_since: float | None = None
+        self._deferred: float | None = None
+        self._said = ""
+        self._cancelled = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        unanswered = 0
+        while not self._ended.is_set():
+            young = time.monotonic() - self._began < 60 or self._cancelled or meaning(self.job).phase == "over"
+            pause = POLL_SECONDS if young else SLOW_POLL_SECONDS
+            if self._ended.wait(min(UNANSWERED_SECONDS, pause * 2**unanswered)):
+                return
+            job = look(self.number)
+            unanswered = 0 if job else min(unanswered + 1, 6)
+            self.job = job or self.job
+
+    # --- what `follow` asks ---
+
+    def waiting(self) -> bool:
+        """Whether the job has no hosts yet, or none any more; what is new about it is told."""
+        phase = meaning(self.job).phase
+        told = self.job.state.lower() if self.job else "unknown"
+        told += f" ({self.job.reason})" if self.job and phase == "waiting" and self.job.reason != "None" else ""
+        told += f" on {self.job.nodes}" if self.job and phase == "running" and self.job.nodes else ""
+        if told != self._said:
+            self._said = told
+            self._say(f"job {self.number}: {told}")
+        if phase != "waiting":
+            self._waiting_since = time.monotonic()
+        return phase == "waiting"
+
+    def refused(self) -> Ending | None:
+        """The end of a run whose job has waited for too long."""
+        waited = time.monotonic() - self._waiting_since
+        if self._deadline is None or waited <= self._deadline or not self.waiting():
+            return None
+        why = f" ({self.job.reason})" if self.job else ""
+        text = f"job {self.number} has waited for {waited:.0f} s{why}; the limit is {self._deadline:.0f} s"
+        fault = Fault(process=LAUNCHER, fault="launch_failed", where=f"job {self.number}", text=text)
+        return Ending(reason="could_not_run", faults=(fault,))
+
+    def final(self, ending: Ending) -> bool:
+        """Whether an ending is one: a job that may be requeued goes on after most."""
+        if not self._requeues or ending.reason in ("completed", "no_progress") or self.over():
+            return True
+        self._deferred = self._deferred or time.monotonic()
+        if self.waiting():
+            self._deferred = None
+            return False
+        return time.monotonic() - self._deferred > REQUEUE_SECONDS
+
+    def over(self) -> bool:
+        """Whether the job has ended, and what its nodes wrote last has had time to be seen here."""
+        if meaning(self.job).phase != "over":
+            self._over_since = None
+            return False
+        self._over_since = self._over_since or time.monotonic()
+        return time.monotonic() - self._over_since > SETTLE_SECONDS
+
+    def cancel(self) -> None:
+        """Ends the job, by our own wish."""
+        self._cancelled = True
+        try:
+            cancel(self.number)
+        except LaunchError as error:
+            self._say(str(error))
+
+    def explained(self, ending: Ending) -> Ending:
+        """The ending with what Slurm knows about it; nothing of the job is left then, as far as Slurm can be told."""
+        ours = self._cancelled
+        self._wait_for_end(END_SECONDS)
+        if meaning(self.job).phase != "over" and not ours:
+            self.cancel()
+            self._wait_for_end(CLEAR_SECONDS)
+            ours = self._cancelled
+        if self.job is None or ours:
+            return ending
+        job = self.job
+        if job.state == "CANCELLED" and not job.by:  # only sacct knows who, if it is on
+            told = read_sacct(ask(["sacct", f"--jobs={self.number}", *SACCT], 10) or "")
+            job = replace(job, by=told.by if told else "")
+        down = _down(job.nodes) if job.state == "NODE_FAIL" else ""
+        return explain(ending, self.number, job, output=self._last_lines(), down=down, root=str(self._run_dir))
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _wait_for_end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while meaning(self.job).phase != "over" and time.monotonic() < deadline:
+            self.job = look(self.number) or self.job
+            time.sleep(0.5)
+
+    def _last_lines(self) -> str:
+        try:
+            text = (self._run_dir / OUTPUT.format(self.number)).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return " | ".join(line.strip() for line in text.splitlines()[-5:] if line.strip())[:500]
+
+
+def _down(nodes: str) -> str:
+    """Which of some nodes Slurm has lost, and why, as it says; nothing where it does not."""
+    told = ask(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"], 10) or ""
+    lost = [line.split()[0] for line in told.splitlines() if re.search(r" (down|fail|unknown)|\*$", line)]
+    return ", ".join(dict.fromkeys(lost))
