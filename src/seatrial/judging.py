@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events, flops, published
+from seatrial.engines import ENGINES, engine
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunStarted, Step
 from seatrial.launch.files import write_json, write_text
@@ -103,12 +104,25 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
     """
     spec, was_rehearsal = read_asked(run_dir)
     try:
+        _read_foreign(run_dir)
         record = events.read_run(run_dir)
     except ValueError as error:
         why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     wanted = _as_before(run_dir, options or Options())
     return _judge(run_dir, record, spec, wanted, rehearsal=was_rehearsal, as_json=as_json)
+
+
+def _read_foreign(run_dir: Path) -> None:
+    """Writes the events of a run whose engine writes none itself, from the logs of its processes."""
+    path = run_dir / "plan.json"
+    name = json.loads(path.read_text(encoding="utf-8"))["engine"] if path.exists() else "native"
+    family = engine(name).FAMILY if name in ENGINES else None
+    found = sorted(run_dir.glob("nodes/*/rank*.log"), key=lambda log: int(log.stem.removeprefix("rank")))
+    if family and found:
+        from seatrial import logs
+
+        _write_events(logs.read(found, family), run_dir)
 
 
 def _as_before(run_dir: Path, options: Options) -> Options:

@@ -38,14 +38,18 @@ cell = together(
     option("--model", help="Which model's cell of the file (CVS); also model=… as an override."),
     option("--gpu", help="Which GPU's cell of the file (CVS); also gpu=… as an override."),
 )
+_overrides = argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE]...",
+    help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
+)
 configuration = together(
-    argument("config", type=FILE, help="The configuration file, in any dialect."),
-    argument(
-        "overrides",
-        nargs=-1,
-        metavar="[KEY=VALUE]...",
-        help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
-    ),
+    argument("config", type=FILE, help="The configuration file, in any dialect."), _overrides, cell
+)
+optional_configuration = together(
+    argument("config", type=FILE, required=False, help="The configuration file; without one, any run."),
+    _overrides,
     cell,
 )
 where = together(
@@ -59,8 +63,14 @@ where = together(
     option("--python", default="python3", help="What starts Seatrial's own trainer on the hosts, or in the container."),
     option("--directory", type=POSIX, metavar="PATH", help="Of runs, on the hosts; by default /var/tmp/seatrial-USER."),
     option("--ssh", type=click.Choice(["asyncssh", "system"]), default="asyncssh", help="Which SSH client to use."),
+    option("--exclude", multiple=True, metavar="HOST", help="Leave this host of the cluster file out."),
     option("--slurm", multiple=True, metavar="KEY=VALUE", help="What to ask of Slurm: partition=…, account=…, time=…"),
     option("--queue-deadline", metavar="TIME", help="How long to wait for hosts at most: 30m, 2h."),
+)
+engine = option(
+    "--engine",
+    default="native",
+    help="What trains: native is Seatrial's own trainer; maxtext and megatron are those of the container or the hosts.",
 )
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")

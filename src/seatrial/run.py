@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any, Never
 
 from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
+from seatrial.command import Secret
 from seatrial.dialects import cluster_of
 from seatrial.dialects.data_files import has_data
+from seatrial.engines import ENGINES
+from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
 from seatrial.launch.drive import LEASE_SECONDS, revealed
@@ -58,6 +61,8 @@ class Where:
     ssh: str = "asyncssh"
     slurm: tuple[str, ...] = ()  # KEY=VALUE
     queue_deadline: str | None = None
+    exclude: tuple[str, ...] = ()  # hosts of the cluster file that are left out
+    preflight: bool = True  # look at the hosts before anything is started there
 
 
 def run(
@@ -89,6 +94,10 @@ def run(
     try:
         write_inputs(resolved, config, plan, run_dir)
         print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
+        if site is not None and where.on == "ssh" and where.preflight:
+            from seatrial.readiness import before_run
+
+            before_run(plan, site, run_dir, transport=where.ssh)
         with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
             followed: dict[str, Any] = {
                 "deadlines": deadlines or deadlines_for(plan.spec), "on_progress": view.update,
@@ -111,16 +120,42 @@ def run(
     return verdict
 
 
-def describe(resolved: Resolved, *, rehearse: bool, collapse: bool = False, as_json: bool) -> str:
-    """What `run` would do: every value with its origin, what to expect of it, and every process's command.
+def preflight(
+    resolved: Resolved | None, *, where: Where, engine: str, rehearse: bool, as_json: bool
+) -> tuple[str, bool]:
+    """What there is to say of the hosts of a cluster file, and whether each of them can run the configuration, or any.
+
+    Raises InputError where there are no hosts.
+    """
+    from seatrial import readiness
+
+    if where.on == "slurm":
+        why, fix = "Slurm allots hosts when a job begins", "give --cluster FILE with hosts that SSH reaches"
+        raise InputError.single("slurm-hosts", "--on", why, fix)
+    spec, site = _spec(resolved) if resolved else None, _site_of_hosts(where, "preflight")
+    return readiness.preflight(spec, site, transport=where.ssh, engine=engine, rehearsing=rehearse, as_json=as_json)
+
+
+def describe(
+    resolved: Resolved,
+    *,
+    where: Where = Where(),
+    engine: str = "native",
+    rehearse: bool,
+    collapse: bool = False,
+    as_json: bool,
+) -> str:
+    """What `run` would do: every value with its origin, what to expect of it, every process's command, and its files.
 
     Where this machine has not what the run asks for, there are no commands, but a note that says so.
     """
     from seatrial.report.expected import expected, expected_lines
 
     spec = _spec(resolved)
+    run_dir, small = new_directory(spec).resolve(), _small(rehearse, collapse)
     try:
-        plan, missing = _plan(spec, new_directory(spec).resolve(), small=_small(rehearse, collapse)), ""
+        site = _site(where, run_dir, spec)
+        plan, missing = _plan(spec, run_dir, on=where.on, engine=engine, small=small, site=site), ""
     except LaunchError as error:
         plan, missing = None, str(error)
     if as_json:
@@ -136,6 +171,8 @@ def describe(resolved: Resolved, *, rehearse: bool, collapse: bool = False, as_j
         sections += [f"# What the {'collapse' if plan.rehearsal.collapsed else 'rehearsal'} changes", _table(changes)]
     for process in plan.processes:
         sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
+    texts = ((path, text) for path, text in plan.files.items() if not path.endswith(".json"))  # that is the spec above
+    sections += [f"# File {path}\n\n{_lines(text)}" for path, text in texts]
     sections += [f"note: {note}" for note in plan.notes]
     return "\n\n".join(sections)
 
@@ -229,22 +266,40 @@ def _site(where: Where, run_dir: Path, spec: RunSpec) -> Site | None:
         nodes = int(_wish(where).options.get("nodes") or spec.topology.num_nodes)
         root = PurePosixPath(run_dir)
         return Site(cluster=unallotted(nodes), root=root, python=where.python, runtime=where.container)
+    return _site_of_hosts(where, run_dir.name)
+
+
+def _site_of_hosts(where: Where, run: str) -> Site:
     if where.container == "pyxis":
         why = "pyxis starts containers for Slurm"
         raise InputError.single("pyxis", "--container", why, "give docker or podman, or --on slurm")
     if where.cluster is None:
-        why = f"a run on {where.on} needs to know its hosts"
+        why = "it needs to know its hosts"
         raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")
     cluster, problems = cluster_of(where.cluster)
     if cluster is None:
         raise InputError(problems)
+    if where.exclude:
+        from seatrial.readiness import without
+
+        cluster = replace(cluster, hosts=without(cluster, where.exclude))
     base = where.directory or PurePosixPath("/var/tmp") / f"seatrial-{cluster.user or getpass.getuser()}"
-    return Site(cluster=cluster, root=base / run_dir.name, python=where.python, runtime=where.container)
+    return Site(cluster=cluster, root=base / run, python=where.python, runtime=where.container)
 
 
-def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, site: Site | None = None, **options: Any) -> Plan:
-    machine = this_machine()
-    _require_trainer()
+def _plan(
+    spec: RunSpec,
+    run_dir: Path,
+    *,
+    engine: str = "native",
+    small: str | None = None,
+    site: Site | None = None,
+    **options: Any,
+) -> Plan:
+    needs_jax = engine not in ENGINES or engine_called(engine).NEEDS_JAX_HERE
+    machine = this_machine(for_jax=needs_jax)
+    if needs_jax:
+        _require_trainer()
     rehearsal = None
     if small == "collapse":  # what fits is decided for the devices here
         there = len(machine.accelerators)  # without any, the CPU is one device
@@ -262,17 +317,30 @@ def _plan(spec: RunSpec, run_dir: Path, *, small: str | None = None, site: Site 
             hosts=len(site.cluster.hosts) if site else None,
         )
     flags = spec.execution.xla_flags
-    accepted = known(flags) if flags else set()
+    accepted = known(flags) if flags and needs_jax else set(flags)
     return make_plan(
         spec,
         run_dir=run_dir,
         machine=machine,
+        engine=engine,
         site=site,
         rehearsal=rehearsal,
+        secrets=_secrets(spec),
         why=why,
         unknown_flags=[name for name in flags if name not in accepted],
         **options,
     )
+
+
+def _secrets(spec: RunSpec) -> dict[str, Secret]:
+    """Variables that the configuration names a file of; none where the file cannot be read here."""
+    if spec.hf_token_file is None:
+        return {}
+    try:
+        token = Path(spec.hf_token_file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, ValueError, RuntimeError):
+        return {}
+    return {"HF_TOKEN": Secret(token)} if token else {}
 
 
 def _place(spec: RunSpec, environ: Mapping[str, str]) -> tuple[int, str | None]:
@@ -307,6 +375,10 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
     """Rows of three columns, the first two padded to their longest entry (of a bearable length)."""
     first, second = (min(limit, max(len(row[n]) for row in rows)) for n, limit in enumerate((48, 32)))
     return "\n".join(f"{a:{first}} = {b:{second}}  {c}".rstrip() for a, b, c in rows)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(inert(line) for line in text.rstrip("\n").split("\n"))
 
 
 def _leaves(data: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:

@@ -74,7 +74,7 @@ class Engine(Protocol):
     FIRST_STEP: int  # the number of the first step in those lines
     FAMILY: str | None  # whose logs they are, of `logs.FAMILIES`; None: its processes write events themselves
     ON_CPU: bool  # whether it can compute on virtual CPU devices
-    READS_XLA_FLAGS_HERE: bool  # whether it is this machine's jaxlib that reads them
+    NEEDS_JAX_HERE: bool  # whether jax has to be installed beside Seatrial, whose jaxlib then says which flags it knows
 
     def commands(self, spec: RunSpec, ground: Ground) -> Commands:
         """The commands. Raises InputError where the engine cannot do what the configuration says."""

@@ -20,11 +20,11 @@ from seatrial.engines import Commands, Ground, Placement, fit, nics
 from seatrial.spec import RunSpec
 
 TITLE = "MaxText"
-STEP_PATTERN = r"completed step: (\d+)"
+STEP_PATTERN = r"completed (?:profiler activation/deactivation )?step: (\d+)"
 FIRST_STEP = 0
 FAMILY = "maxtext"
 ON_CPU = True
-READS_XLA_FLAGS_HERE = False
+NEEDS_JAX_HERE = False
 
 CONFIG_FILE = "launch/maxtext.yml"
 ROOT = "MAXTEXT_ROOT"  # a variable of ours: where MaxText is, if at none of ROOTS
@@ -74,6 +74,7 @@ _NOTHING: Mapping[str, Any] = {
     "learning_rate_schedule_steps": -1, "eval_interval": -1, "eval_steps": -1, "target_eval_loss": 0.0,
     "quantization": "",
 }  # fmt: skip
+_OF_CHECKPOINTS = ("async_checkpointing", "checkpoint_period", "max_num_checkpoints_to_keep")
 _SEGMENTS = 32  # of a packed sequence, as MaxText recommends
 
 
@@ -124,7 +125,8 @@ def _config(spec: RunSpec, stated: Mapping[str, Any], ground: Ground, *, on_cpu:
         default = _NOTHING.get(key, DEFAULTS.get(key, _NOTHING))
         if key == "mu_dtype":  # by default as weight_dtype
             default = values["weight_dtype"]
-        if key not in _ALWAYS and (value == default or (key == "adamw_mask" and not value)):
+        idle = key in _OF_CHECKPOINTS and not spec.checkpoint.enabled
+        if key not in _ALWAYS and (value == default or idle or (key == "adamw_mask" and not value)):
             continue
         if "." in key:
             group, _, name = key.partition(".")
@@ -161,8 +163,10 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
         "NNODES": nodes, "NODE_RANK": str(rank), "JAX_COORDINATOR_IP": host, "JAX_COORDINATOR_PORT": port,  # MaxText
         "JAX_COORDINATOR_ADDRESS": f"{host}:{port}", "JAX_NUM_PROCESSES": nodes, "JAX_PROCESS_ID": str(rank),  # JAX
         "JAX_PROCESS_COUNT": nodes, "JAX_PROCESS_INDEX": str(rank),  # CVS since 2026
-        "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in flags.items() if name not in ground.unknown_flags),
     }  # fmt: skip
+    known = [f"--{name}={value}" for name, value in flags.items() if name not in ground.unknown_flags]
+    if known:  # without any, the image's own hold
+        variables["XLA_FLAGS"] = " ".join(known)
     if placement.cpu_devices:  # what MaxText's `hardware: cpu` reads: its port is fixed, and the address has none
         variables |= {
             "JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE", "JAX_COORDINATOR_ADDRESS": host,

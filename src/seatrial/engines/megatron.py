@@ -22,7 +22,7 @@ STEP_PATTERN = r"\biteration +(\d+)/ *\d+ *\|"
 FIRST_STEP = 1
 FAMILY = "megatron"
 ON_CPU = False
-READS_XLA_FLAGS_HERE = False
+NEEDS_JAX_HERE = False
 
 PROGRAM = "pretrain_gpt.py"
 ROOT = "MEGATRON_ROOT"  # a variable of ours: where Megatron-LM is, if at none of ROOTS
@@ -125,7 +125,7 @@ def _environment(
     device = hardware.find(spec.topology.device)
     secrets = {name: value for name, value in spec.execution.environment.items() if is_secret(name)}
     return {
-        **(AMD if device and device.vendor == "amd" else {}),
+        **(AMD if device and device.vendor == "amd" and not own else {}),  # the script sets them itself
         **(SEVERAL_NODES if len(ground.placements) > 1 else {}),
         **nics.environment(spec),
         **guarded({**given, **secrets}),
@@ -145,7 +145,7 @@ def _notes(spec: RunSpec, ground: Ground, *, is_script: bool) -> Iterator[str]:
     if not is_script:
         yield f"arguments of {PROGRAM} that change only its speed stand in no spec, and are as Megatron has them"
         return
-    yield f"LOG_DIR is {_own_folder(ground, 0)} and so on, a folder of each node's own: the script copies its log into it"
+    yield f"LOG_DIR is {_own_folder(ground, 0)} and so on, of each node its own: the script copies its log into it"
     if spec.log_dir:
         yield f"nothing is written to {spec.log_dir}, which the configuration names: logs are in the run directory"
     if spec.dialect == "cvs-megatron":

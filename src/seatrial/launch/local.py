@@ -49,13 +49,14 @@ def _cpu_flags() -> dict[str, str]:
     return {name: value for name, value in _PLAIN_CPU_FLAGS.items() if name in accepted}
 
 
-def this_machine() -> Machine:
-    """The cores, memory and accelerators that a process started here can use."""
+def this_machine(*, for_jax: bool = True) -> Machine:
+    """The cores, memory and accelerators that a process started here can use; `for_jax`, those that JAX can use."""
     import psutil
 
     cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().total
     for vendor, (argv, pattern, plugins) in _VENDORS.items():
-        if shutil.which(argv[0]) and any(importlib.util.find_spec(plugin) for plugin in plugins):
+        usable = not for_jax or any(importlib.util.find_spec(plugin) for plugin in plugins)
+        if shutil.which(argv[0]) and usable:
             try:
                 listing = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
             except (OSError, subprocess.SubprocessError):  # installed, but there is no working device

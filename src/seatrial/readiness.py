@@ -1,0 +1,141 @@
+"""`seatrial preflight`, and what `run` does first: can these hosts run it? Asks, judges, shows what was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seatrial.cluster import Cluster, Host
+from seatrial.errors import InputError, LaunchError, Problem
+from seatrial.launch.drive import StatusFile
+from seatrial.launch.examine import examine
+from seatrial.launch.facts import Node
+from seatrial.launch.files import write_json
+from seatrial.launch.follow import Ending
+from seatrial.launch.needs import Needs, needs_of
+from seatrial.launch.preflight import AREAS, judge
+from seatrial.launch.ssh import Session
+from seatrial.plan import Plan, Site
+from seatrial.report.problems import inert, render_text, warn
+from seatrial.spec import RunSpec
+
+EVIDENCE = "launch/preflight.json"
+MAX_ROWS = 16  # of the table; of more hosts, only those of which there is something to say
+_CELLS = {"error": "ERROR", "warning": "warn", "info": "note"}
+
+
+class Looked(NamedTuple):
+    """What was asked for, what the hosts told, and what is to be said of it: (area, finding)."""
+
+    needs: Needs
+    nodes: list[Node]
+    found: list[tuple[str, Problem]]
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for _, problem in self.found]
+
+    @property
+    def ready(self) -> bool:
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "v": 1,
+            "ready": self.ready,
+            "problems": [{"area": area, **problem.as_dict()} for area, problem in self.found],
+            "needs": asdict(self.needs),
+            "hosts": [{**asdict(node), "host": node.host.name} for node in self.nodes],
+        }
+
+
+def preflight(
+    spec: RunSpec | None, site: Site, *, transport: str, engine: str, rehearsing: bool, as_json: bool
+) -> tuple[str, bool]:
+    """What there is to say of all hosts of a site, and whether a run of `spec` could be started on each of them."""
+    hosts = site.cluster.hosts
+    looked = look(site, needs_of(spec, site, hosts=hosts, engine=engine, rehearsing=rehearsing), transport)
+    return json.dumps(looked.as_dict(), indent=1) if as_json else shown(looked), looked.ready
+
+
+def before_run(plan: Plan, site: Site, run_dir: Path, *, transport: str) -> None:
+    """Looks at the hosts of a plan, and keeps what they told. Raises LaunchError where they cannot run it."""
+    rehearsing = bool(plan.rehearsal and not plan.rehearsal.collapsed)
+    needs = needs_of(plan.spec, site, hosts=list(plan.hosts), engine=plan.engine, rehearsing=rehearsing)
+    looked = look(site, needs, transport)
+    write_json(run_dir / EVIDENCE, looked.as_dict())
+    if not looked.ready:
+        state = StatusFile(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps)
+        state.close(Ending(reason="could_not_run"))
+        hint = "nothing was started; --exclude HOST leaves a host out, --no-preflight does not look"
+        errors = [problem for problem in looked.problems if problem.severity == "error"]
+        raise LaunchError(f"not all hosts can run it\n\n{render_text(errors)}\n\n{hint}")
+    warn(looked.problems)
+
+
+def look(site: Site, needs: Needs, transport: str) -> Looked:
+    """Asks the hosts, and judges their answers."""
+    session = Session(site.cluster, transport=transport)
+    try:
+        nodes = examine(session, needs)
+    finally:
+        session.close()
+    return Looked(needs, nodes, judge(needs, nodes))
+
+
+def without(cluster: Cluster, excluded: Sequence[str]) -> tuple[Host, ...]:
+    """The hosts that are left. Raises InputError for a name that is none of the cluster's, or if none is left."""
+    known = {name for host in cluster.hosts for name in (host.name, host.address)}
+    for name in excluded:
+        if name not in known:
+            why = f"there is no host {name} in the cluster file"
+            raise InputError.single("unknown-host", "--exclude", why, "give a name as it stands there")
+    left = tuple(host for host in cluster.hosts if not {host.name, host.address} & set(excluded))
+    if not left:
+        raise InputError.single("no-hosts", "--exclude", "no host is left", "exclude fewer")
+    return left
+
+
+def shown(looked: Looked) -> str:
+    """A table of hosts and areas, the firewalls, and the findings."""
+    worst: dict[tuple[str, str], str] = {}
+    for area, problem in sorted(looked.found, key=lambda each: list(_CELLS).index(each[1].severity), reverse=True):
+        worst[problem.path, area] = problem.severity
+    told = [node for node in looked.nodes if any(host == node.host.name for host, _ in worst)]
+    rows = looked.nodes if len(looked.nodes) <= MAX_ROWS else told
+    width = max([len(inert(node.host.name)) for node in rows] + [len("host")])
+    lines = [f"{'host':{width}}  {'  '.join(f'{area:7}' for area in AREAS)}".rstrip()]
+    for node in rows:
+        cells = [_cell(node, area, worst.get((node.host.name, area))) for area in AREAS]
+        lines.append(f"{inert(node.host.name):{width}}  {'  '.join(f'{cell:7}' for cell in cells)}".rstrip())
+    if len(rows) < len(looked.nodes):
+        lines.append(f"{len(looked.nodes) - len(rows)} more hosts: nothing to say")
+    walls = _firewalls(looked.nodes)
+    return "\n\n".join(["\n".join(lines), *([walls] if walls else []), render_text(looked.problems)])
+
+
+def _cell(node: Node, area: str, severity: str | None) -> str:
+    if severity:
+        return _CELLS[severity]
+    return "ok" if node.facts else "-"
+
+
+def _firewalls(nodes: Sequence[Node]) -> str:
+    """What was seen of firewalls, which are not touched: one line for hosts that say the same."""
+    alike: dict[str, list[str]] = {}
+    for node in nodes:
+        walls = (node.facts and node.facts.firewall) or {}
+        if walls:
+            alike.setdefault("; ".join(f"{name} {state}" for name, state in walls.items()), []).append(node.host.name)
+    return "\n".join(
+        inert(
+            f"firewall: {text} ({len(hosts)} hosts, {hosts[0]} first)"
+            if len(hosts) > 1
+            else f"firewall: {text} ({hosts[0]})"
+        )
+        for text, hosts in alike.items()
+    )
