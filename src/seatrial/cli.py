@@ -84,6 +84,8 @@ def check(
 
 @app.command()
 @parameters.configuration
+@parameters.where
+@parameters.engine
 @parameters.rehearse
 @parameters.collapse
 @option("--explain", metavar="KEY", help="Only say where this value came from, and what each dialect calls it.")
@@ -93,14 +95,16 @@ def plan(
     overrides: tuple[str, ...],
     model: str | None,
     gpu: str | None,
+    engine: str,
     rehearse: bool,
     collapse: bool,
     explain: str | None,
     output: str,
+    **where: Any,
 ) -> None:
     """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
     from seatrial.checking import resolved as read
-    from seatrial.run import describe, explained
+    from seatrial.run import Where, describe, explained
 
     action = "rehearse" if rehearse else "plan"
     if explain is not None:
@@ -108,7 +112,8 @@ def plan(
         click.echo(explained(found, explain, as_json=output == "json"))
         return
     resolved = _load(config, overrides, action=action, model=model, gpu=gpu)
-    click.echo(describe(resolved, rehearse=rehearse, collapse=collapse, as_json=output == "json"))
+    small = {"rehearse": rehearse, "collapse": collapse}
+    click.echo(describe(resolved, where=Where(**where), engine=engine, as_json=output == "json", **small))
 
 
 @app.command()
