@@ -16,17 +16,10 @@ from click.exceptions import Exit
 
 from seatrial import parameters
 from seatrial.errors import InputError, SeatrialError
-from seatrial.parameters import FILE, FOLDER
+from seatrial.parameters import FILE, FOLDER, InOrder
 
 
-class _InOrder(click.Group):
-    """A group whose --help names the verbs in the order of this file."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=_InOrder, no_args_is_help=True, context_settings={"show_default": True})
+@click.group(cls=InOrder, no_args_is_help=True, context_settings={"show_default": True})
 def app() -> None:
     """Runs an LLM training configuration as it is and answers with evidence: complete? sound? fast enough?
 
@@ -153,9 +146,10 @@ def schema() -> None:
 @app.command()
 @parameters.configuration
 @parameters.where
-@option("--engine", default="native", help="What trains: native is Seatrial's own trainer.")
+@parameters.engine
 @parameters.rehearse
 @parameters.collapse
+@option("--preflight/--no-preflight", default=True, help="Look at the hosts first, if they are reached by SSH.")
 @parameters.out
 def run(
     config: Path,
@@ -176,6 +170,24 @@ def run(
     place = Where(**where)
     verdict = start(resolved, config=config, where=place, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
     raise Exit(verdict.exit_code)
+
+
+@app.command()
+@parameters.optional_configuration
+@parameters.where
+@parameters.engine
+@parameters.rehearse
+@parameters.format_option("text", "json")
+def preflight(config: Path | None, overrides: tuple[str, ...], output: str, **given: Any) -> None:
+    """Look whether the hosts of a cluster file can run it; nothing is changed there. Exit code 0, or 3 for errors."""
+    from seatrial.run import Where
+    from seatrial.run import preflight as look
+
+    model, gpu, engine, rehearse = (given.pop(name) for name in ("model", "gpu", "engine", "rehearse"))
+    resolved = _load(config, overrides, action="plan", model=model, gpu=gpu) if config else None
+    told, ready = look(resolved, where=Where(**given), engine=engine, rehearse=rehearse, as_json=output == "json")
+    click.echo(told)
+    raise Exit(0 if ready else 3)
 
 
 _RUN_DIR = argument("run_dir", type=FILE, help="The directory that the run printed.")

@@ -24,6 +24,13 @@ class _Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
+class InOrder(click.Group):
+    """A group whose --help names the verbs in the order of the file."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 FILE = click.Path(path_type=Path)
 FOLDER = _Folder(path_type=Path)
 POSIX = click.Path(path_type=PurePosixPath)
