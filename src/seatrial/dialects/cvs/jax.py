@@ -109,7 +109,7 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         topology=topology,
         parallelism=parallelism,
         precision=precision,
-        optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION)),
+        optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION), decay_norms=True),
         epochs=None if is_synthetic else 1,  # MaxText's num_epoch
         data=Data() if is_synthetic else gather_part(Data, "data", placed, packing=True),
         execution=execution(placed),
@@ -138,6 +138,7 @@ def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
         "batch.micro_batch_size": replace(per_device.origin(), kind="derived", note="× devices ÷ (data × fsdp)"),
         "precision.optimizer_dtype": replace(default, note="MaxText keeps Adam's moments in weight_dtype"),
         "optimizer": default,
+        "optimizer.decay_norms": replace(default, note="MaxText decays all parameters, norms too"),
         "optimizer.warmup_steps": replace(default, note=f"MaxText's default: {WARMUP_FRACTION:g} of the steps"),
         "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
         "expectations": Origin(kind="file", key=settings.path("result_dict")),
