@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ class AsyncSsh:
     async def close(self) -> None:
         for connection in self._connections.values():
             connection.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.gather(*(connection.wait_closed() for connection in self._connections.values()))
 
     async def _connect(self, host: Host) -> asyncssh.SSHClientConnection:
         import asyncssh

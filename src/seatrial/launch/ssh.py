@@ -27,7 +27,8 @@ from seatrial.launch.follow import Deadlines, Ending, Progress, Status
 from seatrial.plan import Plan, Site
 
 ANSWER_SECONDS = 60.0
-MAX_ANSWER = 1 << 20  # bytes, and what a login shell says before it
+MAX_ANSWER = 1 << 20  # bytes, with what a login shell says before it
+LINE_COSTS = 1 << 10  # as many bytes does a line count for, because each is tried
 MAX_WORDS = 300
 RETRY_SECONDS = 2.0
 PLACES = "launch/places.json"
@@ -130,6 +131,8 @@ class Session:
         self._wait(finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -235,7 +238,8 @@ async def _object(host: Host, channel: Channel) -> dict[str, Any]:
         if b"\n" not in chunk:
             continue
         *lines, pending = pending.split(b"\n")
-        for line in lines:
+        total += LINE_COSTS * len(lines)
+        for line in lines[: MAX_ANSWER // LINE_COSTS]:
             with contextlib.suppress(ValueError, RecursionError):
                 if line.startswith(b"{") and isinstance(found := json.loads(line), dict):
                     return found
