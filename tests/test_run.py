@@ -223,7 +223,6 @@ def test_a_suspended_process_is_found_by_the_lack_of_steps(tmp_path: Path, run_d
     verdict = run(
         resolved,
         config=config,
-        on="local",
         engine="native",
         rehearse=False,
         out=run_dir,
@@ -243,7 +242,7 @@ from seatrial.dialects import load
 from seatrial.run import run
 config = Path(sys.argv[1])
 resolved = load(config, (), action="run")
-run(resolved, config=config, on="local", engine="native", rehearse=False, out=Path(sys.argv[2]), lease_seconds=2)
+run(resolved, config=config, engine="native", rehearse=False, out=Path(sys.argv[2]), lease_seconds=2)
 """
     launcher = subprocess.Popen(
         [sys.executable, "-c", program, str(write_config(tmp_path)), str(run_dir)], stdout=subprocess.PIPE, text=True
