@@ -17,7 +17,8 @@ MAX_TEXT = 300
 MAX_ENTRIES = 4096
 
 Text = Annotated[str, AfterValidator(lambda text: text[:MAX_TEXT])]
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
+Whole = Annotated[int, Field(ge=-1, lt=2**63)]  # what can be divided and shown
 _LIMITED = Field(max_length=MAX_ENTRIES)
 Texts = Annotated[dict[Text, Text], _LIMITED]
 
@@ -26,7 +27,7 @@ Texts = Annotated[dict[Text, Text], _LIMITED]
 class Group:
     """What the control groups leave; None: all that there is."""
 
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
     cores: Number | None = None
 
 
@@ -34,15 +35,15 @@ class Group:
 class Machine:
     kernel: Text
     architecture: Text
-    cores: int
-    memory_bytes: int
-    available_bytes: int
-    shm_bytes: int
-    shm_free_bytes: int
-    limits: Annotated[dict[Text, int | None], _LIMITED]  # memlock, nofile, nproc; None: none
+    cores: Whole
+    memory_bytes: Whole
+    available_bytes: Whole
+    shm_bytes: Whole
+    shm_free_bytes: Whole
+    limits: Annotated[dict[Text, Whole | None], _LIMITED]  # memlock, nofile, nproc; None: none
     cgroup: Group
     python: Text  # of python3, which runs the agent
-    user: int
+    user: Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,8 @@ class Name:
 @dataclass(frozen=True, kw_only=True)
 class Interface:
     up: bool
-    speed_mbits: int | None = None
-    mtu: int | None = None
+    speed_mbits: Whole | None = None
+    mtu: Whole | None = None
     address: Text | None = None
 
 
@@ -83,9 +84,9 @@ class Card:
 @dataclass(frozen=True, kw_only=True)
 class Device:
     model: Text
-    memory_bytes: int
-    used_bytes: int | None = None
-    uncorrected_errors: int | None = None
+    memory_bytes: Whole
+    used_bytes: Whole | None = None
+    uncorrected_errors: Whole | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +131,9 @@ class Disk:
     nearest: Text
     readable: bool
     writable: bool
-    free_bytes: int
-    free_files: int | None = None  # None: it does not count them
-    size: int | None = None  # bytes of a file, entries of a folder
+    free_bytes: Whole
+    free_files: Whole | None = None  # None: it does not count them
+    size: Whole | None = None  # bytes of a file, entries of a folder
     nonce: Text | None = None  # a file that other nodes can look for
     why: Text | None = None  # there is none
 

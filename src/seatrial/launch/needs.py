@@ -130,6 +130,8 @@ def _data(spec: RunSpec) -> list[str]:
         return []
     found = []
     for path in (*data.paths, *data.validation_paths, *data.test_paths):
+        if not path.startswith("/"):  # of the trainer's own folders, or of who starts it
+            continue
         if data.kind == "megatron":
             name = path.removesuffix(".bin").removesuffix(".idx")
             found += [f"{name}.bin", f"{name}.idx"]
@@ -138,7 +140,7 @@ def _data(spec: RunSpec) -> list[str]:
             found.append(path if fixed == path else fixed.rpartition("/")[0] or "/")
     if data.kind != "megatron" and data.tokenizer.startswith("/"):
         found.append(data.tokenizer)
-    return [path for path in dict.fromkeys(found) if path.startswith("/")]
+    return list(dict.fromkeys(found))
 
 
 def _given(spec: RunSpec) -> tuple[str, ...]:
