@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
 VERSION = 1
+FIRST_CLOCK = 946_684_800.0  # the year 2000: a wall time before it counts seconds, or comes from no clock
 E = TypeVar("E", bound="Event")
 
 

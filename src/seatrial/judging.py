@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,7 +122,22 @@ def _read_foreign(run_dir: Path) -> None:
     if family and found:
         from seatrial import logs
 
-        _write_events(logs.read(found, family), run_dir)
+        _write_events(_on_the_clock(logs.read(found, family), run_dir), run_dir)
+
+
+def _on_the_clock(record: Sequence[Event], run_dir: Path) -> list[Event]:
+    """The events of logs that tell no time, which count seconds, from the moment at which their process was started."""
+    began: dict[int, float] = {}
+    for path in run_dir.glob("nodes/*/status.json"):
+        with suppress(OSError, ValueError, KeyError):
+            processes = json.loads(path.read_text(encoding="utf-8"))["processes"]
+            began |= {process["rank"]: process["started"] or 0.0 for process in processes}
+    return [
+        dataclasses.replace(event, wall_time=event.wall_time + began.get(event.process, 0.0))
+        if event.wall_time < events.FIRST_CLOCK
+        else event
+        for event in record
+    ]
 
 
 def _as_before(run_dir: Path, options: Options) -> Options:

@@ -19,14 +19,13 @@ from seatrial import metrics as measuring
 from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.errors import Mark, Problem
-from seatrial.events import Event, RunStarted, Step, read_run
+from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.report.problems import inert
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
 from seatrial.verdict.cvs_compat import CvsAnswer
 
-FIRST_CLOCK = 946_684_800.0  # the year 2000: whatever is before counts seconds, or has no clock
 MAX_TAILS = 4
 TAIL_LINES = 40
 TAIL_BYTES = 64 << 10

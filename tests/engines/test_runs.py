@@ -1,0 +1,108 @@
+"""Runs with other engines from a configuration to a verdict, with stand-ins that are as strict as the programs are.
+
+The stand-ins (`programs/`) refuse every argument, key and variable that the real ones refuse, and print their logs; the
+agents, the meeting at the coordinator and what is read from the logs are real.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.dialects import load
+from seatrial.judging import judge_run
+from seatrial.launch.follow import Deadlines, Ending
+from seatrial.launch.local import free_port, run_locally
+from seatrial.plan import Machine, Plan, make_plan
+from seatrial.run_directory import claim, write_inputs
+from tests.command_line import seatrial
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+SIXTEEN = Machine(cores=2, memory_bytes=1 << 33, vendor="amd", accelerators=tuple(str(n) for n in range(16)))
+NETWORK = ["nccl_socket_ifname=lo", "gloo_socket_ifname=lo", "nccl_ib_gid_index=3", "nic_type=thor2"]
+JAX = ["nnodes=2", "coordinator_ip=127.0.0.1", "nccl_ib_hca=bnxt_re0", "training_steps=20", *NETWORK]
+JAX += ["tflops_per_sec_per_gpu=1", "tokens_per_sec_per_gpu=1", "xla_flags.xla_gpu_graph_level=0"]
+MEGATRON = ["nnodes=2", "master_address=127.0.0.1", "nccl_ib_hca_list=bnxt_re0", "training_iterations=20", *NETWORK]
+MEGATRON += ["throughput_per_gpu=1", "tokens_per_gpu=1", "gpu=mi300x"]
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun is ours; a step takes long enough for the rate of a real one to be below a device's peak."""
+    path = f"{PROGRAMS / 'bin'}:{Path(shutil.which('python3') or '/usr/bin/python3').parent}:/usr/bin:/bin"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("STAND_IN_SECONDS", "20")
+
+
+def play(
+    config: str, overrides: list[str], engine: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Plan, Ending, Any]:
+    """Plan, ending and verdict of a run on stand-ins for nodes with AMD's devices."""
+    monkeypatch.chdir(PROGRAMS / engine)
+    path = ROOT / "configs" / config
+    resolved = load(path, overrides, action="run")
+    assert resolved.spec is not None, resolved.problems
+    plan = make_plan(
+        resolved.spec, run_dir=run_dir, machine=SIXTEEN, engine=engine, coordinator=f"127.0.0.1:{free_port()}"
+    )
+    claim(run_dir)
+    write_inputs(resolved, path, plan, run_dir)
+    ending = run_locally(plan, run_dir, deadlines=Deadlines(), on_progress=lambda progress: None)
+    _, verdict = judge_run(run_dir, as_json=False)
+    return plan, ending, verdict
+
+
+def told(run_dir: Path) -> list[str]:
+    """What the checks say that did not pass."""
+    axes = json.loads((run_dir / "verdict.json").read_text())["axes"].values()
+    return [
+        check["sentence"] for axis in axes for check in axis["checks"] if check["status"] in ("fail", "inconclusive")
+    ]
+
+
+def test_cvs_file_with_maxtext_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ending, verdict = play("cvs/mi300x_distributed_llama3_1_70b.json", JAX, "maxtext", tmp_path / "run", monkeypatch)
+    assert (ending.reason, verdict.exit_code) == ("completed", 0), told(tmp_path / "run")
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert [process["last_step"] for process in status["processes"]] == [19, 19]
+
+
+def test_cvs_file_with_megatrons_script_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = "cvs/mi3xx_megatron_llama_distributed.json"
+    overrides = [*MEGATRON, "model=llama3_1_8b"]
+    plan, ending, verdict = play(config, overrides, "megatron", tmp_path / "run", monkeypatch)
+    assert plan.processes[0].command.argv[-2:] == ("bash", "examples/llama/train_llama3.sh")
+    assert (ending.reason, verdict.exit_code) == ("completed", 0), told(tmp_path / "run")
+    for host in ("local0", "local1"):  # its own log beside the agent's, in a folder of the node's own
+        assert (tmp_path / "run" / "nodes" / host / "megatron" / "output_perf.log").stat().st_size
+
+
+def test_megatrons_arguments_are_those_that_pretrain_gpt_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_SECONDS", "0.05")
+    plan, ending, _ = play("megatron/megatron-tiny.sh", [], "megatron", tmp_path / "run", monkeypatch)
+    assert "torchrun" in plan.processes[0].command.argv
+    assert ending.reason == "completed"
+
+
+def test_out_of_memory_on_one_node_is_blamed_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_FAILS_AT", "3")
+    _, ending, verdict = play("cvs/mi300x_distributed_llama3_1_70b.json", JAX, "maxtext", tmp_path / "run", monkeypatch)
+    assert (ending.reason, verdict.exit_code) == ("died", 4)
+    assert ending.faults[0].where == "rank 1 on local1"
+    assert "RESOURCE_EXHAUSTED" in ending.faults[0].text
+
+
+def test_command_line_runs_maxtext_on_virtual_devices(tmp_path: Path) -> None:
+    """Where MaxText is, says a variable of the configuration."""
+    text = (ROOT / "configs" / "maxtext" / "maxtext-quick.sh").read_text()
+    config = tmp_path / "quick.sh"
+    config.write_text(text.replace("python3 ", f"export MAXTEXT_ROOT={PROGRAMS / 'maxtext'}\npython3 ", 1))
+    given = ["topology.num_nodes=2", "topology.devices_per_node=4", "steps=20"]
+    done = seatrial("run", config, *given, "--engine", "maxtext", "--out", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout
