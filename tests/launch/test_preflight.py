@@ -238,10 +238,8 @@ def test_a_clock_is_blamed_only_if_no_delay_explains_it() -> None:
 
 
 def test_of_many_hosts_only_those_with_something_to_say_are_rows() -> None:
-    many = [
-        Node(host=Host(name=f"n{i}", address=f"10.1.0.{i}"), facts=nodes()[1].facts, meeting=Meeting())
-        for i in range(60)
-    ]
+    facts, hosts = nodes()[1].facts, [Host(name=f"n{number}", address=f"10.1.0.{number}") for number in range(60)]
+    many = [Node(host=host, facts=facts, meeting=Meeting()) for host in hosts]
     many[7] = Node(host=many[7].host, trouble=("off", "switch it on"))
     needs = Needs(hosts=tuple(node.host for node in many), root="/var/tmp/run", python=None)
     text = shown(Looked(needs, many, judge(needs, many)))

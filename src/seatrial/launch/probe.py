@@ -34,6 +34,7 @@ from typing import Any, Callable, Iterator
 PROGRAM_SECONDS = 10.0
 MAX_TEXT = 400
 MAX_ENTRIES = 10_000  # of a folder, that are counted
+ENOUGH = 1 << 62
 NONCE = ".seatrial-"
 _SIOCGIFADDR = 0x8915
 
@@ -296,8 +297,8 @@ def storage(given: dict[str, Any]) -> dict[str, Any]:
             "nearest": there,
             "readable": os.access(there, os.R_OK),
             "writable": os.access(folder, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
-            "free_bytes": disk.f_bavail * disk.f_frsize,
-            "free_files": disk.f_favail if disk.f_files else None,
+            "free_bytes": min(disk.f_bavail * disk.f_frsize, ENOUGH),  # some have no end
+            "free_files": min(disk.f_favail, ENOUGH) if disk.f_files else None,
             "size": size_of(there) if there == path else None,
             "nonce": None,
         }
