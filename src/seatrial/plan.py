@@ -179,9 +179,10 @@ def make_plan(
         placements = [Placement(cpu_devices=spec.topology.devices_per_node if rehearsing else None)] * nodes
         named = spec.distributed.coordinator_host
         if nodes > 1 and named not in (None, "localhost", hosts[0].address, hosts[0].name):
-            notes.append(
-                f"rank 0 is {hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
-            )
+            first = f"{hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
+            if site.cluster.transport == "slurm":
+                first = f"on the first host of the job, which Slurm decides, not {named}"
+            notes.append(f"rank 0 is {first}")
     else:
         hosts = Cluster.on_this_machine(nodes).hosts
         placements, notes = _place(spec, machine, nodes_here or nodes, trains, rehearsing=rehearsing)

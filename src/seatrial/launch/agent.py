@@ -3,10 +3,11 @@
     python agent.py JOB.json        (or the job on stdin:  python agent.py -)
 
 The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "after"}],
-"step_pattern", "grace_seconds", "lease_seconds", "lease_file"}. Each process is started in a session of its own, and
-the agent is the only writer of its log; when all have ended, the commands in "after" are run. `directory/status.json`
-is replaced atomically on every change and at least once a second. The agent stops everything when a process fails, when
-told to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease file for `lease_seconds`.
+"step_pattern", "grace_seconds", "lease_seconds", "lease_file", "signals_reach_all"}. Each process is started in a
+session of its own, and the agent is the only writer of its log; when all have ended, the commands in "after" are run.
+`directory/status.json` is replaced atomically on every change and at least once a second. The agent stops everything
+when a process fails, when told to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease
+file for `lease_seconds`. A signal that tells it is passed on, unless it reaches all without that.
 It ends when nothing that it started is left: with 0 if every process ended with 0, else with 1.
 """
 
@@ -369,7 +370,8 @@ class Agent:
         if self.stopping_since is None:
             self.stop_reason, self.stopping_since, self.state = reason, now, "stopping"
             self.changed = True
-            self._signal_all(signal.SIGTERM)
+            if not (reason.startswith("SIG") and self.job.get("signals_reach_all")):
+                self._signal_all(signal.SIGTERM)
             self._signal_all(signal.SIGCONT)  # a stopped process would not notice
 
     def _signal_all(self, number: int) -> None:

@@ -217,7 +217,7 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
                         told["processes"][place]["stdin"] = None
                     else:
                         del told["processes"][place]["environment"][name]
-        write_json(run_dir / (slurm_node.JOB % number), {**told, "secrets": table})
+        write_json(run_dir / (slurm_node.JOB % number), {**told, "secrets": table, "signals_reach_all": True})
     script = Script(
         name=plan.spec.name,
         root=PurePosixPath(run_dir),

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from seatrial import __version__
 from seatrial.dialects.suggestions import did_you_mean
 from seatrial.errors import InputError
+from seatrial.launch.slurm_node import FAILED
 from seatrial.spec import Container, RunSpec
 
 NONCE = "launch/slurm/nonce"
@@ -50,7 +51,7 @@ OPTIONS: Mapping[str, Option] = {
     "constraint": Option(r"[\w(\[][\w.()\[\]&|*,!+-]*", "features: h100&ib", "constraint"),
     "dependency": Option(r"[a-z][a-z:\d,?]*", "singleton, afterok:1234", "dependency"),
     "signal": Option(
-        r"([RB]+:)?(\d+|[A-Z]+\d?)(@\d{1,5})?", "SIGNAL@SECONDS before the end of the time: TERM@120", "signal"
+        r"(TERM|INT|USR1|USR2)@\d{1,5}", "SIGNAL@SECONDS before the time is over, when the run is to end: TERM@120"
     ),
     "requeue": Option(r"yes|no", "yes or no"),
     "exclusive": Option(r"yes|no", "yes or no"),
@@ -114,6 +115,9 @@ def render(script: Script) -> str:
         **{row.flag: given[key] for key, row in OPTIONS.items() if row.flag and key in given},
     }
     lines = [f"#SBATCH --{flag}={value}" for flag, value in flags.items()]
+    # To the script alone, which tells the agents: Slurm's signals reach agent and processes alike, and for the trainer
+    # a second one means: at once.
+    lines += [f"#SBATCH --signal=B:{given['signal']}"] if "signal" in given else []
     lines += ["#SBATCH --exclusive"] if given["exclusive"] == "yes" else []
     lines += ["#SBATCH --requeue" if given["requeue"] == "yes" else "#SBATCH --no-requeue"]
     step = ["--ntasks-per-node=1", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered", "--label"]
@@ -130,9 +134,15 @@ def render(script: Script) -> str:
             f"nonce={shlex.quote(script.nonce)}",
             f"on_each={shlex.quote(_ON_EACH)}",
             "",
-            "exec srun \\",
+            f'rm -f "$root/{FAILED}"',
+            "trap 'touch \"$root\"/nodes/*/stop' TERM INT USR1 USR2",
+            "srun \\",
             *(f"  {word} \\" for word in words[:-1]),
-            f"  {words[-1]}",
+            f"  {words[-1]} &",
+            'wait "$!"; code=$?',
+            'while kill -0 "$!" 2>/dev/null; do wait "$!"; code=$?; done  # a signal had ended the waiting',
+            f'[ "$code" -ne 0 ] || [ ! -e "$root/{FAILED}" ] || code=1',
+            'exit "$code"',
             "",
         ]
     )

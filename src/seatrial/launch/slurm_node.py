@@ -6,11 +6,15 @@ One file, standard library only, Python 3.8 or newer, which lies in the run dire
 known when a job is submitted, so the jobs in ROOT/launch/slurm have stand-ins for them: `slurm-node-N.invalid` for the
 name of the N-th host, `slurm-address-0.invalid` for the address at which the others reach the first. They are replaced
 as text in what is then data; no shell reads any of it. Secrets come as variables whose names the job tells, and are
-handed to the agent by a file that is only memory.
+taken out of the environment that the processes get.
+
+A process that fails does not fail its task: `srun` would kill the others before they have saved and cleared away. It
+leaves a file that tells the job's script to fail in the end; `srun --wait` ends those that go on regardless.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import itertools
 import json
@@ -24,6 +28,7 @@ from typing import Any, Callable
 STAND_IN = re.compile(r"slurm-(node|address)-(\d+)\.invalid")
 JOB = "launch/slurm/job-%d.json"
 PLACE = "launch/slurm/node-%d.json"
+FAILED = "launch/slurm/failed"
 ASK_SECONDS = 20
 
 
@@ -35,7 +40,7 @@ def expand(nodelist: str) -> list[str]:
             _numbers(piece[1:-1]) if piece[0] == "[" else [piece] for piece in re.findall(r"\[.*?\]|[^\[]+", part)
         ]
         hosts += map("".join, itertools.product(*pieces))
-    if not hosts or any(set(host) & set("[], ") for host in hosts):
+    if not re.match(r"(?:[^][]|\[[^][]*\])+$", nodelist):
         raise ValueError("%r names no hosts" % nodelist)
     return hosts
 
@@ -117,7 +122,7 @@ def write(path: str, data: Any) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Becomes the agent of this node."""
+    """Becomes the agent of this node, and returns when nothing of it is left."""
     (root,) = arguments
     environment = dict(os.environ)
     rank, restarts = int(environment["SLURM_NODEID"]), int(environment.get("SLURM_RESTART_COUNT") or 0)
@@ -138,14 +143,16 @@ def main(arguments: list[str]) -> None:
     place = {"host": hosts[rank], "hosts": hosts, "address": address, "restarts": restarts}
     write(os.path.join(root, PLACE % rank), place)
     log = os.open(os.path.join(directory, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    given = os.memfd_create("job")
-    with os.fdopen(os.dup(given), "wb") as memory:
-        memory.write(json.dumps(job).encode())
-    os.lseek(given, 0, os.SEEK_SET)
-    for source, target in ((given, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    agent = os.path.join(root, "launch", "agent.py")
-    os.execve(sys.executable, [sys.executable, "-I", agent, "-"], environment)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    spec: Any = importlib.util.spec_from_file_location("agent", os.path.join(root, "launch", "agent.py"))
+    agent = importlib.util.module_from_spec(spec)
+    sys.modules["agent"] = agent
+    spec.loader.exec_module(agent)
+    if agent.Agent(job).run() != 0:
+        open(os.path.join(root, FAILED), "w").close()
 
 
 if __name__ == "__main__":

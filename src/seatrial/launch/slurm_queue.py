@@ -266,7 +266,9 @@ class Watch:
         return time.monotonic() - self._over_since > SETTLE_SECONDS
 
     def cancel(self) -> None:
-        """Ends the job, by our own wish."""
+        """Ends the job, by our own wish, unless it is over."""
+        if meaning(self.job).phase == "over":
+            return
         self._cancelled = True
         try:
             cancel(self.number)

@@ -1,0 +1,216 @@
+"""Runs under Slurm on nodes with real daemons: what Slurm does to a job is what the run's verdict says."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.launch.slurm_node import expand
+from tests.cluster.nodes import SEARCH_PATH, Node
+from tests.cluster.slurm import Slurm
+from tests.cluster.test_ssh import CANARY, HOSTILE, Person, nothing_is_left, trainers
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+class SlurmUser(Person):
+    """Somebody who submits jobs from this machine, and keeps runs where the nodes see them."""
+
+    def __init__(self, slurm: Slurm, folder: Path) -> None:
+        super().__init__(slurm.cluster, folder)
+        self.slurm = slurm
+        self.out = slurm.cluster.shared / "run"
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        return super().start(*arguments, variables={**self.slurm.environment, "PATH": SEARCH_PATH})
+
+    def under_slurm(self, config: Path, *options: str | Path) -> list[str | Path]:
+        return ["run", config, "--on", "slurm", "--rehearse", "--python", sys.executable, "--out", self.out, *options]
+
+    def job(self) -> str:
+        path = self.out / "launch/slurm/job.json"
+        return str(wait_until(lambda: path.exists() and json.loads(path.read_text())["job"], 60))
+
+    def begin(self, *options: str, steps: int = 50, nodes: int = 3) -> subprocess.Popen[str]:
+        """A run that has taken its first steps."""
+        run = self.start(*self.under_slurm(self.configuration(steps=steps, nodes=nodes), *options))
+        self.wait_for_steps(run, 2)
+        return run
+
+    def wait_for_steps(self, run: subprocess.Popen[str], steps: int) -> None:
+        wait_until(lambda: self.last_step() >= steps or run.poll() is not None, 200)
+        assert run.poll() is None, run.communicate()[0]
+
+    def faults(self) -> list[dict[str, Any]]:
+        lines = (self.out / "events-launcher.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["kind"] == "fault"]
+
+    def first_fault(self) -> tuple[str, str]:
+        fault = self.faults()[0]
+        return fault["fault"], fault["where"]
+
+
+@pytest.fixture
+def make_user(make_slurm: Callable[..., Slurm], tmp_path: Path) -> Callable[..., SlurmUser]:
+    return lambda nodes, **options: SlurmUser(make_slurm(nodes, **options), tmp_path)
+
+
+def over(run: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+    out, _ = run.communicate(timeout=seconds)
+    return run.returncode, out
+
+
+def environment(node: Node) -> dict[str, str]:
+    """Of the trainer on a node."""
+    (pid,) = trainers(node)
+    pairs = node.path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def test_three_nodes_train_together_while_slurmctld_restarts(make_user: Callable[..., SlurmUser]) -> None:
+    user = make_user(3, containers=False)
+    results = user.cluster.shared / "results"
+    run = user.begin("--slurm", "time=30", "--slurm", f"results={results}")
+    user.slurm.stop_controller()
+    user.wait_for_steps(run, user.last_step() + 5)  # nobody minds
+    user.slurm.start_controller()
+    code, told = over(run, 200)
+    assert code == 0, told
+    assert "All 50 steps were done" in told
+    assert "3 processes, 6 devices" in told
+    assert f"job {user.job()}: running on node[1-3]" in told
+    hosts = [process["host"] for process in json.loads((user.out / "plan.json").read_text())["processes"]]
+    assert hosts == ["node1", "node2", "node3"]
+    (link,) = results.rglob("*.out")
+    assert link.name.endswith(f"_{user.job()}.out")
+    assert link.read_bytes() == (user.out / "nodes/node1/rank0.log").read_bytes() != b""
+    assert nothing_is_left(user.cluster)
+
+
+def test_lists_of_hosts_are_written_out_as_slurm_does(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(1, containers=False)
+    some = random.Random(0)
+    for _ in range(20):
+        names = [f"{some.choice(['a', 'gpu-', 'r1n'])}{some.randrange(1200):0{some.randint(1, 4)}}" for _ in range(20)]
+        short = slurm.run(["scontrol", "show", "hostlist", ",".join(names)]).stdout.strip()
+        assert expand(short) == slurm.run(["scontrol", "show", "hostnames", short]).stdout.split()
+
+
+def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_user: Callable[..., SlurmUser]) -> None:
+    user = make_user(2)
+    variables = {**{f"HOSTILE_{name}": value for name, value in HOSTILE.items()}, "HF_TOKEN": CANARY}
+    config = user.configuration(steps=30, nodes=2, variables=variables)
+    run = user.start(*user.under_slurm(config, "--container", "podman"))
+    user.wait_for_steps(run, 2)
+    for node in user.cluster.nodes[:2]:
+        found = environment(node)
+        assert {name: found[f"HOSTILE_{name}"] for name in HOSTILE} == HOSTILE
+        assert found["HF_TOKEN"] == CANARY
+        assert not [name for name, value in found.items() if CANARY in value and name != "HF_TOKEN"]
+        assert node.processes(CANARY) == []
+        (name,) = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
+        assert CANARY not in node.run(["podman", "inspect", name]).stdout
+        assert not node.path("/tmp/executed").exists()
+    shown = user.slurm.run(["scontrol", "show", "job", user.job()]).stdout
+    script = user.slurm.run(["scontrol", "write", "batch_script", user.job(), "-"]).stdout
+    code, told = over(run, 200)
+    assert code == 0, told
+    assert not any(CANARY in text for text in (told, shown, script))
+    kept = [path for path in user.out.rglob("*") if path.is_file() and not path.name.startswith("config.")]
+    assert not any(CANARY.encode() in path.read_bytes() for path in kept)
+    assert nothing_is_left(user.cluster)
+
+
+def scancel(user: SlurmUser) -> tuple[str, str]:
+    user.slurm.run(["scancel", user.job()])
+    return "cancelled", f"job {user.job()}"
+
+
+def ended_in_order(user: SlurmUser, rank: int) -> bool:
+    """Whether a trainer was told once, and so had the time to say that it ends."""
+    last = json.loads((user.out / f"events-{rank}.jsonl").read_text().splitlines()[-1])
+    return (last["kind"], last["reason"]) == ("run_ended", "interrupted")
+
+
+def slurmd_killed(user: SlurmUser) -> tuple[str, str]:
+    user.slurm.kill_slurmd(user.cluster.nodes[1])
+    return "node_lost", "node2"
+
+
+def worker_killed(user: SlurmUser) -> tuple[str, str]:
+    node = user.cluster.nodes[1]
+    node.kill(trainers(node)[0])
+    return "process_died", "rank 1 on node2"
+
+
+@pytest.mark.parametrize(("happens", "exit_code"), [(scancel, 130), (slurmd_killed, 4), (worker_killed, 4)])
+def test_what_ended_a_job_is_named(
+    make_user: Callable[..., SlurmUser], happens: Callable[[SlurmUser], tuple[str, str]], exit_code: int
+) -> None:
+    user = make_user(3, containers=False)
+    run = user.begin()
+    named = happens(user)
+    code, told = over(run)
+    assert (code, user.first_fault()) == (exit_code, named), told
+    if happens is scancel:
+        assert all(ended_in_order(user, rank) for rank in range(3))
+    wait_until(lambda: nothing_is_left(user.cluster), 30)
+
+
+def test_a_launcher_that_is_killed_is_followed_by_another_which_says_that_the_time_was_over(
+    make_user: Callable[..., SlurmUser],
+) -> None:
+    user = make_user(2, containers=False)
+    first = user.begin("--slurm", "time=1", nodes=2)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    user.slurm.run(["scontrol", "update", f"JobId={user.job()}", "TimeLimit=1"])
+    node, second = user.cluster.nodes[0], user.start("attach", user.out)
+    (pid,) = trainers(node)
+    while second.poll() is None:  # held back, so that it does not end before
+        node.run(["kill", "-STOP", str(pid)], check=False)
+        time.sleep(4)
+        node.run(["kill", "-CONT", str(pid)], check=False)
+        time.sleep(0.05)
+    code, told = over(second)
+    assert (code, user.first_fault()) == (4, ("time_limit", f"job {user.job()}")), told
+    assert nothing_is_left(user.cluster)
+
+
+def test_a_job_that_waits_for_too_long_is_given_up(make_user: Callable[..., SlurmUser]) -> None:
+    user = make_user(1, containers=False)
+    arguments = user.under_slurm(user.configuration(steps=10, nodes=2), "--queue-deadline", "5s")
+    code, told = user.run(*arguments)
+    assert code == 3, told
+    assert user.first_fault() == ("launch_failed", f"job {user.job()}"), told
+    assert user.slurm.run(["squeue", "--noheader"]).stdout == ""
+
+
+def test_a_run_directory_that_the_nodes_do_not_share_is_told(make_user: Callable[..., SlurmUser]) -> None:
+    user = make_user(2, containers=False)
+    user.out = user.cluster.not_shared / "run"
+    code, told = user.run(*user.under_slurm(user.configuration(steps=10, nodes=2)))
+    assert code == 3, told
+    assert f"the nodes do not see the run directory {user.out}" in " ".join(told.split())
+
+
+def test_who_interrupts_a_job_that_waits_leaves_none_behind(make_user: Callable[..., SlurmUser]) -> None:
+    user = make_user(1, containers=False)
+    user.slurm.run(["scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=repair"])
+    run = user.start(*user.under_slurm(user.configuration(steps=10, nodes=1)))
+    number = user.job()
+    run.send_signal(signal.SIGINT)
+    code, told = over(run)
+    assert code == 130, told
+    assert f"job {number}: pending" in told
+    assert user.slurm.run(["squeue", "--noheader"]).stdout == ""
