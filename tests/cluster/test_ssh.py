@@ -52,9 +52,9 @@ class Person:
         path.write_text(json.dumps(document))
         return path
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", "from seatrial.cli import main; main()", *map(str, arguments)]
-        environment = {**os.environ, "HOME": str(self.home), "COLUMNS": "120"}
+        environment = {**os.environ, "HOME": str(self.home), "COLUMNS": "120", **variables}
         return subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -87,7 +87,7 @@ def trainers(node: Node) -> list[int]:
 
 
 def nothing_is_left(cluster: Cluster) -> bool:
-    there = ("seatrial.train", "launch/agent.py", "conmon", "podman run")
+    there = ("seatrial.train", "launch/agent.py", "launch/slurm_node.py", "conmon", "podman run")
     return not any(node.processes(text) for node in cluster.nodes for text in there)
 
 
