@@ -86,6 +86,8 @@ def run(
     spec = _spec(resolved)
     run_dir = (out or new_directory(spec)).resolve()
     site = _site(where, run_dir, spec)
+    if where.on == "slurm" and _wish(where).requeues:
+        spec = replace(spec, checkpoint=replace(spec.checkpoint, resume=spec.checkpoint.enabled))
     plan = _plan(
         spec, run_dir, on=where.on, engine=engine, small=_small(rehearse, collapse), site=site,
         coordinator=f"127.0.0.1:{free_port()}",
@@ -245,34 +247,27 @@ def _small(rehearse: bool, collapse: bool) -> str | None:
 
 
 def _wish(where: Where) -> Wish:
-    """What the run asks of Slurm. Raises InputError for what it cannot be asked."""
-    from seatrial.launch.slurm import Wish, seconds_of
-    from seatrial.launch.slurm_job import options
+    from seatrial.launch.slurm import wished
 
-    given = options(where.slurm)
-    return Wish(options=given, queue_seconds=seconds_of(where.queue_deadline) if where.queue_deadline else None)
+    return wished(where.slurm, where.queue_deadline)
 
 
 def _site(where: Where, run_dir: Path, spec: RunSpec) -> Site | None:
-    """The hosts of the cluster file. Raises InputError where there is none, or one that cannot be used."""
-    if where.on == "local":
-        return None
+    """The hosts of the run, None where they are this machine. Raises InputError where they cannot be used."""
     if where.on == "slurm":
-        from seatrial.launch.slurm import unallotted
+        from seatrial.launch.slurm import site
 
         if where.cluster is not None:
             why, fix = "Slurm allots the hosts", "leave it away; --slurm nodelist=HOSTS asks for certain ones"
             raise InputError.single("slurm-hosts", "--cluster", why, fix)
-        nodes = int(_wish(where).options.get("nodes") or spec.topology.num_nodes)
-        root = PurePosixPath(run_dir)
-        return Site(cluster=unallotted(nodes), root=root, python=where.python, runtime=where.container)
-    return _site_of_hosts(where, run_dir.name)
+        return site(_wish(where), spec, run_dir, python=where.python, runtime=where.container)
+    if where.slurm or where.queue_deadline or where.container == "pyxis":
+        why = "--slurm, --queue-deadline and --container pyxis are for runs under Slurm"
+        raise InputError.single("slurm-only", "--on", why, "give --on slurm, or leave them away")
+    return None if where.on == "local" else _site_of_hosts(where, run_dir.name)
 
 
 def _site_of_hosts(where: Where, run: str) -> Site:
-    if where.container == "pyxis":
-        why = "pyxis starts containers for Slurm"
-        raise InputError.single("pyxis", "--container", why, "give docker or podman, or --on slurm")
     if where.cluster is None:
         why = "it needs to know its hosts"
         raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")

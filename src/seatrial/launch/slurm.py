@@ -25,9 +25,10 @@ from seatrial.launch import agent, slurm_node
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import write_json, write_text
 from seatrial.launch.follow import Deadlines, Ending, Progress, Status
-from seatrial.launch.slurm_job import NONCE, Script, recipe_log, render, submission
+from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
-from seatrial.plan import Plan
+from seatrial.plan import Plan, Site
+from seatrial.spec import RunSpec
 
 RECORD = "launch/slurm/job.json"
 SCRIPT = "launch/slurm/job.sh"
@@ -46,19 +47,32 @@ class Wish:
     options: Mapping[str, str]
     queue_seconds: float | None = None
 
+    @property
+    def requeues(self) -> bool:
+        return self.options.get("requeue") == "yes"
 
-def seconds_of(text: str) -> float:
-    """A duration: 90, 90s, 30m, 2h, 1d. Raises InputError."""
+
+def wished(words: Sequence[str], queue_deadline: str | None) -> Wish:
+    """What KEY=VALUE words and a duration ask for. Raises InputError for what Slurm cannot be asked."""
+    return Wish(options=options(words), queue_seconds=_seconds(queue_deadline) if queue_deadline else None)
+
+
+def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None:
         raise InputError.single("duration", "--queue-deadline", f"{text!r} is no duration", "give 90s, 30m, 2h or 1d")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def unallotted(nodes: int) -> Cluster:
-    """The hosts of a job before there are any: stand-ins, in rank order."""
+def site(wish: Wish, spec: RunSpec, run_dir: Path, *, python: str, runtime: str | None) -> Site:
+    """Where a job will be, before there is one: stand-ins for its hosts, in rank order.
+
+    Raises InputError for a run directory that Slurm would take for more than a path.
+    """
+    nodes = int(wish.options.get("nodes") or spec.topology.num_nodes)
     hosts = (Host(name=f"slurm-node-{n}.invalid", address=f"slurm-address-{n}.invalid") for n in range(nodes))
-    return Cluster(hosts=tuple(hosts), transport="slurm")
+    root = PurePosixPath(plain(run_dir.resolve(), "the run directory"))
+    return Site(cluster=Cluster(hosts=tuple(hosts), transport="slurm"), root=root, python=python, runtime=runtime)
 
 
 class SlurmNode:
@@ -127,7 +141,7 @@ def run_under_slurm(
         write_json(run_dir / RECORD, record)
         say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
         watch = Watch(
-            number, run_dir=run_dir, requeues=wish.options.get("requeue") == "yes",
+            number, run_dir=run_dir, requeues=wish.requeues,
             deadline_seconds=wish.queue_seconds, say=say,
         )  # fmt: skip
         return [SlurmNode(n, run_dir, watch) for n in range(len(jobs))]

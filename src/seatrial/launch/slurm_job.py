@@ -103,7 +103,7 @@ _ON_EACH = (
 def render(script: Script) -> str:
     """The script, for sbatch and for people."""
     given = {**_USUAL, **script.options}
-    root = str(_plain(script.root, "the run directory"))
+    root = str(plain(script.root, "the run directory"))
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", script.name).strip("-.")[:60] or "run"
     flags = {
         "job-name": f"seatrial-{name}",
@@ -153,7 +153,7 @@ def _pyxis(script: Script) -> list[str]:
     assert container is not None
     root = str(script.root)
     mounts = [(root, root), *((device, device) for device in container.devices), *container.volumes]
-    told = ",".join(f"{_plain(here, 'a volume')}:{_plain(there, 'a volume')}" for here, there in mounts)
+    told = ",".join(f"{plain(here, 'a volume')}:{plain(there, 'a volume')}" for here, there in mounts)
     # The image's own variables would win over those of the same name that come from outside.
     names = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", *script.secrets)
     return [
@@ -180,7 +180,7 @@ def enroot_image(image: str) -> str:
     return f"{registry}#{rest}" if is_registry else image
 
 
-def _plain(path: str | PurePath, what: str) -> str | PurePath:
+def plain(path: str | PurePath, what: str) -> str | PurePath:
     """A path that neither a line for sbatch nor a list of mounts takes for more than a path. Raises InputError."""
     if not re.fullmatch(r"/[\w./@+=-]*", str(path)):
         why = f"{what} is {str(path)!r}, and Slurm takes some of these characters for something else"
