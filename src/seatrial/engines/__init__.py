@@ -57,6 +57,11 @@ class Ground:
         host, _, port = (self.coordinator or alone).rpartition(":")
         return host, port
 
+    def token_note(self, spec: RunSpec) -> list[str]:
+        """What is worth saying where a token is asked for, and there is none."""
+        missing = spec.hf_token_file is not None and "HF_TOKEN" not in self.secrets
+        return [f"HF_TOKEN is not set: {spec.hf_token_file} cannot be read here"] if missing else []
+
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:

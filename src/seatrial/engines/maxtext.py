@@ -102,7 +102,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         )
         for rank, placement in enumerate(ground.placements)
     ]  # fmt: skip
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground)])
+    return Commands(each=each, notes=[*notes, *_notes(spec, ground), *nics.notes(spec), *ground.token_note(spec)])
 
 
 def _besides(spec: RunSpec) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ AMD = {
     "NCCL_CHECKS_DISABLE": "1", "RCCL_MSCCL_ENABLE": "0", "TOKENIZERS_PARALLELISM": "false",
 }  # fmt: skip
 SEVERAL_NODES = {"NCCL_CROSS_NIC": "0"}
+USUAL = {"PP": "1", "FSDP": "0", "RECOMPUTE": "0"}  # said even so, as CVS does: a script's defaults change with its age
 INTERFACE = "ens51np0"  # which the scripts take over several nodes, where nobody names one
 
 # What the script need not be told for the run to be the same.
@@ -76,8 +77,9 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         if is_amd:
             paths = ", ".join(dict.fromkeys(note.path for note in unsaid[:4])) + (" …" if len(unsaid) > 4 else "")
             notes.append(f"{PROGRAM} is started without ROCm's script, whose variables cannot say {paths}")
+    told = (*nics.notes(spec), *ground.token_note(spec))
     each = [make(spec, ground, rank, placement) for rank, placement in enumerate(ground.placements)]
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script)])
+    return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *told])
 
 
 def _script(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> Command:
@@ -87,7 +89,7 @@ def _script(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> C
     is_real = "DATA_PATH" in variables
     path = f"{EXAMPLES}/{name}"
     own = {
-        "TOKENIZER_MODEL": str(SCRIPTS[name].defaults["TOKENIZER_MODEL"]),
+        **USUAL, "TOKENIZER_MODEL": str(SCRIPTS[name].defaults["TOKENIZER_MODEL"]),
         **variables,
         **({"DATA_CACHE_PATH": spec.data.index_dir} if spec.data.index_dir else {}),
         "MOCK_DATA": str(int(not is_real)),  # read by versions before 2026, in which it is 1 unless it is said

@@ -6,12 +6,12 @@ A plan cannot see a node: whether a device of the kind is there, active, and has
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from seatrial.spec import Container, RunSpec
 
-GID_INDEX = "NCCL_IB_GID_INDEX"
+HCAS, GID_INDEX = "NCCL_IB_HCA", "NCCL_IB_GID_INDEX"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +76,32 @@ def environment(spec: RunSpec) -> dict[str, str]:
     return dict(nic.environment) if nic and spec.topology.num_nodes > 1 else {}
 
 
+def notes(spec: RunSpec) -> Iterator[str]:
+    """What is odd about the network of a run over several nodes, as far as a configuration shows it."""
+    if spec.topology.num_nodes == 1 or spec.nic_type is None:
+        return
+    nic, given = find(spec.nic_type), spec.execution.environment.get(HCAS)
+    if nic is None:
+        yield f"nothing is known about network cards of the kind {spec.nic_type}; known are {', '.join(NICS)}"
+    elif given is None:
+        yield f"{HCAS} is not given: NCCL takes every RDMA device that it finds, those for storage too"
+    elif not given.startswith("^"):
+        names = [word.strip().partition(":")[0] for word in given.removeprefix("=").split(",")]
+        strange = [name for name in names if not re.fullmatch(nic.hca, name)]
+        if strange:
+            yield f"devices of {nic.title} are not called {', '.join(strange)}, which {HCAS} names"
+
+
 def mounted(container: Container, nic_type: str | None) -> tuple[Container, list[str]]:
     """The container with the host's provider library in the place of the image's, and a note where that is new.
 
     CVS mounts the library beside its place, as `….so.host`, and copies it there as root in every container.
     """
-    nic, notes, volumes = find(nic_type), [], []
+    nic, told, volumes = find(nic_type), [], []
     for here, there in container.volumes:
         place = there.removesuffix(".host")
         if nic and place != there and re.fullmatch(nic.library, place.rpartition("/")[2]):
-            notes.append(f"{here} of the host is mounted as {place}, where CVS copies {there} over it")
+            told.append(f"{here} of the host is mounted as {place}, where CVS copies {there} over it")
             there = place
         volumes.append((here, there))
-    return replace(container, volumes=tuple(volumes)), notes
+    return replace(container, volumes=tuple(volumes)), told

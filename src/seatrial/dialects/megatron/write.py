@@ -353,9 +353,13 @@ def script_variables(spec: RunSpec) -> tuple[dict[str, str], dict[str, str], str
 
 
 def _script(spec: RunSpec) -> tuple[str, int]:
-    """The script, and of its sizes the model's own or the nearest."""
+    """The script, by its tokenizer's vocabulary or else by the architecture, and of its sizes the nearest."""
     owner = same_architecture(spec.model) or ""
-    name = "train_llama2.sh" if owner.startswith("llama2") else "train_llama3.sh"
+    vocabularies = {
+        known_vocabulary(None, script.defaults["TOKENIZER_MODEL"]): name for name, script in SCRIPTS.items()
+    }
+    usual = "train_llama2.sh" if owner.startswith("llama2") else "train_llama3.sh"
+    name = vocabularies.get(spec.model.vocab_size, usual)
     if owner in MODELS and (size := re.search(r"-(\d+)b$", owner)) and int(size.group(1)) in SCRIPTS[name].sizes:
         return name, int(size.group(1))
     wanted = spec.model.num_layers * spec.model.hidden_dim**2
