@@ -92,3 +92,7 @@ def test_it_becomes_the_agent_of_its_node(tmp_path: Path) -> None:
     again = subprocess.run(start, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60)
     assert again.returncode == 1  # a second run of this name gets no further
     assert again.stderr.startswith("seatrial: ")
+    (tmp_path / "nodes" / "node7" / "stop").touch()
+    subprocess.run(start, env={**os.environ, **variables, "SLURM_RESTART_COUNT": "1"}, check=True, timeout=60)
+    assert (tmp_path / "nodes" / "node7" / "rank0.log").read_text() == 2 * "canary []\n"
+    assert not (tmp_path / "nodes" / "node7" / "stop").exists()

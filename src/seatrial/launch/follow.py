@@ -268,8 +268,8 @@ def follow(
         now = time.monotonic()
         progress.see({node.name: status for node in nodes if (status := node.status())}, now)
         refused = queue.refused() if queue else None
-        if queue and queue.waiting():
-            progress.started = now
+        if queue and queue.waiting():  # for the first time, or once more
+            progress.started, progress.first_exit, progress.last_step = now, None, None
         if progress.ending is None:
             ending = _judge(progress, gone, silent, interrupts.count, deadlines, now)
             goes_on = ending and queue and not interrupts.count and not queue.final(ending)

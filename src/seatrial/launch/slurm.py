@@ -92,7 +92,9 @@ class SlurmNode:
 
     def status(self) -> Status | None:
         job = self._watch.job
-        if self._host is None or (job and job.restarts > self._restarts):
+        if job and job.restarts > self._restarts:  # what was there is over
+            self._host = self._status = None
+        if self._host is None:
             place = _read(self._run_dir / (slurm_node.PLACE % self.number))
             if place is None or (job and job.restarts > place["restarts"]):
                 return None

@@ -137,9 +137,10 @@ def main(arguments: list[str]) -> None:
     job = with_secrets(job, environment)
     directory = job["directory"]
     os.makedirs(directory, exist_ok=restarts > 0)  # a second run of this name gets no further
-    status = os.path.join(directory, "status.json")
-    if os.path.exists(status):
-        os.replace(status, "%s-before-restart-%d" % (status, restarts))
+    for name in ("status.json", "stop"):  # of the attempt before, where it was on this host too
+        path = os.path.join(directory, name)
+        if os.path.exists(path):
+            os.replace(path, "%s-before-restart-%d" % (path, restarts))
     place = {"host": hosts[rank], "hosts": hosts, "address": address, "restarts": restarts}
     write(os.path.join(root, PLACE % rank), place)
     log = os.open(os.path.join(directory, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
