@@ -288,8 +288,9 @@ def test_every_part_that_a_node_can_tell_is_read() -> None:
 SITE = Site(cluster=Cluster(hosts=HOSTS, transport="ssh"), root=PurePosixPath("/var/tmp/seatrial-me/run"))
 VARIABLES = {"NCCL_IB_HCA": "rdma0,rdma1", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_GID_INDEX": "3"}
 SPEC = RunSpec(
-    name="run", dialect="native", model=MODELS["llama2-7b"], batch=Batch(global_batch_size=40, micro_batch_size=1, sequence_length=128),
-    steps=10, topology=Topology(num_nodes=5, devices_per_node=8, device="mi300x"),
+    name="run", dialect="native", model=MODELS["llama2-7b"], steps=10,
+    batch=Batch(global_batch_size=40, micro_batch_size=1, sequence_length=128),
+    topology=Topology(num_nodes=5, devices_per_node=8, device="mi300x"),
     execution=Execution(environment=VARIABLES), checkpoint=Checkpoint(enabled=True, directory="/out/checkpoints"),
     data=Data(kind="megatron", paths=("/in/data/a_text_document", "relative")),
     container=Container(

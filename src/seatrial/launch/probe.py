@@ -18,10 +18,8 @@ import contextlib
 import fcntl
 import json
 import os
-import platform
 import re
 import resource
-import shutil
 import signal
 import socket
 import struct
@@ -38,14 +36,22 @@ ENOUGH = 1 << 62
 NONCE = ".seatrial-"
 _SIOCGIFADDR = 0x8915
 
-# What a Python says of the libraries that the trainer needs, without importing them: that takes seconds.
+# What a Python says of the libraries that the trainer needs: importing them takes seconds, and asking importlib for
+# their versions longer than everything else that is done here.
 LIBRARIES = """
-import importlib.metadata as m, importlib.util as u, json, sys
-found = {}
-for name in ("seatrial", "jax", "jaxlib"):
-    try: found[name] = m.version(name) if u.find_spec(name) else None
-    except Exception: found[name] = None
-print(json.dumps({"python": sys.version.split()[0], "libraries": found}))
+import os, sys
+wanted, found = ("seatrial", "jax", "jaxlib"), {}
+for folder in sys.path:
+    for entry in os.listdir(folder or ".") if os.path.isdir(folder or ".") else ():
+        name, _, rest = entry.partition("-")
+        if name in wanted and rest.endswith(".dist-info"):
+            found.setdefault(name, rest[: -len(".dist-info")])
+for name in wanted:
+    if name not in found:
+        import importlib.util
+        if importlib.util.find_spec(name):
+            found[name] = "of-no-known-version"
+print(sys.version.split()[0], *("%s=%s" % each for each in found.items()))
 """
 
 
@@ -68,6 +74,10 @@ def ran(*argv: str) -> str:
         said = (err or out).decode("utf-8", "replace").strip().splitlines()
         raise OSError("%s ended with %d: %s" % (argv[0], process.returncode, said[-1] if said else "it says nothing"))
     return out.decode("utf-8", "replace")
+
+
+def installed(program: str) -> bool:
+    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in os.get_exec_path())
 
 
 def read(path: str) -> str | None:
@@ -110,8 +120,8 @@ def machine(_: Any) -> dict[str, Any]:
         limits[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
     shm = os.statvfs("/dev/shm")
     return {
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
+        "kernel": os.uname().release,
+        "architecture": os.uname().machine,
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": 1024 * int(found.get("MemTotal", 0)),
         "available_bytes": 1024 * int(found.get("MemAvailable", 0)),
@@ -119,7 +129,7 @@ def machine(_: Any) -> dict[str, Any]:
         "shm_free_bytes": shm.f_bavail * shm.f_frsize,
         "limits": limits,
         "cgroup": cgroup(),
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "user": os.getuid(),
     }
 
@@ -215,7 +225,7 @@ def devices(_: Any) -> dict[str, Any]:
     """The accelerators, by the driver's own files where it has them, else by its tool."""
     amd, nvidia = list(amd_devices()), []
     driver = None
-    if shutil.which("nvidia-smi"):
+    if installed("nvidia-smi"):
         asked = ("name", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total", "driver_version")
         text = ran("nvidia-smi", "--query-gpu=" + ",".join(asked), "--format=csv,noheader,nounits")
         for line in text.splitlines():
@@ -229,7 +239,7 @@ def devices(_: Any) -> dict[str, Any]:
                 }
             )
     elif amd:
-        driver = read("/sys/module/amdgpu/version") or platform.release()
+        driver = read("/sys/module/amdgpu/version") or os.uname().release
     rocm, infiniband = read("/opt/rocm/.info/version"), listed("/dev/infiniband")
     kernel_interfaces = [path for path in ("/dev/kfd", "/dev/dri", "/dev/nvidiactl") if os.path.exists(path)]
     return {
@@ -258,7 +268,8 @@ def amd_devices() -> Iterator[dict[str, Any]]:
 
 def trainer(given: dict[str, Any]) -> dict[str, Any]:
     """The Python that starts the trainer."""
-    return dict(json.loads(ran(given["python"], "-c", LIBRARIES)))
+    version, *found = ran(given["python"], "-c", LIBRARIES).split()
+    return {"python": version, "libraries": dict(each.split("=", 1) for each in found)}
 
 
 def engine(given: dict[str, Any]) -> dict[str, Any]:
@@ -307,8 +318,6 @@ def storage(given: dict[str, Any]) -> dict[str, Any]:
             try:
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 entry["nonce"] = mark
-            except FileExistsError:  # for another path in the same folder
-                entry["nonce"] = mark
             except OSError as error:
                 entry["why"] = error.strerror
     return found
@@ -332,7 +341,7 @@ def firewall(_: Any) -> dict[str, Any]:
         found["firewalld"] = "runs"
     if re.search(r"^ENABLED=yes", read("/etc/ufw/ufw.conf") or "", re.MULTILINE):
         found["ufw"] = "is enabled"
-    if shutil.which("nft"):
+    if installed("nft"):
         try:
             refusing = re.findall(r"\b(?:drop|reject)\b", ran("nft", "--stateless", "list", "ruleset"))
             found["nftables"] = "%d rules drop or reject" % len(refusing) if refusing else ""
