@@ -78,6 +78,8 @@ def test_cvs_file_with_megatrons_script_passes(tmp_path: Path, monkeypatch: pyte
     plan, ending, verdict = play(config, overrides, "megatron", tmp_path / "run", monkeypatch)
     assert plan.processes[0].command.argv[-2:] == ("bash", "examples/llama/train_llama3.sh")
     assert (ending.reason, verdict.exit_code) == ("completed", 0), told(tmp_path / "run")
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["last_step"] == 19  # which Megatron calls 20
     for host in ("local0", "local1"):  # its own log beside the agent's, in a folder of the node's own
         assert (tmp_path / "run" / "nodes" / host / "megatron" / "output_perf.log").stat().st_size
 

@@ -3,11 +3,12 @@
     python agent.py JOB.json        (or the job on stdin:  python agent.py -)
 
 The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "after"}],
-"step_pattern", "grace_seconds", "lease_seconds", "lease_file", "signals_reach_all"}. Each process is started in a
-session of its own, and the agent is the only writer of its log; when all have ended, the commands in "after" are run.
-`directory/status.json` is replaced atomically on every change and at least once a second. The agent stops everything
-when a process fails, when told to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease
-file for `lease_seconds`. A signal that tells it is passed on, unless it reaches all without that.
+"step_pattern", "first_step" (as the logs number it), "grace_seconds", "lease_seconds", "lease_file",
+"signals_reach_all"}. Each process is started in a session of its own, and the agent is the only writer of its log; when
+all have ended, the commands in "after" are run. `directory/status.json` is replaced atomically on every change and at
+least once a second. The agent stops everything when a process fails, when told to (SIGTERM, SIGINT, or a file
+`directory/stop`), and when nobody has touched the lease file for `lease_seconds`. A signal that tells it is passed on,
+unless it reaches all without that.
 It ends when nothing that it started is left: with 0 if every process ended with 0, else with 1.
 """
 
@@ -142,6 +143,7 @@ class Process:
     last_step_at: float | None = None
     last_line: bytes = b""
     partial: bytes = b""  # of the line that is being written
+    first_step: int = 0  # as its log numbers it; here that is 0
 
     def start(self) -> None:
         """Starts the process; what cannot be started is recorded like a process that failed at once."""
@@ -192,7 +194,7 @@ class Process:
         self.last_line = next(telling, self.last_line)
         steps = [match.group(1) for match in self.step_pattern.finditer(body)] if self.step_pattern else []
         if steps:
-            self.last_step, self.last_step_at = int(steps[-1]), time.time()
+            self.last_step, self.last_step_at = int(steps[-1]) - self.first_step, time.time()
         return bool(steps)
 
     def _write(self, chunk: bytes) -> None:
@@ -227,7 +229,7 @@ class Agent:
         self.directory = job["directory"]
         self.grace_seconds = job.get("grace_seconds", 5)
         pattern = re.compile(job["step_pattern"].encode(), re.MULTILINE) if job.get("step_pattern") else None
-        self.processes = [Process(p, pattern) for p in job["processes"]]
+        self.processes = [Process(p, pattern, first_step=job.get("first_step", 0)) for p in job["processes"]]
         self.selector = selectors.DefaultSelector()
         self.deaths: Deque[tuple[Process, Any, float, float]] = collections.deque()
         self.requests: Deque[str] = collections.deque()

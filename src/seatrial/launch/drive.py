@@ -167,6 +167,7 @@ def job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
             for process in plan.hosts[host]
         ],
         "step_pattern": plan.step_pattern,
+        "first_step": plan.first_step,
         "grace_seconds": at.grace_seconds,
         "lease_seconds": at.lease_seconds,
         "lease_file": str(at.root / LEASE),
