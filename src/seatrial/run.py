@@ -100,7 +100,8 @@ def run(
             from seatrial.readiness import before_run
 
             before_run(plan, site, run_dir, transport=where.ssh)
-        with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps) as view:
+        tells = engine_called(plan.engine).FAMILY is None
+        with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps, has_events=tells) as view:
             followed: dict[str, Any] = {
                 "deadlines": deadlines or deadlines_for(plan.spec), "on_progress": view.update,
             }  # fmt: skip

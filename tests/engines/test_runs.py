@@ -108,3 +108,4 @@ def test_command_line_runs_maxtext_on_virtual_devices(tmp_path: Path) -> None:
     done = seatrial("run", config, *given, "--engine", "maxtext", "--out", tmp_path / "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS" in done.stdout
+    assert "step 20/20" in done.stdout

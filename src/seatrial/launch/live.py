@@ -43,9 +43,20 @@ class Tail:
 
 
 class View:
-    """The display of one run; a context manager, fed by `update`. Rank 0's events are the run's."""
+    """The display of one run; a context manager, fed by `update`. Rank 0's events are the run's.
 
-    def __init__(self, run_dir: Path, *, name: str, planned_steps: int, console: Console | None = None) -> None:
+    Without them (`has_events`), there is only what the agents see: how far it is.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        name: str,
+        planned_steps: int,
+        has_events: bool = True,
+        console: Console | None = None,
+    ) -> None:
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
@@ -56,6 +67,7 @@ class View:
         self._last_step: dict[int, int] = {}
         self._started: events.RunStarted | None = None
         self._steps: list[events.Step] = []
+        self._has_events, self._told_steps = has_events, 0
         self._told_ending = False
         self._live: Any = None
 
@@ -86,14 +98,18 @@ class View:
             for event in self._tails.setdefault(rank, Tail(self._run_dir / f"events-{rank}.jsonl")).read():
                 self._take(event, rank)
         ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
+        seen = None if self._has_events else progress.last_step
         if self._live is not None:
-            doing = "training" if self._steps else "compiling" if progress.processes else "starting"
-            done = self._steps[-1].step + 1 if self._steps else 0
+            doing = "training" if self._steps or seen is not None else "compiling" if progress.processes else "starting"
+            done = self._steps[-1].step + 1 if self._steps else 0 if seen is None else seen + 1
             self._bar.update(self._task, completed=done, description="stopping" if ending else doing)
             self._live.update(self._picture(progress))
         elif ending and not self._told_ending:
             self._told_ending = True
             self.say(f"stopping: {ending.reason.replace('_', ' ')}")
+        elif seen is not None and (seen + 1) // self._every > self._told_steps // self._every:
+            self._told_steps = seen + 1
+            self.say(f"step {seen + 1}/{self._planned}")
 
     def _take(self, event: events.Event, rank: int) -> None:
         if isinstance(event, events.Step):
@@ -113,9 +129,12 @@ class View:
         """Prints a line, above the display where there is one."""
         self._console.print(printable(line), markup=False, soft_wrap=True)
 
+    @property
+    def _every(self) -> int:
+        return max(1, self._planned // LINES)
+
     def _worth_a_line(self, step: int) -> bool:
-        every = max(1, self._planned // LINES)
-        return step == 0 or (step + 1) % every == 0 or step + 1 == self._planned
+        return step == 0 or (step + 1) % self._every == 0 or step + 1 == self._planned
 
     def _headline(self) -> str:
         started = self._started
@@ -154,7 +173,7 @@ class View:
         return Group(*rows)
 
     def _rank_row(self, host: str, process: dict[str, Any]) -> str:
-        step = self._last_step.get(process["rank"])
+        step = self._last_step.get(process["rank"]) if self._has_events else process["last_step"]
         done = "" if step is None else f", step {step + 1}"
         return f"rank {process['rank']} on {host}: {'suspended' if process['suspended'] else process['state']}{done}"
 
