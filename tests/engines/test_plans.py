@@ -79,8 +79,8 @@ def plan(spec: RunSpec, trainer: str, *, runtime: str | None = None, **options: 
 def shown(made: Plan) -> str:
     """Commands, files and notes; the fixed text for the shell by its name."""
     commands = "\n".join(f"# {process.host.name}\n{process.command.shell()}\n" for process in made.processes)
-    for text in (maxtext.START, megatron.START):
-        commands = commands.replace(shlex.quote(text), "START")
+    for name, text in (("START", maxtext.START), ("START", megatron.START), ("PROBE", maxtext.PROBE)):
+        commands = commands.replace(shlex.quote(text), name)
     files = "".join(f"\n# {path}\n{text}" for path, text in made.files.items())
     return commands + files + "".join(f"\nnote: {note}" for note in made.notes) + "\n"
 

@@ -31,10 +31,14 @@ ROOT = "MAXTEXT_ROOT"  # a variable of ours: where MaxText is, if at none of ROO
 # AMD's image, NVIDIA's, Google's; first the folder in which the process is started.
 ROOTS = (".", "/workspace/maxtext", "/opt/maxtext", "/deps")
 SCRIPTS = ("src/maxtext/trainers/pre_train/train.py", "src/MaxText/train.py", "MaxText/train.py")  # newest first
-# "$0" is sh, then: the Python, the configuration, and (folder, script in it) as often as there are candidates.
+# "$0" is sh, then: the Python, PROBE, the configuration, and (folder, script in it) as often as there are candidates.
 START = """\
-python=$1 config=$2
-shift 2
+python=$1 probe=$2 config=$3
+shift 3
+if [ -n "${XLA_FLAGS-}" ] && known=$("$python" -c "$probe"); then
+  XLA_FLAGS=$known
+  export XLA_FLAGS
+fi
 while [ "$#" -ge 2 ]; do
   if [ -f "$1/$2" ]; then
     CDPATH= cd -- "$1" || exit 127
@@ -48,6 +52,21 @@ while [ "$#" -ge 2 ]; do
   shift 2
 done
 exec "$python" -m maxtext.trainers.pre_train.train "$config"
+"""
+
+# Prints XLA_FLAGS without those that the jaxlib there does not know: for one of them it would end the process. The
+# first look finds them all. Where there is no jaxlib that could say, they are as they were.
+PROBE = """\
+import os, re, subprocess, sys
+flags = os.environ["XLA_FLAGS"].split()
+program = "from jaxlib import xla_client; xla_client.make_cpu_client()"
+told = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, universal_newlines=True).stderr
+lines = re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", told)
+unknown = {word.lstrip("-").partition("=")[0] for line in lines for word in line.split()}
+left = [flag for flag in flags if flag.lstrip("-").partition("=")[0] in unknown]
+if left:
+    print("seatrial: left out of XLA_FLAGS, which this jaxlib does not know:", *left, file=sys.stderr, flush=True)
+print(*(flag for flag in flags if flag not in left))
 """
 
 # What CVS exports to every process beside what its configurations say (lib/jax_training_lib.py).
@@ -89,7 +108,8 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     inside = spec.container.environment.get(ROOT) if spec.container else None
     roots = (spec.execution.environment.get(ROOT), inside, *ROOTS)
     places = [word for root in dict.fromkeys(roots) if root for script in SCRIPTS for word in (root, script)]
-    argv = ("sh", "-c", START, "sh", ground.python or "python3", str(ground.run_dir / CONFIG_FILE), *places)
+    python = ground.python or "python3"
+    argv = ("sh", "-c", START, "sh", python, PROBE, str(ground.run_dir / CONFIG_FILE), *places)
     variables.pop("XLA_FLAGS", None)
     each = [
         Command(
@@ -186,10 +206,7 @@ def _notes(spec: RunSpec, ground: Ground) -> Iterator[str]:
         actual = _of_process(spec, ground, 0, ground.placements[0]).get(name)
         if name in own and actual != value:
             yield f"the container's {name}={value} is not what runs: every process gets its own ({actual} on rank 0)"
-    if spec.execution.xla_flags and not ground.unknown_flags:
-        yield (
-            "XLA_FLAGS are handed on as they are: a jaxlib that does not know one of them ends at once and names it; "
-            "`seatrial check` compares them with the jaxlib that is installed here"
-        )
+    if spec.execution.xla_flags:
+        yield "of XLA_FLAGS, each node leaves out what its jaxlib does not know, and says so in its log"
     if spec.checkpoint.enabled and len(ground.placements) > 1 and spec.log_dir is None:
         yield f"checkpoints go to {ground.run_dir / 'maxtext'}, which all nodes must share: give base_output_directory"

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 
 BASE = Path(__file__).resolve().parent / "configs" / "base.yml"
-# Flags of XLA that images of 2025 know, of those that configurations carry.
+# Flags of XLA that images of 2026 know, of those that configurations carry.
 KNOWN_FLAGS = re.compile(
     r"xla_(gpu_(enable_(cublaslt|triton_gemm|latency_hiding_scheduler|highest_priority_async_stream|command_buffer"
     r"|pipelined_(all_gather|reduce_scatter|all_reduce)|while_loop_double_buffering"
-    r"|(all_gather|reduce_scatter)_combine_by_dim)|graph_level|autotune_level|memory_limit_slop_factor"
+    r"|(all_gather|reduce_scatter)_combine_by_dim)|autotune_level|memory_limit_slop_factor"
     r"|executable_(warn_stuck|terminate)_timeout|first_collective_call_(warn_stuck|terminate)_timeout_seconds"
     r"|(all_gather|all_reduce|reduce_scatter)_combine_threshold_bytes)"
     r"|force_host_platform_device_count|disable_hlo_passes)"
