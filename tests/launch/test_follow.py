@@ -10,7 +10,8 @@ import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, describe_exit
 from seatrial.launch.follow import Deadlines, Ending, Progress, _judge, conclude, deadlines_for, overdue
-from seatrial.spec import Checkpoint, Evaluation
+from seatrial.presets import MODELS
+from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging
 from tests.streams import make_spec
 
 NOW = 1000.0
@@ -169,6 +170,19 @@ def test_a_run_that_evaluates_or_saves_is_given_time_for_it():
     blocking = Checkpoint(enabled=True, asynchronous=False)
     for changes in ({"evaluation": Evaluation(interval_steps=10)}, {"checkpoint": blocking}):
         assert deadlines_for(replace(spec, **changes)).step_seconds > 10 * usual.step_seconds
+
+
+def test_a_run_of_which_slow_steps_are_expected_is_given_time_for_them() -> None:
+    """By its bars, by its device, and by how often it logs."""
+    spec = make_spec()
+    tokens = spec.tokens_per_step / spec.topology.num_devices
+    bars = (Expectation(metric="tokens_per_second_per_device", value=tokens / 120),)
+    assert deadlines_for(replace(spec, expectations=bars)).step_seconds == pytest.approx(1200)
+    rarely = deadlines_for(replace(spec, expectations=bars, logging=Logging(interval_steps=5)))
+    assert (rarely.step_seconds, rarely.step_medians) == (pytest.approx(6000), 50)
+    batch = replace(spec.batch, sequence_length=8192)
+    large = replace(spec, model=MODELS["llama3.1-405b"], batch=batch)
+    assert deadlines_for(large).step_seconds > deadlines_for(spec).step_seconds
 
 
 def judged(seen: Progress, silent: dict[str, float]) -> Ending | None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from seatrial import estimate, hardware
 from seatrial.events import Fault
 from seatrial.launch.agent import blame
 from seatrial.spec import RunSpec
@@ -84,16 +85,32 @@ class Deadlines:
 
 
 def deadlines_for(spec: RunSpec) -> Deadlines:
-    """The deadlines of a run: one that evaluates or saves is not hung, and one that is told to end may save first."""
+    """The deadlines of a run: one that evaluates or saves is not hung, and one that is told to end may save first.
+
+    A step that is slow by what is expected of the run is not hung either, nor are steps that go unlogged.
+    """
+    every, usual = max(1, spec.logging.interval_steps), Deadlines()
+    speed = estimate.speed(spec, hardware.find(spec.topology.device))
+    slow = max((speed.step_seconds[1] if speed else 0.0, *_bars(spec))) * every
     saves, evaluates = spec.checkpoint.enabled, spec.evaluation.interval_steps or spec.evaluation.interval_fraction
-    usual = Deadlines()
     blocks = evaluates or (saves and not spec.checkpoint.asynchronous)
     return replace(
         usual,
-        step_seconds=usual.step_seconds + (ASIDE_SECONDS if blocks else 0),
+        first_step_seconds=max(usual.first_step_seconds, usual.step_medians * slow),
+        step_seconds=max(usual.step_seconds, usual.step_medians * slow) + (ASIDE_SECONDS if blocks else 0),
+        step_medians=usual.step_medians * every,
         shutdown_seconds=usual.shutdown_seconds + (ASIDE_SECONDS if evaluates or saves else 0),
         grace_seconds=SAVE_SECONDS if saves else usual.grace_seconds,
     )
+
+
+def _bars(spec: RunSpec) -> Iterator[float]:
+    """Seconds of a step with which a run just meets its bars."""
+    for bar in spec.expectations:
+        if bar.metric == "step_seconds":
+            yield bar.value
+        if bar.metric == "tokens_per_second_per_device":
+            yield spec.tokens_per_step / spec.topology.num_devices / bar.value
 
 
 @dataclass(frozen=True, kw_only=True)
