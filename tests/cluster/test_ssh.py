@@ -199,7 +199,7 @@ def test_hosts_that_cannot_be_used_are_all_told_each_with_its_fix(make_person: C
         code, told = person.run(*arguments)
     words = " ".join(told.split())
     assert code == 3, told
-    assert f"{first.address}: its host key is not in" in words
-    assert f"{second.address}: its host key is not the one in" in words
-    assert f"{third.address}: nobody listens on port 22" in words
+    assert f"{first.address} why: its host key is not in" in words
+    assert f"{second.address} why: its host key is not the one in" in words
+    assert f"{third.address} why: nobody listens on port 22" in words
     assert "Traceback" not in told
