@@ -25,6 +25,7 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, Site, make_plan
 from seatrial.rehearsal import rehearse
 from seatrial.spec import Container, RunSpec
+from tests.command_line import seatrial
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "engines"
@@ -255,3 +256,18 @@ def test_engines_are_what_the_table_says() -> None:
         assert found
         assert found[1] == "7"
         assert name == trains.FAMILY
+
+
+def test_command_line_shows_it_with_the_token_masked(tmp_path: Path) -> None:
+    """The token is read where the run is started; the file that holds it is the configuration's."""
+    (tmp_path / "token").write_text(f"{CANARY}\n")
+    (tmp_path / "cluster.json").write_text('{"hosts": ["a", "b"]}')
+    config = ROOT / "configs" / "cvs" / "mi300x_distributed_llama3_1_70b.json"
+    given = [*JAX, "tflops_per_sec_per_gpu=380", "tokens_per_sec_per_gpu=800", f"hf_token_file={tmp_path / 'token'}"]
+    where = ["--engine", "maxtext", "--on", "ssh", "--cluster", "cluster.json", "--container", "podman"]
+    for form in ("text", "json"):
+        done = seatrial("plan", config, *given, *where, "--format", form, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert CANARY not in done.stdout + done.stderr
+        assert "base_config: base.yml" in done.stdout
+        assert "--interactive" in done.stdout  # how a secret gets into a container
