@@ -48,7 +48,7 @@ LOST = Fault(process=-1, fault="process_died", where="agent on node1", text="the
 )
 def test_what_slurm_did_to_a_job_explains_its_end(state: str, reason: str, fault: str, says: str) -> None:
     job = Job(state=state, exit_code="0:15", nodes="node[1-3]", time_limit="01:00:00", by="1000")
-    found = explain(Ending(reason="interrupted", faults=(STOPPED, DIED)), 12, job, down="node2")
+    found = explain(Ending(reason="interrupted", faults=(STOPPED, DIED)), 12, job, begun=True, down="node2")
     assert (found.reason, found.faults[0].fault) == (reason, fault)
     assert says in found.faults[0].text
     assert f"job 12: {state}, exit code 0:15" in found.faults[0].text
@@ -57,12 +57,12 @@ def test_what_slurm_did_to_a_job_explains_its_end(state: str, reason: str, fault
 
 def test_a_run_that_is_complete_stays_so() -> None:
     done = Ending(reason="completed", exit_code=0)
-    assert all(explain(done, 12, Job(state=state)) is done for state in STATES)
+    assert all(explain(done, 12, Job(state=state), begun=True) is done for state in STATES)
 
 
 def test_a_job_that_failed_repeats_what_its_process_did() -> None:
-    ending = Ending(reason="died", exit_code=137, faults=(DIED,))
-    assert explain(ending, 12, Job(state="FAILED", exit_code="1:0")) is ending
+    for ending in (Ending(reason="died", exit_code=137, faults=(DIED,)), Ending(reason="interrupted")):
+        assert explain(ending, 12, Job(state="FAILED", exit_code="1:0"), begun=True) is ending
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_job_that_failed_repeats_what_its_process_did() -> None:
 def test_a_job_that_failed_without_a_process_could_not_run(exit_code: str, says: str) -> None:
     found = explain(
         Ending(reason="died", faults=(LOST,)), 12, Job(state="FAILED", exit_code=exit_code),
-        output="python3: not found", root="/runs/1",
+        begun=False, output="python3: not found", root="/runs/1",
     )  # fmt: skip
     assert (found.reason, found.faults[0].fault) == ("could_not_run", "start_failed")
     assert says in found.faults[0].text

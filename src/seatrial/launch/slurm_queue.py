@@ -118,11 +118,14 @@ def meaning(job: Job | None) -> Meaning:
     return STATES.get(job.state, UNKNOWN) if job else STATES["PENDING"]
 
 
-def explain(ending: Ending, number: int, job: Job, *, output: str = "", down: str = "", root: str = "") -> Ending:
+def explain(
+    ending: Ending, number: int, job: Job, *, begun: bool, output: str = "", down: str = "", root: str = ""
+) -> Ending:
     """How the run ended, by what its agents said (`ending`) and what Slurm says of its job.
 
-    `output` are the last lines that the job itself printed, `down` the nodes that Slurm has lost, `root` the run's
-    directory. What Slurm did to the job explains what the processes did; that the job failed only repeats it.
+    `begun`: any agent has spoken. `output` are the last lines that the job itself printed, `down` the nodes that Slurm
+    has lost, `root` the run's directory. What Slurm did to the job explains what the processes did; that the job failed
+    only repeats it.
     """
     means = meaning(job)
     if ending.reason == "completed" or means.phase != "over":
@@ -135,14 +138,14 @@ def explain(ending: Ending, number: int, job: Job, *, output: str = "", down: st
         where = down if means.fault == "node_lost" and down else f"job {number}"
         fault = Fault(process=LAUNCHER, fault=means.fault, where=where, text=f"the job {says} ({evidence})")
         return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *map(_victim, ending.faults)))
-    if any(fault.where.startswith("rank ") for fault in ending.faults) or job.state == "COMPLETED":
+    if begun:
         return ending
     if job.exit_code in (NO_OUTPUT, f"{NOT_SHARED}:0"):
         says = (
             f"the nodes do not see the run directory {root}: it must be on a file system that they share with this host"
         )
     else:
-        says = "the job failed before it had started the processes, or apart from them"
+        says = "the job ended before it had started a process"
     text = f"{says} ({evidence})" + (f"; its last lines: {output}" if output else "")
     fault = Fault(process=LAUNCHER, fault="start_failed", where=f"job {number}", text=text)
     return Ending(reason="could_not_run", exit_code=ending.exit_code, faults=(fault,))
@@ -290,7 +293,9 @@ class Watch:
             told = read_sacct(ask(["sacct", f"--jobs={self.number}", *SACCT], 10) or "")
             job = replace(job, by=told.by if told else "")
         down = _down(job.nodes) if job.state == "NODE_FAIL" else ""
-        return explain(ending, self.number, job, output=self._last_lines(), down=down, root=str(self._run_dir))
+        begun = any(self._run_dir.glob("nodes/*/status.json"))
+        root = str(self._run_dir)
+        return explain(ending, self.number, job, begun=begun, output=self._last_lines(), down=down, root=root)
 
     def close(self) -> None:
         self._ended.set()
