@@ -115,7 +115,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         Command(
             argv=argv,
             environment={
-                **_defaults(spec), **guarded(variables), **guarded(given), **ground.secrets,
+                **_defaults(spec, on_cpu=on_cpu), **guarded(variables), **guarded(given), **ground.secrets,
                 **_of_process(spec, ground, rank, placement), **placement.environment,
             },
             files=files,
@@ -160,10 +160,16 @@ def _config(spec: RunSpec, stated: Mapping[str, Any], ground: Ground, *, on_cpu:
     yield "monitor_goodput", False
 
 
-def _defaults(spec: RunSpec) -> dict[str, str | Secret]:
-    """Variables that hold unless the configuration says otherwise."""
+def _defaults(spec: RunSpec, *, on_cpu: bool) -> dict[str, str | Secret]:
+    """Variables that hold unless the configuration says otherwise.
+
+    Where nothing says which devices a process has, JAX gives it a single one under Slurm (MaxText's issues 865, 3433);
+    HIP reads CUDA's variable as well.
+    """
     device = hardware.find(spec.topology.device)
+    devices = ",".join(map(str, range(spec.topology.devices_per_node)))
     return {
+        **({} if on_cpu else {"CUDA_VISIBLE_DEVICES": devices}),
         **(AMD if device and device.vendor == "amd" else {}),
         **({"NVTE_FUSED_ATTN": "1"} if spec.execution.attention == "cudnn_flash_te" else {}),
         **(SEVERAL_NODES if spec.topology.num_nodes > 1 else ONE_NODE),
