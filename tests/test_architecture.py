@@ -37,7 +37,7 @@ TOUCHES_FILES = {
 
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
 MAX_LINES = 420
-MAX_LINES_OF = {"agent.py": 450, "probe.py": 450}  # each travels to the nodes as one file
+MAX_LINES_OF = {"agent.py": 450, "probe.py": 465}  # each travels to the nodes as one file
 MAX_TRAIN_CODE = 3900  # lines that are neither blank nor comments nor docstrings; about 3500 is the aim
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -30,6 +30,7 @@ import time
 from typing import Any, Callable, Iterator
 
 PROGRAM_SECONDS = 10.0
+RUNNING: list[subprocess.Popen[bytes]] = []  # or over
 MAX_TEXT = 400
 MAX_ENTRIES = 10_000  # of a folder, that are counted
 ENOUGH = 1 << 62
@@ -64,16 +65,24 @@ def ran(*argv: str) -> str:
         )  # fmt: skip
     except FileNotFoundError:
         raise OSError("there is no %s" % argv[0]) from None
+    RUNNING.append(process)
     try:
         out, err = process.communicate(timeout=PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        end(process)
         raise OSError("%s has not answered within %.0f s" % (argv[0], PROGRAM_SECONDS)) from None
     if process.returncode:
         said = (err or out).decode("utf-8", "replace").strip().splitlines()
         raise OSError("%s ended with %d: %s" % (argv[0], process.returncode, said[-1] if said else "it says nothing"))
     return out.decode("utf-8", "replace")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a program and what it has started; one that even then goes on is left behind."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(1)
 
 
 def installed(program: str) -> bool:
@@ -445,5 +454,6 @@ def main(verb: str, given: dict[str, Any]) -> None:
     view = memoryview(json.dumps(answer).encode() + b"\n")
     while view:
         view = view[os.write(1, view) :]
-    sys.stdout.flush()
+    for process in RUNNING:
+        end(process)
     os._exit(0)
