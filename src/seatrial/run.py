@@ -261,6 +261,9 @@ def _site(where: Where, run_dir: Path, spec: RunSpec) -> Site | None:
         if where.cluster is not None:
             why, fix = "Slurm allots the hosts", "leave it away; --slurm nodelist=HOSTS asks for certain ones"
             raise InputError.single("slurm-hosts", "--cluster", why, fix)
+        if where.exclude:
+            why, fix = "Slurm allots the hosts", "say it to Slurm: --slurm exclude=HOST,HOST"
+            raise InputError.single("slurm-hosts", "--exclude", why, fix)
         return site(_wish(where), spec, run_dir, python=where.python, runtime=where.container)
     if where.slurm or where.queue_deadline or where.container == "pyxis":
         why = "--slurm, --queue-deadline and --container pyxis are for runs under Slurm"
