@@ -227,6 +227,13 @@ def test_flags_that_the_image_does_not_know_are_left_out_and_told() -> None:
     assert any("xla_gpu_graph_level" in note for note in made.notes)
 
 
+def test_megatron_saves_into_the_run_directory_unless_it_is_told_where() -> None:
+    _, spec = read("megatron-tiny")
+    saving = replace(spec, checkpoint=replace(spec.checkpoint, enabled=True, directory=None, interval_steps=10))
+    argv = plan(saving, "megatron").processes[0].command.argv
+    assert argv[argv.index("--save") + 1] == "/var/tmp/run/checkpoints"
+
+
 def test_megatron_that_is_nowhere_says_so(tmp_path: Path) -> None:
     _, spec = read("megatron-tiny")
     ground = Ground(hosts=["a"], placements=[Placement()], run_dir=PurePosixPath("/run"))

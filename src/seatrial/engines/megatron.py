@@ -7,6 +7,7 @@ its variables can say the run; its log is then a copy of what the agent reads, i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 
 from seatrial import hardware
@@ -64,6 +65,7 @@ _NOT_TORCHS = ("execution.xla_flags", "execution.compile_cache", "execution.scan
 
 def commands(spec: RunSpec, ground: Ground) -> Commands:
     """The same words for every node but for its rank, and the variables of the node."""
+    spec = _placed(spec, ground)
     device = hardware.find(spec.topology.device)
     is_amd = device is None or device.vendor == "amd"
     idle = () if spec.checkpoint.enabled else ("checkpoint",)
@@ -80,6 +82,13 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     told = (*nics.notes(spec), *ground.token_note(spec))
     each = [make(spec, ground, rank, placement) for rank, placement in enumerate(ground.placements)]
     return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *told])
+
+
+def _placed(spec: RunSpec, ground: Ground) -> RunSpec:
+    """The spec with its checkpoints in the run directory, unless it says where: else they go where Megatron-LM is."""
+    if not spec.checkpoint.enabled or spec.checkpoint.directory is not None:
+        return spec
+    return replace(spec, checkpoint=replace(spec.checkpoint, directory=str(ground.run_dir / "checkpoints")))
 
 
 def _script(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> Command:
@@ -144,6 +153,8 @@ def _own_folder(ground: Ground, rank: int) -> PurePath:
 
 def _notes(spec: RunSpec, ground: Ground, *, is_script: bool) -> Iterator[str]:
     several = len(ground.placements) > 1
+    if several and spec.checkpoint.enabled:
+        yield f"checkpoints go to {spec.checkpoint.directory}, which all nodes must share"
     if not is_script:
         yield f"arguments of {PROGRAM} that change only its speed stand in no spec, and are as Megatron has them"
         return
