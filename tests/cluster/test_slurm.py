@@ -252,7 +252,7 @@ def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(make_user: Callable[
         "{model: llama3.2-1b, steps: 50, topology: {num_nodes: 1, devices_per_node: 2, device: h100-sxm}, "
         "parallelism: {within_node: {fsdp: 2}}, data: {kind: synthetic}, "
         "checkpoint: {enabled: true, interval_steps: 5}, "
-        "batch: {sequence_length: 128, global_batch_size: 8, micro_batch_size: 2}}"
+        "batch: {sequence_length: 128, global_batch_size: 8, micro_batch_size: 2}, precision: {compute_dtype: float32}}"
     )
     run = user.start(*user.under_slurm(config, "--slurm", "requeue=yes"))
     wait_until(lambda: list(user.out.glob("checkpoints/1*")) or run.poll() is not None, 120)
