@@ -31,7 +31,7 @@ from typing import Any
 import record
 
 from seatrial import events, flops
-from seatrial.engines import native
+from seatrial.engines import Ground, Placement, native
 from seatrial.launch.local import this_machine
 from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, Precision, RunSpec
 
@@ -49,7 +49,7 @@ GOALS = {  # (slower, ours): the ratio of their step times
     ("transformers compiled float32", "seatrial float32"): 1.0,
 }
 LIMIT_SECONDS = 150
-PLACE = native.Placement(cpu_devices=1, xla_flags=this_machine().cpu_flags)
+PLACE = Placement(cpu_devices=1, xla_flags=this_machine().cpu_flags)
 Run = dict[str, list[float]]  # "seconds" and "losses" of every step
 
 
@@ -64,7 +64,7 @@ def seatrial(dtype: Any) -> Run:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
-        [command] = native.commands(spec, [PLACE], run_dir=run_dir)
+        [command] = native.commands(spec, Ground(hosts=["here"], placements=[PLACE], run_dir=run_dir)).each
         for name, content in command.files.items():
             (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
             (run_dir / name).write_text(content, encoding="utf-8")
