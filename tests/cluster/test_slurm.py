@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from seatrial.launch.slurm_node import expand
 from tests.cluster.nodes import SEARCH_PATH, Node
 from tests.cluster.slurm import Slurm
-from tests.cluster.test_ssh import CANARY, HOSTILE, Person, nothing_is_left, trainers
+from tests.cluster.test_ssh import CANARY, ENDLESS, HOSTILE, Person, nothing_is_left, trainers
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -41,7 +40,7 @@ class SlurmUser(Person):
         path = self.out / "launch/slurm/job.json"
         return str(wait_until(lambda: path.exists() and json.loads(path.read_text())["job"], 60))
 
-    def begin(self, *options: str, steps: int = 50, nodes: int = 3) -> subprocess.Popen[str]:
+    def begin(self, *options: str, steps: int = ENDLESS, nodes: int = 3) -> subprocess.Popen[str]:
         """A run that has taken its first steps."""
         run = self.start(*self.under_slurm(self.configuration(steps=steps, nodes=nodes), *options))
         self.wait_for_steps(run, 2)
@@ -65,16 +64,6 @@ def make_user(make_slurm: Callable[..., Slurm], tmp_path: Path) -> Callable[...,
     return lambda nodes, **options: SlurmUser(make_slurm(nodes, **options), tmp_path)
 
 
-def held_back(run: subprocess.Popen[str], node: Node) -> None:
-    """Lets a trainer take a step now and then only, so that it is not done before something happens to it."""
-    (pid,) = trainers(node)
-    while run.poll() is None:
-        node.run(["kill", "-STOP", str(pid)], check=False)
-        time.sleep(4)
-        node.run(["kill", "-CONT", str(pid)], check=False)
-        time.sleep(0.05)
-
-
 def over(run: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
     out, _ = run.communicate(timeout=seconds)
     return run.returncode, out
@@ -90,7 +79,7 @@ def environment(node: Node) -> dict[str, str]:
 def test_three_nodes_train_together_while_slurmctld_restarts(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(3, containers=False)
     results = user.cluster.shared / "results"
-    run = user.begin("--slurm", "time=30", "--slurm", f"results={results}")
+    run = user.begin("--slurm", "time=30", "--slurm", f"results={results}", steps=50)
     user.slurm.stop_controller()
     user.wait_for_steps(run, user.last_step() + 5)  # nobody minds
     user.slurm.start_controller()
@@ -164,9 +153,7 @@ def test_what_ended_a_job_is_named(
     user = make_user(3, containers=False)
     run = user.begin()
     named = happens(user)
-    if happens is slurmd_killed:  # it takes Slurm a while to see that
-        held_back(run, user.cluster.nodes[0])
-    code, told = over(run)
+    code, told = over(run, 200)  # it takes Slurm a while to see that a slurmd is gone
     assert (code, user.first_fault()) == (exit_code, named), told
     if happens is scancel:  # and all were told once
         assert all(ended_in_order(user, rank) for rank in range(3))
@@ -197,8 +184,7 @@ def test_a_launcher_that_is_killed_is_followed_by_another_which_says_that_the_ti
     first.communicate()
     user.slurm.run(["scontrol", "update", f"JobId={user.job()}", "TimeLimit=1"])
     second = user.start("attach", user.out)
-    held_back(second, user.cluster.nodes[0])
-    code, told = over(second)
+    code, told = over(second, 200)
     assert (code, user.first_fault()) == (4, ("time_limit", f"job {user.job()}")), told
     assert nothing_is_left(user.cluster)
 

@@ -22,6 +22,7 @@ from tests.processes import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 CANARY = "canary-7f3e9a"
+ENDLESS = 100_000  # steps of a run that something is to happen to, however fast the machine is
 HOSTILE = {
     "A": "$(touch /tmp/executed)", "B": "`touch /tmp/executed`", "C": "two words", "D": "it's \"quoted\"",
     "E": "-rf", "F": "two\nlines", "G": "; touch /tmp/executed", "H": "$HOME", "I": "\\", "J": "a=b", "K": "ü€𝄞",
@@ -158,7 +159,7 @@ def killed_coordinator(person: Person) -> tuple[str, str]:
 @pytest.mark.parametrize("fault", [killed_worker, killed_coordinator])
 def test_who_is_killed_is_named(make_person: Callable[..., Person], fault: Callable[[Person], tuple[str, str]]) -> None:
     person = make_person(3, containers=False)
-    run = person.start(*person.over_ssh(person.configuration(steps=50, nodes=3)))
+    run = person.start(*person.over_ssh(person.configuration(steps=ENDLESS, nodes=3)))
     wait_until(lambda: person.last_step() >= 2 or run.poll() is not None, 200)
     where, how = fault(person)
     out, _ = run.communicate(timeout=60)
@@ -171,7 +172,7 @@ def test_who_is_killed_is_named(make_person: Callable[..., Person], fault: Calla
 
 def test_a_cable_that_is_pulled_is_named_and_one_that_flaps_is_survived(make_person: Callable[..., Person]) -> None:
     person = make_person(3, containers=False)
-    run = person.start(*person.over_ssh(person.configuration(steps=50, nodes=3)))
+    run = person.start(*person.over_ssh(person.configuration(steps=ENDLESS, nodes=3)))
     wait_until(lambda: person.last_step() >= 2 or run.poll() is not None, 200)
     node, before = person.cluster.nodes[2], person.last_step()
     with faults.cable_out(node):
