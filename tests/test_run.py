@@ -239,10 +239,12 @@ def test_killing_the_launcher_leaves_nothing_behind(tmp_path: Path, run_dir: Pat
 import sys
 from pathlib import Path
 from seatrial.dialects import load
+from seatrial.launch.follow import Deadlines
 from seatrial.run import run
 config = Path(sys.argv[1])
 resolved = load(config, (), action="run")
-run(resolved, config=config, engine="native", rehearse=False, out=Path(sys.argv[2]), lease_seconds=2)
+soon = Deadlines(lease_seconds=2)
+run(resolved, config=config, engine="native", rehearse=False, out=Path(sys.argv[2]), deadlines=soon)
 """
     launcher = subprocess.Popen(
         [sys.executable, "-c", program, str(write_config(tmp_path)), str(run_dir)], stdout=subprocess.PIPE, text=True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +26,12 @@ def app() -> None:
     """
 
 
-def _load(config: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None) -> Any:
-    """The configuration, without errors; its other findings are told."""
+def _load(config: Path, given: dict[str, Any], *, action: str) -> Any:
+    """The configuration, without errors; its other findings are told. What of `given` is the file's is taken out."""
     from seatrial.checking import refuse, resolved
     from seatrial.report.problems import warn
 
-    read = resolved(config, overrides, action=action, model=model, gpu=gpu)
+    read = resolved(config, action=action, **{name: given.pop(name) for name in ("overrides", "model", "gpu")})
     refuse(read)
     warn(read.problems)
     return read
@@ -84,29 +83,21 @@ def check(
 @option("--explain", metavar="KEY", help="Only say where this value came from, and what each dialect calls it.")
 @parameters.format_option("text", "json")
 def plan(
-    config: Path,
-    overrides: tuple[str, ...],
-    model: str | None,
-    gpu: str | None,
-    engine: str,
-    rehearse: bool,
-    collapse: bool,
-    explain: str | None,
-    output: str,
-    **where: Any,
+    config: Path, engine: str, rehearse: bool, collapse: bool, explain: str | None, output: str, **given: Any
 ) -> None:
     """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
     from seatrial.checking import resolved as read
-    from seatrial.run import Where, describe, explained
+    from seatrial.launch.targets import Where
+    from seatrial.run import describe, explained
 
     action = "rehearse" if rehearse else "plan"
     if explain is not None:
-        found = read(config, overrides, action=action, model=model, gpu=gpu)
+        found = read(config, given["overrides"], action=action, model=given["model"], gpu=given["gpu"])
         click.echo(explained(found, explain, as_json=output == "json"))
         return
-    resolved = _load(config, overrides, action=action, model=model, gpu=gpu)
+    resolved = _load(config, given, action=action)
     small = {"rehearse": rehearse, "collapse": collapse}
-    click.echo(describe(resolved, where=Where(**where), engine=engine, as_json=output == "json", **small))
+    click.echo(describe(resolved, where=Where(**given), engine=engine, as_json=output == "json", **small))
 
 
 @app.command()
@@ -150,25 +141,20 @@ def schema() -> None:
 @parameters.rehearse
 @parameters.collapse
 @option("--preflight/--no-preflight", default=True, help="Look at the hosts first, if they are reached by SSH.")
+@option("--retries", type=click.IntRange(0, 100), default=0, help="How often to try again what machines have ended.")
 @parameters.out
 def run(
-    config: Path,
-    overrides: tuple[str, ...],
-    model: str | None,
-    gpu: str | None,
-    engine: str,
-    rehearse: bool,
-    collapse: bool,
-    out: Path | None,
-    **where: Any,
+    config: Path, engine: str, rehearse: bool, collapse: bool, retries: int, out: Path | None, **given: Any
 ) -> None:
     """Run the configuration, live, and exit with the verdict."""
-    from seatrial.run import Where
+    from seatrial.launch.targets import Where
     from seatrial.run import run as start
 
-    resolved = _load(config, overrides, action="rehearse" if rehearse else "run", model=model, gpu=gpu)
-    place = Where(**where)
-    verdict = start(resolved, config=config, where=place, engine=engine, rehearse=rehearse, collapse=collapse, out=out)
+    resolved = _load(config, given, action="rehearse" if rehearse else "run")
+    verdict = start(
+        resolved, config=config, where=Where(**given), engine=engine, rehearse=rehearse, collapse=collapse,
+        retries=retries, out=out,
+    )  # fmt: skip
     raise Exit(verdict.exit_code)
 
 
@@ -178,14 +164,14 @@ def run(
 @parameters.engine
 @parameters.rehearse
 @parameters.format_option("text", "json")
-def preflight(config: Path | None, overrides: tuple[str, ...], output: str, **given: Any) -> None:
+def preflight(config: Path | None, engine: str, rehearse: bool, output: str, **given: Any) -> None:
     """Look whether the hosts of a cluster file can run it; nothing is changed there. Exit code 0, or 3 for errors."""
-    from seatrial.run import Where
+    from seatrial.launch.targets import Where
     from seatrial.run import preflight as look
 
-    model, gpu, engine, rehearse = (given.pop(name) for name in ("model", "gpu", "engine", "rehearse"))
-    resolved = _load(config, overrides, action="plan", model=model, gpu=gpu) if config else None
-    told, ready = look(resolved, where=Where(**given), engine=engine, rehearse=rehearse, as_json=output == "json")
+    resolved = _load(config, given, action="plan") if config else None
+    where = Where(**{name: value for name, value in given.items() if name not in ("overrides", "model", "gpu")})
+    told, ready = look(resolved, where=where, engine=engine, rehearse=rehearse, as_json=output == "json")
     click.echo(told)
     raise Exit(0 if ready else 3)
 
@@ -229,12 +215,11 @@ def logs(run_dir: Path, rank: int | None, follow: bool) -> None:
 @app.command()
 @parameters.configuration
 @parameters.out
-def train(config: Path, overrides: tuple[str, ...], model: str | None, gpu: str | None, out: Path | None) -> None:
+def train(config: Path, out: Path | None, **given: Any) -> None:
     """Be one trainer process for the configuration, here and now, without launcher or verdict."""
     from seatrial.run import train_here
 
-    resolved = _load(config, overrides, action="train", model=model, gpu=gpu)
-    train_here(resolved, config=config, out=out)
+    train_here(_load(config, given, action="train"), config=config, out=out)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

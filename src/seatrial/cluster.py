@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from seatrial.errors import InputError
 
 Transport = Literal["local", "ssh", "slurm"]
 
@@ -34,3 +37,15 @@ class Cluster:
     def on_this_machine(cls, num_hosts: int = 1) -> Cluster:
         """`num_hosts` stand-ins for nodes, all of them this machine."""
         return cls(hosts=tuple(Host(name=f"local{i}", address="127.0.0.1") for i in range(num_hosts)))
+
+    def without(self, excluded: Collection[str]) -> Cluster:
+        """The hosts that are left. Raises InputError for a name that is none of them, or if none is left."""
+        known = {name for host in self.hosts for name in (host.name, host.address)}
+        for name in excluded:
+            if name not in known:
+                why = f"there is no host {name} in the cluster file"
+                raise InputError.single("unknown-host", "--exclude", why, "give a name as it stands there")
+        left = tuple(host for host in self.hosts if not {host.name, host.address} & set(excluded))
+        if not left:
+            raise InputError.single("no-hosts", "--exclude", "no host is left", "exclude fewer")
+        return replace(self, hosts=left)

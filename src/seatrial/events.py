@@ -284,5 +284,6 @@ def merge(streams: Iterable[Iterable[Event]]) -> list[Event]:
 
 
 def read_run(run_dir: Path) -> list[Event]:
-    """Every `events-*.jsonl` of a run directory, merged."""
-    return merge(read(path) for path in sorted(run_dir.glob("events-*.jsonl")))
+    """Every `events-*.jsonl` of a run directory and of its earlier attempts, merged."""
+    found = (path for pattern in ("", "attempts/*/") for path in sorted(run_dir.glob(f"{pattern}events-*.jsonl")))
+    return merge(read(path) for path in found)

@@ -28,7 +28,6 @@ from seatrial.hardware import GIB
 from seatrial.rehearsal import Rehearsal
 from seatrial.spec import Container, RunSpec, to_dict
 
-TARGETS = ("local", "ssh", "slurm")
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
@@ -150,6 +149,7 @@ def make_plan(
     rehearsal: Rehearsal | None = None,
     coordinator: str = "127.0.0.1:0",
     nodes_here: int | None = None,
+    attempt: int = 1,
     site: Site | None = None,
     unknown_flags: Sequence[str] = (),
     secrets: Mapping[str, Secret] = MappingProxyType({}),
@@ -159,14 +159,13 @@ def make_plan(
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
-    jaxlib does not accept, `secrets` variables that no configuration holds, `why` the notes of `decided`. Raises
-    InputError for an unknown target or engine and for what the engine cannot do, LaunchError where the machine has not
-    what the run asks for.
+    jaxlib does not accept, `secrets` variables that no configuration holds, `why` the notes of `decided`, `attempt` how
+    often the run is being tried. Raises InputError for an unknown engine and for what the engine cannot do, LaunchError
+    where the machine has not what the run asks for.
     """
-    for flag, given, known in (("--on", on, TARGETS), ("--engine", engine, ENGINES)):
-        if given not in known:
-            why, fix = f"there is no {given!r}", f"use one of: {', '.join(known)}"
-            raise InputError.single(f"unknown-{flag.strip('-')}", flag, why, fix)
+    if engine not in ENGINES:
+        why, fix = f"there is no {engine!r}", f"use one of: {', '.join(ENGINES)}"
+        raise InputError.single("unknown-engine", "--engine", why, fix)
     spec = rehearsal.spec if rehearsal else spec
     nodes, rehearsing = spec.topology.num_nodes, bool(rehearsal and not rehearsal.collapsed)
     trains, notes = engine_called(engine), list[str]()
@@ -197,6 +196,7 @@ def make_plan(
             contained=bool(site and site.runtime),
             unknown_flags=unknown_flags,
             secrets=secrets,
+            attempt=attempt,
         ),
     )
     commands, notes = made.each, [*notes, *made.notes]

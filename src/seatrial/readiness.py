@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.cluster import Cluster, Host
-from seatrial.errors import InputError, LaunchError, Problem
+from seatrial.errors import LaunchError, Problem
 from seatrial.launch.drive import StatusFile
 from seatrial.launch.examine import examine
 from seatrial.launch.facts import Node
@@ -85,19 +84,6 @@ def look(site: Site, needs: Needs, transport: str) -> Looked:
     finally:
         session.close()
     return Looked(needs, nodes, judge(needs, nodes))
-
-
-def without(cluster: Cluster, excluded: Sequence[str]) -> tuple[Host, ...]:
-    """The hosts that are left. Raises InputError for a name that is none of the cluster's, or if none is left."""
-    known = {name for host in cluster.hosts for name in (host.name, host.address)}
-    for name in excluded:
-        if name not in known:
-            why = f"there is no host {name} in the cluster file"
-            raise InputError.single("unknown-host", "--exclude", why, "give a name as it stands there")
-    left = tuple(host for host in cluster.hosts if not {host.name, host.address} & set(excluded))
-    if not left:
-        raise InputError.single("no-hosts", "--exclude", "no host is left", "exclude fewer")
-    return left
 
 
 def shown(looked: Looked) -> str:

@@ -12,8 +12,8 @@ import psutil
 
 from seatrial.errors import InputError
 from seatrial.judging import judge_run, report_run
-from seatrial.launch import slurm, ssh
-from seatrial.launch.follow import deadlines_for
+from seatrial.launch.live import watched
+from seatrial.launch.targets import Target, target
 from seatrial.run_directory import read_asked, short
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ POLL_SECONDS = 0.5
 
 def attach(run_dir: Path) -> Verdict:
     """Follows a run on a cluster again, to its verdict. Raises InputError if somebody does so, or it is over."""
-    from seatrial.launch.live import View
-
     spec, _ = read_asked(run_dir)
-    assert spec is not None  # only of logs that were judged there is none, and they have no places
+    assert spec is not None  # only of logs that were judged there is none, and they have no status
     status = _status(run_dir)
     if status.get("state") == "ended":
         why, fix = f"this run is over ({status.get('reason')})", f"read it: seatrial judge {short(run_dir)}"
@@ -35,14 +33,9 @@ def attach(run_dir: Path) -> Verdict:
     if pid := _launcher(status):
         why, fix = f"process {pid} follows it already", "look there, or end that one first; the run goes on without it"
         raise InputError.single("run-followed", str(run_dir), why, fix)
-    followed: dict[str, Any] = {
-        "name": spec.name, "planned_steps": spec.steps, "deadlines": deadlines_for(spec),
-    }  # fmt: skip
-    with View(run_dir, name=spec.name, planned_steps=spec.steps) as view:
-        if (run_dir / slurm.RECORD).exists():
-            slurm.attach(run_dir, on_progress=view.update, say=view.say, **followed)
-        else:
-            ssh.attach(run_dir, on_progress=view.update, **followed)
+    there, engine = _planned(run_dir)
+    with watched(run_dir, spec, engine) as following:
+        there.attach(run_dir, following, name=spec.name, planned_steps=spec.steps)
     text, verdict = judge_run(run_dir, as_json=False)
     print(text)
     print(report_run(run_dir, "html"), flush=True)
@@ -55,14 +48,19 @@ def stop(run_dir: Path, *, now: bool) -> str:
     if status.get("state") == "ended":
         why = f"this run is over ({status.get('reason')})"
         raise InputError.single("run-over", str(run_dir), why, "there is nothing to stop")
-    if (run_dir / slurm.RECORD).exists():
-        slurm.stop(run_dir, now=now)
-    elif (run_dir / ssh.PLACES).exists():
-        ssh.stop(run_dir, now=now)
-    else:
-        for node in (run_dir / "nodes").iterdir():
-            (node / "stop").touch()
+    there, _ = _planned(run_dir)
+    there.stop(run_dir, now=now)
     return f"{short(run_dir)}: its processes are told to {'end at once' if now else 'save what they must and end'}"
+
+
+def _planned(run_dir: Path) -> tuple[Target, str]:
+    """Where a run is, and what trains there. Raises InputError where its plan cannot be read."""
+    try:
+        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+        return target(plan["on"]), str(plan["engine"])
+    except (OSError, ValueError, KeyError) as error:
+        why = f"its plan.json cannot be read ({type(error).__name__})"
+        raise InputError.single("no-run", str(run_dir), why, "name the directory that a run printed") from error
 
 
 def logs(run_dir: Path, *, rank: int | None, follow: bool) -> Iterator[bytes]:

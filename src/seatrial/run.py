@@ -6,30 +6,32 @@ decisions themselves are made elsewhere, by functions that touch nothing.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import util
-from pathlib import Path, PurePosixPath
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
+from seatrial import attempts, readiness
 from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
 from seatrial.command import Secret
-from seatrial.dialects import cluster_of
 from seatrial.dialects.data_files import has_data
 from seatrial.engines import ENGINES
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
-from seatrial.launch.drive import LEASE_SECONDS, revealed
+from seatrial.launch.drive import revealed
 from seatrial.launch.files import write_text
-from seatrial.launch.follow import Deadlines, deadlines_for
-from seatrial.launch.local import free_port, run_locally, this_machine
+from seatrial.launch.follow import Deadlines
+from seatrial.launch.live import watched
+from seatrial.launch.local import free_port, this_machine
+from seatrial.launch.targets import HERE, Where, checked, on_hosts, target
 from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
@@ -37,7 +39,6 @@ from seatrial.spec import Resolved, RunSpec
 from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
-    from seatrial.launch.slurm import Wish
     from seatrial.verdict import Verdict
 
 SHARED_FILES_SECONDS = 60.0
@@ -49,77 +50,56 @@ _FROM_LAUNCHERS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """Where a run is to be, as the command line says it."""
-
-    on: str = "local"
-    cluster: Path | None = None
-    python: str = "python3"
-    container: str | None = None  # docker, podman or pyxis
-    directory: PurePosixPath | None = None  # of all runs, on the hosts
-    ssh: str = "asyncssh"
-    slurm: tuple[str, ...] = ()  # KEY=VALUE
-    queue_deadline: str | None = None
-    exclude: tuple[str, ...] = ()  # hosts of the cluster file that are left out
-    preflight: bool = True  # look at the hosts before anything is started there
-
-
 def run(
     resolved: Resolved,
     *,
     config: Path,
-    where: Where = Where(),
+    where: Where = HERE,
     engine: str,
     rehearse: bool,
     collapse: bool = False,
     out: Path | None,
+    retries: int = 0,
     deadlines: Deadlines | None = None,
-    lease_seconds: float = LEASE_SECONDS,
 ) -> Verdict:
     """Runs a configuration to its verdict, live on the terminal; the report is in the run directory.
 
-    Raises LaunchError where nothing can be started, InputError where the engine or the run directory cannot be used.
+    A run that machines have ended is tried again up to `retries` times. Raises LaunchError where nothing can be
+    started, InputError where the engine or the run directory cannot be used.
     """
-    from seatrial.launch.live import View
-
-    spec = _spec(resolved)
+    spec, small = _spec(resolved), _small(rehearse, collapse)
     run_dir = (out or new_directory(spec)).resolve()
-    site = _site(where, run_dir, spec)
-    if where.on == "slurm" and _wish(where).requeues:
-        spec = replace(spec, checkpoint=replace(spec.checkpoint, resume=spec.checkpoint.enabled))
-    plan = _plan(
-        spec, run_dir, on=where.on, engine=engine, small=_small(rehearse, collapse), site=site,
-        coordinator=f"127.0.0.1:{free_port()}",
-    )  # fmt: skip
-    claim(run_dir)
-    try:
-        write_inputs(resolved, config, plan, run_dir)
-        print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
-        if site is not None and where.on == "ssh" and where.preflight:
-            from seatrial.readiness import before_run
-
-            before_run(plan, site, run_dir, transport=where.ssh)
-        tells = engine_called(plan.engine).FAMILY is None
-        with View(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps, has_events=tells) as view:
-            followed: dict[str, Any] = {
-                "deadlines": deadlines or deadlines_for(plan.spec), "on_progress": view.update,
-            }  # fmt: skip
-            if site is None:
-                run_locally(plan, run_dir, lease_seconds=lease_seconds, **followed)
-            elif where.on == "slurm":
-                from seatrial.launch.slurm import run_under_slurm
-
-                run_under_slurm(plan, run_dir, wish=_wish(where), say=view.say, **followed)
-            else:
-                from seatrial.launch.ssh import run_over_ssh
-
-                run_over_ssh(plan, run_dir, site=site, transport=where.ssh, lease_seconds=None, **followed)
-    except OSError as error:  # a full disk, a closed terminal
-        raise LaunchError(f"the run was given up: {error}") from error
-    text, verdict = judge_run(run_dir, as_json=False)
+    there = target(checked(where).on)
+    for attempt in count(1):
+        site = there.site(where, spec, run_dir)
+        trained = attempts.resumed(spec) if attempt > 1 or there.restarts(where) else spec
+        plan = _plan(
+            trained, run_dir, on=where.on, engine=engine, small=small, site=site, attempt=attempt,
+            coordinator=f"127.0.0.1:{free_port()}",
+        )  # fmt: skip
+        if attempt == 1:
+            claim(run_dir)
+        try:
+            write_inputs(resolved, config, plan, run_dir)
+            print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
+            if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:
+                readiness.before_run(plan, site, run_dir, transport=where.ssh)
+            with watched(run_dir, plan.spec, plan.engine, deadlines) as following:
+                there.run(plan, run_dir, following, where=where, site=site, attempt=attempt)
+        except OSError as error:  # a full disk, a closed terminal
+            raise LaunchError(f"the run was given up: {error}") from error
+        text, verdict = judge_run(run_dir, as_json=False)
+        report = report_run(run_dir, "html")
+        if attempt > retries or verdict.outcome == "pass":
+            break
+        worth_it, why, blamed = attempts.again(verdict, run_dir, plan, site)
+        print(f"attempt {attempt} of {1 + retries} is over; {inert(why)}", flush=True)
+        if not worth_it:
+            break
+        attempts.set_aside(run_dir, attempt)
+        where = there.without(where, blamed) if blamed else where
     print(text)
-    print(report_run(run_dir, "html"), flush=True)
+    print(report, flush=True)
     return verdict
 
 
@@ -130,19 +110,20 @@ def preflight(
 
     Raises InputError where there are no hosts.
     """
-    from seatrial import readiness
-
-    if where.on == "slurm":
+    where = checked(on_hosts(where))
+    if not target(where.on).KNOWS_ITS_HOSTS:
         why, fix = "Slurm allots hosts when a job begins", "give --cluster FILE with hosts that SSH reaches"
         raise InputError.single("slurm-hosts", "--on", why, fix)
-    spec, site = _spec(resolved) if resolved else None, _site_of_hosts(where, "preflight")
+    spec = _spec(resolved) if resolved else None
+    site = target(where.on).site(where, spec, Path("preflight"))
+    assert site is not None
     return readiness.preflight(spec, site, transport=where.ssh, engine=engine, rehearsing=rehearse, as_json=as_json)
 
 
 def describe(
     resolved: Resolved,
     *,
-    where: Where = Where(),
+    where: Where = HERE,
     engine: str = "native",
     rehearse: bool,
     collapse: bool = False,
@@ -157,7 +138,7 @@ def describe(
     spec = _spec(resolved)
     run_dir, small = new_directory(spec).resolve(), _small(rehearse, collapse)
     try:
-        site = _site(where, run_dir, spec)
+        site = target(checked(where).on).site(where, spec, run_dir)
         plan, missing = _plan(spec, run_dir, on=where.on, engine=engine, small=small, site=site), ""
     except LaunchError as error:
         plan, missing = None, str(error)
@@ -245,45 +226,6 @@ def _small(rehearse: bool, collapse: bool) -> str | None:
         why, fix = "a rehearsal shrinks the mesh as well", "give --rehearse or --collapse"
         raise InputError.single("two-ways", "--collapse", why, fix)
     return "rehearse" if rehearse else "collapse" if collapse else None
-
-
-def _wish(where: Where) -> Wish:
-    from seatrial.launch.slurm import wished
-
-    return wished(where.slurm, where.queue_deadline)
-
-
-def _site(where: Where, run_dir: Path, spec: RunSpec) -> Site | None:
-    """The hosts of the run, None where they are this machine. Raises InputError where they cannot be used."""
-    if where.on == "slurm":
-        from seatrial.launch.slurm import site
-
-        if where.cluster is not None:
-            why, fix = "Slurm allots the hosts", "leave it away; --slurm nodelist=HOSTS asks for certain ones"
-            raise InputError.single("slurm-hosts", "--cluster", why, fix)
-        if where.exclude:
-            why, fix = "Slurm allots the hosts", "say it to Slurm: --slurm exclude=HOST,HOST"
-            raise InputError.single("slurm-hosts", "--exclude", why, fix)
-        return site(_wish(where), spec, run_dir, python=where.python, runtime=where.container)
-    if where.slurm or where.queue_deadline or where.container == "pyxis":
-        why = "--slurm, --queue-deadline and --container pyxis are for runs under Slurm"
-        raise InputError.single("slurm-only", "--on", why, "give --on slurm, or leave them away")
-    return None if where.on == "local" else _site_of_hosts(where, run_dir.name)
-
-
-def _site_of_hosts(where: Where, run: str) -> Site:
-    if where.cluster is None:
-        why = "it needs to know its hosts"
-        raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")
-    cluster, problems = cluster_of(where.cluster)
-    if cluster is None:
-        raise InputError(problems)
-    if where.exclude:
-        from seatrial.readiness import without
-
-        cluster = replace(cluster, hosts=without(cluster, where.exclude))
-    base = where.directory or PurePosixPath("/var/tmp") / f"seatrial-{cluster.user or getpass.getuser()}"
-    return Site(cluster=cluster, root=base / run, python=where.python, runtime=where.container)
 
 
 def _plan(

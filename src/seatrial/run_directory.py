@@ -15,6 +15,12 @@ from seatrial.plan import Plan, without_secrets
 from seatrial.spec import Resolved, RunSpec, from_dict
 
 RUNS = Path("runs")
+ATTEMPTS = "attempts"  # of a run that was tried again: what the earlier ones left
+# What one attempt leaves; the configuration and the checkpoints are those of all.
+EVIDENCE = (
+    *("plan.json", "status.json", "metrics.json", "verdict.json", "report.html"),
+    *("launch", "nodes", "events-*.jsonl"),
+)
 
 
 def new_directory(spec: RunSpec) -> Path:

@@ -15,8 +15,10 @@ import pytest
 
 from seatrial.dialects import load
 from seatrial.judging import judge_run
-from seatrial.launch.follow import Deadlines, Ending
-from seatrial.launch.local import free_port, run_locally
+from seatrial.launch import local
+from seatrial.launch.follow import Deadlines, Ending, Following
+from seatrial.launch.local import free_port
+from seatrial.launch.targets import HERE
 from seatrial.plan import Machine, Plan, make_plan
 from seatrial.run_directory import claim, write_inputs
 from tests.command_line import seatrial
@@ -52,7 +54,8 @@ def play(
     )
     claim(run_dir)
     write_inputs(resolved, path, plan, run_dir)
-    ending = run_locally(plan, run_dir, deadlines=Deadlines(), on_progress=lambda progress: None)
+    following = Following(Deadlines(), lambda progress: None, lambda line: None)
+    ending = local.run(plan, run_dir, following, where=HERE, site=None, attempt=1)
     _, verdict = judge_run(run_dir, as_json=False)
     return plan, ending, verdict
 

@@ -12,9 +12,10 @@ import pytest
 
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.slurm import SlurmNode, Wish, find, site, wished
+from seatrial.launch.slurm import SlurmNode, find, site, wished
 from seatrial.launch.slurm_node import STAND_IN, fill
 from seatrial.launch.slurm_queue import Job
+from seatrial.launch.targets import Where
 from seatrial.plan import Machine, Plan, make_plan
 from seatrial.presets import MODELS
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
@@ -33,7 +34,7 @@ SPEC = RunSpec(
 
 
 def plan(runtime: str | None) -> Plan:
-    there = site(Wish(options={}), SPEC, RUN_DIR, python="python3", runtime=runtime)
+    there = site(Where(on="slurm", container=runtime), SPEC, RUN_DIR)
     return make_plan(SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there)
 
 
@@ -62,22 +63,22 @@ def test_pyxis_starts_the_agent_in_the_container_and_the_agent_sets_its_variable
 
 
 def test_a_rehearsal_may_have_fewer_nodes_but_a_run_may_not() -> None:
-    there = site(wished(["nodes=2"], None), SPEC, RUN_DIR, python="python3", runtime=None)
+    there = site(Where(on="slurm", slurm=("nodes=2",)), SPEC, RUN_DIR)
     with pytest.raises(LaunchError, match="3 nodes"):
         make_plan(SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there)
     few = replace(SPEC, topology=Topology(num_nodes=2, devices_per_node=8, device="h100"))
-    assert len(site(wished([], None), few, RUN_DIR, python="python3", runtime=None).cluster.hosts) == 2
+    assert len(site(Where(on="slurm"), few, RUN_DIR).cluster.hosts) == 2
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2d", 172800)])
 def test_durations(text: str, seconds: float) -> None:
-    assert wished([], text).queue_seconds == seconds
+    assert wished(Where(on="slurm", queue_deadline=text)).queue_seconds == seconds
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "5 minutes", "1e3", "m"])
 def test_what_is_no_duration_is_told(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        wished([], text)
+        wished(Where(on="slurm", queue_deadline=text))
     assert caught.value.problems[0].path == "--queue-deadline"
 
 

@@ -50,6 +50,7 @@ class Ground:
     contained: bool = False  # whether each command will run in the configuration's container
     unknown_flags: Sequence[str] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables that no configuration holds
+    attempt: int = 1
 
     def rendezvous(self, spec: RunSpec) -> tuple[str, str]:
         """Host and port of rank 0, as two words; this machine where it is alone."""

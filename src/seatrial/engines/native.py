@@ -42,6 +42,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
                 *(str(ground.run_dir / SPEC_FILE), "--out", str(ground.run_dir)),
                 *("--process-id", str(rank), "--num-processes", str(len(ground.placements))),
                 *(("--coordinator", ground.coordinator) if ground.coordinator else ()),
+                *(("--attempt", str(ground.attempt)) if ground.attempt > 1 else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),
             ),
             environment=environment(spec, placement, {**placement.xla_flags, **flags}),

@@ -18,10 +18,9 @@ from seatrial.cluster import Host
 from seatrial.command import Secret
 from seatrial.launch import agent
 from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import LAUNCHER, Deadlines, Ending, Interrupts, Node, Progress, Queue, follow
+from seatrial.launch.follow import LAUNCHER, Ending, Following, Interrupts, Node, Progress, Queue, follow
 from seatrial.plan import Plan
 
-LEASE_SECONDS = 15.0  # how long the processes outlive a launcher that was killed
 LEASE = "launch/lease"
 STATUS_SECONDS = 1.0
 
@@ -58,38 +57,37 @@ def drive(
     begin: Callable[[Sequence[tuple[str, Job]]], Sequence[Node]],
     root: PurePath,
     directory: PurePath,
-    deadlines: Deadlines,
-    on_progress: Callable[[Progress], None],
-    lease_seconds: float | None,
+    following: Following,
+    leased: bool = False,
     queue: Callable[[], Queue] | None = None,
 ) -> Ending:
     """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
 
     `begin` starts the agents, given (host, job) in rank order; `root` is where the run directory is on the nodes, and
-    `directory` where the processes are started. Without `lease_seconds` they go on when this process is gone. Writes
+    `directory` where the processes are started. Unless they are `leased`, they go on when this process is gone. Writes
     `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
     """
     for relative, text in plan.files.items():
         write_text(run_dir / relative, text)
     (run_dir / "launch").mkdir(exist_ok=True)
-    at = Terms(root, directory, deadlines.grace_seconds, lease_seconds)
+    deadlines = following.deadlines
+    at = Terms(root, directory, deadlines.grace_seconds, deadlines.lease_seconds if leased else None)
     for host in plan.hosts:
         write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True))
     jobs = [(host.name, job(plan, host, at, masked=False)) for host in plan.hosts]
     return accompany(
-        lambda: begin(jobs), run_dir, name=plan.spec.name, planned_steps=plan.spec.steps, deadlines=deadlines,
-        on_progress=on_progress, detached=lease_seconds is None, queue=queue,
+        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.steps,
+        detached=not leased, queue=queue,
     )  # fmt: skip
 
 
 def accompany(
     begin: Callable[[], Sequence[Node]],
     run_dir: Path,
+    following: Following,
     *,
     name: str,
     planned_steps: int,
-    deadlines: Deadlines,
-    on_progress: Callable[[Progress], None],
     detached: bool,
     queue: Callable[[], Queue] | None = None,
 ) -> Ending:
@@ -104,7 +102,7 @@ def accompany(
 
     def progressed(progress: Progress) -> None:
         state.write(progress)
-        on_progress(progress)
+        following.on_progress(progress)
 
     nodes: Sequence[Node] = ()
     try:
@@ -113,7 +111,7 @@ def accompany(
             ending = follow(
                 nodes,
                 planned_steps=planned_steps,
-                deadlines=deadlines,
+                deadlines=following.deadlines,
                 interrupts=interrupts,
                 on_progress=progressed,
                 queue=waits,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from seatrial import estimate, hardware
 from seatrial.events import Fault
@@ -78,6 +78,7 @@ class Deadlines:
     step_medians: float = 10.0
     shutdown_seconds: float = 30.0
     grace_seconds: float = 5.0
+    lease_seconds: float = 15.0  # that what runs on this machine outlives a launcher which was killed
 
     @property
     def stop_seconds(self) -> float:
@@ -223,6 +224,7 @@ def _died(process: dict[str, Any]) -> Ending:
         fault="start_failed" if could_not_run else "process_died",
         where=where,
         text=f"{where} {process['sentence']}{last}",
+        facts={"exit_code": code},
     )
     return Ending(reason="could_not_run" if could_not_run else "died", exit_code=code, faults=(fault,))
 
@@ -243,6 +245,14 @@ def _stuck(progress: Progress, text: str) -> Ending:
     where = ", ".join(suspended) or "all ranks"
     fault = Fault(process=LAUNCHER, fault="no_progress", where=where, text=text + evidence)
     return Ending(reason="no_progress", faults=(fault,))
+
+
+class Following(NamedTuple):
+    """What whoever follows a run is given: its deadlines, who sees its progress, and who is told of other things."""
+
+    deadlines: Deadlines
+    on_progress: Callable[[Progress], None]
+    say: Callable[[str], None]
 
 
 class Interrupts:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.launch.follow import Progress
+from seatrial.engines import engine
+from seatrial.launch.follow import Deadlines, Following, Progress, deadlines_for
+from seatrial.spec import RunSpec
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -17,6 +20,14 @@ if TYPE_CHECKING:
 LINES = 10  # without a terminal, about so many over the whole run
 WINDOW = 20  # steps behind the figures shown
 REFRESHES_PER_SECOND = 5
+
+
+@contextmanager
+def watched(run_dir: Path, spec: RunSpec, engine_name: str, deadlines: Deadlines | None = None) -> Iterator[Following]:
+    """What whoever follows a run is given, for a run that somebody looks at here."""
+    tells = engine(engine_name).FAMILY is None
+    with View(run_dir, name=spec.name, planned_steps=spec.steps, has_events=tells) as view:
+        yield Following(deadlines or deadlines_for(spec), view.update, view.say)
 
 
 class Tail:

@@ -11,15 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from seatrial.errors import InputError
 from seatrial.launch import agent
-from seatrial.launch.drive import LEASE_SECONDS, Job, drive
-from seatrial.launch.follow import Deadlines, Ending, Progress, Status
-from seatrial.plan import Machine, Plan
+from seatrial.launch.drive import Job, drive
+from seatrial.launch.follow import Ending, Following, Status
+from seatrial.launch.targets import Where
+from seatrial.plan import Machine, Plan, Site
+from seatrial.spec import RunSpec
 from seatrial.xla_flags import known
+
+KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them
 
 # Vendor → how its tool lists the devices (the first number of a line is a device's name), and the modules of which one
 # makes JAX able to use them.
@@ -112,14 +117,21 @@ class LocalNode:
             self._agent.send_signal(signal.SIGTERM)
 
 
-def run_locally(
-    plan: Plan,
-    run_dir: Path,
-    *,
-    deadlines: Deadlines,
-    on_progress: Callable[[Progress], None],
-    lease_seconds: float = LEASE_SECONDS,
-) -> Ending:
+def site(where: Where, spec: RunSpec | None, run_dir: Path) -> None:
+    """There is none: the hosts are this machine."""
+
+
+def restarts(where: Where) -> bool:
+    """Never."""
+    return False
+
+
+def without(where: Where, hosts: tuple[str, ...]) -> Where:
+    """The same: there is only this machine."""
+    return where
+
+
+def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
     """Runs a plan's processes on this machine, and returns when none of them is left."""
     run_dir = run_dir.resolve()
 
@@ -128,7 +140,16 @@ def run_locally(
         shutil.copyfile(agent.__file__, agent_file)
         return [LocalNode(host, job, agent_file) for host, job in jobs]
 
-    return drive(
-        plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), deadlines=deadlines, on_progress=on_progress,
-        lease_seconds=lease_seconds,
-    )  # fmt: skip
+    return drive(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
+
+
+def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
+    """Raises InputError: what runs here ends with who has started it."""
+    why = "it runs on this machine, and ends with who has started it"
+    raise InputError.single("run-local", str(run_dir), why, f"read its logs: seatrial logs -f {run_dir}")
+
+
+def stop(run_dir: Path, *, now: bool) -> None:
+    """Tells the agents to end their processes; they press by themselves."""
+    for node in (run_dir / "nodes").iterdir():
+        (node / "stop").touch()

@@ -3,8 +3,8 @@
 One file, standard library only, Python 3.8 or newer. It is never installed: its text is sent with each call, in a line
 of JSON on the standard input of `python3 -I -c BOOT`, as {"source", "verb", "given"}.
 
-    begin   {"root", "agent", "files": {relative: text}, "job"}     → {"pid"} once the agent runs by itself
-    tell    {"root", "host", "ranks", "offsets", "lease"} → frames until the input ends
+    begin   {"root", "agent", "files": {relative: text}, "job", "attempt"} → {"pid"} once the agent runs by itself
+    tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
     clear   {"root"}                                                → {}: the run directory on this node is gone
 
@@ -55,6 +55,8 @@ def begin(given: dict[str, Any]) -> None:
     root, job = given["root"], given["job"]
     owned(root)
     directory = job["directory"]
+    if given["attempt"] > 1:
+        _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
     os.makedirs(directory)  # a second run of this name gets no further
     for relative, text in {"launch/agent.py": given["agent"], **given["files"]}.items():
         path = os.path.join(root, relative)
@@ -62,7 +64,6 @@ def begin(given: dict[str, Any]) -> None:
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(path + ".new", path)
-    _touch(job.get("lease_file"))
     with open(os.path.join(directory, "agent.log"), "wb") as log:
         agent = subprocess.Popen(
             [sys.executable, "-I", os.path.join(root, "launch/agent.py"), "-"],
@@ -74,9 +75,18 @@ def begin(given: dict[str, Any]) -> None:
     _say({"pid": agent.pid})
 
 
+def _set_aside(root: str, job: dict[str, Any], kept: str) -> None:
+    """Moves away what the attempt before has left of this host, and of the processes that will be here now."""
+    names = ["events-%d.jsonl" % process["rank"] for process in job["processes"]]
+    for name in [os.path.relpath(job["directory"], root), *names]:
+        os.makedirs(os.path.dirname(os.path.join(kept, name)), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(os.path.join(root, name), os.path.join(kept, name))
+
+
 def tell(given: dict[str, Any]) -> None:
     """Tells what is new in the run's files, byte by byte from the offsets given, until nobody listens any more."""
-    root, host, lease = given["root"], given["host"], given.get("lease")
+    root, host = given["root"], given["host"]
     offsets: dict[str, int] = dict(given["offsets"])
     told: dict[str, tuple[int, int]] = {}  # of files that are replaced: (inode, change) as told last
     orders, pending, said = selectors.DefaultSelector(), b"", 0.0
@@ -90,7 +100,6 @@ def tell(given: dict[str, Any]) -> None:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 _order(root, host, json.loads(line))
-        _touch(lease)
         lives = _agent_lives(root, host)  # asked first: of an agent that has ended, all is told before that is said
         own = os.path.join(root, "nodes", host)
         events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]

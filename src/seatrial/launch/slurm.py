@@ -24,20 +24,20 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.launch import agent, slurm_node
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import Deadlines, Ending, Progress, Status
+from seatrial.launch.follow import Ending, Following, Progress, Status
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
+from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Site
 from seatrial.spec import RunSpec
 
+KNOWS_ITS_HOSTS = False
 RECORD = "launch/slurm/job.json"
 SCRIPT = "launch/slurm/job.sh"
 PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
 SUBMIT_SECONDS = 120.0
 LOST_SECONDS = 60.0  # a network file system shows what others have written after up to so long
 SECRET = "SEATRIAL_SECRET_{}"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,10 @@ class Wish:
         return self.options.get("requeue") == "yes"
 
 
-def wished(words: Sequence[str], queue_deadline: str | None) -> Wish:
-    """What KEY=VALUE words and a duration ask for. Raises InputError for what Slurm cannot be asked."""
-    return Wish(options=options(words), queue_seconds=_seconds(queue_deadline) if queue_deadline else None)
+def wished(where: Where) -> Wish:
+    """What the KEY=VALUE words and the duration ask for. Raises InputError for what Slurm cannot be asked."""
+    seconds = _seconds(where.queue_deadline) if where.queue_deadline else None
+    return Wish(options=options(where.slurm), queue_seconds=seconds)
 
 
 def _seconds(text: str) -> float:
@@ -64,15 +65,29 @@ def _seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def site(wish: Wish, spec: RunSpec, run_dir: Path, *, python: str, runtime: str | None) -> Site:
+def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     """Where a job will be, before there is one: stand-ins for its hosts, in rank order.
 
     Raises InputError for a run directory that Slurm would take for more than a path.
     """
-    nodes = int(wish.options.get("nodes") or spec.topology.num_nodes)
+    asked = wished(where).options.get("nodes")
+    nodes = int(asked or (spec.topology.num_nodes if spec else 1))
     hosts = (Host(name=f"slurm-node-{n}.invalid", address=f"slurm-address-{n}.invalid") for n in range(nodes))
     root = PurePosixPath(plain(run_dir.resolve(), "the run directory"))
-    return Site(cluster=Cluster(hosts=tuple(hosts), transport="slurm"), root=root, python=python, runtime=runtime)
+    cluster = Cluster(hosts=tuple(hosts), transport="slurm")
+    return Site(cluster=cluster, root=root, python=where.python, runtime=where.container)
+
+
+def restarts(where: Where) -> bool:
+    """Whether a job that Slurm has put back into its queue starts the processes anew."""
+    return wished(where).requeues
+
+
+def without(where: Where, hosts: tuple[str, ...]) -> Where:
+    """The same without some hosts."""
+    given = wished(where).options
+    excluded = ",".join([*filter(None, [given.get("exclude")]), *hosts])
+    return replace(where, slurm=(*where.slurm, f"exclude={excluded}"))
 
 
 class SlurmNode:
@@ -119,17 +134,9 @@ class SlurmNode:
             (self._run_dir / "nodes" / self._host / "stop").touch()
 
 
-def run_under_slurm(
-    plan: Plan,
-    run_dir: Path,
-    *,
-    wish: Wish,
-    deadlines: Deadlines,
-    on_progress: Callable[[Progress], None],
-    say: Say,
-) -> Ending:
+def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
     """Runs a plan's processes as a job, and returns when it is over. Raises LaunchError where Slurm refuses the job."""
-    run_dir = run_dir.resolve()
+    run_dir, wish = run_dir.resolve(), wished(where)
     hidden: dict[str, str] = {}
     watch: Watch | None = None
 
@@ -141,10 +148,10 @@ def run_under_slurm(
         link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
         record = {"v": 1, "job": number, "nodes": len(jobs), "options": dict(wish.options), "log": link}
         write_json(run_dir / RECORD, record)
-        say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
+        following.say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
         watch = Watch(
             number, run_dir=run_dir, requeues=wish.requeues,
-            deadline_seconds=wish.queue_seconds, say=say,
+            deadline_seconds=wish.queue_seconds, say=following.say,
         )  # fmt: skip
         return [SlurmNode(n, run_dir, watch) for n in range(len(jobs))]
 
@@ -152,30 +159,26 @@ def run_under_slurm(
         assert watch is not None
         return watch
 
-    settled = _Settled(run_dir, on_progress)
     try:
         return drive(
-            plan, run_dir, begin=begin, root=run_dir, directory=run_dir, deadlines=_patient(deadlines),
-            on_progress=settled.see, lease_seconds=None, queue=queue,
+            plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=_patient(following, run_dir),
+            queue=queue,
         )  # fmt: skip
     finally:
         if watch is not None:
             watch.close()
 
 
-def attach(
-    run_dir: Path, *, name: str, planned_steps: int, deadlines: Deadlines, on_progress: Callable[[Progress], None],
-    say: Say,
-) -> Ending:  # fmt: skip
+def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
     """Follows a job again that somebody else has submitted, and returns when nothing of it is left."""
     run_dir, record = run_dir.resolve(), find(run_dir)
-    watch = Watch(record["job"], run_dir=run_dir, requeues=record["options"].get("requeue") == "yes", say=say)
-    settled = _Settled(run_dir, on_progress)
+    requeues = record["options"].get("requeue") == "yes"
+    watch = Watch(record["job"], run_dir=run_dir, requeues=requeues, say=following.say)
     try:
         return accompany(
             lambda: [SlurmNode(n, run_dir, watch) for n in range(record["nodes"])],
-            run_dir, name=name, planned_steps=planned_steps, deadlines=_patient(deadlines),
-            on_progress=settled.see, detached=True, queue=lambda: watch,
+            run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, detached=True,
+            queue=lambda: watch,
         )  # fmt: skip
     finally:
         watch.close()
@@ -201,13 +204,14 @@ def find(run_dir: Path) -> dict[str, Any]:
     return record
 
 
-def _patient(deadlines: Deadlines) -> Deadlines:
-    """The deadlines of a run whose files come by way of a network file system."""
-    return replace(
-        deadlines,
-        start_seconds=max(deadlines.start_seconds, 2 * LOST_SECONDS),
-        lost_seconds=max(deadlines.lost_seconds, LOST_SECONDS),
+def _patient(following: Following, run_dir: Path) -> Following:
+    """The same for a run whose hosts become known later, and whose files come by way of a network file system."""
+    deadlines = replace(
+        following.deadlines,
+        start_seconds=max(following.deadlines.start_seconds, 2 * LOST_SECONDS),
+        lost_seconds=max(following.deadlines.lost_seconds, LOST_SECONDS),
     )
+    return following._replace(deadlines=deadlines, on_progress=_Settled(run_dir, following.on_progress).see)
 
 
 def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 from seatrial.cluster import Cluster, Host
+from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch import agent, relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Unreachable
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import Deadlines, Ending, Progress, Status
+from seatrial.launch.follow import Ending, Following, Status
+from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Site
+from seatrial.spec import RunSpec
 
 ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes, with what a login shell says before it
@@ -107,14 +112,12 @@ class Session:
 
         return self._wait(everywhere())
 
-    def listen(
-        self, host: Host, ranks: Sequence[int], root: PurePosixPath, run_dir: Path, lease: str | None
-    ) -> RemoteNode:
+    def listen(self, host: Host, ranks: Sequence[int], root: PurePosixPath, run_dir: Path) -> RemoteNode:
         """Keeps a host's files here up to date from now on, through any number of lost connections."""
         node = RemoteNode(host, ranks)
 
         async def start() -> None:
-            self._tasks.append(asyncio.create_task(self._listen(node, root, run_dir, lease)))
+            self._tasks.append(asyncio.create_task(self._listen(node, root, run_dir)))
 
         self._wait(start())
         return node
@@ -166,20 +169,14 @@ class Session:
         await channel.writer.drain()
         return channel
 
-    async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path, lease: str | None) -> None:
+    async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path) -> None:
         while True:
             offsets = {
                 str(path.relative_to(run_dir)): path.stat().st_size
                 for pattern in (f"nodes/{node.name}/*.log", "events-*.jsonl")
                 for path in run_dir.glob(pattern)
             }
-            given = {
-                "root": str(root),
-                "host": node.name,
-                "ranks": list(node.ranks),
-                "offsets": offsets,
-                "lease": lease,
-            }
+            given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
             try:
                 channel = await self._begin(node.host, "tell", given, _RELAY)
                 try:
@@ -262,35 +259,51 @@ async def _frame(channel: Channel) -> tuple[dict[str, Any], bytes] | None:
     return frame, await channel.reader.readexactly(frame["size"]) if frame.get("size") else b""
 
 
-def run_over_ssh(
-    plan: Plan,
-    run_dir: Path,
-    *,
-    site: Site,
-    transport: str,
-    deadlines: Deadlines,
-    on_progress: Callable[[Progress], None],
-    lease_seconds: float | None,
-) -> Ending:
+# --- what a target has ------------------------------------------------------------------------------------------------
+
+KNOWS_ITS_HOSTS = True
+
+
+def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
+    """The hosts of a cluster file. Raises InputError for one that cannot be used, and where it is not named."""
+    if where.cluster is None:
+        why = "it needs to know its hosts"
+        raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")
+    cluster, problems = cluster_of(where.cluster)
+    if cluster is None:
+        raise InputError(problems)
+    cluster = cluster.without(where.exclude)
+    base = where.directory or PurePosixPath("/var/tmp") / f"seatrial-{cluster.user or getpass.getuser()}"
+    return Site(cluster=cluster, root=base / run_dir.name, python=where.python, runtime=where.container)
+
+
+def restarts(where: Where) -> bool:
+    """Never."""
+    return False
+
+
+def without(where: Where, hosts: tuple[str, ...]) -> Where:
+    """The same without some hosts."""
+    return replace(where, exclude=(*where.exclude, *hosts))
+
+
+def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
     """Runs a plan's processes on the hosts of a cluster, and returns when none of them is left."""
+    assert site is not None
     run_dir = run_dir.resolve()
-    session, root = Session(site.cluster, transport=transport), site.root
+    session, root = Session(site.cluster, transport=where.ssh), site.root
     ranks = {host: [process.rank for process in processes] for host, processes in plan.hosts.items()}
-    write_json(run_dir / PLACES, places(site, ranks, transport))
+    write_json(run_dir / PLACES, places(site, ranks, where.ssh))
 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
         source = Path(agent.__file__).read_text(encoding="utf-8")
-        given = {"root": str(root), "agent": source, "files": plan.files}
+        given = {"root": str(root), "agent": source, "files": plan.files, "attempt": attempt}
         asked = zip(ranks, (job for _, job in jobs), strict=True)
         session.call([(host, {**given, "job": job}) for host, job in asked], "begin")
-        lease = jobs[0][1]["lease_file"] if lease_seconds else None
-        return [session.listen(host, own, root, run_dir, lease) for host, own in ranks.items()]
+        return [session.listen(host, own, root, run_dir) for host, own in ranks.items()]
 
     try:
-        return drive(
-            plan, run_dir, begin=begin, root=root, directory=root, deadlines=deadlines, on_progress=on_progress,
-            lease_seconds=lease_seconds,
-        )  # fmt: skip
+        return drive(plan, run_dir, begin=begin, root=root, directory=root, following=following)
     finally:
         session.close()
 
@@ -331,17 +344,14 @@ def find(run_dir: Path) -> Found:
         raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed") from error
 
 
-def attach(
-    run_dir: Path, *, name: str, planned_steps: int, deadlines: Deadlines, on_progress: Callable[[Progress], None]
-) -> Ending:
+def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
     """Follows a run again that somebody else has started, and returns when nothing of it is left."""
     run_dir, found = run_dir.resolve(), find(run_dir)
     session = Session(found.cluster, transport=found.transport)
     try:
         return accompany(
-            lambda: [session.listen(host, own, found.root, run_dir, None) for host, own in found.ranks.items()],
-            run_dir, name=name, planned_steps=planned_steps, deadlines=deadlines, on_progress=on_progress,
-            detached=True,
+            lambda: [session.listen(host, own, found.root, run_dir) for host, own in found.ranks.items()],
+            run_dir, following, name=name, planned_steps=planned_steps, detached=True,
         )  # fmt: skip
     finally:
         session.close()

@@ -30,6 +30,9 @@ _ALL_CAME = "All ranks came, and none got through: look at the network between t
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
+# Exit codes of a process that may end otherwise the next time: killed, told to end, or without its peers (our trainer
+# says 75, JAX aborts).
+_NOT_BY_ITSELF = {*_STOPPED_BY_SIGNAL, 75, 134}
 _REFINED = {"step_failed", "process_died", "exception", "start_failed"}
 
 
@@ -114,7 +117,7 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         kind=blamed.fault,
         sentence=f"{what}: {quote}".removesuffix(": ") if blamed.source else quote,
         hint=_ALL_CAME if _all_came(blamed, fatal, num_ranks) else kind.hint,
-        retry=kind.retry,
+        retry="never" if _by_itself(blamed) else kind.retry,
         what=what,
         quote=quote,
         symptoms=_symptoms(blamed, [fault for fault in others if fault.is_fatal and _role(fault) == "symptom"]),
@@ -122,6 +125,11 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         suspects=_suspects(blamed, fatal, num_ranks),
         exclude=tuple(place for place in (blamed.host or blamed.where,) if place and kind.retry == "elsewhere"),
     )
+
+
+def _by_itself(fault: FaultRecord) -> bool:
+    """Whether a process ended by its own decision, which it will take again."""
+    return fault.fault == "process_died" and fault.exit_code not in (None, *_NOT_BY_ITSELF)
 
 
 def _refined(fault: FaultRecord) -> FaultRecord:

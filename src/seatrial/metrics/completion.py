@@ -220,7 +220,7 @@ def _faults(
         placed = course is not None or (timed and event.wall_time > origin - ANOTHER_DAY)
         survived: bool | None = (course or whole).goes_on_after(index, 1 if done else STEPS_AFTER)
         if event.process == LAUNCHER and own.started and not own.is_foreign:
-            survived = False  # it has watched to the end
+            survived = index < whole.restart  # it has watched each attempt to its end
         elif not placed and whole.at:
             survived = None
         elif done and event.fault in _PARTING and _parted(events[:index], event, ended):

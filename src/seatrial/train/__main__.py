@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--process-id", type=int, default=0)
     parser.add_argument("--num-processes", type=int, default=1)
     parser.add_argument("--coordinator", help="host:port of process 0")
+    parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("--cpu-devices", type=int, help="compute on this many virtual CPU devices")
     arguments = parser.parse_args()
     spec = from_dict(json.loads(arguments.spec.read_text(encoding="utf-8")))
@@ -29,6 +30,7 @@ def main() -> int:
         num_processes=arguments.num_processes,
         coordinator=arguments.coordinator,
         cpu_devices=arguments.cpu_devices,
+        attempt=arguments.attempt,
     )
     try:
         return train(spec, place, arguments.out)

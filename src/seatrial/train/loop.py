@@ -211,7 +211,9 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     connect(spec, place)
     cached = use_compile_cache(spec.execution.compile_cache, on_cpu=place.cpu_devices is not None)
     record = out / f"events-{place.process}.jsonl"
-    attempt = 1 + sum(isinstance(e, events.RunStarted) for e in (events.read(record) if record.exists() else ()))
+    attempt = place.attempt + sum(
+        isinstance(e, events.RunStarted) for e in (events.read(record) if record.exists() else ())
+    )
     journal = Journal(spec, place, out)
     try:
         trainer = make_trainer(spec, make_mesh(spec))

@@ -32,6 +32,7 @@ class Place:
     num_processes: int = 1
     coordinator: str | None = None  # host:port
     cpu_devices: int | None = None  # None: the real devices
+    attempt: int = 1
 
 
 class Phases:

@@ -1,0 +1,106 @@
+"""Where a run is: a table of targets, each a module that starts a plan there, follows it, and finds it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Protocol, cast
+
+from seatrial.errors import InputError
+from seatrial.launch.follow import Ending, Following
+from seatrial.plan import Plan, Site
+from seatrial.spec import RunSpec
+
+TARGETS: Mapping[str, str] = {  # name → module
+    "local": "seatrial.launch.local",
+    "ssh": "seatrial.launch.ssh",
+    "slurm": "seatrial.launch.slurm",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where a run is to be, as the command line says it."""
+
+    on: str = "local"
+    cluster: Path | None = None
+    python: str = "python3"
+    container: str | None = None  # docker, podman or pyxis
+    directory: PurePosixPath | None = None  # of all runs, on the hosts
+    ssh: str = "asyncssh"
+    slurm: tuple[str, ...] = ()  # KEY=VALUE
+    queue_deadline: str | None = None
+    exclude: tuple[str, ...] = ()  # hosts that are left out
+    preflight: bool = True  # look at the hosts before anything is started there
+
+
+HERE = Where()
+
+
+class Target(Protocol):
+    """What every target's module has."""
+
+    KNOWS_ITS_HOSTS: bool  # before the run begins, so that they can be looked at
+
+    def site(self, where: Where, spec: RunSpec | None, run_dir: Path) -> Site | None:
+        """The hosts of a run, or of any; None where they are this machine. Raises InputError for those of no use."""
+
+    def restarts(self, where: Where) -> bool:
+        """Whether it may start the processes anew by itself, which then go on from the last checkpoint."""
+
+    def without(self, where: Where, hosts: tuple[str, ...]) -> Where:
+        """The same without some hosts."""
+
+    def run(
+        self, plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int
+    ) -> Ending:
+        """Runs a plan's processes, and returns when none of them is left; `attempt` counts from 1.
+
+        Raises LaunchError where they cannot be started.
+        """
+
+    def attach(self, run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
+        """Follows a run again that somebody else has started, and returns when nothing of it is left."""
+
+    def stop(self, run_dir: Path, *, now: bool) -> None:
+        """Tells a run's processes to end. Raises LaunchError where they cannot be told."""
+
+
+def target(name: str) -> Target:
+    """A target's module. Raises InputError where there is none of the name."""
+    if name not in TARGETS:
+        raise InputError.single("unknown-on", "--on", f"there is no {name!r}", f"use one of: {', '.join(TARGETS)}")
+    return cast(Target, import_module(TARGETS[name]))
+
+
+# What only some targets can use; and what says the same to another, where something does.
+_ONLY_FOR: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("ssh",), "exclude": ("ssh",), "directory": ("ssh",), "ssh": ("ssh",),
+    "slurm": ("slurm",), "queue_deadline": ("slurm",), "python": ("ssh", "slurm"), "container": ("ssh", "slurm"),
+}  # fmt: skip
+_INSTEAD: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("cluster", "slurm"): ("Slurm allots the hosts", "leave it away; --slurm nodelist=HOSTS asks for certain ones"),
+    ("exclude", "slurm"): ("Slurm allots the hosts", "say it to Slurm: --slurm exclude=HOST,HOST"),
+}
+
+
+def checked(where: Where) -> Where:
+    """The same. Raises InputError for an option that its target has no use for."""
+    target(where.on)
+    for field in fields(where):
+        given, known = getattr(where, field.name), _ONLY_FOR.get(field.name, tuple(TARGETS))
+        if given == field.default or where.on in known:
+            continue
+        option = "--" + field.name.replace("_", "-")
+        usual = f"--on {where.on} has no use for it", f"give --on {' or '.join(known)}, or leave it away"
+        raise InputError.single("option-target", option, *_INSTEAD.get((field.name, where.on), usual))
+    if where.container == "pyxis" and where.on != "slurm":
+        raise InputError.single("option-target", "--container", "pyxis is Slurm's", "give docker or podman")
+    return where
+
+
+def on_hosts(where: Where) -> Where:
+    """The same on the hosts of its cluster file, for who has not said where."""
+    return replace(where, on="ssh") if where.on == "local" else where
