@@ -66,6 +66,9 @@ class Command:
 
 LABEL = "seatrial"  # every container of ours carries it, with the run's name; nothing else is ever removed
 RUNTIMES = ("docker", "podman")
+# RDMA pins what it sends. docker's daemon may allow it all; podman no more than it is allowed itself, which the agent
+# has raised as far as it could.
+_PINNING = {"docker": ("--ulimit", "memlock=-1"), "podman": ("--ulimit", "host")}
 _WITH_SECRETS = 'eval "$(cat)"; exec "$@" </dev/null'
 
 
@@ -82,7 +85,7 @@ def in_container(
     argv = [
         *(runtime, "run", "--rm", "--name", name, "--label", f"{LABEL}={run}", "--init"),
         *("--network", "host", "--ipc", "host"),
-        *(("--ulimit", "memlock=-1") if container.devices else ()),  # RDMA pins what it sends
+        *(_PINNING[runtime] if container.devices else ()),
         *(("--shm-size", container.shm_size) if container.shm_size and runtime != "podman" else ()),
         *(word for device in container.devices for word in ("--device", device)),
         *(word for path in mounts for word in ("--volume", f"{path}:{path}")),

@@ -21,6 +21,7 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import selectors
 import signal
 import socket
@@ -248,6 +249,8 @@ class Agent:
         """Supervises until nothing is left; returns the agent's exit code."""
         os.makedirs(self.directory, exist_ok=True)
         self.subreaper = _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        with contextlib.suppress(OSError, ValueError):  # RDMA pins what it sends; who may not raise this keeps what is
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # A lost session is no reason to stop: the lease is. (Not SIG_IGN, which the processes would inherit.)
