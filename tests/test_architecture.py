@@ -37,7 +37,7 @@ TOUCHES_FILES = {
 
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
 MAX_LINES = 420
-MAX_LINES_OF = {"agent.py": 450, "probe.py": 465}  # each travels to the nodes as one file
+MAX_LINES_OF = {"agent.py": 475, "probe.py": 465}  # each travels to the nodes as one file
 MAX_TRAIN_CODE = 3900  # lines that are neither blank nor comments nor docstrings; about 3500 is the aim
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -113,7 +113,7 @@ def test_only_the_trainer_imports_jax() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("name", ["agent", "relay", "probe"])
+@pytest.mark.parametrize("name", ["agent", "relay", "probe", "observer", "sensors"])
 def test_what_travels_needs_nothing_but_the_standard_library(name: str) -> None:
     modules = {module.split(".")[0] for _, module in _imports(PACKAGE / "launch" / f"{name}.py")}
     assert modules - sys.stdlib_module_names == set()

@@ -4,12 +4,13 @@
 
 The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "after"}],
 "step_pattern", "first_step" (as the logs number it), "grace_seconds", "lease_seconds", "lease_file",
-"signals_reach_all"}. Each process is started in a session of its own, and the agent is the only writer of its log; when
-all have ended, the commands in "after" are run. `directory/status.json` is replaced atomically on every change and at
-least once a second. The agent stops everything when a process fails, when told to (SIGTERM, SIGINT, or a file
-`directory/stop`), and when nobody has touched the lease file for `lease_seconds`. A signal that tells it is passed on,
-unless it reaches all without that.
-It ends when nothing that it started is left: with 0 if every process ended with 0, else with 1.
+"signals_reach_all", "observe_seconds"}. Each process is started in a session of its own, and the agent is the only
+writer of its log; when all have ended, the commands in "after" are run. `directory/status.json` is replaced atomically
+on every change and at least once a second. The agent stops everything when a process fails, when told to (SIGTERM,
+SIGINT, or a file `directory/stop`), and when nobody has touched the lease file for `lease_seconds`. A signal that tells
+it is passed on, unless it reaches all without that. With "observe_seconds", `observer.py`, which lies beside it,
+watches the node meanwhile. It ends when nothing that it started is left: with 0 if every process ended with 0, else
+with 1.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ SIMULTANEOUS_SECONDS = 0.05  # deaths closer than this cannot be ordered by time
 HEARTBEAT_SECONDS = 1.0
 STATUS_SECONDS = 0.2  # shortest interval between two writes that only report another step
 TICK_SECONDS = 0.1
+OBSERVER_SECONDS = 3.0  # in which what watches the node writes its last lines
 UNKILLABLE_SECONDS = 4.0  # after SIGKILL: what still lives then is stuck in the kernel
 READ_BYTES = 1 << 16
 AFTER_SECONDS = 30.0
@@ -106,8 +108,23 @@ def _look_up(pid: int | None) -> tuple[bytes, int]:
         return b"", 0
 
 
-def _descendants(root: int) -> list[int]:
-    """Living processes below `root`; orphans count, because the agent is their subreaper."""
+def _popen(argv: list[str], **options: Any) -> Any:
+    """A process in a session of its own that never outlives the agent, which reaps it by itself: Popen must not."""
+    parent = os.getpid()
+
+    def die_with_the_agent() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    options = {"stdin": subprocess.PIPE, "bufsize": 0, "start_new_session": True, **options}
+    child = subprocess.Popen(argv, preexec_fn=die_with_the_agent, **options)
+    child.returncode = 0
+    return child
+
+
+def _descendants(root: int, apart: int | None = None) -> list[int]:
+    """Living processes below `root`, but for those of `apart`; orphans count, as the agent is their subreaper."""
     children: dict[int, list[tuple[int, bytes]]] = collections.defaultdict(list)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
         state, parent = _look_up(pid)
@@ -115,6 +132,8 @@ def _descendants(root: int) -> list[int]:
     found, stack = [], [root]
     while stack:
         for pid, state in children.pop(stack.pop(), ()):
+            if pid == apart:
+                continue
             stack.append(pid)
             if state not in b"ZX":
                 found.append(pid)
@@ -148,32 +167,23 @@ class Process:
 
     def start(self) -> None:
         """Starts the process; what cannot be started is recorded like a process that failed at once."""
-        parent = os.getpid()
-
-        def die_with_the_agent() -> None:
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
         self.started, given = time.time(), (self.job.get("stdin") or "").encode()
         try:
             os.makedirs(os.path.dirname(self.job["log"]) or ".", exist_ok=True)
             self.log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            child = subprocess.Popen(
-                self.job["argv"], env={**os.environ, **self.job.get("environment", {})}, cwd=self.job.get("cwd"),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-                start_new_session=True, preexec_fn=die_with_the_agent,
+            environment = {**os.environ, **self.job.get("environment", {})}
+            child = _popen(
+                self.job["argv"], env=environment, cwd=self.job.get("cwd"),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
             self.state, self.exit_code, self.ended, self.died = "unstartable", 127, time.time(), time.monotonic()
             self.take(("could not start: %s\n" % error).encode("utf-8", "backslashreplace"))
             return
-        child.returncode = 0  # the agent reaps by itself; Popen must not
         self.pid, self.pipe, self.state = child.pid, child.stdout, "running"
         os.set_blocking(self.pipe.fileno(), False)
-        stdin: Any = child.stdin
-        with contextlib.suppress(BrokenPipeError), stdin:
-            stdin.write(given)  # a pipe takes 64 KiB before anybody reads
+        with contextlib.suppress(BrokenPipeError), child.stdin:
+            child.stdin.write(given)  # a pipe takes 64 KiB before anybody reads
 
     def take(self, chunk: bytes) -> bool:
         """Writes a chunk of output to the log and looks for steps in its complete lines; True if there was one."""
@@ -239,6 +249,7 @@ class Agent:
         self.stopping_since: float | None = None
         self.killing_since: float | None = None
         self.survivors: list[int] = []
+        self.observer: Any = None
         self.left_behind = 0
         self.started, self.state = time.time(), "running"
         self.lease_mark: int | None = None
@@ -257,6 +268,7 @@ class Agent:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
         try:
             # Every fork comes before the first thread, and from the thread that lives on (PR_SET_PDEATHSIG).
+            self._begin_observing()
             for process in self.processes:
                 process.start()
             for process in self.processes:
@@ -270,11 +282,31 @@ class Agent:
         finally:
             self._signal_all(signal.SIGKILL)
             self._clear_away()
+            self._end_observing()
             self.state = "ended"
             for process in self.processes:
                 self._drain(process)
             self._write_status()
         return 0 if all(p.exit_code == 0 for p in self.processes) else 1
+
+    def _begin_observing(self) -> None:
+        """Starts what watches the node; the run does without it where that cannot be."""
+        seconds, path = self.job.get("observe_seconds"), os.path.join(os.path.dirname(__file__) or ".", "observer.py")
+        given = {"path": os.path.join(self.directory, "observed.jsonl"), "interval_seconds": seconds}
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            if seconds and os.path.exists(path):
+                self.observer = _popen([sys.executable, "-I", path], stdout=subprocess.DEVNULL)
+                self.observer.stdin.write(json.dumps(given).encode() + b"\n")
+
+    def _end_observing(self) -> None:
+        deadline, observer = time.monotonic() + OBSERVER_SECONDS, self.observer
+        if observer:
+            observer.stdin.close()
+        while self.observer and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._reap_orphans()
+        if self.observer:
+            os.kill(observer.pid, signal.SIGKILL)
 
     def _clear_away(self) -> None:
         for argv in [argv for process in self.processes for argv in process.job.get("after", ())]:
@@ -341,6 +373,8 @@ class Agent:
             if result is None or result.si_pid in ours:  # its waiter will tell
                 return
             os.waitpid(result.si_pid, 0)
+            if self.observer and result.si_pid == self.observer.pid:
+                self.observer = None
 
     def _decide(self, now: float) -> None:
         """Starts to stop if there is a reason, and presses harder when the grace is over."""
@@ -355,7 +389,7 @@ class Agent:
                 self.killing_since = self.killing_since or now
             self._stop(self.requests.popleft(), now)
         if self.stopping_since is None and all(p.died for p in self.processes):
-            self.left_behind = len(_descendants(os.getpid()))
+            self.left_behind = len(self._below())
             if self.left_behind:
                 self._stop("left_behind", now)
         if self.stopping_since is not None and now - self.stopping_since >= self.grace_seconds:
@@ -379,8 +413,11 @@ class Agent:
                 self._signal_all(signal.SIGTERM)
             self._signal_all(signal.SIGCONT)  # a stopped process would not notice
 
+    def _below(self) -> list[int]:
+        return _descendants(os.getpid(), self.observer and self.observer.pid)
+
     def _signal_all(self, number: int) -> None:
-        targets: list[tuple[Any, int]] = [(os.kill, pid) for pid in _descendants(os.getpid())]
+        targets: list[tuple[Any, int]] = [(os.kill, pid) for pid in self._below()]
         # Without a subreaper, the group is all that still names the descendants of a dead leader.
         named = [p.pid for p in self.processes if p.pid and (p.state == "running" or not self.subreaper)]
         targets += [(os.killpg, pid) for pid in named]
@@ -404,7 +441,7 @@ class Agent:
         stuck = self.killing_since is not None and time.monotonic() - self.killing_since > UNKILLABLE_SECONDS
         if not stuck and any(p.died is None for p in self.processes):
             return False
-        self.survivors = _descendants(os.getpid())
+        self.survivors = self._below()
         return stuck or not self.survivors
 
     def _write_status(self) -> None:

@@ -23,6 +23,7 @@ from seatrial.plan import Plan
 
 LEASE = "launch/lease"
 STATUS_SECONDS = 1.0
+OBSERVE_SECONDS = 5.0  # from one look at a node's devices to the next
 
 Job = dict[str, Any]  # what an agent reads
 
@@ -169,6 +170,7 @@ def job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
         "grace_seconds": at.grace_seconds,
         "lease_seconds": at.lease_seconds,
         "lease_file": str(at.root / LEASE),
+        "observe_seconds": OBSERVE_SECONDS,
     }
 
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.launch import agent
-from seatrial.launch.drive import Job, drive
+from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
+from seatrial.launch.files import of_the_agent, write_text
 from seatrial.launch.follow import Ending, Following, Status
 from seatrial.launch.targets import Where
 from seatrial.plan import Machine, Plan, Site
@@ -136,9 +136,15 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     run_dir = run_dir.resolve()
 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[LocalNode]:
+        for name, text in of_the_agent().items():
+            write_text(run_dir / name, text)
+        # The stand-ins for nodes are one machine, which need not be watched by each of them.
+        seconds = [OBSERVE_SECONDS] + [0.0] * (len(jobs) - 1)
         agent_file = run_dir / "launch" / "agent.py"
-        shutil.copyfile(agent.__file__, agent_file)
-        return [LocalNode(host, job, agent_file) for host, job in jobs]
+        return [
+            LocalNode(host, {**job, "observe_seconds": each}, agent_file)
+            for (host, job), each in zip(jobs, seconds, strict=True)
+        ]
 
     return drive(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
 

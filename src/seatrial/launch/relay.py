@@ -3,7 +3,7 @@
 One file, standard library only, Python 3.8 or newer. It is never installed: its text is sent with each call, in a line
 of JSON on the standard input of `python3 -I -c BOOT`, as {"source", "verb", "given"}.
 
-    begin   {"root", "agent", "files": {relative: text}, "job", "attempt"} → {"pid"} once the agent runs by itself
+    begin   {"root", "files": {relative: text}, "job", "attempt"} → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
     clear   {"root"}                                                → {}: the run directory on this node is gone
@@ -58,7 +58,7 @@ def begin(given: dict[str, Any]) -> None:
     if given["attempt"] > 1:
         _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
     os.makedirs(directory)  # a second run of this name gets no further
-    for relative, text in {"launch/agent.py": given["agent"], **given["files"]}.items():
+    for relative, text in given["files"].items():
         path = os.path.join(root, relative)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".new", "w", encoding="utf-8") as file:
@@ -103,7 +103,8 @@ def tell(given: dict[str, Any]) -> None:
         lives = _agent_lives(root, host)  # asked first: of an agent that has ended, all is told before that is said
         own = os.path.join(root, "nodes", host)
         events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]
-        for path in [*sorted(glob.glob(os.path.join(glob.escape(own), "*.log"))), *events, own + "/status.json"]:
+        logs = sorted(glob.glob(os.path.join(glob.escape(own), "*.log")))
+        for path in [*logs, *events, own + "/observed.jsonl", own + "/status.json"]:
             _tell_file(os.path.relpath(path, root), path, offsets, told)
         if time.monotonic() - said >= ALIVE_SECONDS:
             _say({"alive": True, "agent": lives})

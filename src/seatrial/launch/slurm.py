@@ -21,9 +21,9 @@ from typing import Any
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch import agent, slurm_node
+from seatrial.launch import slurm_node
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.files import write_json, write_text
+from seatrial.launch.files import of_the_agent, write_json, write_text
 from seatrial.launch.follow import Ending, Following, Progress, Status
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
@@ -221,7 +221,8 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
     nonce = secrets.token_hex(16)
     write_text(run_dir / NONCE, nonce)
     shutil.copyfile(run_dir / "plan.json", run_dir / PLAN)
-    shutil.copyfile(agent.__file__, run_dir / "launch" / "agent.py")
+    for name, text in of_the_agent().items():
+        write_text(run_dir / name, text)
     shutil.copyfile(slurm_node.__file__, run_dir / "launch" / "slurm_node.py")
     for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
         told, table = json.loads(json.dumps(job)), []

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 from seatrial.cluster import Cluster, Host
 from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch import agent, relay
+from seatrial.launch import relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Unreachable
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.files import write_json, write_text
+from seatrial.launch.files import of_the_agent, write_json, write_text
 from seatrial.launch.follow import Ending, Following, Status
 from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Site
@@ -37,7 +37,7 @@ LINE_COSTS = 1 << 10  # as many bytes does a line count for, because each is tri
 MAX_WORDS = 300
 RETRY_SECONDS = 2.0
 PLACES = "launch/places.json"
-_FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|json)|events-\d+\.jsonl")
+_FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|jsonl?)|events-\d+\.jsonl")
 _RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class Session:
         while True:
             offsets = {
                 str(path.relative_to(run_dir)): path.stat().st_size
-                for pattern in (f"nodes/{node.name}/*.log", "events-*.jsonl")
+                for pattern in (f"nodes/{node.name}/*.log", f"nodes/{node.name}/*.jsonl", "events-*.jsonl")
                 for path in run_dir.glob(pattern)
             }
             given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
@@ -296,8 +296,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     write_json(run_dir / PLACES, places(site, ranks, where.ssh))
 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
-        source = Path(agent.__file__).read_text(encoding="utf-8")
-        given = {"root": str(root), "agent": source, "files": plan.files, "attempt": attempt}
+        given = {"root": str(root), "files": {**of_the_agent(), **plan.files}, "attempt": attempt}
         asked = zip(ranks, (job for _, job in jobs), strict=True)
         session.call([(host, {**given, "job": job}) for host, job in asked], "begin")
         return [session.listen(host, own, root, run_dir) for host, own in ranks.items()]
