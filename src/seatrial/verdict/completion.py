@@ -28,7 +28,8 @@ def steps_told(completion: Completion) -> str:
         return f"The run came to the last of {planned:,} steps; the log has them from step {first:,}"
     if completion.early_of is not None:
         return f"An evaluation ended the run after {planned:,} of {completion.early_of:,} steps, as it was asked to"
-    return f"All {planned:,} steps were done"
+    attempts = f", in {len(completion.attempts)} attempts" if len(completion.attempts) > 1 else ""
+    return f"All {planned:,} steps were done{attempts}"
 
 
 def _steps(completion: Completion) -> Check:

@@ -1,0 +1,98 @@
+"""Runs that are tried again: only where machines are to blame, from the last checkpoint, with nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from seatrial import attempts, events
+from seatrial.cluster import Cluster, Host
+from seatrial.dialects import load
+from seatrial.events import Event, Fault, RunEnded, RunStarted
+from seatrial.judging import judge_run
+from seatrial.launch.local import this_machine
+from seatrial.plan import Plan, Site, make_plan
+from tests.processes import wait_until
+from tests.test_run import TINY, TWO_PROCESSES, end_of, read_json, start, stepping, write_config
+
+HOSTS = tuple(Host(name=f"node{n}", address=f"10.0.0.{n}") for n in range(3))
+
+
+def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    checkpoint = {"enabled": True, "interval_steps": 50}
+    config = write_config(tmp_path, steps=1000, checkpoint=checkpoint, **TWO_PROCESSES)
+    launcher = start(config, out, "--retries", "2")
+    pids = stepping(out, 2, launcher)
+    wait_until(lambda: list(out.glob("checkpoints/*/commit_success.txt")) or launcher.poll() is not None, 60)
+    os.kill(pids[1], signal.SIGKILL)
+    code, told = end_of(launcher, 200)
+    assert code == 0, told
+    assert "attempt 1 of 3 is over; it is tried again: rank 1 on local1" in told
+    assert "All 1,000 steps were done, in 2 attempts" in " ".join(told.split())
+    first, whole = out / "attempts" / "1", events.read_run(out)
+    assert read_json(first / "verdict.json")["outcome"] == "died"
+    assert (first / "nodes" / "local1" / "rank1.log").stat().st_size
+    assert judge_run(first, as_json=False)[1].exit_code == 4
+    begun = [(e.process, e.attempt) for e in whole if isinstance(e, RunStarted)]
+    assert sorted(begun) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    restored = [e.step for e in whole if isinstance(e, events.Checkpoint) and e.action == "restore"]
+    assert restored
+    assert all(step >= 50 for step in restored)
+    assert judge_run(out, as_json=False)[1].outcome == "pass"
+
+
+def test_what_a_run_does_by_itself_is_not_tried_again(tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("too short")
+    model = TINY["model"] | {"vocab_size": 256}
+    config = write_config(tmp_path, steps=20, data={"kind": "text", "paths": [str(short)]}, model=model)
+    code, told = end_of(start(config, tmp_path / "run", "--retries", "2"))
+    assert code == 3, told
+    assert "it is not tried again, because it would end the same way" in " ".join(told.split())
+    assert not (tmp_path / "run" / "attempts").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "code", "spare", "worth_it", "exclude"),
+    [
+        ("node_lost", "node1", None, 1, True, ("node1",)),
+        ("node_lost", "node1", None, 0, False, ()),
+        ("process_died", "rank 1 on node1", 137, 0, True, ()),
+        ("process_died", "rank 1 on node1", 75, 0, True, ()),
+        ("process_died", "rank 1 on node1", 1, 1, False, ()),
+        ("start_failed", "rank 1 on node1", 127, 1, False, ()),
+        ("gpu_ecc", "node2", None, 1, True, ("node2",)),
+        ("device_oom", "rank 0", None, 1, False, ()),
+        ("no_progress", "all ranks", None, 0, True, ()),
+    ],
+)
+def test_what_is_worth_another_attempt(
+    tmp_path: Path, fault: str, where: str, code: int | None, spare: int, worth_it: bool, exclude: tuple[str, ...]
+) -> None:
+    reason = {"start_failed": "could_not_run", "no_progress": "no_progress"}.get(fault, "died")
+    facts = {"exit_code": code} if code is not None else {}
+    recorded: list[Event] = [
+        Fault(process=-1, fault=fault, where=where, text=f"{where}: something", facts=facts),
+        RunEnded(process=-1, reason=reason, exit_code=code),
+    ]
+    (tmp_path / "plan.json").write_text(_plan_json(tmp_path))
+    (tmp_path / "events-launcher.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded))
+    _, verdict = judge_run(tmp_path, as_json=False)
+    plan = cast(Plan, SimpleNamespace(hosts=dict.fromkeys(HOSTS), on="ssh"))
+    cluster = Cluster(hosts=(*HOSTS, *(Host(name="spare", address="10.0.0.9"),) * spare), transport="ssh")
+    again = attempts.again(verdict, tmp_path, plan, cast(Site, SimpleNamespace(cluster=cluster)))
+    assert (again.worth_it, again.exclude) == (worth_it, exclude), again
+
+
+def _plan_json(folder: Path) -> str:
+    """Of any run: what it was is not looked at."""
+    resolved = load(write_config(folder, steps=20), (), action="run")
+    assert resolved.spec is not None
+    return json.dumps(make_plan(resolved.spec, run_dir=folder, machine=this_machine()).as_dict())
