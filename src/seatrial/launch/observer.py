@@ -53,6 +53,7 @@ PR_SET_PDEATHSIG = 1
 _beside: Any = importlib.util.spec_from_file_location(
     "sensors", os.path.join(os.path.dirname(os.path.abspath(__file__)), "sensors.py")
 )
+sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
 sensors = importlib.util.module_from_spec(_beside)
 _beside.loader.exec_module(sensors)
 

@@ -336,7 +336,7 @@ def _facts_of(kind: str, text: str) -> dict[str, Any]:
     return next((match.groupdict() for match in found if match), {})
 
 
-_NUMBERS = ("rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device")
+_NUMBERS = ("rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid")
 
 
 def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Fault:
