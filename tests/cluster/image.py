@@ -1,6 +1,7 @@
 """The container image of the tests: a small Debian from this machine's own packages, made in seconds without a network.
 
-Python and the project are not in it: every node's podman mounts them, as `MOUNTED` says.
+Python and the project are not in it: every node's podman mounts them, as `MOUNTED` says. The stand-ins for other
+engines are, where their images have the programs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ MOUNTED = tuple(
     if folder != Path("/usr")
 )
 WANTED = ("bash", "coreutils", "iproute2", "libstdc++6", "procps", "python3")  # and what Debian cannot be without
+PROGRAMS = PROJECT / "tests" / "engines" / "programs"
+PLACES = {"maxtext": "workspace/maxtext", "megatron": "workspace/Megatron-LM", "bin": "usr/local/bin"}  # of each
 DAYS_KEPT = 7
 
 _LEFT_OUT = re.compile(r"/usr/share/(doc|info|lintian|locale|man|bash-completion)/|/var/lib/dpkg/|/__pycache__/")
@@ -32,7 +35,9 @@ _ENVIRONMENT = f"PATH={sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:
 def image_store() -> Path:
     """A folder whose podman store holds the image; made the first time, and when what goes into it has changed."""
     packages = _packages()
-    recipe = repr((sorted(packages.items()), _ENVIRONMENT, Path(__file__).read_text(encoding="utf-8")))
+    sources = [Path(__file__), *sorted(path for path in PROGRAMS.rglob("*") if path.is_file())]
+    texts = [path.read_text(encoding="utf-8") for path in sources if "__pycache__" not in path.parts]
+    recipe = repr((sorted(packages.items()), _ENVIRONMENT, texts))
     store = HOME / "images" / hashlib.sha256(recipe.encode()).hexdigest()[:16]
     store.parent.mkdir(parents=True, exist_ok=True)
     with (HOME / "images" / "lock").open("w") as lock:
@@ -84,7 +89,9 @@ def _make(store: Path, packages: list[str]) -> None:
     (store / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n")
     (store / "etc" / "group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (store / "files").write_text("\0".join(_files(packages)), encoding="utf-8")
-    own = [f"--directory={store}", "etc/passwd", "etc/group"]
+    for program, place in PLACES.items():
+        shutil.copytree(PROGRAMS / program, store / place, ignore=shutil.ignore_patterns("__pycache__"))
+    own = [f"--directory={store}", "etc/passwd", "etc/group", *PLACES.values()]
     tar = ["tar", "--create", *own, "--directory=/", "--no-recursion", "--null", f"--files-from={store}/files"]
     changes = [f"--change=ENV {_ENVIRONMENT}", '--change=CMD ["/bin/bash"]']
     podman = ["podman", "--root", f"{store}/store", "import", "--quiet", *changes, "-", IMAGE]

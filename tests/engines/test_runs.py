@@ -6,8 +6,12 @@ agents, the meeting at the coordinator and what is read from the logs are real.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from seatrial.launch.targets import HERE
 from seatrial.plan import Machine, Plan, make_plan
 from seatrial.run_directory import claim, write_inputs
 from tests.command_line import seatrial
+from tests.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -114,3 +119,63 @@ def test_command_line_runs_maxtext_on_virtual_devices(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS" in done.stdout
     assert "step 20/20" in done.stdout
+
+
+def test_scripts_that_end_as_if_all_were_well_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they did before 2026."""
+    monkeypatch.setenv("STAND_IN_FAILS_AT", "5")
+    monkeypatch.setenv("STAND_IN_OLD", "1")
+    config = "cvs/mi3xx_megatron_llama_distributed.json"
+    overrides = [*MEGATRON, "model=llama3_1_8b"]
+    _, ending, verdict = play(config, overrides, "megatron", tmp_path / "run", monkeypatch)
+    assert (ending.reason, verdict.exit_code) == ("completed", 4)
+    assert "The run did not end in order: GPU out of memory on rank 1." in told(tmp_path / "run")
+
+
+CONFIGS = {"maxtext": ("mi300x_distributed_llama3_1_70b", JAX),
+           "megatron": ("mi3xx_megatron_llama_distributed", [*MEGATRON, "model=llama3_1_8b"])}  # fmt: skip
+
+
+QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "value"),
+    [
+        ("maxtext", "NODE_RANK", "2"), ("maxtext", "NODE_RANK", "0"), ("maxtext", "NNODES", "3"),
+        ("maxtext", "JAX_COORDINATOR_IP", ""), ("maxtext", "JAX_COORDINATOR_PORT", "0"),
+        ("maxtext", "JAX_COORDINATOR_ADDRESS", "127.0.0.1"), ("maxtext", "JAX_PROCESS_ID", "0"),
+        ("maxtext", "JAX_NUM_PROCESSES", "1"), ("maxtext", "NVTE_FUSED_ATTN", "0"),
+        ("maxtext", "CUDA_VISIBLE_DEVICES", "0,1"), ("maxtext", "LD_PRELOAD", "/lib/x.so"),
+        ("megatron", "NODE_RANK", "2"), ("megatron", "NODE_RANK", "0"), ("megatron", "NNODES", "3"),
+        ("megatron", "MASTER_PORT", "0"), ("megatron", "MODEL_SIZE", "9"), ("megatron", "MBS", "3"),
+        ("megatron", "LOG_DIR", "logs"), ("megatron", "TEE_OUTPUT", "0"), ("megatron", "NCCL_SOCKET_IFNAME", ""),
+        ("megatron", "MOCK_DATA", "0"), ("megatron", "TE_FP8", "yes"), ("megatron", "SEQ_LENGTH", "4096"),
+    ],
+)  # fmt: skip
+def test_stand_ins_end_at_a_variable_that_is_wrong_on_one_node(
+    engine: str, name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the programs do: else no run with them would prove anything."""
+    monkeypatch.chdir(PROGRAMS / engine)
+    config, overrides = CONFIGS[engine]
+    spec = load(ROOT / "configs/cvs" / f"{config}.json", overrides, action="run").spec
+    assert spec is not None
+    plan = make_plan(spec, run_dir=tmp_path, machine=SIXTEEN, engine=engine, coordinator=f"127.0.0.1:{free_port()}")
+    for relative, text in plan.files.items():
+        (tmp_path / relative).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / relative).write_text(text)
+    processes = []
+    for rank, process in enumerate(plan.processes):
+        variables = {**os.environ, **{key: str(text) for key, text in process.command.environment.items()}}
+        assert (name in variables) is (name != "LD_PRELOAD")
+        variables |= {name: value} if rank == 1 else {}
+        processes.append(subprocess.Popen(process.command.argv, env=variables, start_new_session=True, **QUIET))
+    try:
+        wait_until(lambda: any(process.poll() for process in processes))
+        assert not any(process.poll() == 0 for process in processes)
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

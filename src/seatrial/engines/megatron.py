@@ -6,6 +6,7 @@ its variables can say the run; its log is then a copy of what the agent reads, i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -53,6 +54,7 @@ AMD = {
 }  # fmt: skip
 SEVERAL_NODES = {"NCCL_CROSS_NIC": "0"}
 USUAL = {"PP": "1", "FSDP": "0", "RECOMPUTE": "0"}  # said even so, as CVS does: a script's defaults change with its age
+_INERT = re.compile(r"[\w./@%+=:,-]*")  # the script puts its variables into a text and has the shell evaluate that
 INTERFACE = "ens51np0"  # which the scripts take over several nodes, where nobody names one
 
 # What the script need not be told for the run to be the same.
@@ -71,14 +73,20 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     idle = () if spec.checkpoint.enabled else ("checkpoint",)
     auto = ("execution.attention",) if spec.execution.attention == "auto" else ()
     unsaid = fit.left(dialect.write(spec, "environment").notes, besides=(*_NOT_THE_SCRIPTS, *idle, *auto))
-    if is_amd and not unsaid:
+    odd = _odd(_variables(spec, ground, 0)[1])
+    if is_amd and not unsaid and not odd:
         make, notes = _script, list[str]()
     else:
         left = fit.left(dialect.write(spec, "arguments").notes, besides=(*_NOT_TORCHS, *idle))
         make, notes = _torchrun, fit.told(left, title=TITLE, name="megatron")
         if is_amd:
             paths = ", ".join(dict.fromkeys(note.path for note in unsaid[:4])) + (" …" if len(unsaid) > 4 else "")
-            notes.append(f"{PROGRAM} is started without ROCm's script, whose variables cannot say {paths}")
+            why = (
+                f"whose variables cannot say {paths}"
+                if unsaid
+                else f"whose shell would take {odd} for more than a value"
+            )
+            notes.append(f"{PROGRAM} is started without ROCm's script, {why}")
     told = (*nics.notes(spec), *ground.token_note(spec))
     each = [make(spec, ground, rank, placement) for rank, placement in enumerate(ground.placements)]
     return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *told])
@@ -93,21 +101,32 @@ def _placed(spec: RunSpec, ground: Ground) -> RunSpec:
 
 def _script(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> Command:
     """ROCm's script, by its variables."""
+    given, own, path = _variables(spec, ground, rank)
+    argv = _argv(spec, path, ("bash", path))
+    return Command(argv=argv, environment=_environment(spec, ground, placement, given, own))
+
+
+def _variables(spec: RunSpec, ground: Ground, rank: int) -> tuple[dict[str, str], dict[str, str], str]:
+    """(variables of the processes, those of the script, the script)."""
     given, variables, name = script_variables(spec)
     host, port = ground.rendezvous(spec)
-    is_real = "DATA_PATH" in variables
-    path = f"{EXAMPLES}/{name}"
+    is_real, tokenizer = "DATA_PATH" in variables, spec.data.tokenizer
     own = {
-        **USUAL, "TOKENIZER_MODEL": str(SCRIPTS[name].defaults["TOKENIZER_MODEL"]),
+        **USUAL,
+        "TOKENIZER_MODEL": str(SCRIPTS[name].defaults["TOKENIZER_MODEL"]) if tokenizer == "byte" else tokenizer,
         **variables,
         **({"DATA_CACHE_PATH": spec.data.index_dir} if spec.data.index_dir else {}),
         "MOCK_DATA": str(int(not is_real)),  # read by versions before 2026, in which it is 1 unless it is said
         "NNODES": str(len(ground.placements)), "NODE_RANK": str(rank), "MASTER_ADDR": host, "MASTER_PORT": port,
         "LOG_DIR": str(_own_folder(ground, rank)), "TEE_OUTPUT": "1",
     }  # fmt: skip
-    return Command(
-        argv=_argv(spec, path, ("bash", path)), environment=_environment(spec, ground, placement, given, own)
-    )
+    return given, own, f"{EXAMPLES}/{name}"
+
+
+def _odd(own: Mapping[str, str]) -> str:
+    """The first of the script's variables that a shell could take for more than a value; DATA_PATH is several words."""
+    words = ((name, word) for name, text in own.items() for word in (text.split() if name == "DATA_PATH" else [text]))
+    return next((f"{name}={word}" for name, word in words if not _INERT.fullmatch(word)), "")
 
 
 def _torchrun(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> Command:

@@ -1,10 +1,12 @@
 """A stand-in for Megatron-LM's pretrain_gpt.py: takes the arguments that it takes, trains nothing, prints its log.
 
-Only Python is needed. It stands for all processes of a node. The rendezvous is real: the first node listens, the others
-connect. STAND_IN_SECONDS is an iteration's time.
+Only Python is needed. The first process of a node stands for all of them. The rendezvous is real: the first node
+listens, the others connect, and all must have the same arguments. STAND_IN_SECONDS is an iteration's time,
+STAND_IN_FAILS_AT one at which the second node dies.
 """
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -125,19 +127,23 @@ def arguments():
     return args
 
 
-def meet(nodes, rank):
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def meet(nodes, rank, said):
+    theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself listens at MASTER_PORT
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + theirs
     if rank == 0:
         listener = socket.create_server(address)
         listener.settimeout(30)
-        others = {listener.accept()[0].makefile().readline() for _ in range(nodes - 1)}
-        if others != {f"{other}\n" for other in range(1, nodes)}:
-            sys.exit(f"peers {others}")
+        ranks = {0}
+        while len(ranks) < nodes:
+            other, theirs = json.loads(listener.accept()[0].makefile().readline())
+            if other in ranks or not 0 < other < nodes or theirs != said:
+                sys.exit(f"node {other} beside {sorted(ranks)} says {theirs}, not {said}")
+            ranks.add(other)
         return
     deadline = time.monotonic() + 30
     while True:
         try:
-            socket.create_connection(address, 5).sendall(b"%d\n" % rank)
+            socket.create_connection(address, 5).sendall(json.dumps([rank, said]).encode() + b"\n")
             return
         except OSError:
             if time.monotonic() > deadline:
@@ -155,7 +161,9 @@ def main():
         sys.exit("AssertionError: global batch size is not divisible by micro batch size times data parallel size")
     if sizes[0] * sizes[2] > 1 and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1" and not args.use_megatron_fsdp:
         sys.exit("AssertionError: tensor or context parallelism needs CUDA_DEVICE_MAX_CONNECTIONS=1")
-    meet(nodes, rank)
+    if os.environ["LOCAL_RANK"] != "0":
+        return
+    meet(nodes, rank, [world, nodes, {**vars(args), "tensorboard_dir": None}])
     if rank == 0:
         print(f"using world size: {world}, data-parallel size: {replicas}, context-parallel size: {sizes[2]}")
         print("------------------------ arguments ------------------------")
@@ -177,6 +185,10 @@ def main():
         took = seconds * (40 if iteration == 1 else 1)
         clock += took
         time.sleep(min(took, 0.05))
+        if rank == 1 and str(iteration) == os.environ.get("STAND_IN_FAILS_AT"):
+            sys.exit(
+                "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity ..."
+            )
         if rank == nodes - 1 and iteration % (args.log_interval or 1) == 0:  # the last rank's node
             now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(clock))
             print(

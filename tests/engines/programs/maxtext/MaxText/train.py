@@ -2,10 +2,12 @@
 
     python3 MaxText/train.py CONFIG.yml [key=value ...]
 
-Only Python is needed. The coordinator is real: rank 0 listens, the others connect. STAND_IN_SECONDS is a step's time,
-STAND_IN_FAILS_AT a step at which rank 1 dies.
+Only Python is needed. The coordinator is real: rank 0 listens, the others connect, and all must start the same run.
+STAND_IN_SECONDS is a step's time, STAND_IN_FAILS_AT a step at which rank 1 dies; STAND_IN_UNKNOWN names flags that this
+image's jaxlib does not know, in the place of those that images of 2026 do not know.
 """
 
+import hashlib
 import json
 import os
 import random
@@ -83,7 +85,8 @@ def configured():
 
 def refuse_flags():
     flags = [word.removeprefix("--").partition("=")[0] for word in os.environ.get("XLA_FLAGS", "").split()]
-    unknown = [flag for flag in flags if not KNOWN_FLAGS.fullmatch(flag)]
+    old = os.environ.get("STAND_IN_UNKNOWN")
+    unknown = [flag for flag in flags if (flag in old.split() if old else not KNOWN_FLAGS.fullmatch(flag))]
     if unknown:
         print("F0000 parse_flags_from_env.cc:234] Unknown flags in XLA_FLAGS: --{}".format(" --".join(unknown)))
         sys.exit(1)
@@ -91,21 +94,22 @@ def refuse_flags():
     return int(found[1]) if found else None
 
 
-def meet(host, port, nodes, rank, timeout):
-    """All processes know of each other, or none goes on."""
+def meet(host, port, nodes, rank, timeout, config):
+    """All processes know of each other and start the same run, or none goes on."""
+    said = [nodes, hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()]
     if rank == 0:
         listener = socket.create_server((host, port))
         listener.settimeout(timeout)
-        peers = {0}
-        connections = []
+        peers = {0: (said, None)}
         while len(peers) < nodes:
             connection, _ = listener.accept()
-            peers.add(int(connection.makefile().readline()))
-            connections.append(connection)
-        if peers != set(range(nodes)):
-            raise RuntimeError(f"peers {sorted(peers)}")
-        for connection in connections:
-            connection.sendall(b"go\n")
+            other, *theirs = json.loads(connection.makefile().readline())
+            if other in peers or not 0 < other < nodes or theirs != said:
+                raise RuntimeError(f"process {other} says {theirs}, where {said} is so for those of {sorted(peers)}")
+            peers[other] = (theirs, connection)
+        for _, connection in peers.values():
+            if connection:
+                connection.sendall(b"go\n")
         return
     deadline = time.monotonic() + timeout
     while True:
@@ -116,7 +120,7 @@ def meet(host, port, nodes, rank, timeout):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    connection.sendall(b"%d\n" % rank)
+    connection.sendall(json.dumps([rank, *said]).encode() + b"\n")
     if connection.makefile().readline() != "go\n":
         raise RuntimeError("the coordinator went away")
 
@@ -183,7 +187,7 @@ def main():
         raise ValueError(f"JAX_COORDINATOR_ADDRESS {address}")
     check(config, devices, nodes)
     print("Attempting to initialize the jax distributed system for GPU backend...")
-    meet(host, port, nodes, rank, config["jax_distributed_initialization_timeout"])
+    meet(host, port, nodes, rank, config["jax_distributed_initialization_timeout"], config)
     print("Jax distributed system initialized on GPU!")
     for key, value in sorted(config.items()):
         print(f"Config param {key}: {value}")
