@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events", "goodput",
     "presets", "published", "xla_flags", "estimate", "check", "dialects", "engines", "logs",
-    "rehearsal", "collapse", "plan", "launch", "run_directory", "metrics", "verdict", "report", "history",
+    "rehearsal", "collapse", "plan", "launch", "run_directory", "observed", "metrics", "verdict", "report", "history",
     "checking", "judging", "readiness", "run", "returning", "parameters", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "goodput", "errors", "train"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from seatrial import events, flops, published
+from seatrial import events, flops, observed, published
 from seatrial.engines import ENGINES, engine
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunStarted, Step
@@ -105,6 +105,7 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
     spec, was_rehearsal = read_asked(run_dir)
     try:
         _read_foreign(run_dir)
+        _read_kernels(run_dir)
         record = events.read_run(run_dir)
     except ValueError as error:
         why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
@@ -123,6 +124,16 @@ def _read_foreign(run_dir: Path) -> None:
         from seatrial import logs
 
         _write_events(_on_the_clock(logs.read(found, family), run_dir), run_dir)
+
+
+def _read_kernels(run_dir: Path) -> None:
+    """Writes as events what the kernels of the nodes said that can end a run."""
+    launcher, path = run_dir / "events-launcher.jsonl", run_dir / "events-kernel.jsonl"
+    path.unlink(missing_ok=True)
+    told = events.read(launcher) if launcher.exists() else ()
+    found = observed.faults(run_dir, {event.where: event.wall_time for event in told if isinstance(event, Fault)})
+    if found:
+        write_text(path, "".join(events.dumps(fault) + "\n" for fault in found))
 
 
 def _on_the_clock(record: Sequence[Event], run_dir: Path) -> list[Event]:

@@ -249,7 +249,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"(?:CU|HIP)BLAS_STATUS_(?!SUCCESS)\w+", r"hipError(?!Success|NotReady)[A-Z]\w+", r"cudaError(?!_t)[A-Z]\w+",
      r"HSA_STATUS_ERROR\w*", r"CUDA_ERROR_(?!NO_DEVICE)\w+", r"HSA exception"),
     # --- kernel (dmesg) ---
-    ("hardware_corrected", "correctable err|corrected|machine check events|memory read error|memory write error|scrubbing error",
+    ("hardware_corrected",
+     "correctable err|corrected|machine check events|memory read error|memory write error|scrubbing error",
      r"Machine check events logged", r"EDAC MC\d+: \d+ CE\b",
      r"(?i:(?<!un)correctable err)", r"(?:severity=|AER: (?:Multiple )?)(?:Corrected\b|Uncorrected \(Non-Fatal\))",
      r"(?i:\[Hardware Error\].*(?<!un)corrected)"),

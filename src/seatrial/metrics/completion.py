@@ -217,13 +217,14 @@ def _faults(
         course = courses.get(event.process, None if own.is_foreign else whole)
         if source is not None and (course is None or source not in course.sources):
             course = next((course for course in (whole, *courses.values()) if source in course.sources), None)
-        placed = course is not None or (timed and event.wall_time > origin - ANOTHER_DAY)
+        of_a_kernel = event.facts.get("kernel") is True  # by the clock of its node
+        placed = course is not None or ((timed or of_a_kernel) and event.wall_time > origin - ANOTHER_DAY)
         survived: bool | None = (course or whole).goes_on_after(index, 1 if done else STEPS_AFTER)
         if event.process == LAUNCHER and own.started and not own.is_foreign:
             survived = index < whole.restart  # it has watched each attempt to its end
         elif not placed and whole.at:
             survived = None
-        elif done and event.fault in _PARTING and _parted(events[:index], event, ended):
+        elif done and (event.fault in _PARTING or of_a_kernel) and _parted(events[:index], event, ended):
             survived = True
         found.append(_fault(event, max(0.0, event.wall_time - origin) if placed else 0.0, survived))
         latest = max(latest, event.wall_time if placed else latest)

@@ -1,0 +1,280 @@
+"""What was seen of the nodes of a run: nodes/<host>/observed.jsonl → figures, series, counters, the kernel's lines.
+
+The files come from other machines, and may be cut or damaged anywhere: what cannot be read is counted and left out. A
+series keeps as many points as a chart has pixels; of what it leaves out, the lowest and the highest value stay.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.events import Fault
+from seatrial.launch.sensors import ERRORS
+from seatrial.logs.faults import FaultScanner
+
+FILE = "observed.jsonl"
+MAX_POINTS = 600  # of a series
+MAX_DEVICES, MAX_PLACES, MAX_NAMES = 256, 256, 1000
+MAX_KERNEL_LINES = 50_000
+WARNING = 4  # the kernel's levels: 0 is the worst, 4 a warning
+SOON, BEFORE = 15.0, 2.0  # seconds in which a process ends of what the kernel says of it
+TOGETHER = 1.0  # seconds in which the kernel says all that it has to say of one thing
+# Faults of one process, which need not be one of the run's.
+_OF_A_PROCESS = {"host_oom", "segfault"}
+Point = tuple[float, float, float, float]  # seconds since the epoch; lowest, mean and highest of all devices
+
+
+@dataclass(kw_only=True)
+class Figures:
+    """A quantity of one device: its range, its mean and how often it was seen."""
+
+    lowest: float = math.inf
+    highest: float = -math.inf
+    total: float = 0.0
+    count: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    def take(self, value: float) -> None:
+        self.first = self.first if self.count else value
+        self.last = value
+        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
+        self.total, self.count = self.total + value, self.count + 1
+
+
+@dataclass(kw_only=True)
+class Series:
+    """A quantity of all devices of a node over time; it grows to twice MAX_POINTS, and then halves."""
+
+    points: list[Point] = field(default_factory=list)
+
+    def take(self, at: float, values: Sequence[float]) -> None:
+        self.points.append((at, min(values), sum(values) / len(values), max(values)))
+        if len(self.points) >= 2 * MAX_POINTS:
+            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            self.points = [(a[0], min(a[1], b[1]), (a[2] + b[2]) / 2, max(a[3], b[3])) for a, b in pairs]
+
+
+@dataclass(kw_only=True)
+class Device:
+    """An accelerator. `throttled` counts the samples in which its clock was held down, by the reason."""
+
+    model: str = ""
+    memory_bytes: float = 0.0
+    figures: dict[str, Figures] = field(default_factory=dict)
+    throttled: Counter[str] = field(default_factory=Counter)
+    samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """By how much a counter rose while the run was there, and since when by the node's clock, if that was noticed."""
+
+    place: str
+    name: str
+    change: int
+    since: float | None
+    is_error: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelLine:
+    """What the kernel said: when by the node's clock, how urgent, by the kernel's own seconds, and what."""
+
+    at: float
+    level: int
+    stamp: float
+    text: str
+
+
+@dataclass(kw_only=True)
+class Observed:
+    """What was seen of one node. Lines that came from it and could not be read are `unreadable`."""
+
+    host: str
+    cores: int = 0
+    memory_bytes: float = 0.0
+    interval_seconds: float = 0.0
+    lacks: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, Device] = field(default_factory=dict)
+    node: dict[str, Figures] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)  # by quantity; the node's own begin with "node "
+    kernel: list[KernelLine] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
+    _first: dict[tuple[str, str], int] = field(default_factory=dict)
+    _last: dict[tuple[str, str], int] = field(default_factory=dict)
+    _since: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The counters that rose: errors first, those that rose most before the others."""
+        found = [
+            Change(
+                place=place, name=name, change=last - self._first[place, name], since=self._since.get((place, name)),
+                is_error=bool(ERRORS.search(name)),
+            )
+            for (place, name), last in self._last.items()
+            if last > self._first[place, name]
+        ]  # fmt: skip
+        return sorted(found, key=lambda change: (not change.is_error, -change.change, change.place, change.name))
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Takes in a line. Raises TypeError, KeyError or ValueError for what is none."""
+        at = _number(entry["at"])
+        match entry["kind"]:
+            case "begun":
+                self.cores, self.memory_bytes = int(_number(entry["cores"])), _number(entry["memory_bytes"])
+                self.interval_seconds = _number(entry["interval_seconds"])
+            case "source":
+                self.lacks[str(entry["source"])[:80]] = str(entry["why"])
+            case "devices":
+                for name, about in entry["devices"].items():
+                    device = self._device(name)
+                    device.model, device.memory_bytes = str(about["model"]), _number(about["memory_bytes"])
+            case "sample":
+                self._sample(at, entry.get("devices", {}), entry.get("node", {}))
+            case "counters":
+                self._count(at, entry["counters"])
+            case "kernel" if len(self.kernel) < MAX_KERNEL_LINES:
+                level, stamp = int(_number(entry["level"])), _number(entry["stamp"])
+                self.kernel.append(KernelLine(at=at, level=level, stamp=stamp, text=str(entry["text"])))
+            case "ended":
+                self.left_out.update({str(kind): int(_number(n)) for kind, n in entry.get("left_out", {}).items()})
+
+    def _device(self, name: str) -> Device:
+        if len(self.devices) >= MAX_DEVICES and name not in self.devices:
+            raise ValueError("more devices than any node has")
+        return self.devices.setdefault(name, Device())
+
+    def _sample(self, at: float, devices: Mapping[str, Any], node: Mapping[str, Any]) -> None:
+        together: dict[str, list[float]] = {}
+        for name, told in devices.items():
+            device = self._device(name)
+            device.samples += 1
+            for quantity, value in told.items():
+                if quantity == "throttled":
+                    device.throttled.update({str(reason) for reason in list(value)[:16]})
+                elif quantity in QUANTITIES:
+                    device.figures.setdefault(quantity, Figures()).take(_number(value))
+                    together.setdefault(quantity, []).append(_number(value))
+        for quantity, values in together.items():
+            self.series.setdefault(quantity, Series()).take(at, values)
+        for quantity, value in node.items():
+            if quantity in ("utilization", "memory_bytes"):
+                self.node.setdefault(quantity, Figures()).take(_number(value))
+                self.series.setdefault(f"node {quantity}", Series()).take(at, [_number(value)])
+
+    def _count(self, at: float, counters: Mapping[str, Any]) -> None:
+        for place, values in list(counters.items())[:MAX_PLACES]:
+            for name, value in list(values.items())[:MAX_NAMES]:
+                key, number = (place, name), int(_number(value))
+                if key not in self._first or number < self._last[key]:  # new, or counting anew
+                    self._first[key] = number
+                elif number > self._last[key]:
+                    self._since.setdefault(key, at)
+                self._last[key] = number
+
+
+QUANTITIES = (
+    *("utilization", "memory_bytes", "watts", "celsius", "memory_celsius", "clock_mhz"),
+    *("corrected", "uncorrected"),
+)
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError("not a number")
+    return float(value)
+
+
+def read(run_dir: Path) -> list[Observed]:
+    """What was seen of each node of a run, in the order of their names; nothing where nobody watched."""
+    return [_read(path) for path in sorted(run_dir.glob(f"nodes/*/{FILE}"))]
+
+
+def _read(path: Path) -> Observed:
+    seen = Observed(host=path.parent.name)
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                seen.take(entry)
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+                seen.unreadable += bool(line.strip())
+    return seen
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def faults(run_dir: Path, told: Mapping[str, float]) -> list[Fault]:
+    """What the kernels said that can end a run, in the order of time.
+
+    `told` is when the launcher spoke of the end of a process, by its place ("rank 1 on node2"): what ended it stands
+    before that, however the clocks of the machines differ.
+    """
+    found = [
+        replace(fault, wall_time=min(fault.wall_time, told.get(fault.where, math.inf) - 0.001))
+        for seen in read(run_dir)
+        for fault in kernel_faults(seen, _processes(run_dir, seen.host))
+    ]
+    return sorted(found, key=lambda fault: fault.wall_time)
+
+
+def kernel_faults(seen: Observed, processes: Sequence[Mapping[str, Any]]) -> Iterator[Fault]:
+    """The faults that a node's kernel speaks of; `processes` are those of the run there, as its agent reports them.
+
+    What it did to one process counts if that is one of them, or if one of them ended soon after: a container or a
+    parent may stand between.
+    """
+    scanner, source = FaultScanner(), f"kernel log of {seen.host}"
+    process = min((int(each["rank"]) for each in processes), default=0)
+    found = [
+        replace(fault, line=None, text=line.text.strip(), facts={**fault.facts, "kernel": True})
+        for number, line in enumerate(seen.kernel, 1)
+        for fault in scanner.scan(
+            f"[{line.stamp:12.6f}] {line.text}", number, process=process, source=source, wall_time=line.at, rank=None,
+            host=seen.host,
+        )
+    ]  # fmt: skip
+    corrected = [fault.wall_time for fault in found if fault.fault == "hardware_corrected"]
+    for fault in found:
+        if fault.fault in _OF_A_PROCESS:
+            victim = _victim(fault, processes)
+            if victim is not None:
+                where = f"rank {victim['rank']} on {seen.host}"
+                yield replace(fault, where=where, facts={**fault.facts, "rank": victim["rank"]})
+        elif fault.fault == "hardware_error" and any(abs(fault.wall_time - at) < TOGETHER for at in corrected):
+            yield replace(fault, fault="hardware_corrected")  # the head or the rest of what says so in one line
+        else:
+            yield fault
+
+
+def _victim(fault: Fault, processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Which process of the run a fault was the end of, if the kernel's line names what it ended."""
+    pid = fault.facts.get("pid")
+    if pid is None:
+        return None
+    ended = [each for each in processes if each.get("ended") and not each.get("stopped") and each.get("exit_code") != 0]
+    named = [each for each in ended if each.get("pid") == pid]
+    soon = [each for each in ended if -BEFORE <= float(each["ended"]) - fault.wall_time <= SOON]
+    return min(named or soon, key=lambda each: abs(float(each["ended"]) - fault.wall_time), default=None)
+
+
+def _processes(run_dir: Path, host: str) -> list[Mapping[str, Any]]:
+    try:
+        status = json.loads((run_dir / "nodes" / host / "status.json").read_text(encoding="utf-8"))
+        return [each for each in status["processes"] if isinstance(each.get("rank"), int)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
