@@ -50,7 +50,8 @@ class Head:
 
     def at_rest(self, dw_DV: jax.Array) -> jax.Array:
         """A gradient of `full` → the parameter's, summed and split as at rest."""
-        return to_rest(dw_DV.T if self.tied else dw_DV, self.placement)
+        # Behind the barrier XLA:CPU cannot turn the product itself around, into one that it has not in bfloat16.
+        return to_rest(lax.optimization_barrier(dw_DV).T if self.tied else dw_DV, self.placement)
 
 
 def _chunked(*fields_N: jax.Array) -> tuple[jax.Array, ...]:
