@@ -23,7 +23,7 @@ from seatrial.readiness import Looked
 from tests.cluster import faults
 from tests.cluster.image import IMAGE
 from tests.cluster.nodes import USER_HOME, Cluster, Node
-from tests.cluster.test_ssh import Person
+from tests.cluster.person import Person
 
 pytestmark = pytest.mark.cluster
 
@@ -142,23 +142,29 @@ def test_nodes_that_cannot_be_asked(
 
 
 def impostor(node: Node, program: str) -> None:
-    """What stands in for the node's python3."""
+    """What stands in for the node's python3; `begin()` is how the real one begins."""
     path = node.path(USER_HOME / "bin" / "python3")
-    path.write_text(f"#!{sys.executable}\nimport os, sys, time\nwrite = sys.stdout.buffer.write\n{program}\n")
+    path.write_text(
+        f"#!{sys.executable}\nimport json, os, sys, time\nwrite = sys.stdout.buffer.write\n"
+        "def begin(): write(f'\\n{json.loads(sys.stdin.readline())[\"mark\"]}\\n'.encode())\n"
+        f"{program}\n"
+    )
     path.chmod(0o755)
 
 
 HOSTILE = {
-    "garbage": (r"write(b'\x1b]0;owned\x07{not json\n' * 9)", "no answer"),
-    "a flood": (f"write(b'x' * {10 * MAX_ANSWER})", "that are no answer"),
+    "garbage": (r"begin(); write(b'\x1b]0;owned\x07{not json\n' * 9)", "no answer"),
+    "a flood": (f"begin(); write(b'x' * {10 * MAX_ANSWER})", "that are no answer"),
     "a flood of lines": (f"write(b'{{\\n' * {5 * MAX_ANSWER})", "that are no answer"),
     "silence": ("time.sleep(1000)", "no answer within"),
     "nothing": ("", "said nothing"),
-    "depth": (r"write(b'{\"a\":' * 100000 + b'\n')", "no answer"),
-    "an error": (r"write(b'{\"error\": \"\\u001b[2Jboo\"}\n')", "boo"),
-    "another object": (r"write(b'{\"clock\": NaN}\n')", "makes no sense"),
+    "nothing more": ("begin()", "said nothing"),
+    "depth": (r"begin(); write(b'{\"a\":' * 100000 + b'\n')", "no answer"),
+    "an error": (r"begin(); write(b'{\"error\": \"\\u001b[2Jboo\"}\n')", "boo"),
+    "another object": (r"begin(); write(b'{\"clock\": NaN}\n')", "makes no sense"),
     "control characters": (
-        r"write(b'{\"clock\":1,\"took\":0,\"failed\":{\"machine\":\"\\u001b[31m\\u202egnp\"}}\n')", "could not be told"
+        r"begin(); write(b'{\"clock\":1,\"took\":0,\"failed\":{\"machine\":\"\\u001b[31m\\u202egnp\"}}\n')",
+        "could not be told",
     ),
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ def started(verb: str, given: dict[str, Any], path: str = "") -> subprocess.Pope
         [sys.executable, "-I", "-c", relay.BOOT], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps({"source": SOURCE, "verb": verb, "given": given}).encode() + b"\n")
+    process.stdin.write(json.dumps({"mark": "", "source": SOURCE, "verb": verb, "given": given}).encode() + b"\n")
     process.stdin.flush()
     return process
 

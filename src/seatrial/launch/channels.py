@@ -1,12 +1,12 @@
-"""Ways to a host: each opens a program there and gives its input and output. A table, with one row a transport."""
+"""Ways to a host: each starts a program there and gives what it says and hears. A table, with one row a transport."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +21,52 @@ CONNECT_SECONDS = 15.0
 KEEPALIVE_SECONDS, KEEPALIVES = 5, 3  # a host that is silent for this long is not there
 THROTTLED_TRIES = 6  # a daemon that is asked by many at once closes some connections before it says a word
 PROGRAM = ("python3", "-I", "-c", relay.BOOT)
+MAX_BEFORE = 1 << 20  # bytes that a login shell may print before the program speaks
+MAX_SHOWN = 300
+FAILED = 255  # how the system's ssh ends if it is not the program that failed
+COMPLAINT_SECONDS = 1.0  # what was complained of is there by then
 
-
-@dataclass(frozen=True)
-class Channel:
-    """A program on a host: what it reads and writes, and how to let it go."""
-
-    reader: Any  # asyncio.StreamReader or asyncssh.SSHReader[bytes]
-    errors: Any  # what it, or ssh itself, complains of
-    writer: Any
-    close: Callable[[], Awaitable[None]]
+# What keeps a host from being used: (why, what to do about it).
+TROUBLES: Mapping[str, tuple[str, str]] = {
+    "unknown": ("its host key is not in {known}", "log in once by hand (`ssh {host}`) and compare it"),
+    "changed": (
+        "its host key is not the one in {known}",
+        "if it was installed anew, remove the old one with `ssh-keygen -R {entry}` and log in once by hand; if not, "
+        "somebody else answers in its name",
+    ),
+    "refused": (
+        "it refuses {user} with {key}",
+        "put the public key into authorized_keys there, or name another user or key_file",
+    ),
+    "key": ("the key {key} cannot be used ({said})", "name another key_file"),
+    "silent": ("nobody listens on port {port}", "is its SSH daemon running?"),
+    "throttled": (
+        "its SSH daemon closes connections before they begin",
+        "raise MaxStartups in its sshd_config, or look into its log",
+    ),
+    "absent": ("it cannot be reached ({said})", "is it up, and is the name right?"),
+    "mute": ("it has said nothing", "is python3 there, version 3.8 or newer, and can you log in by `ssh`?"),
+    "complains": (
+        "it has said nothing but {said!r}",
+        "is python3 there, version 3.8 or newer, and can you log in by `ssh`?",
+    ),
+    "odd": (
+        "what it says is no answer ({said!r})",
+        "look what its login shell prints, and whether python3 is version 3.8 or newer",
+    ),
+    "flood": ("more than {limit} MiB that are no answer", "look what its shell prints"),
+    "closed": ("nothing can be started there ({said})", "look whether a command can be run there by `ssh`"),
+    "lost": ("the connection was lost ({said})", "look whether it is up, and try again"),
+}
+# What the system's ssh complains of → what is wrong; the first that is found.
+_COMPLAINTS = (
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "changed"),
+    (r"host key is known|Host key verification failed", "unknown"),
+    (r"Permission denied \(|Too many authentication failures", "refused"),
+    (r"connect to host .*: Connection refused", "silent"),
+    (r"connect to host .*?: (.*)|Could not resolve hostname (.*)|(.* timed out.*)", "absent"),
+    (r"Connection (?:closed|reset)|kex_exchange_identification", "throttled"),
+)
 
 
 class Unreachable(LaunchError):
@@ -41,19 +77,127 @@ class Unreachable(LaunchError):
         self.host, self.why, self.fix = host, why, fix
 
 
-Open = Callable[[Host], Awaitable[Channel]]
+class Flood(LaunchError):
+    """More came than was to be listened to."""
 
 
-class AsyncSsh:
+class Channel:
+    """A program on a host: what it says, hears and complains of, and how to let it go. A lost one raises EOFError."""
+
+    def __init__(self, says: Any, hears: Any, complaints: Any, close: Callable[[], Awaitable[None]]) -> None:
+        self._says, self._hears, self._complaints = says, hears, complaints  # streams of asyncio, or of asyncssh
+        self._held = bytearray()
+        self.close = close
+
+    @property
+    def held(self) -> str:
+        """The beginning of what has been said and not been taken."""
+        return self._held[:MAX_SHOWN].decode("utf-8", "replace")
+
+    async def until(self, mark: bytes, limit: int) -> bytes:
+        """What is said before a mark, which is taken as well. Raises Flood where it does not come in time."""
+        searched = 0
+        while (at := self._held.find(mark, searched)) < 0:
+            if len(self._held) > limit:
+                raise Flood
+            searched = max(0, len(self._held) - len(mark))
+            await self._listen()
+        return self._take(at + len(mark))[:at]
+
+    async def exactly(self, size: int) -> bytes:
+        while len(self._held) < size:
+            await self._listen()
+        return self._take(size)
+
+    async def say(self, text: bytes) -> None:
+        with _lost():
+            self._hears.write(text)
+            await self._hears.drain()
+
+    async def complaints(self) -> str:
+        """What it, its shell or ssh itself has complained of."""
+        said = bytearray()
+        with contextlib.suppress(EOFError, TimeoutError):
+            async with asyncio.timeout(COMPLAINT_SECONDS):
+                while chunk := await self._complaints.read(1 << 16):
+                    said = (said + chunk)[-(1 << 16) :]
+        return said.decode("utf-8", "replace").strip()
+
+    async def _listen(self) -> None:
+        with _lost():
+            chunk = await self._says.read(1 << 16)
+        if not chunk:
+            raise EOFError
+        self._held += chunk
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._held[:size])
+        del self._held[:size]
+        return taken
+
+
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    """Whatever a way says when it breaks off, in one word."""
+    try:
+        yield
+    except Exception as error:
+        raise EOFError(str(error)) from error
+
+
+async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] | None:
+    """Tells a program its call; None once it has answered with the mark, else what is wrong and what was said of it."""
+    with contextlib.suppress(EOFError):  # it ends without listening: what it says tells why
+        await channel.say(call)
+    try:
+        await channel.until(mark, MAX_BEFORE)
+    except Flood:
+        return "flood", ""
+    except EOFError as error:
+        if str(error):
+            return "lost", str(error)
+        if channel.held:
+            return "odd", channel.held
+        said = await channel.complaints()
+        return ("complains", said) if said else ("mute", "")
+    return None
+
+
+class Ways:
+    """What the transports share: the hosts' cluster, and what is said of a host that cannot be used."""
+
+    def __init__(self, cluster: Cluster, *, logins: int, known: str) -> None:
+        self._cluster = cluster
+        self._known = known  # where the keys of hosts are
+        self._slots = asyncio.Semaphore(logins)  # at the same time
+
+    async def open(self, host: Host, call: bytes, mark: bytes) -> Channel:
+        """PROGRAM on a host, that was told its call and has answered with the mark. Raises Unreachable."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Ends all connections."""
+
+    def trouble(self, kind: str, host: Host, said: str = "") -> Unreachable:
+        """A row of TROUBLES, filled in."""
+        filled = {
+            "host": host.name, "port": host.port, "known": self._known, "said": said[-MAX_SHOWN:],
+            "limit": MAX_BEFORE >> 20,
+            "entry": host.name if host.port == 22 else f"[{host.name}]:{host.port}",
+            "user": self._cluster.user or "this user", "key": self._cluster.key_file or "SSH's own keys",
+        }  # fmt: skip
+        why, fix = TROUBLES[kind]
+        return Unreachable(host, why.format(**filled), fix.format(**filled))
+
+
+class AsyncSsh(Ways):
     """Connections by asyncssh, one a host, which is opened again when it has been lost."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster, logins=64, known=str(Path.home() / ".ssh" / "known_hosts"))
         self._connections: dict[str, asyncssh.SSHClientConnection] = {}
-        self._slots = asyncio.Semaphore(64)  # logins at the same time
 
-    async def open(self, host: Host) -> Channel:
-        """Raises Unreachable."""
+    async def open(self, host: Host, call: bytes, mark: bytes) -> Channel:
         import asyncssh
 
         connection = self._connections.get(host.name)
@@ -62,13 +206,21 @@ class AsyncSsh:
         try:
             process = await connection.create_process(shlex.join(PROGRAM), encoding=None)
         except (asyncssh.Error, OSError) as error:
-            why = f"nothing can be started there ({error})"
-            raise Unreachable(host, why, "look whether a command can be run there by `ssh`") from None
+            raise self.trouble("closed", host, str(error)) from None
 
         async def close() -> None:
             process.close()
 
-        return Channel(process.stdout, process.stderr, process.stdin, close)
+        channel = Channel(process.stdout, process.stdin, process.stderr, close)
+        try:
+            wrong = await _begun(channel, call, mark)
+        except BaseException:
+            await close()
+            raise
+        if wrong is None:
+            return channel
+        await close()
+        raise self.trouble(wrong[0], host, wrong[1])
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -92,77 +244,89 @@ class AsyncSsh:
                         host.name, host.port, connect_timeout=CONNECT_SECONDS, login_timeout=CONNECT_SECONDS, **options
                     )
             except asyncssh.HostKeyNotVerifiable:
-                raise _key_trouble(host) from None
+                raise self.trouble("changed" if self._is_known(host) else "unknown", host) from None
             except asyncssh.PermissionDenied:
-                key = self._cluster.key_file or "SSH's own keys"
-                why = f"it refuses {self._cluster.user or 'this user'} with {key}"
-                fix = "put the public key into authorized_keys there, or name another user or key_file"
-                raise Unreachable(host, why, fix) from None
+                raise self.trouble("refused", host) from None
             except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
-                why = f"the key {self._cluster.key_file} cannot be used ({error})"
-                raise Unreachable(host, why, "name another key_file") from None
+                raise self.trouble("key", host, str(error)) from None
             except ConnectionRefusedError:
-                why = f"nobody listens on port {host.port}"
-                raise Unreachable(host, why, "is its SSH daemon running?") from None
+                raise self.trouble("silent", host) from None
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError):
                 await asyncio.sleep(0.5 * 2**attempt)  # throttled (MaxStartups): it passes
             except (asyncssh.Error, OSError, TimeoutError) as error:
-                what = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
-                raise Unreachable(host, f"it cannot be reached ({what})", "is it up, and is the name right?") from None
-        why = "its SSH daemon closes connections before they begin"
-        raise Unreachable(host, why, "raise MaxStartups in its sshd_config, or look into its log")
+                said = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
+                raise self.trouble("absent", host, said) from None
+        raise self.trouble("throttled", host)
+
+    def _is_known(self, host: Host) -> bool:
+        import asyncssh
+
+        try:
+            return bool(asyncssh.read_known_hosts(self._known).match(host.name, host.address, host.port)[0])
+        except (OSError, ValueError):
+            return False
 
 
-class SystemSsh:
+class SystemSsh(Ways):
     """Connections by the system's `ssh`, with all that its configuration says; slower, but what people have tried."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._slots = asyncio.Semaphore(16)
+        super().__init__(cluster, logins=16, known="known_hosts")
 
-    async def open(self, host: Host) -> Channel:
-        """Raises Unreachable."""
+    async def open(self, host: Host, call: bytes, mark: bytes) -> Channel:
+        for attempt in range(THROTTLED_TRIES):
+            async with self._slots:
+                process = await self._start(host)
+
+                async def close(process: asyncio.subprocess.Process = process) -> None:
+                    if process.returncode is None:
+                        with contextlib.suppress(ProcessLookupError):
+                            process.terminate()
+                    await process.wait()
+
+                channel = Channel(process.stdout, process.stdin, process.stderr, close)
+                try:
+                    wrong = await _begun(channel, call, mark)
+                    if wrong is None:
+                        return channel
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(process.wait(), COMPLAINT_SECONDS)
+                except BaseException:
+                    await close()
+                    raise
+            await close()
+            kind, said = wrong
+            if process.returncode == FAILED and kind in ("mute", "complains"):
+                kind, said = _complaint(said)
+            if kind != "throttled":
+                raise self.trouble(kind, host, said)
+            await asyncio.sleep(0.5 * 2**attempt)
+        raise self.trouble("throttled", host)
+
+    async def _start(self, host: Host) -> asyncio.subprocess.Process:
         options = {
             "BatchMode": "yes", "StrictHostKeyChecking": "yes", "ConnectTimeout": f"{CONNECT_SECONDS:.0f}",
             "ServerAliveInterval": str(KEEPALIVE_SECONDS), "ServerAliveCountMax": str(KEEPALIVES),
+            "LogLevel": "ERROR",  # what a daemon greets with is no complaint
         }  # fmt: skip
         argv = ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
         argv += ["-i", self._cluster.key_file] if self._cluster.key_file else []
         argv += ["-l", self._cluster.user] if self._cluster.user else []
         argv += ["-p", str(host.port), "--", host.name, shlex.join(PROGRAM)]
-        async with self._slots:
-            process = await asyncio.create_subprocess_exec(
+        try:
+            return await asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
             )
-
-        async def close() -> None:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
-
-        return Channel(process.stdout, process.stderr, process.stdin, close)
-
-    async def close(self) -> None:
-        return
+        except OSError as error:
+            raise self.trouble("closed", host, f"ssh: {error.strerror}") from None
 
 
-TRANSPORTS: Mapping[str, Callable[[Cluster], AsyncSsh | SystemSsh]] = {"asyncssh": AsyncSsh, "system": SystemSsh}
+def _complaint(said: str) -> tuple[str, str]:
+    """What is wrong by what the system's ssh complains of, and its words."""
+    for pattern, kind in _COMPLAINTS:
+        if match := re.search(pattern, said):
+            return kind, next(filter(None, match.groups()), "").strip()
+    return "absent", (said.splitlines() or ["ssh does not say why"])[-1]
 
 
-def _key_trouble(host: Host) -> Unreachable:
-    """Whether a host's key is not known at all, or another than the one that is."""
-    import asyncssh
-
-    known = Path.home() / ".ssh" / "known_hosts"
-    try:
-        keys = asyncssh.read_known_hosts(str(known)).match(host.name, host.address, host.port)[0]
-    except (OSError, ValueError):
-        keys = ()
-    if keys:
-        fix = (
-            f"if it was installed anew, remove the old one with `ssh-keygen -R {host.name}` and log in once by hand; "
-            "if not, somebody else answers in its name"
-        )
-        return Unreachable(host, f"its host key is not the one in {known}", fix)
-    fix = f"log in once by hand (`ssh {host.name}`) and compare it"
-    return Unreachable(host, f"its host key is not in {known}", fix)
+TRANSPORTS: Mapping[str, Callable[[Cluster], Ways]] = {"asyncssh": AsyncSsh, "system": SystemSsh}

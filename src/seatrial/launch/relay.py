@@ -1,7 +1,8 @@
 """What runs on a node for a launcher elsewhere: it begins an agent, and tells what the agent and its processes write.
 
 One file, standard library only, Python 3.8 or newer. It is never installed: its text is sent with each call, in a line
-of JSON on the standard input of `python3 -I -c BOOT`, as {"source", "verb", "given"}.
+of JSON on the standard input of `python3 -I -c BOOT`, as {"mark", "source", "verb", "given"}. The mark, which nobody
+can guess, is said first, on a line by itself: whatever comes before is the login shell's.
 
     begin   {"root", "files": {relative: text}, "job", "attempt"} → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
@@ -30,7 +31,8 @@ from typing import Any, Callable
 
 # The text that `python3 -c` is given; nothing in it varies, so that no value ever passes through a shell.
 BOOT = (
-    "import json,sys;c=json.loads(sys.stdin.buffer.readline());m={};exec(c['source'],m);m['main'](c['verb'],c['given'])"
+    'import json,sys;c=json.loads(sys.stdin.buffer.readline());print();print(c["mark"],flush=True);m={};'
+    'exec(c["source"],m);m["main"](c["verb"],c["given"])'
 )
 TURN_SECONDS = 0.2
 ALIVE_SECONDS = 1.0
@@ -58,17 +60,21 @@ def begin(given: dict[str, Any]) -> None:
     if given["attempt"] > 1:
         _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
     os.makedirs(directory)  # a second run of this name gets no further
-    for relative, text in given["files"].items():
-        path = os.path.join(root, relative)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(path + ".new", path)
-    with open(os.path.join(directory, "agent.log"), "wb") as log:
-        agent = subprocess.Popen(
-            [sys.executable, "-I", os.path.join(root, "launch/agent.py"), "-"],
-            stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd=root,
-        )  # fmt: skip
+    try:
+        for relative, text in given["files"].items():
+            path = os.path.join(root, relative)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(path + ".new", path)
+        with open(os.path.join(directory, "agent.log"), "wb") as log:
+            agent = subprocess.Popen(
+                [sys.executable, "-I", os.path.join(root, "launch/agent.py"), "-"],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd=root,
+            )  # fmt: skip
+    except OSError:  # nothing has begun: the next try may
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     stdin: Any = agent.stdin
     with stdin:
         stdin.write(json.dumps(job).encode())
@@ -89,11 +95,11 @@ def tell(given: dict[str, Any]) -> None:
     root, host = given["root"], given["host"]
     offsets: dict[str, int] = dict(given["offsets"])
     told: dict[str, tuple[int, int]] = {}  # of files that are replaced: (inode, change) as told last
-    orders, pending, said = selectors.DefaultSelector(), b"", 0.0
+    orders, pending, said, more = selectors.DefaultSelector(), b"", 0.0, False
     os.set_blocking(0, False)
     orders.register(0, selectors.EVENT_READ)
     while True:
-        if orders.select(TURN_SECONDS):
+        if orders.select(0 if more else TURN_SECONDS):
             chunk = os.read(0, CHUNK_BYTES)
             if not chunk:
                 return
@@ -104,10 +110,11 @@ def tell(given: dict[str, Any]) -> None:
         own = os.path.join(root, "nodes", host)
         events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]
         logs = sorted(glob.glob(os.path.join(glob.escape(own), "*.log")))
-        for path in [*logs, *events, own + "/observed.jsonl", own + "/status.json"]:
-            _tell_file(os.path.relpath(path, root), path, offsets, told)
+        paths = [*logs, *events, own + "/observed.jsonl", own + "/status.json"]
+        left = [_tell_file(os.path.relpath(path, root), path, offsets, told) for path in paths]
+        more = any(left)
         if time.monotonic() - said >= ALIVE_SECONDS:
-            _say({"alive": True, "agent": lives})
+            _say({"alive": True, "agent": True if more else lives})
             said = time.monotonic()
 
 
@@ -125,7 +132,8 @@ def clear(given: dict[str, Any]) -> None:
     _say({})
 
 
-def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tuple[int, int]]) -> None:
+def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tuple[int, int]]) -> bool:
+    """Tells the next piece of a file; whether there may be more. None keeps the others, or an order, waiting."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         found = os.fstat(file.fileno())
         if name.endswith(WHOLE):
@@ -133,17 +141,17 @@ def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tu
             if told.get(name) != mark:
                 told[name] = mark
                 _frame(name, 0, file.read())
-            return
+            return False
         begun = offsets.get(name, 0)
         if found.st_size < begun:  # somebody has cut it off
-            begun = offsets[name] = 0
+            begun = 0
         file.seek(begun)
-        while True:
-            chunk = file.read(CHUNK_BYTES)
-            if not chunk:
-                return
-            _frame(name, offsets.get(name, 0), chunk)
-            offsets[name] = offsets.get(name, 0) + len(chunk)
+        chunk = file.read(CHUNK_BYTES)
+        if chunk:
+            _frame(name, begun, chunk)
+        offsets[name] = begun + len(chunk)
+        return len(chunk) == CHUNK_BYTES
+    return False
 
 
 def _order(root: str, host: str, order: dict[str, str]) -> None:
@@ -202,4 +210,4 @@ def main(verb: str, given: dict[str, Any]) -> None:
     except BrokenPipeError:
         return
     except OSError as error:
-        _say({"error": "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)})
+        _say({"error": "%s: %s" % (error.filename or given["root"], error.strerror) if error.errno else str(error)})

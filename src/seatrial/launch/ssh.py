@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import getpass
 import json
+import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -23,7 +25,7 @@ from seatrial.cluster import Cluster, Host
 from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch import relay
-from seatrial.launch.channels import TRANSPORTS, Channel, Unreachable
+from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent, write_json, write_text
 from seatrial.launch.follow import Ending, Following, Status
@@ -32,12 +34,14 @@ from seatrial.plan import Plan, Site
 from seatrial.spec import RunSpec
 
 ANSWER_SECONDS = 60.0
-MAX_ANSWER = 1 << 20  # bytes, with what a login shell says before it
-LINE_COSTS = 1 << 10  # as many bytes does a line count for, because each is tried
+MAX_ANSWER = 1 << 20  # bytes
+MAX_HEAD, MAX_CONTENT = 1 << 12, 1 << 24  # bytes of a frame: the line that begins it, and what it announces
 MAX_WORDS = 300
+STALE_SECONDS = 15.0  # after which a relay that says nothing is left; it is alive once a second
+UNDO_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 PLACES = "launch/places.json"
-_FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|jsonl?)|events-\d+\.jsonl")
+_FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|jsonl?)|events-(?P<rank>\d+)\.jsonl")
 _RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 T = TypeVar("T")
 
@@ -75,8 +79,9 @@ class RemoteNode:
             self._agent_lives = frame["agent"]
 
     def report(self, text: bytes) -> None:
-        """The agent's status.json."""
-        self._status = dict(json.loads(text))
+        """The agent's status.json, which may be half written where the disk there is full."""
+        with contextlib.suppress(ValueError):
+            self._status = dict(json.loads(text))
 
 
 class Session:
@@ -88,7 +93,7 @@ class Session:
         self._thread.start()
         self._tasks: list[asyncio.Task[None]] = []
 
-        async def make() -> Any:
+        async def make() -> Ways:
             return TRANSPORTS[transport](cluster)
 
         self._ways = self._wait(make())
@@ -143,31 +148,36 @@ class Session:
     async def _answer(
         self, host: Host, verb: str, given: dict[str, Any], source: str, seconds: float
     ) -> dict[str, Any] | Unreachable:
-        import asyncssh
-
         try:
             async with asyncio.timeout(seconds):
                 channel = await self._begin(host, verb, given, source)
                 sent = time.time()
                 try:
-                    answer = await _object(host, channel)
+                    line = await channel.until(b"\n", MAX_ANSWER)
                 finally:
                     await channel.close()
+            answer = json.loads(line)
         except TimeoutError:
             return Unreachable(host, f"no answer within {seconds:.0f} s", "log in and look what holds it up")
         except Unreachable as error:
             return error
-        except (OSError, EOFError, asyncssh.Error) as error:
-            return Unreachable(host, f"the connection was lost ({error})", "look whether it is up, and try again")
+        except EOFError:
+            return self._ways.trouble("odd" if channel.held else "mute", host, channel.held)
+        except Flood:
+            return self._ways.trouble("flood", host)
+        except (ValueError, RecursionError):
+            return self._ways.trouble("odd", host, line[:MAX_WORDS].decode("utf-8", "replace"))
+        if not isinstance(answer, dict):
+            return self._ways.trouble("odd", host, str(answer)[:MAX_WORDS])
         if "error" in answer:
-            return Unreachable(host, str(answer["error"])[:MAX_WORDS], "look there, and try again")
+            return Unreachable(host, str(answer["error"])[:MAX_WORDS], "see to it there, and try again")
         return {**answer, "sent": sent, "received": time.time()}
 
     async def _begin(self, host: Host, verb: str, given: dict[str, Any], source: str) -> Channel:
-        channel: Channel = await self._ways.open(host)
-        channel.writer.write(json.dumps({"source": source, "verb": verb, "given": given}).encode() + b"\n")
-        await channel.writer.drain()
-        return channel
+        """A program that has begun to speak; what the login shell has said before does no harm."""
+        mark = secrets.token_hex(16)
+        call = {"mark": mark, "source": source, "verb": verb, "given": given}
+        return await self._ways.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
 
     async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path) -> None:
         while True:
@@ -177,86 +187,60 @@ class Session:
                 for path in run_dir.glob(pattern)
             }
             given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
-            try:
-                channel = await self._begin(node.host, "tell", given, _RELAY)
+            # Whatever becomes of a connection, the next one goes on where the copy ends. `silent_seconds` grows
+            # meanwhile, and whoever follows decides what that means.
+            with contextlib.suppress(Unreachable, Flood, OSError, EOFError, ValueError, LookupError, TypeError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    channel = await self._begin(node.host, "tell", given, _RELAY)
+                orders = asyncio.create_task(_give_orders(node, channel))
                 try:
-                    async with asyncio.TaskGroup() as both:
-                        orders = both.create_task(_give_orders(node, channel))
-                        await _take_frames(node, channel, run_dir)
-                        orders.cancel()
+                    while True:
+                        await _take_frame(node, channel, run_dir)
                 finally:
+                    orders.cancel()
                     await channel.close()
-            except* (Unreachable, OSError, EOFError):
-                pass  # `silent_seconds` grows meanwhile, and whoever follows decides what that means
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _take_frames(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
-    while (told := await _frame(channel)) is not None:
-        frame, content = told
-        node.take(frame)
-        name = frame.get("file")
-        if name is None:
-            continue
-        match = _FILES.fullmatch(name)
-        if match is None or match["host"] not in (None, node.name):
-            raise OSError(f"{node.name} speaks of a file that is none of its own")
-        if name.endswith("/status.json"):
-            node.report(content)
-            write_text(run_dir / name, content.decode("utf-8", "replace"))
-            continue
-        path = run_dir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("r+b" if path.exists() else "wb") as file:
-            file.truncate(frame["offset"]) if frame["offset"] == 0 else None
-            file.seek(frame["offset"])
-            file.write(content)
+async def _take_frame(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
+    """Copies what is told next. Raises ValueError where it makes no sense."""
+    async with asyncio.timeout(STALE_SECONDS):
+        frame = json.loads(await channel.until(b"\n", MAX_HEAD))
+    size = frame.get("size", 0)
+    if size > MAX_CONTENT:
+        raise Flood
+    content = await channel.exactly(size)
+    node.take(frame)
+    name = frame.get("file")
+    if name is None:
+        return
+    match = _FILES.fullmatch(name)
+    own = match and (match["host"] == node.name if match["host"] else int(match["rank"]) in node.ranks)
+    if not own:
+        raise ValueError(f"{node.name} speaks of a file that is none of its own")
+    if name.endswith("/status.json"):
+        node.report(content)
+        write_text(run_dir / name, content.decode("utf-8", "replace"))
+        return
+    path = run_dir / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        if frame["offset"] == 0:
+            file.truncate(0)
+        if file.seek(0, os.SEEK_END) != frame["offset"]:
+            raise ValueError(f"{node.name} does not go on where the copy of {name} ends")
+        file.write(content)
 
 
 async def _give_orders(node: RemoteNode, channel: Channel) -> None:
-    while True:
-        while node.orders:
-            channel.writer.write(json.dumps({"stop": node.orders[0]}).encode() + b"\n")
-            await channel.writer.drain()
-            node.orders.pop(0)
-        await asyncio.sleep(relay.TURN_SECONDS)
-
-
-async def _object(host: Host, channel: Channel) -> dict[str, Any]:
-    """The first line that is a JSON object; what a login shell prints before it does no harm. Raises Unreachable."""
-    total, pending, first = 0, bytearray(), b""
-    while total <= MAX_ANSWER:
-        chunk: bytes = await channel.reader.read(1 << 16)
-        if not chunk:
-            break
-        total += len(chunk)
-        first = (first + chunk)[:MAX_WORDS] if len(first) < MAX_WORDS else first
-        pending += chunk
-        if b"\n" not in chunk:
-            continue
-        *lines, pending = pending.split(b"\n")
-        total += LINE_COSTS * len(lines)
-        for line in lines[: MAX_ANSWER // LINE_COSTS]:
-            with contextlib.suppress(ValueError, RecursionError):
-                if line.startswith(b"{") and isinstance(found := json.loads(line), dict):
-                    return found
-    if total > MAX_ANSWER:
-        raise Unreachable(host, f"more than {MAX_ANSWER >> 20} MiB that are no answer", "look what its shell prints")
-    if first:
-        fix = "look what its login shell prints, and whether python3 is version 3.8 or newer"
-        raise Unreachable(host, f"what it says is no answer ({first.decode('utf-8', 'replace')!r})", fix)
-    said = (await channel.errors.read(1 << 16))[-MAX_WORDS:].decode("utf-8", "replace").strip()
-    fix = "is python3 there, version 3.8 or newer, and can you log in by `ssh`?"
-    raise Unreachable(host, f"it has said nothing but {said!r}" if said else "it has said nothing", fix)
-
-
-async def _frame(channel: Channel) -> tuple[dict[str, Any], bytes] | None:
-    """The next frame and the bytes that it announces; None at the end of the channel."""
-    line = await channel.reader.readline()
-    if not line.endswith(b"\n"):
-        return None
-    frame = dict(json.loads(line))
-    return frame, await channel.reader.readexactly(frame["size"]) if frame.get("size") else b""
+    """Tells the agent what it is to do; in every new connection again, because an order may be lost with the old."""
+    given = 0
+    with contextlib.suppress(EOFError):
+        while True:
+            for order in node.orders[given:]:
+                await channel.say(json.dumps({"stop": order}).encode() + b"\n")
+                given += 1
+            await asyncio.sleep(relay.TURN_SECONDS)
 
 
 # --- what a target has ------------------------------------------------------------------------------------------------
@@ -298,7 +282,12 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
         given = {"root": str(root), "files": {**of_the_agent(), **plan.files}, "attempt": attempt}
         asked = zip(ranks, (job for _, job in jobs), strict=True)
-        session.call([(host, {**given, "job": job}) for host, job in asked], "begin")
+        try:
+            session.call([(host, {**given, "job": job}) for host, job in asked], "begin")
+        except LaunchError:  # not all have begun: none is to wait for the others
+            undo = [(host, {"root": str(root), "host": host.name, "stop": "now"}) for host in ranks]
+            session.ask(undo, "order", source=_RELAY, seconds=UNDO_SECONDS)
+            raise
         return [session.listen(host, own, root, run_dir) for host, own in ranks.items()]
 
     try:
