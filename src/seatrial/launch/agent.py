@@ -98,14 +98,15 @@ def _prctl(option: int, value: int) -> bool:
         return False
 
 
-def _look_up(pid: int | None) -> tuple[bytes, int]:
-    """(state letter, parent) of a process, from /proc; (b"", 0) where there is none."""
+def _look_up(pid: int | None) -> tuple[bytes, int, bytes]:
+    """(state letter, parent, name) of a process, from /proc; (b"", 0, b"") where there is none."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as stat:
-            state, parent = stat.read().rpartition(b")")[2].split()[:2]
-        return state, int(parent)
+            start, _, rest = stat.read().rpartition(b")")
+        state, parent = rest.split()[:2]
+        return state, int(parent), start.partition(b"(")[2]
     except (OSError, ValueError):
-        return b"", 0
+        return b"", 0, b""
 
 
 def _popen(argv: list[str], **options: Any) -> Any:
@@ -123,17 +124,16 @@ def _popen(argv: list[str], **options: Any) -> Any:
     return child
 
 
-def _descendants(root: int, apart: int | None = None) -> list[int]:
-    """Living processes below `root`, but for those of `apart`; orphans count, as the agent is their subreaper."""
+def _descendants(root: int, *apart: Any) -> list[int]:
+    """Living processes below `root`, but for those `apart`, by number or name, and below them; orphans count."""
     children: dict[int, list[tuple[int, bytes]]] = collections.defaultdict(list)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
-        state, parent = _look_up(pid)
-        children[parent].append((pid, state))
+        state, parent, name = _look_up(pid)
+        if pid not in apart and name not in apart:
+            children[parent].append((pid, state))
     found, stack = [], [root]
     while stack:
         for pid, state in children.pop(stack.pop(), ()):
-            if pid == apart:
-                continue
             stack.append(pid)
             if state not in b"ZX":
                 found.append(pid)
@@ -413,14 +413,16 @@ class Agent:
                 self._signal_all(signal.SIGTERM)
             self._signal_all(signal.SIGCONT)  # a stopped process would not notice
 
-    def _below(self) -> list[int]:
-        return _descendants(os.getpid(), self.observer and self.observer.pid)
+    def _below(self, *apart: bytes) -> list[int]:
+        return _descendants(os.getpid(), self.observer and self.observer.pid, *apart)
 
     def _signal_all(self, number: int) -> None:
-        targets: list[tuple[Any, int]] = [(os.kill, pid) for pid in self._below()]
-        # Without a subreaper, the group is all that still names the descendants of a dead leader.
-        named = [p.pid for p in self.processes if p.pid and (p.state == "running" or not self.subreaper)]
-        targets += [(os.killpg, pid) for pid in named]
+        """Sends a signal to all that it has started, once: for a trainer, a second one means "at once"."""
+        # `podman run` passes what it gets on into its container; so would conmon, and process 1 of the container.
+        below = self._below() if number == signal.SIGKILL else self._below(b"conmon")
+        targets: list[tuple[Any, int]] = [(os.kill, pid) for pid in below]
+        if not self.subreaper:  # the group is all that names the descendants of a dead leader
+            targets = [(os.killpg, p.pid) for p in self.processes if p.pid]
         for send, target in targets:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(target, number)
@@ -449,16 +451,15 @@ class Agent:
         status.update(v=VERSION, run=self.job.get("run"), host=socket.gethostname(), agent_pid=os.getpid())
         status.update(heartbeat=time.time(), first_exit=self.first_exit.status() if self.first_exit else None)
         status["processes"] = [process.status() for process in self.processes]
-        path = os.path.join(self.directory, "status.json")
-        try:
-            with open(path + ".new", "w", encoding="utf-8") as file:
-                json.dump(status, file)
-            os.replace(path + ".new", path)
-        except OSError:  # a full disk: the next turn tries again
-            return
-        finally:
-            self.written_at = time.monotonic()
-        self.changed = self.stepped = False
+        path, text, self.written_at = os.path.join(self.directory, "status.json"), json.dumps(status), time.monotonic()
+        # A full disk has no room for another file, but what is there can be written over. Else the next turn tries.
+        for name, mode in ((path + ".new", "w"), (path, "r+")):
+            with contextlib.suppress(OSError), open(name, mode, encoding="utf-8") as file:
+                file.write(text)
+                file.truncate()
+                os.replace(name, path)
+                self.changed = self.stepped = False
+                return
 
 
 def main(arguments: list[str]) -> int:
