@@ -107,7 +107,7 @@ def accompany(
 
     nodes: Sequence[Node] = ()
     try:
-        with Interrupts().caught() as interrupts:
+        with Interrupts(detached=detached).caught() as interrupts:
             nodes, waits = begin(), queue() if queue else None
             ending = follow(
                 nodes,
@@ -125,11 +125,12 @@ def accompany(
         state.close(ending)
         return ending
     except BaseException:
-        for node in () if detached else nodes:
-            node.stop(now=True)
-        with suppress(OSError):
-            writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
-            state.close(Ending(reason="interrupted"))
+        if not detached or not nodes:  # what is detached goes on, and can be followed again
+            for node in nodes:
+                node.stop(now=True)
+            with suppress(OSError):
+                writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
+                state.close(Ending(reason="interrupted"))
         raise
     finally:
         lease.end()

@@ -256,17 +256,26 @@ class Following(NamedTuple):
 
 
 class Interrupts:
-    """Counts requests to stop: Ctrl-C, termination, a closed terminal. Only the main thread can."""
+    """Counts requests to stop: Ctrl-C, termination, a closed terminal. Only the main thread can.
 
-    def __init__(self) -> None:
-        self.count = 0
+    What is detached goes on without a terminal: then a closed one only ends this process, once `left` is looked at.
+    """
+
+    def __init__(self, *, detached: bool = False) -> None:
+        self.count, self.left, self._detached = 0, False, detached
 
     @contextmanager
     def caught(self) -> Iterator[Interrupts]:
         def note(number: int, frame: object) -> None:
-            self.count += 1
+            if number == signal.SIGHUP and self._detached:
+                self.left = True
+            else:
+                self.count += 1
 
-        before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        noted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup, a closed terminal means nothing
+            noted.append(signal.SIGHUP)
+        before = {number: signal.signal(number, note) for number in noted}
         try:
             yield self
         finally:
@@ -290,6 +299,8 @@ def follow(
     """
     progress, since, pressed = Progress(planned_steps=planned_steps), 0.0, False
     while True:
+        if interrupts.left:
+            raise SystemExit(128 + signal.SIGHUP)
         silent = {node.name: node.silent_seconds() for node in nodes}
         gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
         now = time.monotonic()
