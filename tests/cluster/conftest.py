@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster import needs
 from tests.cluster.nodes import Cluster
+from tests.cluster.person import Person
 from tests.cluster.slurm import Slurm
 
 REQUIRED = bool(os.environ.get("SEATRIAL_REQUIRE_CLUSTER"))
@@ -46,6 +48,12 @@ def make_cluster(node_programs: None) -> Iterator[Callable[..., Cluster]]:
     """`make_cluster(3)`: nodes that are up until the test ends; options as of `Cluster`."""
     with contextlib.ExitStack() as stack:
         yield lambda nodes, **options: stack.enter_context(Cluster(nodes, **options))
+
+
+@pytest.fixture
+def make_person(make_cluster: Callable[..., Cluster], tmp_path: Path) -> Callable[..., Person]:
+    """`make_person(3)`: somebody who uses such a cluster."""
+    return lambda nodes, **options: Person(make_cluster(nodes, **options), tmp_path)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import pytest
 
 from tests.cluster.image import IMAGE, PROGRAMS, PROJECT
 from tests.cluster.nodes import USER_HOME, Cluster, Node
+from tests.cluster.person import CANARY, ENDLESS, Person
 from tests.cluster.slurm import Slurm
 from tests.cluster.test_slurm import SlurmUser
-from tests.cluster.test_ssh import CANARY, ENDLESS, Person
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

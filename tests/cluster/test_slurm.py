@@ -9,14 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from seatrial.launch.slurm_node import expand
 from tests.cluster.nodes import SEARCH_PATH, Node
+from tests.cluster.person import CANARY, ENDLESS, HOSTILE, Person, nothing_is_left, over, trainers
 from tests.cluster.slurm import Slurm
-from tests.cluster.test_ssh import CANARY, ENDLESS, HOSTILE, Person, nothing_is_left, trainers
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -46,27 +45,10 @@ class SlurmUser(Person):
         self.wait_for_steps(run, 2)
         return run
 
-    def wait_for_steps(self, run: subprocess.Popen[str], steps: int) -> None:
-        wait_until(lambda: self.last_step() >= steps or run.poll() is not None, 200)
-        assert run.poll() is None, run.communicate()[0]
-
-    def faults(self) -> list[dict[str, Any]]:
-        lines = (self.out / "events-launcher.jsonl").read_text().splitlines()
-        return [event for event in map(json.loads, lines) if event["kind"] == "fault"]
-
-    def first_fault(self) -> tuple[str, str]:
-        fault = self.faults()[0]
-        return fault["fault"], fault["where"]
-
 
 @pytest.fixture
 def make_user(make_slurm: Callable[..., Slurm], tmp_path: Path) -> Callable[..., SlurmUser]:
     return lambda nodes, **options: SlurmUser(make_slurm(nodes, **options), tmp_path)
-
-
-def over(run: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
-    out, _ = run.communicate(timeout=seconds)
-    return run.returncode, out
 
 
 def environment(node: Node) -> dict[str, str]:
@@ -107,13 +89,13 @@ def test_lists_of_hosts_are_written_out_as_slurm_does(make_slurm: Callable[..., 
 
 def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(2)
-    variables = {**{f"HOSTILE_{name}": value for name, value in HOSTILE.items()}, "HF_TOKEN": CANARY}
+    variables = {**HOSTILE, "HF_TOKEN": CANARY}
     config = user.configuration(steps=30, nodes=2, variables=variables)
     run = user.start(*user.under_slurm(config, "--container", "podman"))
     user.wait_for_steps(run, 2)
     for node in user.cluster.nodes[:2]:
         found = environment(node)
-        assert {name: found[f"HOSTILE_{name}"] for name in HOSTILE} == HOSTILE
+        assert {name: found.get(name) for name in HOSTILE} == HOSTILE
         assert found["HF_TOKEN"] == CANARY
         assert not [name for name, value in found.items() if CANARY in value and name != "HF_TOKEN"]
         assert node.processes(CANARY) == []
@@ -135,12 +117,6 @@ def scancel(user: SlurmUser) -> tuple[str, str]:
     return "cancelled", f"job {user.job()}"
 
 
-def ended_in_order(user: SlurmUser, rank: int) -> bool:
-    """Whether a trainer was told once, and so had the time to say that it ends."""
-    last = json.loads((user.out / f"events-{rank}.jsonl").read_text().splitlines()[-1])
-    return (last["kind"], last["reason"]) == ("run_ended", "interrupted")
-
-
 def slurmd_killed(user: SlurmUser) -> tuple[str, str]:
     user.slurm.kill_slurmd(user.cluster.nodes[1])
     return "node_lost", "node2"
@@ -156,7 +132,7 @@ def test_what_ended_a_job_is_named(
     code, told = over(run, 200)  # it takes Slurm a while to see that a slurmd is gone
     assert (code, user.first_fault()) == (exit_code, named), told
     if happens is scancel:  # and all were told once
-        assert all(ended_in_order(user, rank) for rank in range(3))
+        assert all(user.ended_in_order(rank) for rank in range(3))
     wait_until(lambda: nothing_is_left(user.cluster), 30)
 
 
@@ -225,7 +201,7 @@ def test_a_job_is_stopped_from_another_shell(make_user: Callable[..., SlurmUser]
     assert code == 0, told
     code, told = over(run)
     assert code == 130, told
-    assert ended_in_order(user, 0)
+    assert user.ended_in_order(0)
     code, logs = user.run("logs", user.out)
     assert "completed step: 1" in logs
     assert nothing_is_left(user.cluster)

@@ -2,94 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.cluster import faults
-from tests.cluster.image import IMAGE, PROJECT
-from tests.cluster.nodes import Cluster, Node
+from tests.cluster.nodes import Node
+from tests.cluster.person import CANARY, HOSTILE, Lookout, Person, files_with, nothing_is_left, over, trainers
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
-CANARY = "canary-7f3e9a"
-ENDLESS = 100_000  # steps of a run that something is to happen to, however fast the machine is
-HOSTILE = {
-    "A": "$(touch /tmp/executed)", "B": "`touch /tmp/executed`", "C": "two words", "D": "it's \"quoted\"",
-    "E": "-rf", "F": "two\nlines", "G": "; touch /tmp/executed", "H": "$HOME", "I": "\\", "J": "a=b", "K": "ü€𝄞",
-    "L": "", "M": "*", "N": "| tee /tmp/executed", "O": "${IFS}", "P": "\t", "Q": "#no comment", "R": "%s%n", "S": "~",
-}  # fmt: skip
-
-
-class Person:
-    """Somebody who uses a cluster from this machine: a home with known hosts, and the command line."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self.home, self.out = cluster, folder / "home", folder / "run"
-        (self.home / ".ssh").mkdir(parents=True)
-        shutil.copy(cluster.known_hosts, self.home / ".ssh" / "known_hosts")
-
-    def configuration(self, *, steps: int, nodes: int, variables: Mapping[str, str] = {}) -> Path:
-        """CVS's file for many nodes, filled in for this cluster."""
-        document = json.loads((PROJECT / "configs/cvs/mi300x_distributed_llama3_1_70b.json").read_text())
-        config = document["config"]
-        config |= {"nnodes": str(nodes), "coordinator_ip": self.cluster.nodes[0].address, "training_steps": str(steps)}
-        config |= {"container_image": IMAGE, "nic_type": "cx7", "nccl_ib_hca_list": "mlx5_0", "nccl_ib_hca": "mlx5_0"}
-        config |= dict.fromkeys(("nccl_socket_ifname", "gloo_socket_ifname"), "eth0") | {"nccl_ib_gid_index": "3"}
-        config["container_config"]["env_dict"] |= variables
-        cell = document["model_params"]["multi_node"]["llama3.1-70b"]["mi300x"]
-        cell |= {"dcn_fsdp_parallelism": "1", "dcn_data_parallelism": str(nodes)}
-        cell["result_dict"] |= {"tflops_per_sec_per_gpu": "380", "tokens_per_sec_per_gpu": "800"}
-        path = self.home / "config.json"
-        path.write_text(json.dumps(document))
-        return path
-
-    def start(self, *arguments: str | Path, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", "from seatrial.cli import main; main()", *map(str, arguments)]
-        environment = {**os.environ, "HOME": str(self.home), "COLUMNS": "120", **variables}
-        return subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    def run(self, *arguments: str | Path) -> tuple[int, str]:
-        with self.start(*arguments) as process:
-            out, _ = process.communicate(timeout=240)
-        return process.returncode, out
-
-    def over_ssh(self, config: Path, *options: str) -> list[str | Path]:
-        return [
-            *("run", config, "--cluster", self.cluster.cluster_json(), "--on", "ssh", "--rehearse"),
-            *("--python", sys.executable, "--out", self.out, *options),
-        ]
-
-    def last_step(self) -> int:
-        try:
-            return int(json.loads((self.out / "status.json").read_text())["last_step"] or 0)
-        except (OSError, ValueError):
-            return 0
-
-
-@pytest.fixture
-def make_person(make_cluster: Callable[..., Cluster], tmp_path: Path) -> Callable[..., Person]:
-    return lambda nodes, **options: Person(make_cluster(nodes, **options), tmp_path)
-
-
-def trainers(node: Node) -> list[int]:
-    return [process.pid for process in node.processes("seatrial.train") if "podman" not in process.argv[0]]
-
-
-def nothing_is_left(cluster: Cluster) -> bool:
-    there = ("seatrial.train", "launch/agent.py", "launch/slurm_node.py", "conmon", "podman run")
-    return not any(node.processes(text) for node in cluster.nodes for text in there)
 
 
 def test_three_nodes_train_together_though_the_launcher_is_killed(make_person: Callable[..., Person]) -> None:
@@ -112,36 +37,40 @@ def test_three_nodes_train_together_though_the_launcher_is_killed(make_person: C
     assert all(node.address in lanes for node in person.cluster.nodes)
 
 
+def environment(node: Node) -> dict[str, str]:
+    """Of the trainer on a node, inside its container; the processes before it are what has started it."""
+    pairs = node.path(f"/proc/{trainers(node)[-1]}/environ").read_text().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
 def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_person: Callable[..., Person]) -> None:
     person = make_person(2)
-    variables = {**{f"HOSTILE_{name}": value for name, value in HOSTILE.items()}, "HF_TOKEN": CANARY}
-    config = person.configuration(steps=30, nodes=2, variables=variables)
-    run = person.start(*person.over_ssh(config, "--container", "podman"))
-    wait_until(lambda: person.last_step() >= 2 or run.poll() is not None, 200)
-    for node in person.cluster.nodes:
-        inside = [pid for pid in trainers(node) if b"HOSTILE_A=" in node.path(f"/proc/{pid}/environ").read_bytes()]
-        found: list[dict[str, str]] = [
-            dict(
-                pair.split("=", 1) for pair in node.path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in pair
-            )
-            for pid in inside
-        ]
-        assert found
-        assert {name: found[-1][f"HOSTILE_{name}"] for name in HOSTILE} == HOSTILE
-        assert found[-1]["HF_TOKEN"] == CANARY
-        assert node.processes(CANARY) == []
-        names = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
-        assert len(names) == 1
-        assert CANARY not in node.run(["podman", "inspect", *names]).stdout
-        assert CANARY not in node.run(["sh", "-c", "cat $(find /var/tmp/seatrial-root -type f)"]).stdout
-        assert not node.path("/tmp/executed").exists()
-    out, _ = run.communicate(timeout=200)
-    assert run.returncode == 0, out
-    assert CANARY not in out
+    nodes, token = person.cluster.nodes, f"{CANARY}-of-a-file"
+    (person.home / "token").write_text(token)
+    variables = {**HOSTILE, "WANDB_API_KEY": CANARY}
+    config = person.configuration(steps=30, nodes=2, variables=variables, hf_token_file=str(person.home / "token"))
+    with Lookout(nodes, CANARY) as lookout:
+        run = person.start(*person.over_ssh(config, "--container", "podman"))
+        person.wait_for_steps(run, 2)
+        for node in nodes:
+            found = environment(node)
+            assert {name: found.get(name) for name in HOSTILE} == HOSTILE
+            assert (found["WANDB_API_KEY"], found["HF_TOKEN"]) == (CANARY, token)
+            (name,) = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
+            assert CANARY not in node.run(["podman", "inspect", name]).stdout
+            assert files_with(node, CANARY) == ""
+        code, told = over(run, 200)
+    assert code == 0, told
+    assert lookout.found == []
+    assert lookout.looks > 20
+    assert {"podman", "conmon", "python3"} <= lookout.programs
+    assert CANARY not in told
     kept = [path for path in person.out.rglob("*") if path.is_file() and not path.name.startswith("config.")]
     assert not any(CANARY.encode() in path.read_bytes() for path in kept)
     assert nothing_is_left(person.cluster)
-    assert all(node.run(["podman", "ps", "--all", "--quiet"]).stdout == "" for node in person.cluster.nodes)
+    for node in nodes:
+        assert node.run(["podman", "ps", "--all", "--quiet"]).stdout == ""
+        assert not node.path("/tmp/executed").exists()
 
 
 def killed_worker(person: Person) -> tuple[str, str]:
@@ -159,11 +88,13 @@ def killed_coordinator(person: Person) -> tuple[str, str]:
 @pytest.mark.parametrize("fault", [killed_worker, killed_coordinator])
 def test_who_is_killed_is_named(make_person: Callable[..., Person], fault: Callable[[Person], tuple[str, str]]) -> None:
     person = make_person(3, containers=False)
-    run = person.start(*person.over_ssh(person.configuration(steps=ENDLESS, nodes=3)))
-    wait_until(lambda: person.last_step() >= 2 or run.poll() is not None, 200)
+    run = person.begin()
+    killed = time.time()
     where, how = fault(person)
-    out, _ = run.communicate(timeout=60)
-    assert run.returncode == 4, out
+    wait_until(lambda: not any(map(trainers, person.cluster.nodes)), 10)
+    code, told = over(run)
+    assert (code, person.first_fault()) == (4, ("process_died", where)), told
+    assert person.faults()[0]["wall_time"] - killed <= 2
     verdict = " ".join((person.out / "verdict.json").read_text().split())
     assert where in verdict
     assert how in verdict
@@ -172,8 +103,7 @@ def test_who_is_killed_is_named(make_person: Callable[..., Person], fault: Calla
 
 def test_a_cable_that_is_pulled_is_named_and_one_that_flaps_is_survived(make_person: Callable[..., Person]) -> None:
     person = make_person(3, containers=False)
-    run = person.start(*person.over_ssh(person.configuration(steps=ENDLESS, nodes=3)))
-    wait_until(lambda: person.last_step() >= 2 or run.poll() is not None, 200)
+    run = person.begin()
     node, before = person.cluster.nodes[2], person.last_step()
     with faults.cable_out(node):
         wait_until(lambda: person.last_step() == before or run.poll() is not None, 5)
@@ -183,10 +113,7 @@ def test_a_cable_that_is_pulled_is_named_and_one_that_flaps_is_survived(make_per
     with faults.cable_out(node):
         out, _ = run.communicate(timeout=60)
     assert run.returncode == 4, out
-    told: list[dict[str, Any]] = [
-        json.loads(line) for line in (person.out / "events-launcher.jsonl").read_text().splitlines()
-    ]
-    assert [event["where"] for event in told if event.get("fault") == "node_lost"] == [node.address]
+    assert [fault["where"] for fault in person.faults() if fault["fault"] == "node_lost"] == [node.address]
     wait_until(lambda: nothing_is_left(person.cluster), 60)
 
 

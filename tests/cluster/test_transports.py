@@ -1,0 +1,230 @@
+"""Both ways to a host, with programs in the place of trainers: what is said arrives once, and as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import PurePosixPath
+
+import pytest
+
+from seatrial.cluster import Cluster as Hosts
+from seatrial.command import Command, in_container
+from seatrial.dialects import cluster_of
+from seatrial.launch import channels
+from seatrial.launch.channels import TRANSPORTS, Unreachable
+from seatrial.launch.follow import Deadlines, Ending, Following, Progress
+from seatrial.launch.ssh import Session, run
+from seatrial.launch.targets import Where
+from seatrial.plan import Plan, Process, Site
+from seatrial.presets import MODELS
+from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
+from tests.cluster import faults
+from tests.cluster.image import IMAGE
+from tests.cluster.nodes import USER_HOME, Node
+from tests.cluster.person import HOSTILE, Person, nothing_is_left
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.cluster
+
+ROOT = PurePosixPath("/var/tmp/seatrial-root/run")
+LINES, DROPS = 20_000, 5
+
+
+class Programs:
+    """A person's own programs, one on each node, run and followed in this process."""
+
+    def __init__(self, person: Person, transport: str) -> None:
+        self.person, self.transport = person, transport
+        read, _ = cluster_of(person.cluster.cluster_json())
+        assert read is not None
+        self.hosts: Hosts = read
+
+    def run(self, *commands: Command, steps: int = 1, on_progress: Callable[[Progress], None]) -> Ending:
+        """A step is a line that begins with the word and its number."""
+        hosts = self.hosts.hosts[: len(commands)]
+        spec = RunSpec(
+            name="run", dialect="native", model=MODELS["llama3.2-1b"], steps=steps,
+            batch=Batch(sequence_length=8, micro_batch_size=1, global_batch_size=len(hosts)),
+            topology=Topology(num_nodes=len(hosts), devices_per_node=1),
+            parallelism=Parallelism(within_node=MeshShape(), across_nodes=MeshShape(data=len(hosts))),
+        )  # fmt: skip
+        processes = tuple(
+            Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")
+            for rank, (host, command) in enumerate(zip(hosts, commands, strict=True))
+        )
+        plan = Plan(engine="native", on="ssh", spec=spec, processes=processes, step_pattern=r"^step (\d+)")
+        site = Site(cluster=self.hosts, root=ROOT)
+        following = Following(Deadlines(), on_progress, say=print)
+        return run(plan, self.person.out, following, where=Where(ssh=self.transport), site=site, attempt=1)
+
+    def logs(self) -> list[bytes]:
+        """As they are here, which is what they are on the nodes."""
+        here = sorted(self.person.out.glob("nodes/*/rank*.log"), key=lambda path: path.name)
+        for path, node in zip(here, self.person.cluster.nodes, strict=False):
+            assert path.read_bytes() == node.path(ROOT / path.relative_to(self.person.out)).read_bytes()
+        return [path.read_bytes() for path in here]
+
+
+@pytest.fixture
+def make_programs(make_person: Callable[..., Person], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Programs]:
+    def make(nodes: int, *, transport: str = "asyncssh", **options: object) -> Programs:
+        person = make_person(nodes, **options)
+        for name, value in person.variables.items():
+            monkeypatch.setenv(name, value)
+        return Programs(person, transport)
+
+    return make
+
+
+def python(program: str, *arguments: str) -> Command:
+    return Command(argv=("/usr/bin/python3", "-c", program, *arguments), environment=HOSTILE)
+
+
+NUMBERS = f"""
+import os, time
+for number in range({LINES}):
+    print("step", number, "x" * (number * 7919 % 97), flush=number % 20 == 19)
+    if number % 20 == 19:
+        time.sleep(0.02)
+    while number == {LINES - 2000} and not os.path.exists("/tmp/dropped"):
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_no_line_is_lost_or_doubled_by_connections_that_are_killed(
+    make_programs: Callable[..., Programs], transport: str
+) -> None:
+    programs = make_programs(3, transport=transport, containers=False)
+    nodes, out = programs.person.cluster.nodes, programs.person.out
+    drops: list[list[int]] = [[0, 0, 0]]  # the sizes of the copies at each
+
+    def drop(progress: Progress) -> None:
+        copies = [path.stat().st_size for path in sorted(out.glob("nodes/*/rank*.log"), key=lambda path: path.name)]
+        if len(drops) > DROPS:
+            for node in nodes:
+                node.path("/tmp/dropped").touch()
+        elif len(copies) == 3 and all(now > before for now, before in zip(copies, drops[-1], strict=True)):
+            for node in nodes:
+                node.drop_sessions()
+            drops.append(copies)
+
+    with faults.slow_link(nodes[2], megabits=2):  # so that frames are cut
+        ending = programs.run(*[python(NUMBERS)] * 3, steps=LINES, on_progress=drop)
+    assert ending == Ending(reason="completed", exit_code=0)
+    assert len(drops) == DROPS + 1
+    for log in programs.logs():
+        assert [int(line.split()[1]) for line in log.splitlines()] == list(range(LINES))
+    assert nothing_is_left(programs.person.cluster)
+
+
+BANNER = """
+echo 'Welcome to $HOSTNAME'
+echo '{"error": "no such thing"}'
+echo '{"pid": 1, "alive": true, "agent": false}'
+echo '{"file": "nodes/x/rank0.log", "offset": 0, "size": 3}'
+head -c 200000 /dev/zero
+echo 'complaints' >&2
+printf 'no newline here: '
+"""
+SHOW = "import os, sys; print(ascii([sys.argv[1:], {n: v for n, v in os.environ.items() if n.startswith('HOSTILE')}]))"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_travels_arrives_as_it_is_through_a_shell_that_talks(
+    make_programs: Callable[..., Programs], transport: str
+) -> None:
+    programs = make_programs(1, transport=transport, containers=False)
+    (node,) = programs.person.cluster.nodes
+    node.path(USER_HOME / ".bashrc").write_text(BANNER)
+    assert "no such thing" in node.ssh(["true"]).stdout
+    ending = programs.run(python(SHOW, *HOSTILE.values()), on_progress=lambda progress: None)
+    assert ending == Ending(reason="completed", exit_code=0)
+    assert programs.logs() == [f"{[[*HOSTILE.values()], HOSTILE]!a}\n".encode()]
+    assert not node.path("/tmp/executed").exists()
+
+
+def greeted(node: Node) -> socket.socket | None:
+    """The connection of somebody who never logs in, once the daemon has taken it."""
+    with suppress(OSError):
+        connection = socket.create_connection((node.address, 22))
+        if connection.recv(4) == b"SSH-":
+            return connection
+        connection.close()
+    return None
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_why_a_host_cannot_be_used_is_told_with_its_fix(
+    make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    monkeypatch.setattr(channels, "THROTTLED_TRIES", 2)
+    programs = make_programs(7, transport=transport, containers=False)
+    _, unknown, changed, refused, silent, throttled, off = programs.person.cluster.nodes
+    file = programs.person.home / ".ssh" / "known_hosts"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if f"{unknown.address}," not in line))
+    with ExitStack() as stack:
+        stack.enter_context(faults.host_key_changed(changed))
+        stack.enter_context(faults.sshd_with(refused, "AuthorizedKeysFile none"))
+        stack.enter_context(faults.sshd_stopped(silent))
+        stack.enter_context(faults.sshd_with(throttled, "MaxStartups 1:100:1"))
+        stack.enter_context(wait_until(lambda: greeted(throttled)))
+        stack.enter_context(faults.cable_out(off))
+        session = Session(programs.hosts, transport=transport)
+        stack.callback(session.close)
+        given = {"root": "/var/tmp/seatrial-root/none"}
+        source = "import os\ndef main(verb, given): os.write(1, b'{}\\n')"
+        answers = session.ask([(host, given) for host in programs.hosts.hosts], "say", source=source, seconds=60)
+    assert not isinstance(answers[0], Unreachable)
+    told = [(answer.why, answer.fix) for answer in answers[1:] if isinstance(answer, Unreachable)]
+    expected = [
+        (r"its host key is not in .*known_hosts", "log in once by hand"),
+        (r"its host key is not the one in .*known_hosts", rf"ssh-keygen -R {changed.address}"),
+        (r"it refuses root with .*key", "put the public key into authorized_keys"),
+        (r"nobody listens on port 22", "is its SSH daemon running"),
+        (r"its SSH daemon closes connections before they begin", "raise MaxStartups"),
+        (r"it cannot be reached \(.+\)", "is it up"),
+    ]
+    for (why, fix), (as_why, as_fix) in zip(told, expected, strict=True):
+        assert re.search(as_why, why)
+        assert re.search(as_fix, fix)
+
+
+# Waits for signals, counts what comes within two seconds of the first, and says how many came.
+COUNT = """
+import os, select, signal, sys, time
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+signal.set_wakeup_fd(writer)
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("up", flush=True)
+select.select([reader], [], [])
+time.sleep(2)
+print("told", len(os.read(reader, 99)), flush=True)
+sys.exit(130)
+"""
+
+
+def test_who_is_told_to_end_is_told_once(make_programs: Callable[..., Programs]) -> None:
+    programs = make_programs(3)
+    contained = in_container(
+        python(COUNT), Container(image=IMAGE, environment={"HF_TOKEN": "some"}), runtime="podman",
+        name="seatrial-count", run="run", mounts=(str(ROOT),),
+    )  # fmt: skip
+    below_a_shell = Command(argv=("sh", "-c", '"$@"; exit', "sh", *python(COUNT).argv))
+
+    def interrupt(progress: Progress) -> None:
+        logs = [path.read_text() for path in programs.person.out.glob("nodes/*/rank*.log")]
+        if logs == ["up\n"] * 3 and progress.ending is None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    ending = programs.run(contained, python(COUNT), below_a_shell, on_progress=interrupt)
+    assert ending.reason == "interrupted"
+    assert programs.logs() == [b"up\ntold 1\n"] * 3
+    assert nothing_is_left(programs.person.cluster)
+    assert programs.person.cluster.nodes[0].run(["podman", "ps", "--all", "--quiet"]).stdout == ""
