@@ -35,9 +35,11 @@ def entries(host: str = "local1") -> list[dict[str, Any]]:
         for n in range(4)
     ]  # fmt: skip
     return [
-        {"kind": "begun", "at": START, "v": 1, "host": host, "interval_seconds": 5, "cores": 64, "memory_bytes": 2000},
+        {"kind": "begun", "at": START, "v": 1, "host": host, "interval_seconds": 5, "cores": 64,
+         "memory_bytes": 105 * gib},
         {"kind": "source", "at": START, "source": "amd-smi", "why": "there is no amd-smi"},
-        {"kind": "devices", "at": START, "devices": {"gpu0": {"model": "NVIDIA H100", "memory_bytes": 80 * gib}}},
+        {"kind": "devices", "at": START, "devices": {
+            gpu: {"model": "NVIDIA H100", "memory_bytes": 80 * gib} for gpu in ("gpu0", "gpu1")}},
         {"kind": "counters", "at": START, "counters": {
             "mlx5_0 port 1": {"link_downed": 3, "port_xmit_data": 1000, "symbol_error": 0}}},
         *samples,

@@ -76,6 +76,15 @@ class Device:
     samples: int = 0
 
 
+@dataclass(kw_only=True)
+class Count:
+    """A counter: its first and last value, and when it was first seen to have risen."""
+
+    first: int
+    last: int
+    since: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """By how much a counter rose while the run was there, and since when by the node's clock, if that was noticed."""
@@ -112,20 +121,18 @@ class Observed:
     kernel: list[KernelLine] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
-    _first: dict[tuple[str, str], int] = field(default_factory=dict)
-    _last: dict[tuple[str, str], int] = field(default_factory=dict)
-    _since: dict[tuple[str, str], float] = field(default_factory=dict)
+    counters: dict[tuple[str, str], Count] = field(default_factory=dict)  # by place and name
 
     @property
     def changes(self) -> list[Change]:
         """The counters that rose: errors first, those that rose most before the others."""
         found = [
             Change(
-                place=place, name=name, change=last - self._first[place, name], since=self._since.get((place, name)),
+                place=place, name=name, change=count.last - count.first, since=count.since,
                 is_error=bool(ERRORS.search(name)),
             )
-            for (place, name), last in self._last.items()
-            if last > self._first[place, name]
+            for (place, name), count in self.counters.items()
+            if count.last > count.first
         ]  # fmt: skip
         return sorted(found, key=lambda change: (not change.is_error, -change.change, change.place, change.name))
 
@@ -178,12 +185,13 @@ class Observed:
     def _count(self, at: float, counters: Mapping[str, Any]) -> None:
         for place, values in list(counters.items())[:MAX_PLACES]:
             for name, value in list(values.items())[:MAX_NAMES]:
-                key, number = (place, name), int(_number(value))
-                if key not in self._first or number < self._last[key]:  # new, or counting anew
-                    self._first[key] = number
-                elif number > self._last[key]:
-                    self._since.setdefault(key, at)
-                self._last[key] = number
+                number = int(_number(value))
+                count = self.counters.setdefault((place, name), Count(first=number, last=number))
+                if number < count.last:  # it counts anew
+                    count.first = number
+                elif number > count.last and count.since is None:
+                    count.since = at
+                count.last = number
 
 
 QUANTITIES = (

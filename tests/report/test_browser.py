@@ -19,6 +19,7 @@ from tests.report import attacks, run_directory
 from tests.report.run_directory import Story
 from tests.report.test_html import HOSTILE, hostile_run
 from tests.report.test_scaling import noisy, recipe, run
+from tests.test_observed import entries, put
 
 DESKTOP, PHONE = (1280, 800), (360, 740)
 CHARTS = ("loss", "grad_norm", "seconds", "rate")
@@ -162,6 +163,29 @@ def test_every_report_is_drawn_quietly(
     assert browser.run("return document.documentElement.scrollWidth") <= size[0]
     assert browser.complaints() == []
     assert browser.requests() == [page.as_uri()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nodes_have_a_lane_each(browser: Browser, tmp_path: Path, size: tuple[int, int], scheme: str) -> None:
+    run = run_directory.write(tmp_path / "run")
+    for host in ("local0", "local1"):
+        put(run, entries(host), host=host)
+    (run / "report.html").write_text(html.render(gather(run)), encoding="utf-8")
+    browser.open(run / "report.html", size, scheme)
+    for node in range(2):
+        for chart in range(1, 7):
+            drawn = browser.wait(INK, f"node-{node} figure:nth-child({chart})")
+            assert drawn["width"] > 200
+            assert drawn["ink"] > 40, (node, chart)
+    browser.run("document.querySelectorAll('.node details').forEach((each) => { each.open = true; })")
+    assert browser.run("return document.documentElement.scrollWidth") <= size[0]
+    browser.run("document.getElementById('node-1').scrollIntoView()")
+    x, y, width, height = browser.wait(BOX, "node-1 figure:nth-child(1)")
+    browser.mouse("mouseMoved", x + width - 2, y + height / 2)
+    told = "return [...document.querySelectorAll('.lane figure:first-child output')].map((each) => each.textContent)"
+    browser.wait(f"return (() => {{ {told} }})().every((each) => each === '15 s: 60 to 75')")  # of both nodes
+    assert browser.complaints() == []
 
 
 def test_the_first_screen_has_the_answer(browser: Browser, sound: Path) -> None:

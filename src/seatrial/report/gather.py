@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from seatrial import metrics as measuring
+from seatrial import observed
 from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
+from seatrial.observed import Observed
 from seatrial.report.problems import inert
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
@@ -82,7 +85,8 @@ class RunReport:
     """What is known about a run.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
-    `tails` the ends of the first few logs of a run that broke, the culprit's first. `sources` are the logs that a run
+    `tails` the ends of the first few logs of a run that broke, the culprit's first, `nodes` what was seen of the
+    machines meanwhile. `sources` are the logs that a run
     of somebody else was read from, `family` how they are spelled, `against` the configuration they were held against,
     `cvs` what ROCm CVS would have said of them; `tokens` are those that somebody wants to know the time for.
     """
@@ -100,6 +104,7 @@ class RunReport:
     notes: tuple[str, ...]
     processes: tuple[Process, ...]
     tails: tuple[Tail, ...]
+    nodes: tuple[Observed, ...]
     started: tuple[RunStarted, ...]
     steps: tuple[Step, ...]
     attempts: tuple[tuple[Step, ...], ...]
@@ -168,6 +173,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         notes=tuple(str(note) for note in plan.get("notes", ())),
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
+        nodes=piece("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, observed.read(run_dir))), ()),
         started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
         steps=tuple(_cleaned_step(step) for step in own.steps),
         attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),
@@ -217,6 +223,21 @@ def _cleaned(data: Any) -> Any:
 
 def _cleaned_step(step: Step) -> Step:
     return replace(step, phase=clean(step.phase)) if step.phase else step
+
+
+def _cleaned_node(node: Observed) -> Observed:
+    devices = {_short(name, LINE_CHARACTERS): device for name, device in node.devices.items()}
+    for device in devices.values():
+        device.model = _short(device.model, LINE_CHARACTERS)
+        device.throttled = Counter({_short(reason, LINE_CHARACTERS): n for reason, n in device.throttled.items()})
+    return replace(
+        node,
+        host=clean(node.host),
+        lacks=_cleaned(node.lacks),
+        devices=devices,
+        kernel=[replace(line, text=_short(line.text, LINE_CHARACTERS)) for line in node.kernel],
+        counters={(clean(place), clean(name)): counter for (place, name), counter in node.counters.items()},
+    )
 
 
 def _cleaned_start(started: RunStarted) -> RunStarted:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.errors import Problem
 from seatrial.events import Step
 from seatrial.metrics import Ranges
+from seatrial.report import nodes
 from seatrial.report.figures import (
     SYMBOLS,
     TITLES,
@@ -59,7 +60,7 @@ def render(report: RunReport) -> str:
     verdict, metrics = report.verdict, report.metrics
     return page(
         "report.html",
-        "report.js",
+        ("report.js", "nodes.js"),
         report=report,
         title=TITLES[verdict.outcome] if verdict else "NOT JUDGED",
         tone=_TONES.get(verdict.outcome, "fail") if verdict else "inconclusive",
@@ -78,13 +79,15 @@ def render(report: RunReport) -> str:
         num_defaults=sum(value.kind == "default" for value in report.values),
         findings=_findings(report.problems),
         hardware=hardware(report),
-        data=_chart_data(report),
+        lanes=nodes.lanes(report),
+        hidden_nodes=nodes.hidden(report),
+        data={**_chart_data(report), "nodes": nodes.chart_data(report)},
     )
 
 
-def page(template: str, script: str, **values: Any) -> str:
-    """A page from one of our templates with the style sheet and the one script that its policy lets run."""
-    style, code = _assets(_STYLES), _assets((_LIBRARY, script))
+def page(template: str, scripts: tuple[str, ...], **values: Any) -> str:
+    """A page from one of our templates with the style sheet and the scripts, as one, that its policy lets run."""
+    style, code = _assets(_STYLES), _assets((_LIBRARY, *scripts))
     return _environment().get_template(template).render(policy=_policy(style, code), style=style, script=code, **values)
 
 

@@ -7,6 +7,7 @@ import json
 from seatrial import metrics as measuring
 from seatrial import verdict as judging
 from seatrial.events import encode
+from seatrial.report import nodes
 from seatrial.report.gather import RunReport
 from seatrial.spec import to_dict
 from seatrial.verdict import cvs_compat
@@ -35,6 +36,7 @@ def render(report: RunReport) -> str:
             "values": [vars(value) for value in report.values],
             "problems": [problem.as_dict() for problem in report.problems],
             "processes": [vars(process) for process in report.processes],
+            "nodes": [nodes.summary(node) for node in report.nodes],
             "tails": [vars(tail) for tail in report.tails],
             "missing": list(report.missing),
         },

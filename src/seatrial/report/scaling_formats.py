@@ -146,7 +146,7 @@ def as_html(scaling: Scaling) -> str:
     }
     return html.page(
         "scaling.html",
-        "scaling.js",
+        ("scaling.js",),
         title=_TITLES[scaling.kind],
         same=scaling.same,
         columns=titles,

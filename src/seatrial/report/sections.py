@@ -9,6 +9,7 @@ from seatrial.metrics import FaultRecord, Performance, show_ranges
 from seatrial.report.comparisons import cvs_answer, published_results
 from seatrial.report.figures import AS_REPORTED, spelled
 from seatrial.report.gather import RunReport
+from seatrial.report.nodes import notable
 from seatrial.report.section import Section
 from seatrial.spec import METRICS
 from seatrial.verdict import show
@@ -203,6 +204,7 @@ _SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
     _attempts,
     _reported,
     _evenness,
+    notable,
     published_results,
     cvs_answer,
 )

@@ -1,0 +1,248 @@
+"""What was seen of the nodes of a run, for a reader: a lane each, what stands out, and all of it as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.logs.faults import KINDS
+from seatrial.observed import WARNING, Change, Device, Figures, KernelLine, Observed, kernel_faults
+from seatrial.report.gather import RunReport
+from seatrial.report.section import Section
+
+MAX_LANES = 16  # nodes that are drawn; those where something stands out before the others
+MAX_DRAWN = 240  # points of a chart
+MAX_NOTED = 4  # counters of a node that are named where room is short
+MAX_LINES = 50  # of the kernel
+FULL = 0.95  # of a node's memory
+# Quantity → title, unit, and what makes a figure in that unit of ours.
+CHARTS: Mapping[str, tuple[str, str, float]] = {
+    "celsius": ("Temperature", "°C", 1.0),
+    "watts": ("Power", "W", 1.0),
+    "utilization": ("Utilisation", "%", 100.0),
+    "memory_bytes": ("Device memory", "GiB", 2.0**-30),
+    "node utilization": ("Processors", "%", 100.0),
+    "node memory_bytes": ("Node memory", "GiB", 2.0**-30),
+}
+_FIGURES = ("Utilisation", "Power, W", "Hottest, °C", "Memory, GiB", "Clock, MHz")
+_COLUMNS = ("Device", *_FIGURES, "Clock held down by", "Memory errors")
+# A cap on the power holds down the clock of any device that works hard; the others should not be.
+_USUAL_REASONS = {"power cap"}
+# Packets that nobody waited for are counted as dropped, too.
+_SAYS_LITTLE = {"rx_dropped", "rx_missed_errors"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """A node as the page shows it; `columns` are those of its devices, of which `numbers` are figures."""
+
+    host: str
+    about: str
+    notes: tuple[str, ...]
+    charts: tuple[tuple[str, str, str], ...]  # quantity, title with its unit, what it comes to
+    columns: tuple[str, ...]
+    devices: tuple[tuple[str, ...], ...]
+    changes: tuple[tuple[str, ...], ...]
+    kernel: tuple[tuple[str, str], ...]
+    kernel_hidden: int
+    absent: str
+    numbers: tuple[str, ...] = _FIGURES
+
+
+def lanes(report: RunReport) -> list[Lane]:
+    """The nodes that are shown, in the order of their ranks."""
+    return [_lane(node, report.started_at) for node in _shown(report)]
+
+
+def hidden(report: RunReport) -> int:
+    """How many nodes are not shown."""
+    return max(0, len(report.nodes) - MAX_LANES)
+
+
+def chart_data(report: RunReport) -> list[dict[str, Any]]:
+    """What the charts of the lanes draw: seconds after the start, and the lowest, mean and highest of all devices."""
+    start = report.started_at or 0.0
+    return [
+        {
+            quantity: [
+                [_short(value) for value in values]
+                for values in zip(
+                    *((at - start, *(factor * each for each in rest)) for at, *rest in _thinned(node, quantity)),
+                    strict=True,
+                )
+            ]
+            for quantity, (_, _, factor) in CHARTS.items()
+            if quantity in node.series
+        }
+        for node in _shown(report)
+    ]
+
+
+def notable(report: RunReport) -> Section | None:
+    """What stands out, by node; None where nothing does."""
+    rows = [(node.host, what, finding) for node in report.nodes for what, finding in _findings(node)]
+    columns = ("Node", "What", "Finding")
+    return Section(key="notable", title="What stood out on the nodes", columns=columns, rows=tuple(rows))
+
+
+def summary(node: Observed) -> dict[str, Any]:
+    """A node as plain data."""
+    return {
+        "host": node.host,
+        "cores": node.cores,
+        "memory_bytes": node.memory_bytes,
+        "interval_seconds": node.interval_seconds,
+        "absent": dict(node.lacks),
+        "node": {quantity: _range(figures) for quantity, figures in node.node.items()},
+        "devices": {
+            name: {
+                "model": device.model,
+                "memory_bytes": device.memory_bytes,
+                "samples": device.samples,
+                "throttled": dict(device.throttled),
+                **{quantity: _range(figures) for quantity, figures in device.figures.items()},
+            }
+            for name, device in node.devices.items()
+        },
+        "counters": [vars(change) for change in node.changes],
+        "kernel": [vars(line) for line in _telling(node)[:MAX_LINES]],
+        "left_out": dict(node.left_out),
+        "unreadable": node.unreadable,
+    }
+
+
+def _range(figures: Figures) -> dict[str, float]:
+    return {"lowest": figures.lowest, "mean": figures.mean, "highest": figures.highest}
+
+
+def _shown(report: RunReport) -> list[Observed]:
+    told = sorted(range(len(report.nodes)), key=lambda n: (not any(_findings(report.nodes[n])), n))
+    return [report.nodes[n] for n in sorted(told[:MAX_LANES])]
+
+
+# --- what stands out --------------------------------------------------------------------------------------------------
+
+
+def _findings(node: Observed) -> Iterator[tuple[str, str]]:
+    for name, device in node.devices.items():
+        slowed = {reason: n for reason, n in device.throttled.items() if reason not in _USUAL_REASONS}
+        if slowed:
+            told = ", ".join(f"{reason} in {n / device.samples:.0%} of the samples" for reason, n in slowed.items())
+            yield "Throttled", f"{name}: {told}"
+        for quantity, kind in (("uncorrected", "uncorrectable"), ("corrected", "corrected")):
+            found = device.figures.get(quantity)
+            if found and found.last > found.first:
+                yield "Memory errors", f"{name}: {found.last - found.first:.0f} {kind}"
+    errors = [change for change in node.changes if change.is_error and change.name not in _SAYS_LITTLE]
+    if errors:
+        more = f", and {len(errors) - MAX_NOTED} more" if len(errors) > MAX_NOTED else ""
+        told = ", ".join(f"{each.place} {each.name} +{each.change:,}" for each in errors[:MAX_NOTED])
+        yield "Network counters", told + more
+    memory = node.node.get("memory_bytes")
+    if memory and node.memory_bytes and memory.highest > FULL * node.memory_bytes:
+        yield "Memory", f"{memory.highest / node.memory_bytes:.0%} of the node's memory was in use"
+    if telling := _telling(node):
+        more = f" (and {len(telling) - 1:,} more lines)" if len(telling) > 1 else ""
+        yield "Kernel", telling[0].text + more
+
+
+def _telling(node: Observed) -> list[KernelLine]:
+    """The kernel's warnings and worse, and the lines that the table of faults knows; the faults come first."""
+    known = {fault.text for fault in kernel_faults(node, ()) if KINDS[fault.fault].severity == "fatal"}
+    found = [line for line in node.kernel if line.level <= WARNING or line.text.strip() in known]
+    return sorted(found, key=lambda line: (line.text.strip() not in known, line.at))
+
+
+# --- a lane -----------------------------------------------------------------------------------------------------------
+
+
+def _lane(node: Observed, start: float | None) -> Lane:
+    telling = _telling(node)
+    rows = [_row(name, device) for name, device in node.devices.items()]
+    kept = [n for n in range(len(_COLUMNS)) if any(row[n] for row in rows)]
+    return Lane(
+        host=node.host,
+        about=_about(node),
+        notes=tuple(f"{what}: {finding}" for what, finding in _findings(node)),
+        charts=tuple(
+            (quantity, f"{title}, {unit}", _comes_to(node, quantity, factor))
+            for quantity, (title, unit, factor) in CHARTS.items()
+            if quantity in node.series
+        ),
+        columns=tuple(_COLUMNS[n] for n in kept),
+        devices=tuple(tuple(row[n] for n in kept) for row in rows),
+        changes=tuple(_change(change, start) for change in node.changes),
+        kernel=tuple((_after(line.at, start), line.text) for line in telling[:MAX_LINES]),
+        kernel_hidden=len(node.kernel) - min(len(telling), MAX_LINES) + node.left_out["kernel"],
+        absent=_absent(node),
+    )
+
+
+def _about(node: Observed) -> str:
+    models: dict[str, int] = {}
+    for device in (device for device in node.devices.values() if device.model):
+        models[device.model] = models.get(device.model, 0) + 1
+    parts = [f"{count} × {model}" for model, count in models.items()]
+    parts += [f"{node.cores} processors, {node.memory_bytes / 2**30:,.0f} GiB"] if node.cores else []
+    return " · ".join(parts)
+
+
+def _absent(node: Observed) -> str:
+    """What was not watched, and why; of tools that simply are not there, only where there is no other."""
+    told = {source: why for source, why in node.lacks.items() if not (node.devices and why.startswith("there is no "))}
+    if not node.devices and all(told.get(tool) == f"there is no {tool}" for tool in ("nvidia-smi", "amd-smi")):
+        told = {"devices": "neither nvidia-smi nor amd-smi is there"} | {
+            source: why for source, why in told.items() if source not in ("nvidia-smi", "amd-smi")
+        }
+    return "; ".join(f"{source}: {why}" for source, why in told.items())
+
+
+def _comes_to(node: Observed, quantity: str, factor: float) -> str:
+    points = node.series[quantity].points
+    mean = sum(point[2] for point in points) / len(points)
+    return f"mean {factor * mean:,.0f}, highest {factor * max(point[3] for point in points):,.0f}"
+
+
+def _row(name: str, device: Device) -> tuple[str, ...]:
+    def told(quantity: str, show: str, factor: float = 1.0) -> str:
+        found = device.figures.get(quantity)
+        if found is None:
+            return ""
+        values = {"low": factor * found.lowest, "mean": factor * found.mean, "high": factor * found.highest}
+        return show.format(**values)
+
+    held = ", ".join(f"{reason} {count / device.samples:.0%}" for reason, count in device.throttled.most_common())
+    errors = [
+        f"{found.last - found.first:.0f} {quantity}"
+        for quantity in ("uncorrected", "corrected")
+        if (found := device.figures.get(quantity)) and found.last > found.first
+    ]
+    return (
+        name, told("utilization", "{mean:.0f}%", 100), told("watts", "{mean:.0f} (to {high:.0f})"),
+        told("celsius", "{high:.0f}"), told("memory_bytes", "{high:.1f}", 2.0**-30),
+        told("clock_mhz", "{low:.0f} to {high:.0f}"), held, ", ".join(errors),
+    )  # fmt: skip
+
+
+def _change(change: Change, start: float | None) -> tuple[str, ...]:
+    since = _after(change.since, start) if change.since is not None and change.is_error else ""
+    return change.place, change.name, f"+{change.change:,}", since
+
+
+def _after(at: float, start: float | None) -> str:
+    return "" if start is None else f"after {at - start:,.0f} s"
+
+
+def _thinned(node: Observed, quantity: str) -> list[tuple[float, float, float, float]]:
+    points = node.series[quantity].points
+    size = math.ceil(len(points) / MAX_DRAWN)
+    buckets = [points[n : n + size] for n in range(0, len(points), size)]
+    return [
+        (b[0][0], min(p[1] for p in b), sum(p[2] for p in b) / len(b), max(p[3] for p in b)) for b in buckets
+    ]  # fmt: skip
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
