@@ -24,6 +24,8 @@ Status = dict[str, Any]  # an agent's status.json
 POLL_SECONDS = 0.2
 DOUBT_SECONDS = 6.0  # of a host that speaks once a second
 ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
+BROKEN_SECONDS = 5.0  # for processes to end by themselves of which one has died
+GONE_SECONDS = 20.0  # for an agent that was pressed to end what it has started, and itself
 SAVE_SECONDS = 60.0  # that a process which is told to end may take to save
 LAUNCHER = -1
 EXIT_SPEC_WRONG = 2  # the trainer's code for a spec that it cannot run
@@ -68,7 +70,8 @@ class Queue(Protocol):
 class Deadlines:
     """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
 
-    A process that is told to end has `grace_seconds`, and its agent a few more; then it is pressed.
+    A process that is told to end has `grace_seconds`, and its agent a few more; then it is pressed. Without its peers
+    it cannot save: of a run that is broken, it is pressed soon.
     """
 
     start_seconds: float = 60.0
@@ -80,9 +83,9 @@ class Deadlines:
     grace_seconds: float = 5.0
     lease_seconds: float = 15.0  # that what runs on this machine outlives a launcher which was killed
 
-    @property
-    def stop_seconds(self) -> float:
-        return self.grace_seconds + 10
+    def stop_seconds(self, ending: Ending) -> float:
+        """Until the processes of a run that ends so are pressed."""
+        return self.grace_seconds + 10 if ending.reason == "interrupted" else BROKEN_SECONDS
 
 
 def deadlines_for(spec: RunSpec) -> Deadlines:
@@ -318,11 +321,11 @@ def follow(
                     node.stop(now=False)
         on_progress(progress)
         if progress.ending is not None:
-            # Twice the time is for an agent that does not even end its own life.
             out_of_reach = {host for host, seconds in silent.items() if seconds > deadlines.lost_seconds}
-            if len(out_of_reach.union(gone)) == len(nodes) or now - since > 2 * deadlines.stop_seconds:
+            patience = deadlines.stop_seconds(progress.ending)
+            if len(out_of_reach.union(gone)) == len(nodes) or now - since > patience + GONE_SECONDS:
                 return _with_stopped(progress.ending, progress)
-            if not pressed and (interrupts.count > 1 or now - since > deadlines.stop_seconds):
+            if not pressed and (interrupts.count > 1 or now - since > patience):
                 pressed = True
                 for node in nodes:
                     node.stop(now=True)
@@ -364,8 +367,7 @@ def _lost(progress: Progress, silent: Mapping[str, float], deadlines: Deadlines,
     lost = [host for host, seconds in silent.items() if seconds > limit]
     if not lost or len(lost) == len(silent):
         return []
-    began = now - max(silent[host] for host in lost)
-    return [] if progress.step_seen > began + DOUBT_SECONDS else lost
+    return lost if now - progress.step_seen > limit else []  # what others did before may be told here late
 
 
 def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:
