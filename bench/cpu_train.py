@@ -4,10 +4,10 @@
 
 One model (4 layers of 512, 8 heads, feed-forward 1408, 32 000 words: 45.6 million parameters), 4 × 512 tokens a step,
 AdamW with clipping, float32 master weights. Every trainer is started as its user would start it: ours by the launcher
-(which sets glibc's malloc, and XLA's flags for this CPU), PyTorch's by `python`. Each start is a process of its own; in
-a round every trainer runs once, so that whatever else the machine does falls on all alike. A trainer's time is the
-median of its steps after warm-up; ratios are taken within a round, and their median over the rounds is the result. The
-share of the peak is the model's FLOPs (causal convention) over those of a 2048³ product that is timed in every round.
+(which sets glibc's malloc), PyTorch's by `python`. Each start is a process of its own; in a round every trainer runs
+once, so that whatever else the machine does falls on all alike. A trainer's time is the median of its steps after
+warm-up; ratios are taken within a round, and their median over the rounds is the result. The share of the peak is the
+model's FLOPs (causal convention) over those of a 2048³ product that is timed in every round.
 
 PyTorch multiplies bfloat16 word by word on a CPU without instructions for it, and a step takes minutes. A trainer that
 has not done its steps in LIMIT_SECONDS is therefore stopped, and not started again in later rounds: the median of the
@@ -32,7 +32,6 @@ import record
 
 from seatrial import events, flops
 from seatrial.engines import Ground, Placement, native
-from seatrial.launch.local import this_machine
 from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, Precision, RunSpec
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -49,7 +48,7 @@ GOALS = {  # (slower, ours): the ratio of their step times
     ("transformers compiled float32", "seatrial float32"): 1.0,
 }
 LIMIT_SECONDS = 150
-PLACE = Placement(cpu_devices=1, xla_flags=this_machine().cpu_flags)
+PLACE = Placement(cpu_devices=1)
 Run = dict[str, list[float]]  # "seconds" and "losses" of every step
 
 

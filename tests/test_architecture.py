@@ -22,7 +22,7 @@ ORDER = (
     "rehearsal", "collapse", "plan", "launch", "run_directory", "observed", "metrics", "verdict", "report", "history",
     "checking", "judging", "readiness", "run", "returning", "parameters", "cli", "__main__",
 )  # fmt: skip
-TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "goodput", "errors", "train"}
+TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "goodput", "errors", "xla_flags", "train"}
 
 ONLY_IN_TRAIN = {"jax", "jaxlib", "optax", "orbax", "grain", "flax"}
 DECIDES_PURELY = ("spec", "flops", "estimate", "check", "plan", "rehearsal", "collapse", "metrics", "verdict")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,21 +116,6 @@ def test_a_collapsed_mesh_runs_on_the_accelerators_that_are_there() -> None:
     assert [p.command.environment["CUDA_VISIBLE_DEVICES"] for p in made.processes] == ["0,1,2,3,4,5,6,7"]
     assert made.spec.accumulation_steps == 2
     assert made.as_dict()["rehearsal"]["collapsed"]
-
-
-def test_flags_that_would_end_the_process_are_left_out_and_told() -> None:
-    spec = make_spec(xla_flags={"xla_cpu_good": "1", "xla_gpu_gone": "2"})
-    made = plan(spec, unknown_flags=["xla_gpu_gone"])
-    assert made.processes[0].command.environment["XLA_FLAGS"] == "--xla_cpu_good=1"
-    assert any("xla_gpu_gone" in note for note in made.notes)
-
-
-def test_flags_for_the_cpu_are_for_cpu_devices_and_the_configuration_has_the_last_word() -> None:
-    laptop = replace(LAPTOP, cpu_flags={"xla_cpu_a": "", "xla_cpu_b": "1"})
-    made = plan(make_spec(xla_flags={"xla_cpu_b": "2"}), laptop)
-    assert made.processes[0].command.environment["XLA_FLAGS"] == "--xla_cpu_a= --xla_cpu_b=2"
-    on_gpus = plan(make_spec(nodes=1, device="h100-sxm"), replace(EIGHT_GPUS, cpu_flags=laptop.cpu_flags))
-    assert on_gpus.processes[0].command.environment["XLA_FLAGS"] == ""
 
 
 def test_secrets_are_in_the_environment_and_nowhere_else() -> None:

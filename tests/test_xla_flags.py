@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,37 @@ def test_every_flag_gets_its_verdict_and_jaxlib_agrees() -> None:
         text=True,
     )
     assert (done.returncode, done.stdout) == (0, "cpu\n")
+
+
+def settled(monkeypatch: pytest.MonkeyPatch, given: str, *, on_cpu: bool) -> str:
+    monkeypatch.setenv("XLA_FLAGS", given)
+    xla_flags.settle(on_cpu=on_cpu)
+    return os.environ["XLA_FLAGS"]
+
+
+def test_a_process_is_left_the_flags_that_its_jaxlib_accepts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = "--xla_gpu_autotune_level=4 --xla_gpu_graph_level=0 --xla_gpu_enable_cublaslt"
+    left = "--xla_gpu_autotune_level=4 --xla_gpu_enable_cublaslt=true"
+    assert settled(monkeypatch, given, on_cpu=False) == left
+    told = "left out of XLA_FLAGS, which this jaxlib does not accept: --xla_gpu_graph_level=0\n"
+    assert capsys.readouterr().out == told
+
+
+def test_a_process_is_given_what_suits_its_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {"xla_cpu_enable_fast_math": "1", "xla_no_such_flag": ""}
+    monkeypatch.setattr(xla_flags, "PLAIN_CPU_FLAGS", flags)
+    monkeypatch.setattr(xla_flags, "_BFLOAT16", set())
+    assert settled(monkeypatch, "", on_cpu=False) == ""
+    assert settled(monkeypatch, "", on_cpu=True) == "--xla_cpu_enable_fast_math=1"
+    other = "--xla_cpu_enable_fast_math=0"
+    assert settled(monkeypatch, other, on_cpu=True) == other, "the configuration has the last word"
+    monkeypatch.setattr(xla_flags, "_BFLOAT16", {"flags", "Features"})  # words that every /proc/cpuinfo has
+    assert settled(monkeypatch, "", on_cpu=True) == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_answers_are_kept_and_only_new_flags_are_asked_about(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -36,13 +36,11 @@ VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICE
 class Machine:
     """What one machine offers.
 
-    `accelerators` are the names by which its `vendor`'s runtime selects them; `cpu_flags` the XLA flags with which its
-    CPU is fastest, of those that the installed jaxlib knows.
+    `accelerators` are the names by which its `vendor`'s runtime selects them.
     """
 
     cores: int
     memory_bytes: int
-    cpu_flags: Mapping[str, str] = field(default_factory=dict)
     vendor: str | None = None
     accelerators: tuple[str, ...] = ()
 
@@ -151,17 +149,15 @@ def make_plan(
     nodes_here: int | None = None,
     attempt: int = 1,
     site: Site | None = None,
-    unknown_flags: Sequence[str] = (),
     secrets: Mapping[str, Secret] = MappingProxyType({}),
     why: Sequence[str] = (),
 ) -> Plan:
     """The plan of a run, on this machine or at a site; with a rehearsal, of its spec.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
-    how many of the nodes this machine stands for (default: all), `unknown_flags` the XLA flags that the installed
-    jaxlib does not accept, `secrets` variables that no configuration holds, `why` the notes of `decided`, `attempt` how
-    often the run is being tried. Raises InputError for an unknown engine and for what the engine cannot do, LaunchError
-    where the machine has not what the run asks for.
+    how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds, `why`
+    the notes of `decided`, `attempt` how often the run is being tried. Raises InputError for an unknown engine and for
+    what the engine cannot do, LaunchError where the machine has not what the run asks for.
     """
     if engine not in ENGINES:
         why, fix = f"there is no {engine!r}", f"use one of: {', '.join(ENGINES)}"
@@ -194,7 +190,6 @@ def make_plan(
             python=site.python if site else None,
             coordinator=coordinator if nodes > 1 else None,
             contained=bool(site and site.runtime),
-            unknown_flags=unknown_flags,
             secrets=secrets,
             attempt=attempt,
         ),
@@ -217,10 +212,6 @@ def make_plan(
             commands = [
                 _contained(command, rank, container, site, site.runtime) for rank, command in enumerate(commands)
             ]
-    if unknown_flags:
-        notes.append(
-            f"left out of XLA_FLAGS, because the installed jaxlib does not accept them: {', '.join(unknown_flags)}"
-        )
     return Plan(
         engine=engine,
         on=on,
@@ -264,7 +255,7 @@ def _place(
         places = [rank % nodes_here * each for rank in range(nodes)]
         slices = [machine.accelerators[place : place + each] for place in places]
         return [Placement(environment={variable: ",".join(names)}) for names in slices], []
-    virtual = [Placement(cpu_devices=each, xla_flags=machine.cpu_flags)] * nodes
+    virtual = [Placement(cpu_devices=each)] * nodes
     if rehearsing:
         return virtual, []
     if trains.ON_CPU and spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:

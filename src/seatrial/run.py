@@ -36,7 +36,6 @@ from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
 from seatrial.spec import Resolved, RunSpec
-from seatrial.xla_flags import known
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -237,7 +236,7 @@ def _plan(
     site: Site | None = None,
     **options: Any,
 ) -> Plan:
-    needs_jax = engine not in ENGINES or engine_called(engine).NEEDS_JAX_HERE
+    needs_jax = site is None and (engine not in ENGINES or engine_called(engine).NEEDS_JAX_HERE)
     machine = this_machine(for_jax=needs_jax)
     if needs_jax:
         _require_trainer()
@@ -257,8 +256,6 @@ def _plan(
             has_data=has_data(spec),
             hosts=len(site.cluster.hosts) if site else None,
         )
-    flags = spec.execution.xla_flags
-    accepted = known(flags) if flags and needs_jax else set(flags)
     return make_plan(
         spec,
         run_dir=run_dir,
@@ -268,7 +265,6 @@ def _plan(
         rehearsal=rehearsal,
         secrets=_secrets(spec),
         why=why,
-        unknown_flags=[name for name in flags if name not in accepted],
         **options,
     )
 

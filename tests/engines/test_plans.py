@@ -218,15 +218,6 @@ def test_megatron_computes_on_no_cpu() -> None:
         make_plan(spec, run_dir=Path("/run"), machine=HERE, engine="megatron")
 
 
-def test_flags_that_the_image_does_not_know_are_left_out_and_told() -> None:
-    trainer, spec = read("mi300x_distributed_llama3_1_70b")
-    made = plan(spec, trainer, unknown_flags=["xla_gpu_graph_level"])
-    flags = str(made.processes[1].command.environment["XLA_FLAGS"])
-    assert "graph_level" not in flags
-    assert "--xla_gpu_autotune_level=4" in flags
-    assert any("xla_gpu_graph_level" in note for note in made.notes)
-
-
 def test_megatron_saves_into_the_run_directory_unless_it_is_told_where() -> None:
     _, spec = read("megatron-tiny")
     saving = replace(spec, checkpoint=replace(spec.checkpoint, enabled=True, directory=None, interval_steps=10))

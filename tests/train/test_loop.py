@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import signal
 import socket
@@ -62,8 +63,9 @@ def command(spec: RunSpec, out, *arguments: str) -> list[str]:
     return [*run, *arguments]
 
 
-def train(spec: RunSpec, out) -> subprocess.CompletedProcess:
-    return subprocess.run(command(spec, out), capture_output=True, text=True, timeout=200, check=False)
+def train(spec: RunSpec, out, flags: str = "") -> subprocess.CompletedProcess:
+    variables = {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}"}
+    return subprocess.run(command(spec, out), env=variables, capture_output=True, text=True, timeout=200, check=False)
 
 
 def steps_of(out, process: int = 0) -> list[events.Step]:
@@ -73,7 +75,7 @@ def steps_of(out, process: int = 0) -> list[events.Step]:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
     out = tmp_path_factory.mktemp("learned")
-    return out, train(TEXT, out)
+    return out, train(TEXT, out, "--xla_gpu_graph_level=0")
 
 
 def test_it_learns_real_text(learned):
@@ -83,6 +85,11 @@ def test_it_learns_real_text(learned):
     assert len(losses) == 40
     assert losses[0] == pytest.approx(np.log(256), abs=0.2)  # it begins by knowing nothing
     assert np.mean(losses[-5:]) < losses[0] - 1.5
+
+
+def test_a_flag_that_would_end_it_is_left_out(learned):
+    _, result = learned
+    assert "left out of XLA_FLAGS, which this jaxlib does not accept: --xla_gpu_graph_level=0\n" in result.stdout
 
 
 def test_events_tell_the_whole_run(learned):

@@ -30,7 +30,6 @@ class Placement:
     """What one process computes on: virtual CPU devices, or the accelerators that `environment` lets it see."""
 
     cpu_devices: int | None = None
-    xla_flags: Mapping[str, str] = field(default_factory=dict)  # unless the configuration says otherwise
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -38,8 +37,7 @@ class Placement:
 class Ground:
     """What the commands of a run are made for, beside its spec: the nodes in rank order, and what is where on them.
 
-    `coordinator` is host:port of rank 0, needed for more than one node. XLA ends a process that is given a flag it does
-    not know, so `unknown_flags` are left out.
+    `coordinator` is host:port of rank 0, needed for more than one node.
     """
 
     hosts: Sequence[str]  # their names
@@ -48,7 +46,6 @@ class Ground:
     python: str | None = None  # None: the engine's own choice
     coordinator: str | None = None
     contained: bool = False  # whether each command will run in the configuration's container
-    unknown_flags: Sequence[str] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables that no configuration holds
     attempt: int = 1
 
@@ -80,7 +77,7 @@ class Engine(Protocol):
     FIRST_STEP: int  # the number of the first step in those lines
     FAMILY: str | None  # whose logs they are, of `logs.FAMILIES`; None: its processes write events themselves
     ON_CPU: bool  # whether it can compute on virtual CPU devices
-    NEEDS_JAX_HERE: bool  # whether jax has to be installed beside Seatrial, whose jaxlib then says which flags it knows
+    NEEDS_JAX_HERE: bool  # whether jax has to be installed beside Seatrial, where the run is here
 
     def commands(self, spec: RunSpec, ground: Ground) -> Commands:
         """The commands. Raises InputError where the engine cannot do what the configuration says."""

@@ -190,9 +190,8 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
         "JAX_COORDINATOR_ADDRESS": f"{host}:{port}", "JAX_NUM_PROCESSES": nodes, "JAX_PROCESS_ID": str(rank),  # JAX
         "JAX_PROCESS_COUNT": nodes, "JAX_PROCESS_INDEX": str(rank),  # CVS since 2026
     }  # fmt: skip
-    known = [f"--{name}={value}" for name, value in flags.items() if name not in ground.unknown_flags]
-    if known:  # without any, the image's own hold
-        variables["XLA_FLAGS"] = " ".join(known)
+    if flags:  # without any, the image's own hold
+        variables["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in flags.items())
     if placement.cpu_devices:  # what MaxText's `hardware: cpu` reads: its port is fixed, and the address has none
         variables |= {
             "JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE", "JAX_COORDINATOR_ADDRESS": host,

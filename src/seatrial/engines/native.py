@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
 
 from seatrial.command import Command, Secret, guarded
 from seatrial.engines import Commands, Ground, Placement
@@ -32,7 +31,6 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     # The trainer reads neither container nor environment from the file; there, they would only show their secrets.
     content = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, environment={}), container=None)
     files = {SPEC_FILE: json.dumps(to_dict(content), indent=1) + "\n"}
-    flags = {name: value for name, value in spec.execution.xla_flags.items() if name not in ground.unknown_flags}
     # -P: a file that lies in the user's folder must not take the place of a module.
     trainer = (ground.python or sys.executable, "-P", "-m", "seatrial.train")
     each = [
@@ -45,7 +43,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
                 *(("--attempt", str(ground.attempt)) if ground.attempt > 1 else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),
             ),
-            environment=environment(spec, placement, {**placement.xla_flags, **flags}),
+            environment=environment(spec, placement),
             files=files,
         )
         for rank, placement in enumerate(ground.placements)
@@ -53,11 +51,14 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     return Commands(each=each)
 
 
-def environment(spec: RunSpec, placement: Placement, xla_flags: Mapping[str, str]) -> dict[str, str | Secret]:
-    """The variables of one process: the configuration's own, then what makes the run the one that was planned."""
+def environment(spec: RunSpec, placement: Placement) -> dict[str, str | Secret]:
+    """The variables of one process: the configuration's own, then what makes the run the one that was planned.
+
+    Of the flags for XLA, the trainer leaves out what its jaxlib does not accept.
+    """
     variables = guarded(spec.execution.environment)
     variables["PYTHONUNBUFFERED"] = "1"
-    variables["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in xla_flags.items())
+    variables["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in spec.execution.xla_flags.items())
     if placement.cpu_devices:
         variables["JAX_PLATFORMS"] = "cpu"
         variables.setdefault("GLIBC_TUNABLES", CPU_MALLOC)

@@ -22,7 +22,6 @@ from seatrial.launch.follow import Ending, Following, Status
 from seatrial.launch.targets import Where
 from seatrial.plan import Machine, Plan, Site
 from seatrial.spec import RunSpec
-from seatrial.xla_flags import known
 
 KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them
 
@@ -36,22 +35,6 @@ _VENDORS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     ),
     "amd": (("rocm-smi", "--showid", "--csv"), r"^card(\d+)", ("jax_rocm60_plugin", "jax_rocm7_plugin")),
 }
-
-
-# XLA:CPU hands matrix products to a library that is made for CPUs with products of bfloat16. On one without them, XLA's
-# own way takes 0.6 of the time of bfloat16's products, 0.85 of float32's, and 0.7 of a whole step in bfloat16.
-_PLAIN_CPU_FLAGS = {"xla_cpu_experimental_ynn_fusion_type": ""}
-_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names it; the last is Arm's
-
-
-def _cpu_flags() -> dict[str, str]:
-    """The XLA flags with which this machine's CPU is fastest; none where its kind cannot be told."""
-    try:
-        features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    except OSError:
-        return {}
-    accepted = known(_PLAIN_CPU_FLAGS) if not features & _BFLOAT16 else set()
-    return {name: value for name, value in _PLAIN_CPU_FLAGS.items() if name in accepted}
 
 
 def this_machine(*, for_jax: bool = True) -> Machine:
@@ -68,7 +51,7 @@ def this_machine(*, for_jax: bool = True) -> Machine:
                 continue
             if names := tuple(re.findall(pattern, listing, re.MULTILINE)):
                 return Machine(cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names)
-    return Machine(cores=cores, memory_bytes=memory, cpu_flags=_cpu_flags())
+    return Machine(cores=cores, memory_bytes=memory)
 
 
 def free_port() -> int:

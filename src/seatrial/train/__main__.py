@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.spec import from_dict
+from seatrial.xla_flags import settle
 
 
 def main() -> int:
@@ -23,15 +24,13 @@ def main() -> int:
     parser.add_argument("--cpu-devices", type=int, help="compute on this many virtual CPU devices")
     arguments = parser.parse_args()
     spec = from_dict(json.loads(arguments.spec.read_text(encoding="utf-8")))
+    settle(on_cpu=arguments.cpu_devices is not None)
     from seatrial.train.loop import Place, train  # late: a wrong command line must not pay for jax
 
     place = Place(
-        process=arguments.process_id,
-        num_processes=arguments.num_processes,
-        coordinator=arguments.coordinator,
-        cpu_devices=arguments.cpu_devices,
-        attempt=arguments.attempt,
-    )
+        process=arguments.process_id, num_processes=arguments.num_processes, coordinator=arguments.coordinator,
+        cpu_devices=arguments.cpu_devices, attempt=arguments.attempt,
+    )  # fmt: skip
     try:
         return train(spec, place, arguments.out)
     except InputError as error:
