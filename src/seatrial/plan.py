@@ -231,9 +231,10 @@ def make_plan(
 def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
     """The first hosts of a cluster. Raises LaunchError where it has not enough of them."""
     if len(cluster.hosts) < nodes:
+        given = "--slurm nodes" if cluster.transport == "slurm" else "the cluster file"
         raise LaunchError(
-            f"the run asks for {nodes} nodes, but the cluster file names {len(cluster.hosts)} hosts: add hosts, or "
-            "give fewer nodes"
+            f"the run asks for {nodes} nodes, and {given} gives it {len(cluster.hosts)}: give it more, or let the "
+            "configuration ask for fewer; with --rehearse, fewer will do"
         )
     return cluster.hosts[:nodes]
 

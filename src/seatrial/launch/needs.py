@@ -11,6 +11,7 @@ from seatrial import hardware
 from seatrial.check.environment import exported
 from seatrial.cluster import Host
 from seatrial.engines import DEFAULT_PORT, nics
+from seatrial.engines import engine as engine_called
 from seatrial.errors import Severity
 from seatrial.flops import num_parameters
 from seatrial.plan import Site
@@ -91,7 +92,7 @@ def needs_of(
 ) -> Needs:
     """What a run of `spec` asks of `hosts`; without a spec, what any run of ours asks."""
     root = str(site.root)
-    python = None if site.runtime or engine != "native" else site.python
+    python = site.python if engine_called(engine).NEEDS_JAX_HERE and not site.runtime else None
     if spec is None:
         return Needs(hosts=tuple(hosts), root=root, python=python, runtime=site.runtime)
     variables = {**nics.environment(spec), **exported(spec)}

@@ -1,0 +1,193 @@
+"""What it takes to supervise a run on 1000 hosts over SSH: memory and processor time of the launcher alone.
+
+    python bench/supervise.py [HOSTS]
+
+The hosts are simulated by another process, which speaks as the program does that `seatrial` starts on a host: one
+connection a host over a Unix socket, a status file that changes and a log that grows with every step of half a second,
+events of each process. All above the transport is as in a run: sessions, copies of every file, who is silent or late,
+`status.json`. Logging in to 1000 daemons is not measured (`preflight.py` measures 48 of them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import record
+
+ROOT = Path(__file__).parents[1]
+STEPS, STEP_SECONDS = 60, 0.5
+GOAL_BYTES = 300_000_000  # the design's; reported beside the measurement, asserted nowhere
+
+
+# --- the hosts --------------------------------------------------------------------------------------------------------
+
+
+async def simulate(socket: str) -> None:
+    """Answers as relays on any number of hosts, each with one process, until it is ended."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+    began: dict[str, float] = {}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = json.loads(await reader.readline())
+        writer.write(f"\n{call['mark']}\n".encode())
+        if call["verb"] == "begin":
+            began[call["given"]["job"]["directory"]] = time.monotonic() + 20  # when all have been started
+            writer.write(b'{"pid": 2}\n')
+        else:
+            with contextlib.suppress(ConnectionError):  # the launcher has left
+                await tell(writer, call["given"], began[f"{call['given']['root']}/nodes/{call['given']['host']}"])
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, socket, limit=1 << 24, backlog=4096)
+    async with server:
+        await server.serve_forever()
+
+
+async def tell(writer: asyncio.StreamWriter, given: dict[str, Any], begin: float) -> None:
+    """What a relay tells of one host."""
+    host, rank = given["host"], given["ranks"][0]
+    log, events = f"nodes/{host}/rank{rank}.log", f"events-{rank}.jsonl"
+    sizes = dict.fromkeys((log, events), 0)
+
+    def frame(name: str, content: bytes) -> None:
+        head = {"file": name, "offset": sizes.get(name, 0), "size": len(content)}
+        writer.write(json.dumps(head).encode() + b"\n" + content)
+        if name in sizes:
+            sizes[name] += len(content)
+
+    for step in range(-1, STEPS + 1):
+        await asyncio.sleep(max(0.0, begin + step * STEP_SECONDS - time.monotonic()))
+        if 0 <= step < STEPS:
+            frame(log, f"completed step: {step}, seconds: 0.500, loss: {9 - step / 100:.3f}\n".encode() * 2)
+            done = {"v": 1, "kind": "step", "process": rank, "wall_time": time.time(), "monotonic_time": 1.0}
+            done |= {"step": step, "seconds": 0.5, "tokens": 8192, "loss": 9 - step / 100, "grad_norm": 1.0}
+            frame(events, json.dumps(done).encode() + b"\n")
+        state = "ended" if step == STEPS else "running"
+        process = {
+            "rank": rank, "pid": 3, "state": "exited" if step == STEPS else "running", "signal": None,
+            "exit_code": 0 if step == STEPS else None, "stopped": False, "started": 1.0, "ended": None,
+            "log_bytes": sizes[log], "lost_bytes": 0, "last_output": time.time(), "last_step_at": time.time(),
+            "last_step": min(step, STEPS - 1) if step >= 0 else None, "log": log, "suspended": False, "sentence": None,
+            "last_line": "completed step: 1, seconds: 0.500, loss: 8.99",
+        }  # fmt: skip
+        status = {
+            "v": 1, "run": "r", "host": host, "agent_pid": 2, "state": state, "started": 1.0, "stop_reason": None,
+            "left_behind": 0, "survivors": [], "heartbeat": time.time(), "first_exit": None, "processes": [process],
+        }  # fmt: skip
+        frame(f"nodes/{host}/status.json", json.dumps(status).encode())
+        writer.write(json.dumps({"alive": True, "agent": step < STEPS}).encode() + b"\n")
+        await writer.drain()
+
+
+# --- the launcher -----------------------------------------------------------------------------------------------------
+
+
+def supervise(socket: str, hosts: int) -> None:
+    """Follows a run on the simulated hosts, and prints what that took."""
+    from seatrial import spec as specs
+    from seatrial.cluster import Cluster, Host
+    from seatrial.launch import channels, ssh
+    from seatrial.launch.follow import Deadlines, Following
+    from seatrial.launch.targets import Where
+    from seatrial.plan import Machine, Site, make_plan
+    from seatrial.presets import MODELS
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+
+    class Simulated(channels.Ways):
+        def __init__(self, cluster: Cluster) -> None:
+            super().__init__(cluster, logins=64, known="")
+
+        async def open(self, host: Host, call: bytes, mark: bytes) -> channels.Channel:
+            async with self._slots:
+                reader, writer = await asyncio.open_unix_connection(socket)
+
+            async def close() -> None:
+                writer.close()
+
+            channel = channels.Channel(reader, writer, reader, close)
+            await channel.say(call)
+            await channel.until(mark, 1 << 20)
+            return channel
+
+        async def close(self) -> None:
+            return
+
+    channels.TRANSPORTS = {**channels.TRANSPORTS, "simulated": Simulated}
+    ssh.TRANSPORTS = channels.TRANSPORTS
+    spec = specs.RunSpec(
+        name="thousand", dialect="native", model=MODELS["llama3.1-70b"], steps=STEPS,
+        batch=specs.Batch(sequence_length=8192, micro_batch_size=1, global_batch_size=8 * hosts),
+        topology=specs.Topology(num_nodes=hosts, devices_per_node=8, device="h100-sxm"),
+        parallelism=specs.Parallelism(
+            within_node=specs.MeshShape(fsdp=8), across_nodes=specs.MeshShape(data=hosts)
+        ),
+    )  # fmt: skip
+    cluster = Cluster(hosts=tuple(Host(name=f"node{n:04}", address=f"10.1.{n >> 8}.{n & 255}") for n in range(hosts)))
+    with tempfile.TemporaryDirectory() as folder:
+        from pathlib import PurePosixPath
+
+        run_dir, there = Path(folder) / "run", Site(cluster=cluster, root=PurePosixPath("/var/tmp/seatrial/run"))
+        plan = make_plan(spec, run_dir=run_dir, machine=Machine(cores=2, memory_bytes=1), on="ssh", site=there)
+        (run_dir / "launch").mkdir(parents=True)
+        followed: list[float] = []
+        following = Following(Deadlines(), lambda progress: followed.append(time.monotonic()), print)
+        start, cpu = time.monotonic(), time.process_time()
+        where = Where(on="ssh", ssh="simulated")
+        ending = ssh.run(plan, run_dir, following, where=where, site=there, attempt=1)
+        took, cpu = time.monotonic() - start, time.process_time() - cpu
+        steps = sum(path.read_bytes().count(b'"kind": "step"') for path in run_dir.glob("events-*.jsonl"))
+        lines = sum(path.read_bytes().count(b"\n") for path in run_dir.glob("nodes/*/*.log"))
+    told = {
+        "hosts": hosts, "ended": ending.reason, "seconds": took, "cpu_seconds": cpu,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "steps_expected": hosts * STEPS, "steps_copied": steps, "lines_copied": lines, "looks": len(followed),
+    }  # fmt: skip
+    print(json.dumps(told))
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--simulate"]:
+        asyncio.run(simulate(sys.argv[2]))
+        return
+    if sys.argv[1:2] == ["--supervise"]:
+        supervise(sys.argv[2], int(sys.argv[3]))
+        return
+    hosts = sys.argv[1] if len(sys.argv) > 1 else "1000"
+    with tempfile.TemporaryDirectory() as folder:
+        socket = f"{folder}/hosts"
+        simulator = subprocess.Popen([sys.executable, __file__, "--simulate", socket])
+        try:
+            while not Path(socket).exists():
+                time.sleep(0.05)
+            done = subprocess.run(
+                [sys.executable, __file__, "--supervise", socket, hosts], capture_output=True, text=True
+            )
+        finally:
+            simulator.kill()
+            simulator.wait()
+    if done.returncode:
+        sys.exit(done.stderr[-3000:])
+    measured = json.loads(done.stdout.splitlines()[-1])
+    facts = record.machine()
+    print(f"{measured['hosts']} hosts, {STEPS} steps of {STEP_SECONDS} s: {measured['ended']}")
+    print(f"{measured['peak_bytes'] / 1e6:.0f} MB at most (goal: below {GOAL_BYTES / 1e6:.0f} MB)")
+    print(f"{measured['cpu_seconds']:.1f} s of one processor in {measured['seconds']:.1f} s")
+    print(f"{measured['steps_copied']} of {measured['steps_expected']} events copied")
+    print(f"on {facts['cpu']}, {facts['cores']} cores, load {facts['load_average']}")
+    print(f"written: {record.write('supervise', {'goal_bytes': GOAL_BYTES, **measured}).relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
