@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from seatrial import events, observed
 from seatrial.judging import judge_run
+from seatrial.launch.agent import PEER_LOST
 from seatrial.observed import KernelLine, Observed, kernel_faults
 from tests import streams
 from tests.report import run_directory
@@ -164,6 +165,7 @@ KILLED = [
         ([process(0, pid=7), process(1, pid=9)], []),  # somebody else's
         ([process(1, pid=9, at=200)], []),
         ([process(1, pid=9, at=10.4, stopped=True)], []),
+        ([process(1, pid=9, at=10.4, signal=None, exit_code=PEER_LOST)], []),
         ([], []),
     ],
 )

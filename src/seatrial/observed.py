@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.events import Fault
+from seatrial.launch.agent import PEER_LOST
 from seatrial.launch.sensors import ERRORS
 from seatrial.logs.faults import FaultScanner
 
@@ -274,7 +275,8 @@ def _victim(fault: Fault, processes: Sequence[Mapping[str, Any]]) -> Mapping[str
     pid = fault.facts.get("pid")
     if pid is None:
         return None
-    ended = [each for each in processes if each.get("ended") and not each.get("stopped") and each.get("exit_code") != 0]
+    in_order = (0, PEER_LOST)  # the latter is what a process does that has lost another
+    ended = [p for p in processes if p.get("ended") and not p.get("stopped") and p.get("exit_code") not in in_order]
     named = [each for each in ended if each.get("pid") == pid]
     soon = [each for each in ended if -BEFORE <= float(each["ended"]) - fault.wall_time <= SOON]
     return min(named or soon, key=lambda each: abs(float(each["ended"]) - fault.wall_time), default=None)

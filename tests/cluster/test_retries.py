@@ -12,9 +12,9 @@ import pytest
 
 from seatrial import events
 from tests.cluster.nodes import Cluster
+from tests.cluster.person import Person, nothing_is_left
 from tests.cluster.slurm import Slurm
 from tests.cluster.test_slurm import SlurmUser
-from tests.cluster.test_ssh import Person, nothing_is_left
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
