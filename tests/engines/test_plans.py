@@ -245,6 +245,32 @@ def test_network_cards_set_what_they_need_over_several_nodes_and_the_configurati
     assert made.processes[0].command.environment["NCCL_IB_GID_INDEX"] == "5"
 
 
+def test_the_library_of_a_card_should_be_the_hosts() -> None:
+    _, spec = read("mi300x_distributed_llama3_1_70b")
+    assert spec.container is not None
+    said = "is used by way of the image's own libbnxt_re-rdmavN.so, which has to fit the host's driver"
+    bare = replace(spec, container=replace(spec.container, volumes=()))
+    for given, runtime, expected in ((spec, "docker", False), (bare, "docker", True), (bare, None, False)):
+        assert any(said in note for note in plan(given, "maxtext", runtime=runtime).notes) is expected
+    for place in ("/usr/lib/libbnxt_re-rdmav34.so", "/usr/lib/libbnxt_re-rdmav59.so.host"):
+        container, told = nics.mounted(replace(spec.container, volumes=(("/lib/x.so", place),)), "thor2")
+        assert container.volumes == (("/lib/x.so", place.removesuffix(".host")),)
+        assert bool(told) is place.endswith(".host")
+    other = replace(spec.container, volumes=(("/a", "/etc/b.host"),))
+    assert nics.mounted(other, "thor2") == (other, [])
+
+
+@pytest.mark.parametrize("value", [value for value in HOSTILE if re.search(r"[^\w./@%+=:,-]", value)])
+def test_what_a_shell_could_take_for_more_is_not_given_to_the_script(value: str) -> None:
+    """Which puts its variables into a text that it evaluates."""
+    _, spec = read("mi3xx_megatron_llama_single")
+    assert plan(spec, "megatron").processes[0].command.argv[-1] == "examples/llama/train_llama3.sh"
+    odd = replace(spec, data=replace(spec.data, index_dir=f"/cache/{value}"))
+    made = plan(odd, "megatron")
+    assert "torchrun" in made.processes[0].command.argv
+    assert any("whose shell would take DATA_CACHE_PATH=" in note for note in made.notes)
+
+
 def test_engines_are_what_the_table_says() -> None:
     """Each has what the protocol asks for, and finds the steps of its family's log."""
     lines = {"maxtext": "completed step: 7, seconds: 1", "megatron": " [x] iteration        7/      30 | consumed"}

@@ -83,6 +83,7 @@ def test_cvs_file_with_maxtext_passes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_cvs_file_with_megatrons_script_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_PATH", "/data/of-somebody-else")  # with which the script would not take mock data
     config = "cvs/mi3xx_megatron_llama_distributed.json"
     overrides = [*MEGATRON, "model=llama3_1_8b"]
     plan, ending, verdict = play(config, overrides, "megatron", tmp_path / "run", monkeypatch)

@@ -122,7 +122,8 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         )
         for rank, placement in enumerate(ground.placements)
     ]  # fmt: skip
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground), *nics.notes(spec), *ground.token_note(spec)])
+    about = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
+    return Commands(each=each, notes=[*notes, *_notes(spec, ground), *about])
 
 
 def _besides(spec: RunSpec) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
                 else f"whose shell would take {odd} for more than a value"
             )
             notes.append(f"{PROGRAM} is started without ROCm's script, {why}")
-    told = (*nics.notes(spec), *ground.token_note(spec))
+    told = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
     each = [make(spec, ground, rank, placement) for rank, placement in enumerate(ground.placements)]
     return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *told])
 
@@ -102,7 +102,9 @@ def _placed(spec: RunSpec, ground: Ground) -> RunSpec:
 def _script(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> Command:
     """ROCm's script, by its variables."""
     given, own, path = _variables(spec, ground, rank)
-    argv = _argv(spec, path, ("bash", path))
+    # With this variable, set even to nothing, no version since 2026 trains on mock data.
+    without = () if "DATA_PATH" in own else ("env", "-u", "DATA_PATH")
+    argv = _argv(spec, path, (*without, "bash", path))
     return Command(argv=argv, environment=_environment(spec, ground, placement, given, own))
 
 
@@ -110,10 +112,11 @@ def _variables(spec: RunSpec, ground: Ground, rank: int) -> tuple[dict[str, str]
     """(variables of the processes, those of the script, the script)."""
     given, variables, name = script_variables(spec)
     host, port = ground.rendezvous(spec)
-    is_real, tokenizer = "DATA_PATH" in variables, spec.data.tokenizer
+    is_real = "DATA_PATH" in variables
+    inside = spec.container.environment.get("TOKENIZER_MODEL") if spec.container else None
     own = {
         **USUAL,
-        "TOKENIZER_MODEL": str(SCRIPTS[name].defaults["TOKENIZER_MODEL"]) if tokenizer == "byte" else tokenizer,
+        "TOKENIZER_MODEL": inside or str(SCRIPTS[name].defaults["TOKENIZER_MODEL"]),
         **variables,
         **({"DATA_CACHE_PATH": spec.data.index_dir} if spec.data.index_dir else {}),
         "MOCK_DATA": str(int(not is_real)),  # read by versions before 2026, in which it is 1 unless it is said
@@ -126,7 +129,7 @@ def _variables(spec: RunSpec, ground: Ground, rank: int) -> tuple[dict[str, str]
 def _odd(own: Mapping[str, str]) -> str:
     """The first of the script's variables that a shell could take for more than a value; DATA_PATH is several words."""
     words = ((name, word) for name, text in own.items() for word in (text.split() if name == "DATA_PATH" else [text]))
-    return next((f"{name}={word}" for name, word in words if not _INERT.fullmatch(word)), "")
+    return next((f"{name}={word!r}" for name, word in words if not _INERT.fullmatch(word)), "")
 
 
 def _torchrun(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> Command:
@@ -178,6 +181,12 @@ def _notes(spec: RunSpec, ground: Ground, *, is_script: bool) -> Iterator[str]:
         yield f"arguments of {PROGRAM} that change only its speed stand in no spec, and are as Megatron has them"
         return
     yield f"LOG_DIR is {_own_folder(ground, 0)} and so on, of each node its own: the script copies its log into it"
+    tokenizer = _variables(spec, ground, 0)[1]["TOKENIZER_MODEL"]
+    if not tokenizer.startswith("/"):
+        yield (
+            f"every node fetches the tokenizer {tokenizer} from Hugging Face, the scripts before 2026 by wget with "
+            "HF_TOKEN among its arguments; the container's variable TOKENIZER_MODEL can name a folder that is there"
+        )
     if spec.log_dir:
         yield f"nothing is written to {spec.log_dir}, which the configuration names: logs are in the run directory"
     if spec.dialect == "cvs-megatron":

@@ -20,14 +20,14 @@ class Nic:
 
     `spellings` are what configurations call it. `environment` holds for runs over several nodes unless the
     configuration says otherwise. To look for on a node: RDMA devices that are called as `hca` says (NCCL_IB_HCA should
-    name nothing else), and in the image the verbs provider `library`; where it `follows_driver`, it has to be the
-    host's own file.
+    name nothing else), and in the image the verbs provider `library`, whose N is the version of rdma-core's interface;
+    where it `follows_driver`, it should be the host's own file.
     """
 
     title: str
     spellings: str  # a pattern
     hca: str  # a pattern
-    library: str  # a pattern
+    library: str
     environment: Mapping[str, str] = field(default_factory=dict)
     follows_driver: bool = False
     source: str
@@ -38,7 +38,7 @@ NICS: Mapping[str, Nic] = {
         title="Broadcom Thor 2 (BCM57608)",
         spellings=r"broadcom|thor|bnxt",
         hca=r"bnxt_re\d+",
-        library=r"libbnxt_re-rdmav\d+\.so",
+        library="libbnxt_re-rdmavN.so",
         environment={GID_INDEX: "3"},
         follows_driver=True,
         source="ROCm/cvs 7afb1ca3, lib/jax_training_lib.py: copies the host's library over the image's, and sets GID 3",
@@ -47,7 +47,7 @@ NICS: Mapping[str, Nic] = {
         title="AMD Pensando Pollara 400 (AI NIC)",
         spellings=r"ainic|pollara|ionic",
         hca=r"(?:ionic_|rdma|roce)\w+",
-        library=r"libionic-rdmav\d+\.so",
+        library="libionic-rdmavN.so",
         environment={
             GID_INDEX: "1", "NCCL_IB_USE_INLINE": "1", "NCCL_GDR_FLUSH_DISABLE": "1", "NCCL_DMABUF_ENABLE": "0",
             "NCCL_IGNORE_CPU_AFFINITY": "1",
@@ -59,7 +59,7 @@ NICS: Mapping[str, Nic] = {
         title="NVIDIA ConnectX-7",
         spellings=r"cx-?\d|connectx|mellanox|mlx5",
         hca=r"mlx5_\w+",
-        library=r"libmlx5-rdmav\d+\.so",
+        library="libmlx5-rdmavN.so",
         source="NVIDIA NCCL, environment variables: since 2.21 it finds the GID of RoCE v2 itself; InfiniBand has none",
     ),
 }  # fmt: skip
@@ -76,11 +76,17 @@ def environment(spec: RunSpec) -> dict[str, str]:
     return dict(nic.environment) if nic and spec.topology.num_nodes > 1 else {}
 
 
-def notes(spec: RunSpec) -> Iterator[str]:
+def notes(spec: RunSpec, *, contained: bool) -> Iterator[str]:
     """What is odd about the network of a run over several nodes, as far as a configuration shows it."""
     if spec.topology.num_nodes == 1 or spec.nic_type is None:
         return
     nic, given = find(spec.nic_type), spec.execution.environment.get(HCAS)
+    volumes = spec.container.volumes if spec.container and contained else ()
+    if nic and nic.follows_driver and contained and not any(_is_library(nic, there) for _, there in volumes):
+        yield (
+            f"{nic.title} is used by way of the image's own {nic.library}, which has to fit the host's driver; to be "
+            "sure of that, mount the host's in its place"
+        )
     if nic is None:
         yield f"nothing is known about network cards of the kind {spec.nic_type}; known are {', '.join(NICS)}"
     elif given is None:
@@ -92,6 +98,12 @@ def notes(spec: RunSpec) -> Iterator[str]:
             yield f"devices of {nic.title} are not called {', '.join(strange)}, which {HCAS} names"
 
 
+def _is_library(nic: Nic, place: str) -> bool:
+    """Whether a path in a container is that of the provider, or of what CVS copies over it."""
+    pattern = re.escape(nic.library).replace("N", r"\d+")
+    return re.fullmatch(pattern, place.rpartition("/")[2].removesuffix(".host")) is not None
+
+
 def mounted(container: Container, nic_type: str | None) -> tuple[Container, list[str]]:
     """The container with the host's provider library in the place of the image's, and a note where that is new.
 
@@ -100,7 +112,7 @@ def mounted(container: Container, nic_type: str | None) -> tuple[Container, list
     nic, told, volumes = find(nic_type), [], []
     for here, there in container.volumes:
         place = there.removesuffix(".host")
-        if nic and place != there and re.fullmatch(nic.library, place.rpartition("/")[2]):
+        if nic and place != there and _is_library(nic, there):
             told.append(f"{here} of the host is mounted as {place}, where CVS copies {there} over it")
             there = place
         volumes.append((here, there))
