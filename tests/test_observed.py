@@ -149,8 +149,10 @@ def told(seen: Observed, *processes: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 KILLED = [
+    *((-90.0, f"python3[{n}]: segfault at 0 ip 0 sp 0 error 4") for n in range(9)),
     (10.0, "python3 invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0"),
     (10.0, "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/job,task=python3,pid=4242,uid=0"),
+    (10.05, "Call Trace:"),
     (10.1, OOM),
     (10.2, "oom_reaper: reaped process 4242 (python3), now anon-rss:0kB"),
 ]
@@ -194,6 +196,10 @@ def test_an_error_that_was_corrected_is_no_broken_machine() -> None:
         (9.0, "{2}[Hardware Error]: event severity: fatal"),
     )
     assert [kind for kind, _ in told(seen)] == ["hardware_corrected", "hardware_corrected", "hardware_error"]
+
+
+def test_a_kernel_s_trace_is_a_warning_where_nothing_explains_it() -> None:
+    assert told(said((1, "Call Trace:"), (1, "RIP: 0033:0x7f6f6a6b6109"))) == [("kernel_warning", "node2")] * 2
 
 
 Story = Callable[[Any], Iterable[Iterable[events.Event]]]

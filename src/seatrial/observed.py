@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -247,34 +248,46 @@ def kernel_faults(seen: Observed, processes: Sequence[Mapping[str, Any]]) -> Ite
     What it did to one process counts if that is one of them, or if one of them ended soon after: a container or a
     parent may stand between.
     """
+    for fault in spoken_of(seen, process=min((int(each["rank"]) for each in processes), default=0)):
+        if fault.fault not in _OF_A_PROCESS:
+            yield fault
+        elif victim := _victim(fault, processes):
+            where = f"rank {victim['rank']} on {seen.host}"
+            yield replace(fault, where=where, facts={**fault.facts, "rank": victim["rank"]})
+
+
+def spoken_of(seen: Observed, *, process: int = 0) -> Iterator[Fault]:
+    """The faults that a node's kernel speaks of, whomever they befell; of several lines for one, the one that tells."""
     scanner, source = FaultScanner(), f"kernel log of {seen.host}"
-    process = min((int(each["rank"]) for each in processes), default=0)
-    found = [
-        replace(fault, line=None, text=line.text.strip(), facts={**fault.facts, "kernel": True})
-        for number, line in enumerate(seen.kernel, 1)
+    found: list[Fault] = []
+    for number, line in enumerate(seen.kernel, 1):
         for fault in scanner.scan(
             f"[{line.stamp:12.6f}] {line.text}", number, process=process, source=source, wall_time=line.at, rank=None,
             host=seen.host,
-        )
-    ]  # fmt: skip
-    corrected = [fault.wall_time for fault in found if fault.fault == "hardware_corrected"]
+        ):  # fmt: skip
+            found.append(replace(fault, line=None, text=line.text.strip(), facts={**fault.facts, "kernel": True}))
+            if fault.fault in _OF_A_PROCESS:
+                scanner.progressed()  # so that none of its lines is folded away
+    explained = sorted(fault.wall_time for fault in found if fault.fault != "kernel_warning")
+    corrected = sorted(fault.wall_time for fault in found if fault.fault == "hardware_corrected")
     for fault in found:
-        if fault.fault in _OF_A_PROCESS:
-            victim = _victim(fault, processes)
-            if victim is not None:
-                where = f"rank {victim['rank']} on {seen.host}"
-                yield replace(fault, where=where, facts={**fault.facts, "rank": victim["rank"]})
-        elif fault.fault == "hardware_error" and any(abs(fault.wall_time - at) < TOGETHER for at in corrected):
-            yield replace(fault, fault="hardware_corrected")  # the head or the rest of what says so in one line
-        else:
+        if fault.fault in _OF_A_PROCESS and "pid" not in fault.facts:
+            continue
+        if fault.fault == "hardware_error" and _near(fault, corrected):
+            yield replace(fault, fault="hardware_corrected")
+        elif fault.fault != "kernel_warning" or not _near(fault, explained):
             yield fault
 
 
+def _near(fault: Fault, times: Sequence[float]) -> bool:
+    """Whether one of these times, which are in order, is that of the fault, more or less."""
+    place = bisect_left(times, fault.wall_time - TOGETHER)
+    return place < len(times) and times[place] < fault.wall_time + TOGETHER
+
+
 def _victim(fault: Fault, processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Which process of the run a fault was the end of, if the kernel's line names what it ended."""
-    pid = fault.facts.get("pid")
-    if pid is None:
-        return None
+    """Which process of the run a fault was the end of."""
+    pid = fault.facts["pid"]
     in_order = (0, PEER_LOST)  # the latter is what a process does that has lost another
     ended = [p for p in processes if p.get("ended") and not p.get("stopped") and p.get("exit_code") not in in_order]
     named = [each for each in ended if each.get("pid") == pid]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.logs.faults import KINDS
-from seatrial.observed import WARNING, Change, Device, Figures, KernelLine, Observed, kernel_faults
+from seatrial.observed import WARNING, Change, Device, Figures, KernelLine, Observed, spoken_of
 from seatrial.report.gather import RunReport
 from seatrial.report.section import Section
 
@@ -150,7 +150,7 @@ def _findings(node: Observed) -> Iterator[tuple[str, str]]:
 
 def _telling(node: Observed) -> list[KernelLine]:
     """The kernel's warnings and worse, and the lines that the table of faults knows; the faults come first."""
-    known = {fault.text for fault in kernel_faults(node, ()) if KINDS[fault.fault].severity == "fatal"}
+    known = {fault.text for fault in spoken_of(node) if KINDS[fault.fault].severity == "fatal"}
     found = [line for line in node.kernel if line.level <= WARNING or line.text.strip() in known]
     return sorted(found, key=lambda line: (line.text.strip() not in known, line.at))
 
