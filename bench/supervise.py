@@ -3,7 +3,7 @@
     python bench/supervise.py [HOSTS]
 
 The hosts are simulated by another process, which speaks as the program does that `seatrial` starts on a host: one
-connection a host over a Unix socket, a status file that changes and a log that grows with every step of half a second,
+connection a host over a Unix socket, a status file that changes and a log that grows with every step of a second,
 events of each process. All above the transport is as in a run: sessions, copies of every file, who is silent or late,
 `status.json`. Logging in to 1000 daemons is not measured (`preflight.py` measures 48 of them).
 """
@@ -24,7 +24,7 @@ from typing import Any
 import record
 
 ROOT = Path(__file__).parents[1]
-STEPS, STEP_SECONDS = 60, 0.5
+STEPS, STEP_SECONDS = 60, 1.0
 GOAL_BYTES = 300_000_000  # the design's; reported beside the measurement, asserted nowhere
 
 
@@ -69,9 +69,9 @@ async def tell(writer: asyncio.StreamWriter, given: dict[str, Any], begin: float
     for step in range(-1, STEPS + 1):
         await asyncio.sleep(max(0.0, begin + step * STEP_SECONDS - time.monotonic()))
         if 0 <= step < STEPS:
-            frame(log, f"completed step: {step}, seconds: 0.500, loss: {9 - step / 100:.3f}\n".encode() * 2)
+            frame(log, f"completed step: {step}, seconds: 1.000, loss: {9 - step / 100:.3f}\n".encode() * 2)
             done = {"v": 1, "kind": "step", "process": rank, "wall_time": time.time(), "monotonic_time": 1.0}
-            done |= {"step": step, "seconds": 0.5, "tokens": 8192, "loss": 9 - step / 100, "grad_norm": 1.0}
+            done |= {"step": step, "seconds": 1.0, "tokens": 8192, "loss": 9 - step / 100, "grad_norm": 1.0}
             frame(events, json.dumps(done).encode() + b"\n")
         state = "ended" if step == STEPS else "running"
         process = {
@@ -79,7 +79,7 @@ async def tell(writer: asyncio.StreamWriter, given: dict[str, Any], begin: float
             "exit_code": 0 if step == STEPS else None, "stopped": False, "started": 1.0, "ended": None,
             "log_bytes": sizes[log], "lost_bytes": 0, "last_output": time.time(), "last_step_at": time.time(),
             "last_step": min(step, STEPS - 1) if step >= 0 else None, "log": log, "suspended": False, "sentence": None,
-            "last_line": "completed step: 1, seconds: 0.500, loss: 8.99",
+            "last_line": "completed step: 1, seconds: 1.000, loss: 8.99",
         }  # fmt: skip
         status = {
             "v": 1, "run": "r", "host": host, "agent_pid": 2, "state": state, "started": 1.0, "stop_reason": None,

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seatrial.launch.slurm_node import expand
 from tests.cluster.nodes import SEARCH_PATH, Node
-from tests.cluster.person import CANARY, ENDLESS, HOSTILE, Person, nothing_is_left, over, trainers
+from tests.cluster.person import CANARY, HOSTILE, Person, nothing_is_left, over, trainers
 from tests.cluster.slurm import Slurm
 from tests.processes import wait_until
 
@@ -33,15 +34,18 @@ class SlurmUser(Person):
         return super().start(*arguments, variables={**self.slurm.environment, "PATH": SEARCH_PATH})
 
     def under_slurm(self, config: Path, *options: str | Path) -> list[str | Path]:
-        return ["run", config, "--on", "slurm", "--rehearse", "--python", sys.executable, "--out", self.out, *options]
+        return ["run", config, "--on", "slurm", "--python", sys.executable, "--out", self.out, *options]
 
     def job(self) -> str:
         path = self.out / "launch/slurm/job.json"
         return str(wait_until(lambda: path.exists() and json.loads(path.read_text())["job"], 60))
 
-    def begin(self, *options: str, steps: int = ENDLESS, nodes: int = 3) -> subprocess.Popen[str]:
-        """A run that has taken its first steps."""
-        run = self.start(*self.under_slurm(self.configuration(steps=steps, nodes=nodes), *options))
+    def rehearsal(self, *options: str | Path, steps: int, nodes: int, **given: Any) -> list[str | Path]:
+        return self.under_slurm(self.configuration(steps=steps, nodes=nodes, **given), "--rehearse", *options)
+
+    def begin(self, *options: str, nodes: int = 3) -> subprocess.Popen[str]:
+        """A run that has taken its first steps, and takes them until something happens to it."""
+        run = self.start(*self.under_slurm(self.endless(nodes=nodes), *options))
         self.wait_for_steps(run, 2)
         return run
 
@@ -61,9 +65,11 @@ def environment(node: Node) -> dict[str, str]:
 def test_three_nodes_train_together_while_slurmctld_restarts(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(3, containers=False)
     results = user.cluster.shared / "results"
-    run = user.begin("--slurm", "time=30", "--slurm", f"results={results}", steps=50)
+    options = ["--slurm", "time=30", "--slurm", f"results={results}"]
+    run = user.start(*user.rehearsal(*options, steps=50, nodes=3))
+    user.wait_for_steps(run, 2)
     user.slurm.stop_controller()
-    user.wait_for_steps(run, user.last_step() + 5)  # nobody minds
+    user.wait_for_steps(run, 49)  # nobody minds
     user.slurm.start_controller()
     code, told = over(run, 200)
     assert code == 0, told
@@ -90,8 +96,7 @@ def test_lists_of_hosts_are_written_out_as_slurm_does(make_slurm: Callable[..., 
 def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(2)
     variables = {**HOSTILE, "HF_TOKEN": CANARY}
-    config = user.configuration(steps=30, nodes=2, variables=variables)
-    run = user.start(*user.under_slurm(config, "--container", "podman"))
+    run = user.start(*user.rehearsal("--container", "podman", steps=30, nodes=2, variables=variables))
     user.wait_for_steps(run, 2)
     for node in user.cluster.nodes[:2]:
         found = environment(node)
@@ -167,7 +172,7 @@ def test_a_launcher_that_is_killed_is_followed_by_another_which_says_that_the_ti
 
 def test_a_job_that_waits_for_too_long_is_given_up(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(1, containers=False)
-    arguments = user.under_slurm(user.configuration(steps=10, nodes=2), "--queue-deadline", "5s")
+    arguments = user.rehearsal("--queue-deadline", "5s", steps=10, nodes=2)
     code, told = user.run(*arguments)
     assert code == 3, told
     assert user.first_fault() == ("launch_failed", f"job {user.job()}"), told
@@ -177,7 +182,7 @@ def test_a_job_that_waits_for_too_long_is_given_up(make_user: Callable[..., Slur
 def test_a_run_directory_that_the_nodes_do_not_share_is_told(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(2, containers=False)
     user.out = user.cluster.not_shared / "run"
-    code, told = user.run(*user.under_slurm(user.configuration(steps=10, nodes=2)))
+    code, told = user.run(*user.rehearsal(steps=10, nodes=2))
     assert code == 3, told
     assert f"the nodes do not see the run directory {user.out}" in " ".join(told.split())
 
@@ -185,7 +190,7 @@ def test_a_run_directory_that_the_nodes_do_not_share_is_told(make_user: Callable
 def test_who_interrupts_a_job_that_waits_leaves_none_behind(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(1, containers=False)
     user.slurm.run(["scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=repair"])
-    run = user.start(*user.under_slurm(user.configuration(steps=10, nodes=1)))
+    run = user.start(*user.rehearsal(steps=10, nodes=1))
     number = user.job()
     run.send_signal(signal.SIGINT)
     code, told = over(run)
@@ -210,13 +215,7 @@ def test_a_job_is_stopped_from_another_shell(make_user: Callable[..., SlurmUser]
 @pytest.mark.timeout(600)  # Slurm lets a requeued job wait for two minutes
 def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(1, containers=False)
-    config = user.home / "config.yaml"
-    config.write_text(
-        "{model: llama3.2-1b, steps: 50, topology: {num_nodes: 1, devices_per_node: 2, device: h100-sxm}, "
-        "parallelism: {within_node: {fsdp: 2}}, data: {kind: synthetic}, "
-        "checkpoint: {enabled: true, interval_steps: 5}, "
-        "batch: {sequence_length: 128, global_batch_size: 8, micro_batch_size: 2}, precision: {compute_dtype: float32}}"
-    )
+    config = user.endless(nodes=1, steps=2000, checkpoint={"enabled": True, "interval_steps": 100})
     run = user.start(*user.under_slurm(config, "--slurm", "requeue=yes"))
     wait_until(lambda: list(user.out.glob("checkpoints/1*")) or run.poll() is not None, 120)
     assert run.poll() is None, over(run)
