@@ -193,9 +193,10 @@ def test_a_flood_without_newlines_does_not_grow_the_agent(start_agent: Start) ->
 
 
 CHATTER = "[Gloo] Rank 1 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
+SLOW = f"{32 * '*'}\n[Compiling module jit_step for CPU] Very slow compile? If you want to file a bug, …\n{32 * '*'}"
 
 
-@pytest.mark.parametrize("end", ["", "\n", "\n\n  \n"])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n  \n", f"\n{SLOW}\n"])
 def test_chatter_is_logged_but_is_no_evidence(start_agent: Start, end: str) -> None:
     output = f"the last words\n\n{CHATTER}{end}"
     agent = start_agent([f"import os; os.write(1, {output.encode()!r})"])

@@ -46,7 +46,7 @@ AFTER_SECONDS = 30.0
 PIPE_BYTES = 1 << 20  # no pipe holds more
 LINE_BYTES = 1 << 16  # of a longer line, the rest is logged but not looked at
 EVIDENCE_CHARACTERS = 500
-NO_EVIDENCE = re.compile(rb"\s*$|\[Gloo\] Rank \d+ is connected|WARNING: All log messages before absl::")  # a line
+NO_EVIDENCE = re.compile(rb"\s*$|\*+$|\[Compiling |\[Gloo\] Rank \d+ is |WARNING: All log messages before")  # a line
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -101,8 +101,11 @@ def accompany(
     lease = Lease(run_dir / LEASE)
     state = StatusFile(run_dir, name=name, planned_steps=planned_steps)
 
+    lost: dict[str, int] = {}
+
     def progressed(progress: Progress) -> None:
         state.write(progress)
+        lost.update({f"rank {p['rank']} on {host}": p["lost_bytes"] for host, p in progress.processes})
         following.on_progress(progress)
 
     nodes: Sequence[Node] = ()
@@ -118,6 +121,9 @@ def accompany(
                 queue=waits,
             )
             ending = waits.explained(ending) if waits else ending
+        for where, size in lost.items():
+            if size:
+                following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
         ending = _told_by_the_trainer(ending, run_dir)
         for fault in ending.faults:
             writer.write(fault)

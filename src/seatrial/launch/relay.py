@@ -4,7 +4,7 @@ One file, standard library only, Python 3.8 or newer. It is never installed: its
 of JSON on the standard input of `python3 -I -c BOOT`, as {"mark", "source", "verb", "given"}. The mark, which nobody
 can guess, is said first, on a line by itself: whatever comes before is the login shell's.
 
-    begin   {"root", "files": {relative: text}, "job", "attempt"} → {"pid"} once the agent runs by itself
+    begin   {"root", "files": {relative: text}, "job", "attempt", "port"} → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
     clear   {"root"}                                                → {}: the run directory on this node is gone
@@ -23,6 +23,7 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -57,6 +58,8 @@ def begin(given: dict[str, Any]) -> None:
     root, job = given["root"], given["job"]
     owned(root)
     directory = job["directory"]
+    if given["port"]:
+        _require_port(given["port"])
     if given["attempt"] > 1:
         _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
     os.makedirs(directory)  # a second run of this name gets no further
@@ -79,6 +82,18 @@ def begin(given: dict[str, Any]) -> None:
     with stdin:
         stdin.write(json.dumps(job).encode())
     _say({"pid": agent.pid})
+
+
+def _require_port(port: int) -> None:
+    """The port where the processes are to meet is free; what it says otherwise differs from engine to engine."""
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("", port))
+    except OSError as error:
+        raise OSError(
+            "port %d, where the processes are to meet, cannot be had (%s)" % (port, error.strerror)
+        ) from error
 
 
 def _set_aside(root: str, job: dict[str, Any], kept: str) -> None:

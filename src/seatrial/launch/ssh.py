@@ -30,7 +30,7 @@ from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent, write_json, write_text
 from seatrial.launch.follow import Ending, Following, Status
 from seatrial.launch.targets import Where
-from seatrial.plan import Plan, Site
+from seatrial.plan import DEFAULT_PORT, Plan, Site
 from seatrial.spec import RunSpec
 
 ANSWER_SECONDS = 60.0
@@ -280,14 +280,17 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     write_json(run_dir / PLACES, places(site, ranks, where.ssh))
 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
-        given = {"root": str(root), "files": {**of_the_agent(), **plan.files}, "attempt": attempt}
-        asked = zip(ranks, (job for _, job in jobs), strict=True)
-        try:
-            session.call([(host, {**given, "job": job}) for host, job in asked], "begin")
-        except LaunchError:  # not all have begun: none is to wait for the others
-            undo = [(host, {"root": str(root), "host": host.name, "stop": "now"}) for host in ranks]
-            session.ask(undo, "order", source=_RELAY, seconds=UNDO_SECONDS)
-            raise
+        given = {"root": str(root), "files": {**of_the_agent(), **plan.files}, "attempt": attempt, "port": None}
+        asked = [(host, {**given, "job": job}) for host, (_, job) in zip(ranks, jobs, strict=True)]
+        if len(asked) > 1:
+            asked[0][1]["port"] = plan.spec.distributed.coordinator_port or DEFAULT_PORT
+        answers = session.ask(asked, "begin", source=_RELAY, seconds=ANSWER_SECONDS)
+        if failed := [str(answer) for answer in answers if isinstance(answer, Unreachable)]:
+            # None is to wait for the others. Where it has not begun there may be another run of this name.
+            begun = [host for host, answer in zip(ranks, answers, strict=True) if not isinstance(answer, Unreachable)]
+            orders = [(host, {"root": str(root), "host": host.name, "stop": "now"}) for host in begun]
+            session.ask(orders, "order", source=_RELAY, seconds=UNDO_SECONDS)
+            raise LaunchError("\n".join(failed))
         return [session.listen(host, own, root, run_dir) for host, own in ranks.items()]
 
     try:
