@@ -29,9 +29,7 @@ class SlurmUser(Person):
         super().__init__(slurm.cluster, folder)
         self.slurm = slurm
         self.out = slurm.cluster.shared / "run"
-
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        return super().start(*arguments, variables={**self.slurm.environment, "PATH": SEARCH_PATH})
+        self.variables |= {**slurm.environment, "PATH": SEARCH_PATH}
 
     def under_slurm(self, config: Path, *options: str | Path) -> list[str | Path]:
         return ["run", config, "--on", "slurm", "--python", sys.executable, "--out", self.out, *options]
