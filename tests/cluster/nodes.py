@@ -277,6 +277,7 @@ class Cluster:
         self.known_hosts = self.folder / "known_hosts"
         self.ssh_config = self.folder / "ssh_config"
         self.nodes: list[Node] = []
+        self.used_by: list[subprocess.Popen[str]] = []  # what ends with it: a launcher would write into the next one
         try:
             self._make()
         except BaseException:
@@ -285,6 +286,11 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for process in self.used_by:
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
         for wait in (False, True):
             for node in self.nodes:
                 node.end(wait=wait)

@@ -92,9 +92,11 @@ class Person:
 
     def start(self, *arguments: str | Path, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
         _, argv, environment = self.command(*arguments, variables=variables)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        self.cluster.used_by.append(process)
+        return process
 
     def run(self, *arguments: str | Path, variables: Mapping[str, str] = {}) -> tuple[int, str]:
         with self.start(*arguments, variables=variables) as process:

@@ -17,10 +17,9 @@ import pytest
 
 from tests.cluster.image import IMAGE, PROGRAMS, PROJECT
 from tests.cluster.nodes import USER_HOME, Cluster, Node
-from tests.cluster.person import CANARY, ENDLESS, Person
+from tests.cluster.person import CANARY, ENDLESS, Lookout, Person, files_with
 from tests.cluster.slurm import Slurm
 from tests.cluster.test_slurm import SlurmUser
-from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -219,17 +218,18 @@ def test_a_run_of_maxtext_is_found_again_read_and_stopped(make_person: Callable[
     """Its secret is seen nowhere meanwhile, its log has one writer, and its container the host's library."""
     person = make_person(2)
     config = maxtext(person, nodes=2, steps=1500)  # of 0.05 s, however fast the machine is
-    first = person.start(*over_ssh(person, config, "maxtext", "--container", "podman"))
-    wait_until(lambda: person.last_step() >= 3 or first.poll() is not None, 120)
-    assert first.poll() is None, first.communicate()[0]
+    with Lookout(person.cluster.nodes, CANARY) as lookout:
+        first = person.start(*over_ssh(person, config, "maxtext", "--container", "podman"))
+        person.wait_for_steps(first, 3)
+    assert lookout.found == []
+    assert {"podman", "conmon", "sh", "python3"} <= lookout.programs
     for rank, node in enumerate(person.cluster.nodes):
         found = environment(node, program(node))
         assert (found["HF_TOKEN"], found["NODE_RANK"], found["NNODES"]) == (CANARY, str(rank), "2")
         assert found["JAX_COORDINATOR_IP"] == person.cluster.nodes[0].address
-        assert node.processes(CANARY) == []
         (name,) = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
         assert CANARY not in node.run(["podman", "inspect", name]).stdout
-        assert CANARY not in node.run(["sh", "-c", "cat $(find /var/tmp/seatrial-root -type f)"]).stdout
+        assert files_with(node, CANARY) == ""
         assert node.run(["podman", "exec", name, "cat", PLACE]).stdout == f"of {node.name}"
         (writer,) = writers(node, f"rank{rank}.log")
         assert writer in [process.pid for process in node.processes("launch/agent.py")]

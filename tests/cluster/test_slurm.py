@@ -56,7 +56,7 @@ def make_user(make_slurm: Callable[..., Slurm], tmp_path: Path) -> Callable[...,
 def environment(node: Node) -> dict[str, str]:
     """Of the trainer on a node."""
     (pid,) = trainers(node)
-    pairs = node.path(f"/proc/{pid}/environ").read_text().split("\0")
+    pairs = node.path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
