@@ -55,12 +55,14 @@ def entries(host: str = "local1") -> list[dict[str, Any]]:
 def put(run_dir: Path, found: Iterable[Any], host: str = "local1") -> None:
     path = run_dir / "nodes" / host / observed.FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in found))
+    path.write_text("".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in found))
 
 
 def test_a_node_as_it_was_seen(tmp_path: Path) -> None:
     put(tmp_path, entries())
     (seen,) = observed.read(tmp_path)
+    (kernel,) = observed.read(tmp_path, only="kernel")
+    assert (kernel.kernel, kernel.devices) == (seen.kernel, {})
     assert (seen.host, seen.cores, seen.interval_seconds, seen.unreadable) == ("local1", 64, 5, 0)
     assert seen.lacks == {"amd-smi": "there is no amd-smi"}
     assert seen.left_out == {"kernel": 7}
@@ -88,13 +90,13 @@ def test_a_long_series_keeps_its_extremes() -> None:
 
 
 def test_a_node_that_nobody_watched_is_none(tmp_path: Path) -> None:
-    assert observed.read(tmp_path) == []
+    assert list(observed.read(tmp_path)) == []
 
 
 def test_a_counter_that_begins_anew_does_not_fall(tmp_path: Path) -> None:
     counts = [{"kind": "counters", "at": START, "counters": {"eth0": {"rx_errors": n}}} for n in (9, 2, 4)]
     put(tmp_path, counts)
-    assert [change.change for change in observed.read(tmp_path)[0].changes] == [2]
+    assert [change.change for seen in observed.read(tmp_path) for change in seen.changes] == [2]
 
 
 anything = st.recursive(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from seatrial.launch.sensors import ERRORS
 from seatrial.logs.faults import FaultScanner
 
 FILE = "observed.jsonl"
-MAX_POINTS = 600  # of a series
+MAX_POINTS = 240  # of a series
 MAX_DEVICES, MAX_PLACES, MAX_NAMES = 256, 256, 1000
 MAX_KERNEL_LINES = 50_000
 WARNING = 4  # the kernel's levels: 0 is the worst, 4 a warning
@@ -54,17 +55,23 @@ class Figures:
         self.total, self.count = self.total + value, self.count + 1
 
 
-@dataclass(kw_only=True)
 class Series:
     """A quantity of all devices of a node over time; it grows to twice MAX_POINTS, and then halves."""
 
-    points: list[Point] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._numbers = array("d")  # there may be a thousand nodes
+
+    @property
+    def points(self) -> list[Point]:
+        return list(zip(*(self._numbers[n::4] for n in range(4)), strict=True))
 
     def take(self, at: float, values: Sequence[float]) -> None:
-        self.points.append((at, min(values), sum(values) / len(values), max(values)))
-        if len(self.points) >= 2 * MAX_POINTS:
-            pairs = zip(self.points[::2], self.points[1::2], strict=False)
-            self.points = [(a[0], min(a[1], b[1]), (a[2] + b[2]) / 2, max(a[3], b[3])) for a, b in pairs]
+        self._numbers.extend((at, min(values), sum(values) / len(values), max(values)))
+        if len(self._numbers) >= 8 * MAX_POINTS:
+            points = self.points
+            pairs = zip(points[::2], points[1::2], strict=True)
+            halved = ((a[0], min(a[1], b[1]), (a[2] + b[2]) / 2, max(a[3], b[3])) for a, b in pairs)
+            self._numbers = array("d", (number for point in halved for number in point))
 
 
 @dataclass(kw_only=True)
@@ -208,18 +215,23 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def read(run_dir: Path) -> list[Observed]:
-    """What was seen of each node of a run, in the order of their names; nothing where nobody watched."""
-    return [_read(path) for path in sorted(run_dir.glob(f"nodes/*/{FILE}"))]
+def read(run_dir: Path, *, only: str = "") -> Iterator[Observed]:
+    """What was seen of each node of a run, in the order of their names, or `only` one kind of it.
+
+    Nothing where nobody watched. Raises OSError.
+    """
+    for path in sorted(run_dir.glob(f"nodes/*/{FILE}")):
+        yield _read(path, f'"kind":"{only}"' if only else "")
 
 
-def _read(path: Path) -> Observed:
+def _read(path: Path, having: str) -> Observed:
     seen = Observed(host=path.parent.name)
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
+            if having not in line:
+                continue
             try:
-                entry = json.loads(line)
-                seen.take(entry)
+                seen.take(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                 seen.unreadable += bool(line.strip())
     return seen
@@ -236,7 +248,7 @@ def faults(run_dir: Path, told: Mapping[str, float]) -> list[Fault]:
     """
     found = [
         replace(fault, wall_time=min(fault.wall_time, told.get(fault.where, math.inf) - 0.001))
-        for seen in read(run_dir)
+        for seen in read(run_dir, only="kernel")
         for fault in kernel_faults(seen, _processes(run_dir, seen.host))
     ]
     return sorted(found, key=lambda fault: fault.wall_time)

@@ -152,7 +152,7 @@ def trainers(node: Node) -> list[int]:
 
 
 def nothing_is_left(cluster: Cluster) -> bool:
-    there = ("seatrial.train", "launch/agent.py", "launch/slurm_node.py", "conmon", "podman run")
+    there = ("seatrial.train", "launch/agent.py", "launch/observer.py", "launch/slurm_node.py", "conmon", "podman run")
     return not any(node.processes(text) for node in cluster.nodes for text in there)
 
 
