@@ -211,9 +211,8 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     connect(spec, place)
     cached = use_compile_cache(spec.execution.compile_cache, on_cpu=place.cpu_devices is not None)
     record = out / f"events-{place.process}.jsonl"
-    attempt = place.attempt + sum(
-        isinstance(e, events.RunStarted) for e in (events.read(record) if record.exists() else ())
-    )
+    before = events.read(record) if record.exists() else ()
+    attempt = place.attempt + sum(isinstance(event, events.RunStarted) for event in before)
     journal = Journal(spec, place, out)
     try:
         trainer = make_trainer(spec, make_mesh(spec))
@@ -225,8 +224,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
         checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
         restored = checkpoints.restore()
         phases.ended("restore")
-        first = restored.step if restored else 0
-        state = restored.state if restored else jax.block_until_ready(trainer.init())
+        first, state = (restored.step, restored.state) if restored else (0, jax.block_until_ready(trainer.init()))
         phases.ended("init")
         last = max(steps, first + 1)  # one batch is needed to compile, even where nothing is left to do
         if spec.objective.kind == "dpo":
@@ -272,9 +270,11 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     except (jax.errors.JaxRuntimeError, ValueError, OSError) as error:
         fault, code = next(row for kind, *row in FAILURES if isinstance(error, kind))
         text = str(error).partition("\n")[0][:500]
-        journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
         print(f"{fault.replace('_', ' ')}: {text}", flush=True)
-        os._exit(code)
+        try:
+            journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
+        finally:  # also where there is no room to say so
+            os._exit(code)
     journal.write(events.RunEnded(process=place.process, reason=ending.reason, exit_code=ending.exit_code))
     goodput = measure_goodput(events.read(record))
     journal.say(goodput.line() if goodput else "")
