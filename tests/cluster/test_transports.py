@@ -15,6 +15,7 @@ import pytest
 from seatrial.cluster import Cluster as Hosts
 from seatrial.command import Command, in_container
 from seatrial.dialects import cluster_of
+from seatrial.errors import LaunchError
 from seatrial.launch import channels
 from seatrial.launch.channels import TRANSPORTS, Unreachable
 from seatrial.launch.follow import Deadlines, Ending, Following, Progress
@@ -66,7 +67,7 @@ class Programs:
         """As they are here, which is what they are on the nodes."""
         here = sorted(self.person.out.glob("nodes/*/rank*.log"), key=lambda path: path.name)
         for path, node in zip(here, self.person.cluster.nodes, strict=False):
-            assert path.read_bytes() == node.path(ROOT / path.relative_to(self.person.out)).read_bytes()
+            assert path.read_bytes() == node.path(str(ROOT / path.relative_to(self.person.out))).read_bytes()
         return [path.read_bytes() for path in here]
 
 
@@ -193,6 +194,18 @@ def test_why_a_host_cannot_be_used_is_told_with_its_fix(
     for (why, fix), (as_why, as_fix) in zip(told, expected, strict=True):
         assert re.search(as_why, why)
         assert re.search(as_fix, fix)
+
+
+def test_a_run_that_cannot_begin_on_one_host_is_begun_on_none(make_programs: Callable[..., Programs]) -> None:
+    programs = make_programs(3, containers=False)
+    third = programs.person.cluster.nodes[2]
+    of_somebody = third.path(str(ROOT / "nodes" / third.address))  # who runs something of the same name
+    third.run(["install", "-d", "-m", "700", str(ROOT.parent), str(ROOT)])
+    of_somebody.mkdir(parents=True)
+    with pytest.raises(LaunchError, match=f"{third.address}: .*{third.address}: File exists"):
+        programs.run(*[python("import time; time.sleep(1000)")] * 3, on_progress=lambda progress: None)
+    wait_until(lambda: nothing_is_left(programs.person.cluster), 10)
+    assert list(of_somebody.iterdir()) == []
 
 
 # Waits for signals, counts what comes within two seconds of the first, and says how many came.
