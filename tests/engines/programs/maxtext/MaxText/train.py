@@ -175,7 +175,8 @@ def main():
     nodes, rank = int(os.environ["NNODES"]), int(os.environ["NODE_RANK"])
     host, port = os.environ["JAX_COORDINATOR_IP"], int(os.environ["JAX_COORDINATOR_PORT"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("ROCR_VISIBLE_DEVICES")
-    devices = virtual or (len(visible.split(",")) if visible else 8)
+    unsaid = 1 if "SLURM_LOCALID" in os.environ else 8  # JAX takes one for each task of Slurm's
+    devices = virtual or (len(visible.split(",")) if visible else unsaid)
     if not 0 <= rank < nodes or not 0 < port < 65536:
         raise ValueError(f"rank {rank} of {nodes}, port {port}")
     names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_PROCESS_COUNT", "JAX_PROCESS_INDEX")
