@@ -79,6 +79,8 @@ def test_three_nodes_train_together_while_slurmctld_restarts(make_user: Callable
     (link,) = results.rglob("*.out")
     assert link.name.endswith(f"_{user.job()}.out")
     assert link.read_bytes() == (user.out / "nodes/node1/rank0.log").read_bytes() != b""
+    watched = [(user.out / "nodes" / host / "observed.jsonl").read_text() for host in hosts]
+    assert all('"kind":"ended"' in text for text in watched)
     assert nothing_is_left(user.cluster)
 
 
