@@ -314,9 +314,11 @@ class SystemSsh(Ways):
         argv += ["-l", self._cluster.user] if self._cluster.user else []
         argv += ["-p", str(host.port), "--", host.name, shlex.join(PROGRAM)]
         try:
+            # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be told to stop.
             return await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-            )
+                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             raise self.trouble("closed", host, f"ssh: {error.strerror}") from None
 
