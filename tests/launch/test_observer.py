@@ -203,6 +203,28 @@ def test_samples_come_more_rarely_as_the_file_grows() -> None:
     assert watching.pause(took=2.0) == 200
 
 
+@pytest.mark.parametrize(("share", "every"), [(0.0, 5), (0.009, 5), (0.011, 5), (0.02, 10), (0.033, 17), (1.0, 500)])
+def test_a_tool_that_costs_too_much_tells_more_rarely(share: float, every: int) -> None:
+    assert observer.slower(5, share) == every
+
+
+def test_nvidia_s_tool_is_slowed_down_where_it_costs_too_much(
+    start_agent: Start, tmp_path: Path, with_programs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = NVIDIA.replace("sleep 0.2", ":")  # it never rests
+    with_programs(nvidia_smi=busy)
+    folder = tmp_path / "launch"
+    folder.mkdir()
+    for name in ("agent.py", "sensors.py"):
+        (folder / name).write_text(AGENT.with_name(name).read_text())
+    text = OBSERVER.read_text()
+    (folder / "observer.py").write_text(text.replace("COST_SECONDS = 60.0", "COST_SECONDS = 0.5"))
+    monkeypatch.setattr("tests.launch.conftest.AGENT", folder / "agent.py")
+    start_agent([FOREVER], observe_seconds=1)
+    asked = tmp_path / "asked"
+    wait_until(lambda: asked.exists() and "--loop=1" not in asked.read_text() and "--loop=" in asked.read_text())
+
+
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")

@@ -25,6 +25,7 @@ import contextlib
 import ctypes
 import importlib.util
 import json
+import math
 import os
 import re
 import resource
@@ -38,6 +39,7 @@ import time
 from typing import Any, Callable
 
 VERSION = 1
+TOLERANCE = 1.2  # times its share that a tool may cost, before it is slowed down
 SHARE = 100.0  # what took a second is not asked again before so many are over
 SAMPLE_BYTES = 2 << 20
 MOST_BYTES = {"sample": 24 << 20, "counters": 4 << 20, "kernel": 4 << 20}
@@ -45,6 +47,7 @@ CHATTER_BYTES = 1 << 18  # of lines of the kernel that are no warning
 CHATTER_LEVEL = 5
 MAX_TEXT = 1000
 SETTLE_SECONDS = 0.1  # in which a tool prints all its lines
+COST_SECONDS = 60.0  # over which the cost of a tool is taken
 AGAIN_SECONDS = 60.0  # before a tool that has ended is started again
 FINISH_SECONDS = 1.0
 PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh looks in few of them
@@ -93,6 +96,11 @@ def die_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def slower(every: int, share: float) -> int:
+    """The seconds between two words of a tool that takes this share of a core, so that it takes no more than it may."""
+    return max(every, math.ceil(every * share * SHARE)) if share * SHARE > TOLERANCE else every
+
+
 class Observer:
     """All that is watched on one node, in one thread: what is due is done, and what comes is taken."""
 
@@ -111,6 +119,7 @@ class Observer:
         self.first_counters: dict[str, dict[str, int]] | None = None
         self.last_counters: dict[str, dict[str, int]] = {}
         self.partial = b""
+        self.every = 0  # seconds from one word of nvidia-smi to the next
         self.fields = [*sensors.NVIDIA_FIRST, *sensors.NVIDIA]
         self.kernel: int | None = None
 
@@ -252,7 +261,7 @@ class Observer:
 
     def start_nvidia(self, program: str) -> None:
         """One process that tells again and again: starting it costs more than anything that it does later."""
-        every = max(1, round(self.interval_seconds))
+        every = self.every = max(1, round(self.interval_seconds), self.every)
         query = "--query-gpu=" + ",".join(self.fields)
         told = False
 
@@ -268,7 +277,22 @@ class Observer:
                 late = self.pause() - every  # as the file grows, most of what comes is not kept
                 self.due.setdefault(self.flush, time.monotonic() + max(SETTLE_SECONDS, late))
 
+        def look(before: float | None = None) -> None:
+            """Whether it costs too much: then it is started once more, to tell more rarely."""
+            if tool.process.poll() is not None:
+                return
+            spent = sensors.cpu_seconds(tool.process.pid)
+            if before is not None and self.every == every:
+                self.every = slower(every, (spent - before) / COST_SECONDS)
+                if self.every > every:
+                    tool.process.kill()
+                    return
+            self.due[lambda: look(spent)] = time.monotonic() + COST_SECONDS
+
         def over(said: str, code: int) -> None:
+            if self.every > every:
+                self.start_nvidia(program)
+                return
             refused = re.search(r'Field "([\w.]+)" is not a valid field', said)
             field = refused.group(1) if refused else ""
             if field in self.fields[1:]:
@@ -281,7 +305,8 @@ class Observer:
                 self.due[lambda: self.start_nvidia(program)] = time.monotonic() + AGAIN_SECONDS
 
         self.partial = b""
-        self.start([program, query, "--format=csv,noheader,nounits", "--loop=%d" % every], take, over)
+        tool = self.start([program, query, "--format=csv,noheader,nounits", "--loop=%d" % every], take, over)
+        self.due[look] = time.monotonic() + COST_SECONDS  # what it costs to start does not count
 
     def start_amd(self, program: str) -> None:
         """One call a sample, because not every version can go on by itself and print JSON; it is a heavy program."""

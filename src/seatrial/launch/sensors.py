@@ -170,6 +170,12 @@ def machine() -> dict[str, int]:
     return {"cores": os.cpu_count() or 1, "memory_bytes": 1024 * int(total.group(1)) if total else 0}
 
 
+def cpu_seconds(pid: int) -> float:
+    """The time of processors that a process has had; 0 where there is none."""
+    fields = (read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
+
+
 class Node:
     """Processors and memory of the node as a whole."""
 
