@@ -49,10 +49,15 @@ class Figures:
         return self.total / self.count
 
     def take(self, value: float) -> None:
-        self.first = self.first if self.count else value
+        if not self.count:
+            self.first = value
         self.last = value
-        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
-        self.total, self.count = self.total + value, self.count + 1
+        if value < self.lowest:
+            self.lowest = value
+        if value > self.highest:
+            self.highest = value
+        self.total += value
+        self.count += 1
 
 
 class Series:
@@ -169,9 +174,11 @@ class Observed:
                 self.left_out.update({str(kind): int(_number(n)) for kind, n in entry.get("left_out", {}).items()})
 
     def _device(self, name: str) -> Device:
-        if len(self.devices) >= MAX_DEVICES and name not in self.devices:
-            raise ValueError("more devices than any node has")
-        return self.devices.setdefault(name, Device())
+        if name not in self.devices:
+            if len(self.devices) >= MAX_DEVICES:
+                raise ValueError("more devices than any node has")
+            self.devices[name] = Device()
+        return self.devices[name]
 
     def _sample(self, at: float, devices: Mapping[str, Any], node: Mapping[str, Any]) -> None:
         together: dict[str, list[float]] = {}
@@ -182,8 +189,11 @@ class Observed:
                 if quantity == "throttled":
                     device.throttled.update({str(reason) for reason in list(value)[:16]})
                 elif quantity in QUANTITIES:
-                    device.figures.setdefault(quantity, Figures()).take(_number(value))
-                    together.setdefault(quantity, []).append(_number(value))
+                    number = _number(value)
+                    if quantity not in device.figures:
+                        device.figures[quantity] = Figures()
+                    device.figures[quantity].take(number)
+                    together.setdefault(quantity, []).append(number)
         for quantity, values in together.items():
             self.series.setdefault(quantity, Series()).take(at, values)
         for quantity, value in node.items():
