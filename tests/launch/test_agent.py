@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, blame, describe_exit
+from tests.cluster.person import HOSTILE as TRAVELLING
 from tests.launch.conftest import AGENT, Agent
 from tests.processes import processes_with, wait_until
 
@@ -230,7 +231,7 @@ HOSTILE = [
 
 def test_hostile_values_arrive_byte_for_byte(start_agent: Start, tmp_path: Path, mark: str) -> None:
     touched = tmp_path / "touched"
-    values = [value.replace("{0}", str(touched)) for value in HOSTILE]
+    values = [value.replace("{0}", str(touched)) for value in HOSTILE] + list(TRAVELLING.values())
     show = "import os, sys; print(ascii([sys.argv[1:-1], [os.environ[f'V{i}'] for i in range(len(sys.argv) - 2)]]))"
     program = {
         "rank": 0,
@@ -242,6 +243,7 @@ def test_hostile_values_arrive_byte_for_byte(start_agent: Start, tmp_path: Path,
     assert agent.wait() == 0
     assert agent.log().decode().strip() == ascii([values, values])
     assert not touched.exists()
+    assert not Path("/tmp/executed").exists()
 
 
 def test_steps_are_read_from_the_output(start_agent: Start) -> None:

@@ -1,0 +1,185 @@
+"""What breaks under a run over SSH, on nodes with real daemons: named, in time, and nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from seatrial.engines import DEFAULT_PORT
+from seatrial.launch.channels import TRANSPORTS
+from tests.cluster import faults
+from tests.cluster.image import IMAGE
+from tests.cluster.nodes import Node
+from tests.cluster.person import Person, files_with, nothing_is_left, over, trainers
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+HANG_SECONDS = 60.0  # of a run whose steps take no time
+
+
+def containers(node: Node) -> list[str]:
+    return node.run(["podman", "ps", "--all", "--format", "{{.Names}}"]).stdout.split()
+
+
+def by_podman(node: Node) -> None:
+    (name,) = containers(node)
+    node.run(["podman", "kill", name])
+
+
+def by_its_first_process(node: Node) -> None:
+    (name,) = containers(node)
+    node.kill(int(node.run(["podman", "inspect", "--format", "{{.State.Pid}}", name]).stdout))
+
+
+@pytest.mark.parametrize("kill", [by_podman, by_its_first_process])
+def test_a_container_that_is_killed_is_named_and_its_peers_end(
+    make_person: Callable[..., Person], kill: Callable[[Node], None]
+) -> None:
+    person = make_person(3)
+    nodes, token = person.cluster.nodes, "canary-of-a-container"
+    config = person.endless(nodes=3, container={"image": IMAGE, "environment": {"HF_TOKEN": token}})
+    run = person.start(*person.on_hosts(config, "--container", "podman"))
+    person.wait_for_steps(run, 2)
+    kill(nodes[1])
+    killed = time.time()
+    wait_until(lambda: not any(map(trainers, nodes)), 10)
+    code, told = over(run)
+    assert (code, person.first_fault()) == (4, ("process_died", f"rank 1 on {nodes[1].address}")), told
+    assert person.faults()[0]["wall_time"] - killed <= 2
+    assert f"rank 1 on {nodes[1].address} ended as if by SIGKILL" in " ".join(told.split())
+    assert nothing_is_left(person.cluster)
+    assert [containers(node) for node in nodes] == [[], [], []]
+    assert [files_with(node, token) for node in nodes] == ["", "", ""]
+
+
+def test_a_link_that_loses_what_goes_one_way_is_found_by_the_steps_that_do_not_come(
+    make_person: Callable[..., Person],
+) -> None:
+    person = make_person(3, containers=False)
+    _, second, third = person.cluster.nodes
+    run = person.begin()
+    with faults.dropped_from(third, second):
+        code, told = over(run, 200)
+    (fault, *_) = person.faults()
+    steps = (json.loads(line) for line in (person.out / "events-0.jsonl").read_text().splitlines())
+    last = max(event["wall_time"] for event in steps if event["kind"] == "step")
+    assert fault["wall_time"] - last <= HANG_SECONDS + 1
+    assert (code, fault["fault"], fault["where"]) == (5, "no_progress", "all ranks"), told
+    wait_until(lambda: nothing_is_left(person.cluster), 30)
+
+
+def port_taken(person: Person) -> tuple[AbstractContextManager[None], Node]:
+    first = person.cluster.nodes[0]
+    return faults.port_taken(first, DEFAULT_PORT), first
+
+
+def image_missing(person: Person) -> tuple[AbstractContextManager[None], Node]:
+    second = person.cluster.nodes[1]
+    return faults.image_missing(second), second
+
+
+def disk_full(person: Person) -> tuple[AbstractContextManager[None], Node]:
+    third = person.cluster.nodes[2]
+    return faults.disk_full(third, "/var/tmp"), third
+
+
+@pytest.mark.parametrize(
+    ("fault", "found", "code", "said"),
+    [
+        (port_taken, "port-taken", 3, f"port {DEFAULT_PORT}, where the processes are to meet, cannot be had"),
+        (image_missing, "image-missing", 3, "ended with exit code 125"),
+        (disk_full, "disk-full", 3, "/var/tmp/seatrial-root/again: No space left on device"),
+    ],
+)
+def test_what_keeps_a_run_from_starting_is_found_before_or_named_by_the_run(
+    make_person: Callable[..., Person],
+    fault: Callable[[Person], tuple[AbstractContextManager[None], Node]],
+    found: str,
+    code: int,
+    said: str,
+) -> None:
+    person = make_person(3)
+    config = person.endless(nodes=3)
+    happens, culprit = fault(person)
+    with happens:
+        exit_code, told = person.run(*person.on_hosts(config, "--container", "podman"))
+        words = " ".join(told.split())
+        assert exit_code == 3, told
+        assert f"error[{found}] {culprit.address} why: " in words, told
+        assert "nothing was started" in words
+        assert nothing_is_left(person.cluster)
+        person.out = person.out.with_name("again")
+        exit_code, told = person.run(*person.on_hosts(config, "--container", "podman", "--no-preflight"))
+    assert exit_code == code, told
+    assert culprit.address in told
+    assert said in " ".join(told.split()), told
+    wait_until(lambda: nothing_is_left(person.cluster), 10)
+    assert [containers(node) for node in person.cluster.nodes] == [[], [], []]
+
+
+def test_a_disk_that_becomes_full_is_named_with_its_host(make_person: Callable[..., Person]) -> None:
+    person = make_person(3, containers=False)
+    third = person.cluster.nodes[2]
+    run = person.begin()
+    with faults.disk_full(third, "/var/tmp"):
+        code, told = over(run, 200)
+    assert code == 4
+    assert person.first_fault() == ("process_died", f"rank 2 on {third.address}"), told
+    assert "No space left on device" in told
+    assert nothing_is_left(person.cluster)
+
+
+@contextmanager
+def in_a_terminal(person: Person, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A process in a terminal of its own, which is closed at the end, and what stands for its keys and screen."""
+    terminal, inside = pty.openpty()
+    _, argv, environment = person.command(*arguments)
+    process = subprocess.Popen(argv, env=environment, preexec_fn=lambda: os.login_tty(inside))
+    os.close(inside)
+    over = threading.Event()
+
+    def read() -> None:  # who does not read a terminal stops what writes to it
+        with suppress(OSError):  # nobody has it open any more
+            while not over.is_set():
+                if select.select([terminal], [], [], 0.1)[0]:
+                    os.read(terminal, 1 << 16)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield process, terminal
+    finally:
+        over.set()
+        reader.join()
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_closed_terminal_leaves_a_run_on_hosts_alone_and_ctrl_c_ends_it(
+    make_person: Callable[..., Person], transport: str
+) -> None:
+    person = make_person(1, containers=False)
+    (node,) = person.cluster.nodes
+    config = person.endless(nodes=1)
+    with in_a_terminal(person, *person.on_hosts(config, "--ssh", transport)) as (first, _):
+        wait_until(lambda: person.last_step() >= 2, 200)
+    first.wait(20)
+    seen = person.last_step()
+    assert trainers(node)
+    with in_a_terminal(person, "attach", person.out) as (again, terminal):
+        wait_until(lambda: person.last_step() > seen, 60)
+        os.write(terminal, b"\x03")
+        assert again.wait(60) == 130
+    assert person.ended_in_order(0)
+    assert nothing_is_left(person.cluster)
