@@ -78,10 +78,11 @@ def in_container(
     """The command, started in a container of its own that is gone when it has ended.
 
     `name` is the container's, `run` what its label says, `mounts` are paths that are the same inside. Variables go by
-    `--env`; secrets by the standard input, so that neither a process list nor `inspect` shows them.
+    `--env`; secrets by the standard input, so that neither a process list nor `inspect` shows them, and with them
+    values whose carriage returns podman would take away.
     """
     variables = {**guarded(container.environment), **command.environment}
-    secrets = {name: value for name, value in variables.items() if isinstance(value, Secret)}
+    apart = {key: value for key, value in variables.items() if isinstance(value, Secret) or "\r" in value}
     argv = [
         *(runtime, "run", "--rm", "--name", name, "--label", f"{LABEL}={run}", "--init"),
         *("--network", "host", "--ipc", "host"),
@@ -90,17 +91,18 @@ def in_container(
         *(word for device in container.devices for word in ("--device", device)),
         *(word for path in mounts for word in ("--volume", f"{path}:{path}")),
         *(word for here, there in container.volumes for word in ("--volume", f"{here}:{there}")),
-        *(word for key, value in variables.items() if key not in secrets for word in ("--env", f"{key}={value}")),
-        *(("--interactive",) if secrets else ()),
+        *(word for key, value in variables.items() if key not in apart for word in ("--env", f"{key}={value}")),
+        *(("--interactive",) if apart else ()),
         *("--entrypoint", "", container.image),
-        *(("sh", "-c", _WITH_SECRETS, "sh") if secrets else ()),
+        *(("sh", "-c", _WITH_SECRETS, "sh") if apart else ()),
         *command.argv,
     ]
-    exports = "".join(f"export {key}={shlex.quote(value.reveal())}\n" for key, value in secrets.items())
+    shown = {key: value.reveal() if isinstance(value, Secret) else value for key, value in apart.items()}
+    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in shown.items())
     return replace(
         command,
         argv=tuple(argv),
         environment={},
-        stdin=Secret(exports) if secrets else None,
+        stdin=Secret(exports) if apart else None,
         after=((runtime, "rm", "--force", *(("--ignore",) if runtime == "podman" else ()), name),),
     )

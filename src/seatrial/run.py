@@ -80,7 +80,8 @@ def run(
             claim(run_dir)
         try:
             write_inputs(resolved, config, plan, run_dir)
-            print(f"run directory: {short(run_dir)}", *(f"note: {note}" for note in plan.notes), sep="\n", flush=True)
+            print(f"run directory: {short(run_dir)}", flush=True)
+            _tell(plan.notes)
             if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:
                 readiness.before_run(plan, site, run_dir, transport=where.ssh)
             with watched(run_dir, plan.spec, plan.engine, deadlines) as following:
@@ -192,8 +193,7 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
             write_text(run_dir / relative, text)
     else:
         _await_files([run_dir / relative for relative in command.files])
-    for note in plan.notes:
-        print(f"note: {note}", flush=True)
+    _tell(plan.notes)
     os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
 
 
@@ -297,6 +297,11 @@ def _place(spec: RunSpec, environ: Mapping[str, str]) -> tuple[int, str | None]:
     if found["nodes"] != str(nodes) or found["rank"] not in map(str, range(nodes)):
         raise LaunchError(f"the launcher says rank {found['rank']} of {found['nodes']}, the run has {nodes} nodes")
     return int(found["rank"]), f"{found['address']}:{found['port']}"
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {inert(note)}", flush=True)
 
 
 def _await_files(paths: Sequence[Path]) -> None:
