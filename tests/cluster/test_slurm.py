@@ -15,7 +15,7 @@ import pytest
 
 from seatrial.launch.slurm_node import expand
 from tests.cluster.nodes import SEARCH_PATH, Node
-from tests.cluster.person import CANARY, HOSTILE, Person, nothing_is_left, over, trainers
+from tests.cluster.person import CANARY, HOSTILE, Lookout, Person, nothing_is_left, over, trainers
 from tests.cluster.slurm import Slurm
 from tests.processes import wait_until
 
@@ -96,21 +96,23 @@ def test_lists_of_hosts_are_written_out_as_slurm_does(make_slurm: Callable[..., 
 def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_user: Callable[..., SlurmUser]) -> None:
     user = make_user(2)
     variables = {**HOSTILE, "HF_TOKEN": CANARY}
-    run = user.start(*user.rehearsal("--container", "podman", steps=30, nodes=2, variables=variables))
-    user.wait_for_steps(run, 2)
-    for node in user.cluster.nodes[:2]:
-        found = environment(node)
-        assert {name: found.get(name) for name in HOSTILE} == HOSTILE
-        assert found["HF_TOKEN"] == CANARY
-        assert not [name for name, value in found.items() if CANARY in value and name != "HF_TOKEN"]
-        assert node.processes(CANARY) == []
-        (name,) = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
-        assert CANARY not in node.run(["podman", "inspect", name]).stdout
-        assert not node.path("/tmp/executed").exists()
-    shown = user.slurm.run(["scontrol", "show", "job", user.job()]).stdout
-    script = user.slurm.run(["scontrol", "write", "batch_script", user.job(), "-"]).stdout
-    code, told = over(run, 200)
+    with Lookout(user.cluster.nodes, CANARY) as lookout:
+        run = user.start(*user.rehearsal("--container", "podman", steps=30, nodes=2, variables=variables))
+        user.wait_for_steps(run, 2)
+        for node in user.cluster.nodes[:2]:
+            found = environment(node)
+            assert {name: found.get(name) for name in HOSTILE} == HOSTILE
+            assert found["HF_TOKEN"] == CANARY
+            assert not [name for name, value in found.items() if CANARY in value and name != "HF_TOKEN"]
+            (name,) = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
+            assert CANARY not in node.run(["podman", "inspect", name]).stdout
+            assert not node.path("/tmp/executed").exists()
+        shown = user.slurm.run(["scontrol", "show", "job", user.job()]).stdout
+        script = user.slurm.run(["scontrol", "write", "batch_script", user.job(), "-"]).stdout
+        code, told = over(run, 200)
     assert code == 0, told
+    assert lookout.found == []
+    assert {"srun", "podman", "conmon"} <= lookout.programs
     assert not any(CANARY in text for text in (told, shown, script))
     kept = [path for path in user.out.rglob("*") if path.is_file() and not path.name.startswith("config.")]
     assert not any(CANARY.encode() in path.read_bytes() for path in kept)
