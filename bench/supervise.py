@@ -37,10 +37,12 @@ async def simulate(socket: str) -> None:
     began: dict[str, float] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        call = json.loads(await reader.readline())
+        call = json.loads(await reader.readline() or "{}")
+        if not call:  # it was given up
+            return
         writer.write(f"\n{call['mark']}\n".encode())
         if call["verb"] == "begin":
-            began[call["given"]["job"]["directory"]] = time.monotonic() + 20  # when all have been started
+            began[call["given"]["job"]["directory"]] = time.monotonic() + 30  # when all have been started
             writer.write(b'{"pid": 2}\n')
         else:
             with contextlib.suppress(ConnectionError):  # the launcher has left
@@ -149,6 +151,8 @@ def supervise(socket: str, hosts: int) -> None:
         took, cpu = time.monotonic() - start, time.process_time() - cpu
         steps = sum(path.read_bytes().count(b'"kind": "step"') for path in run_dir.glob("events-*.jsonl"))
         lines = sum(path.read_bytes().count(b"\n") for path in run_dir.glob("nodes/*/*.log"))
+    for fault in ending.faults[:3]:
+        print(fault.text, file=sys.stderr)
     told = {
         "hosts": hosts, "ended": ending.reason, "seconds": took, "cpu_seconds": cpu,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -179,6 +183,7 @@ def main() -> None:
             simulator.wait()
     if done.returncode:
         sys.exit(done.stderr[-3000:])
+    print(done.stderr, end="")
     measured = json.loads(done.stdout.splitlines()[-1])
     facts = record.machine()
     print(f"{measured['hosts']} hosts, {STEPS} steps of {STEP_SECONDS} s: {measured['ended']}")

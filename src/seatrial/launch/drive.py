@@ -120,11 +120,11 @@ def accompany(
                 on_progress=progressed,
                 queue=waits,
             )
-            ending = waits.explained(ending) if waits else ending
+            ending = _told_by_the_trainer(ending, run_dir)
+            ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
         for where, size in lost.items():
             if size:
                 following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
-        ending = _told_by_the_trainer(ending, run_dir)
         for fault in ending.faults:
             writer.write(fault)
         writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
