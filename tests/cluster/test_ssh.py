@@ -6,15 +6,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.cluster import faults
-from tests.cluster.nodes import Node
+from tests.cluster.conftest import REQUIRED
+from tests.cluster.nodes import USER_HOME, Node
 from tests.cluster.person import CANARY, HOSTILE, Lookout, Person, files_with, nothing_is_left, over, trainers
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+DOCKER = Path("/usr/bin/docker")  # of Debian's podman-docker
 
 
 def test_three_nodes_train_together_though_the_launcher_is_killed(make_person: Callable[..., Person]) -> None:
@@ -39,15 +43,15 @@ def test_three_nodes_train_together_though_the_launcher_is_killed(make_person: C
 
 def environment(node: Node) -> dict[str, str]:
     """Of the trainer on a node, inside its container; the processes before it are what has started it."""
-    pairs = node.path(f"/proc/{trainers(node)[-1]}/environ").read_text().split("\0")
+    pairs = node.path(f"/proc/{trainers(node)[-1]}/environ").read_bytes().decode().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_person: Callable[..., Person]) -> None:
     person = make_person(2)
-    nodes, token = person.cluster.nodes, f"{CANARY}-of-a-file"
-    (person.home / "token").write_text(token)
-    variables = {**HOSTILE, "WANDB_API_KEY": CANARY}
+    nodes = person.cluster.nodes
+    (person.home / "token").write_text(f"{CANARY}-of-a-file")  # of which our own trainer needs nothing
+    variables = {**HOSTILE, "HF_TOKEN": CANARY}
     config = person.configuration(steps=30, nodes=2, variables=variables, hf_token_file=str(person.home / "token"))
     with Lookout(nodes, CANARY) as lookout:
         run = person.start(*person.over_ssh(config, "--container", "podman"))
@@ -55,7 +59,7 @@ def test_what_travels_arrives_as_it_is_and_secrets_are_seen_nowhere(make_person:
         for node in nodes:
             found = environment(node)
             assert {name: found.get(name) for name in HOSTILE} == HOSTILE
-            assert (found["WANDB_API_KEY"], found["HF_TOKEN"]) == (CANARY, token)
+            assert found["HF_TOKEN"] == CANARY
             (name,) = node.run(["podman", "ps", "--format", "{{.Names}}"]).stdout.split()
             assert CANARY not in node.run(["podman", "inspect", name]).stdout
             assert files_with(node, CANARY) == ""
@@ -89,8 +93,8 @@ def killed_coordinator(person: Person) -> tuple[str, str]:
 def test_who_is_killed_is_named(make_person: Callable[..., Person], fault: Callable[[Person], tuple[str, str]]) -> None:
     person = make_person(3, containers=False)
     run = person.begin()
-    killed = time.time()
     where, how = fault(person)
+    killed = time.time()
     wait_until(lambda: not any(map(trainers, person.cluster.nodes)), 10)
     code, told = over(run)
     assert (code, person.first_fault()) == (4, ("process_died", where)), told
@@ -131,3 +135,18 @@ def test_hosts_that_cannot_be_used_are_all_told_each_with_its_fix(make_person: C
     assert f"{second.address} why: its host key is not the one in" in words
     assert f"{third.address} why: nobody listens on port 22" in words
     assert "Traceback" not in told
+
+
+@pytest.mark.skipif(not (REQUIRED or DOCKER.exists()), reason="needs Debian's package podman-docker")
+def test_containers_of_docker_train_together_through_the_systems_ssh(make_person: Callable[..., Person]) -> None:
+    person = make_person(3)
+    for node in person.cluster.nodes:
+        node.path(USER_HOME / "bin" / "docker").symlink_to(DOCKER)
+    config = person.endless(nodes=3, steps=30)
+    code, told = person.run(*person.on_hosts(config, "--container", "docker", "--ssh", "system"))
+    assert code == 0, told
+    assert "3 processes, 3 devices" in told
+    assert "All 30 steps were done" in told
+    assert nothing_is_left(person.cluster)
+    for node in person.cluster.nodes:
+        assert node.run(["podman", "ps", "--all", "--quiet"]).stdout == ""
