@@ -132,8 +132,7 @@ class Person:
         return [event for event in map(json.loads, lines) if event["kind"] == "fault"]
 
     def first_fault(self) -> tuple[str, str]:
-        fault = self.faults()[0]
-        return fault["fault"], fault["where"]
+        return next(((fault["fault"], fault["where"]) for fault in self.faults()), ("none", ""))
 
     def ended_in_order(self, rank: int) -> bool:
         """Whether a trainer was told once, and so had the time to say that it ends."""
