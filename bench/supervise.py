@@ -69,7 +69,10 @@ async def tell(writer: asyncio.StreamWriter, given: dict[str, Any], begin: float
             sizes[name] += len(content)
 
     for step in range(-1, STEPS + 1):
-        await asyncio.sleep(max(0.0, begin + step * STEP_SECONDS - time.monotonic()))
+        while (rest := begin + step * STEP_SECONDS - time.monotonic()) > 0:
+            await asyncio.sleep(min(rest, 1.0))
+            if rest > 1:
+                writer.write(b'{"alive": true, "agent": true}\n')
         if 0 <= step < STEPS:
             frame(log, f"completed step: {step}, seconds: 1.000, loss: {9 - step / 100:.3f}\n".encode() * 2)
             done = {"v": 1, "kind": "step", "process": rank, "wall_time": time.time(), "monotonic_time": 1.0}

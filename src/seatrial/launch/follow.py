@@ -77,7 +77,7 @@ class Deadlines:
     start_seconds: float = 60.0
     lost_seconds: float = 20.0  # a host of which nothing is heard, while nothing goes on elsewhere either
     first_step_seconds: float = 600.0  # compilation included
-    step_seconds: float = 60.0
+    step_seconds: float = 58.0  # so that a hang is told a minute after the last step at the latest
     step_medians: float = 10.0
     shutdown_seconds: float = 30.0
     grace_seconds: float = 5.0
