@@ -24,6 +24,7 @@ from tests.test_run import TINY, TWO_PROCESSES, end_of, read_json, start, steppi
 HOSTS = tuple(Host(name=f"node{n}", address=f"10.0.0.{n}") for n in range(3))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     checkpoint = {"enabled": True, "interval_steps": 50}

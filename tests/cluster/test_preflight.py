@@ -222,4 +222,4 @@ def test_the_command_line(make_cluster: Callable[..., Cluster], tmp_path: Path) 
 
 def test_host_names_are_compared_as_they_stand() -> None:
     hosts = Hosts(hosts=(Host(name="node1", address="10.0.0.1"), Host(name="node11", address="10.0.0.11")))
-    assert [host.name for host in readiness.without(hosts, ["10.0.0.1"])] == ["node11"]
+    assert [host.name for host in hosts.without(["10.0.0.1"]).hosts] == ["node11"]

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def play(
 ) -> tuple[Plan, Ending, Any]:
     """Plan, ending and verdict of a run on stand-ins for nodes with AMD's devices."""
     monkeypatch.chdir(PROGRAMS / engine)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # whose python3 has a jaxlib
     path = ROOT / "configs" / config
     resolved = load(path, overrides, action="run")
     assert resolved.spec is not None, resolved.problems
@@ -159,6 +161,7 @@ def test_stand_ins_end_at_a_variable_that_is_wrong_on_one_node(
 ) -> None:
     """As the programs do: else no run with them would prove anything."""
     monkeypatch.chdir(PROGRAMS / engine)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # whose python3 has a jaxlib
     config, overrides = CONFIGS[engine]
     spec = load(ROOT / "configs/cvs" / f"{config}.json", overrides, action="run").spec
     assert spec is not None

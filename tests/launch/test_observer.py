@@ -91,8 +91,8 @@ def test_a_node_is_watched_while_its_processes_run(start_agent: Start, tmp_path:
     node = [entry["node"] for entry in lines(tmp_path, "sample") if "node" in entry]
     assert all(0 < each["memory_bytes"] < begun["memory_bytes"] for each in node)
     first = lines(tmp_path, "counters")[0]
-    interfaces = {path.name for path in Path("/sys/class/net").iterdir() if path.name != "lo"}
-    assert interfaces == set(first["counters"])
+    names = {path.name for path in Path("/sys/class/net").iterdir()}  # others' clusters come and go
+    assert {name for name in names if not name.startswith(("lo", "seatrial"))} <= set(first["counters"])
     assert {"rx_bytes", "tx_errors"} <= set(next(iter(first["counters"].values())))
     assert not processes_with(str(tmp_path / "bin"))
 
