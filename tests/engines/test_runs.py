@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +41,7 @@ MEGATRON += ["throughput_per_gpu=1", "tokens_per_gpu=1", "gpu=mi300x"]
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun is ours; a step takes long enough for the rate of a real one to be below a device's peak."""
-    path = f"{PROGRAMS / 'bin'}:{Path(shutil.which('python3') or '/usr/bin/python3').parent}:/usr/bin:/bin"
+    path = f"{PROGRAMS / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"  # whose python3 has a jaxlib
     monkeypatch.setenv("PATH", path)
     monkeypatch.setenv("STAND_IN_SECONDS", "20")
 
@@ -52,7 +51,6 @@ def play(
 ) -> tuple[Plan, Ending, Any]:
     """Plan, ending and verdict of a run on stand-ins for nodes with AMD's devices."""
     monkeypatch.chdir(PROGRAMS / engine)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # whose python3 has a jaxlib
     path = ROOT / "configs" / config
     resolved = load(path, overrides, action="run")
     assert resolved.spec is not None, resolved.problems
@@ -161,7 +159,6 @@ def test_stand_ins_end_at_a_variable_that_is_wrong_on_one_node(
 ) -> None:
     """As the programs do: else no run with them would prove anything."""
     monkeypatch.chdir(PROGRAMS / engine)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # whose python3 has a jaxlib
     config, overrides = CONFIGS[engine]
     spec = load(ROOT / "configs/cvs" / f"{config}.json", overrides, action="run").spec
     assert spec is not None
