@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +164,7 @@ async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] 
     return None
 
 
-class Ways:
+class Ways(ABC):
     """What the transports share: the hosts' cluster, and what is said of a host that cannot be used."""
 
     def __init__(self, cluster: Cluster, *, logins: int, known: str) -> None:
@@ -171,12 +172,13 @@ class Ways:
         self._known = known  # where the keys of hosts are
         self._slots = asyncio.Semaphore(logins)  # at the same time
 
+    @abstractmethod
     async def open(self, host: Host, call: bytes, mark: bytes) -> Channel:
         """PROGRAM on a host, that was told its call and has answered with the mark. Raises Unreachable."""
-        raise NotImplementedError
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Ends all connections; where each is a process of its own, there is none to end."""
+        return
 
     def trouble(self, kind: str, host: Host, said: str = "") -> Unreachable:
         """A row of TROUBLES, filled in."""

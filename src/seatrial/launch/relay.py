@@ -7,7 +7,6 @@ can guess, is said first, on a line by itself: whatever comes before is the logi
     begin   {"root", "files": {relative: text}, "job", "attempt", "port"} → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
-    clear   {"root"}                                                → {}: the run directory on this node is gone
 
 A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or {"alive": true} once a second.
 Lines that come in are orders for the agent, as above. What cannot be done is answered
@@ -140,13 +139,6 @@ def order(given: dict[str, Any]) -> None:
     _say({})
 
 
-def clear(given: dict[str, Any]) -> None:
-    """Removes the run directory of this node."""
-    owned(given["root"])
-    shutil.rmtree(given["root"])
-    _say({})
-
-
 def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tuple[int, int]]) -> bool:
     """Tells the next piece of a file; whether there may be more. None keeps the others, or an order, waiting."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
@@ -215,7 +207,7 @@ def _say(frame: dict[str, Any], content: bytes = b"") -> None:
         view = view[os.write(1, view) :]
 
 
-VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": tell, "order": order, "clear": clear}
+VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": tell, "order": order}
 
 
 def main(verb: str, given: dict[str, Any]) -> None:
