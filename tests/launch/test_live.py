@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from seatrial import events
 from seatrial.launch.follow import Ending, Progress
-from seatrial.launch.live import Tail, View
+from seatrial.launch.live import ROWS, Tail, View
 
 
 def progress(num_processes: int = 1, **fields: Any) -> Progress:
@@ -46,7 +47,7 @@ def show(run_dir: Path, *, terminal: bool, width: int = 80, num_processes: int =
             for rank, writer in enumerate(writers):
                 seconds = 90.0 if step == 0 else 2.0
                 writer.write(events.Step(process=rank, step=step, seconds=seconds, tokens=2048, loss=6 - step / 10))
-            view.update(progress(num_processes))
+            view.update(progress(num_processes, last_step=step))
     for writer in writers:
         writer.close()
     return output.getvalue()
@@ -71,6 +72,22 @@ def test_more_than_one_process_have_a_row_each(tmp_path: Path) -> None:
     last = show(tmp_path, terminal=True, num_processes=2).rpartition("in 2 processes")[2]
     assert "rank 0 on h0: running, step 30" in last
     assert "rank 1 on h1: running, step 30" in last
+
+
+def test_of_many_processes_those_that_are_behind_are_shown(tmp_path: Path) -> None:
+    seen = progress(1000, last_step=29)
+    for rank, changed in ((7, {"state": "exited"}), (500, {"last_step": 28}), (999, {"last_step": None})):
+        seen.processes[rank][1].update(changed)
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, no_color=True)
+    with View(tmp_path, name="a-run", planned_steps=40, console=console) as view:
+        view.update(seen)
+    ranks = re.findall(r"(?:rank|and) \d[^\x1b\r\n]*\b", output.getvalue())[-ROWS - 1 :]
+    assert ranks[:4] == [
+        "rank 7 on h7: exited, step 30", "rank 999 on h999: running", "rank 500 on h500: running, step 29",
+        "rank 0 on h0: running, step 30",
+    ]  # fmt: skip
+    assert ranks[-1] == "and 992 more"
 
 
 @pytest.mark.parametrize("width", [20, 40])

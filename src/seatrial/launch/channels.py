@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import shlex
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
@@ -88,6 +89,7 @@ class Channel:
     def __init__(self, says: Any, hears: Any, complaints: Any, close: Callable[[], Awaitable[None]]) -> None:
         self._says, self._hears, self._complaints = says, hears, complaints  # streams of asyncio, or of asyncssh
         self._held = bytearray()
+        self.heard = time.monotonic()  # when something was said last
         self.close = close
 
     @property
@@ -130,6 +132,7 @@ class Channel:
         if not chunk:
             raise EOFError
         self._held += chunk
+        self.heard = time.monotonic()
 
     def _take(self, size: int) -> bytes:
         taken = bytes(self._held[:size])

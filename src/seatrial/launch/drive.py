@@ -105,7 +105,9 @@ def accompany(
 
     def progressed(progress: Progress) -> None:
         state.write(progress)
-        lost.update({f"rank {p['rank']} on {host}": p["lost_bytes"] for host, p in progress.processes})
+        lost.update(
+            {f"rank {p['rank']} on {host}": p["lost_bytes"] for host, p in progress.processes if p["lost_bytes"]}
+        )
         following.on_progress(progress)
 
     nodes: Sequence[Node] = ()
@@ -123,8 +125,7 @@ def accompany(
             ending = _told_by_the_trainer(ending, run_dir)
             ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
         for where, size in lost.items():
-            if size:
-                following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
+            following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
         for fault in ending.faults:
             writer.write(fault)
         writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
@@ -204,15 +205,13 @@ class StatusFile:
             "planned_steps": planned_steps,
             "launcher_pid": os.getpid(),
             "started": time.time(),
-            "last_step": None,
-            "processes": [],
         }
+        self._progress = Progress(planned_steps=planned_steps)
         self._written = 0.0
 
     def write(self, progress: Progress) -> None:
         """Takes in what is known, and writes it once a second."""
-        self._status["last_step"] = progress.last_step
-        self._status["processes"] = [{"host": host, **process} for host, process in progress.processes]
+        self._progress = progress
         if time.monotonic() - self._written >= STATUS_SECONDS:
             self._put("stopping" if progress.ending else "running", progress.ending)
 
@@ -223,5 +222,7 @@ class StatusFile:
     def _put(self, state: str, ending: Ending | None) -> None:
         self._written = time.monotonic()
         self._status |= {"state": state, "reason": ending.reason if ending else None, "heartbeat": time.time()}
+        self._status["last_step"] = self._progress.last_step
+        self._status["processes"] = [{"host": host, **process} for host, process in self._progress.processes]
         with suppress(OSError):  # a full disk must not end a run that can go on
             write_json(self._path, self._status)

@@ -43,8 +43,11 @@ class Node(Protocol):
     def agent_ended(self) -> bool:
         """Whether the agent is known to be gone."""
 
+    def now(self) -> float:
+        """The monotonic time up to which all is known that the host has said: late where this process is."""
+
     def silent_seconds(self) -> float:
-        """How long nothing has been heard of the host; 0 where it is this machine."""
+        """How long nothing has been heard of the host until then; 0 where it is this machine."""
 
     def stop(self, *, now: bool) -> None:
         """Tells the agent to stop everything; `now` leaves the processes no time."""
@@ -133,6 +136,7 @@ class Progress:
     planned_steps: int
     started: float = field(default_factory=time.monotonic)
     statuses: dict[str, Status] = field(default_factory=dict)
+    processes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # (host, status) in rank order
     last_step: int | None = None
     step_seen: float = 0.0  # when last_step came, monotonic
     intervals: list[float] = field(default_factory=list)
@@ -142,6 +146,8 @@ class Progress:
     def see(self, statuses: dict[str, Status], now: float) -> None:
         """Takes in what the agents report at the monotonic time `now`."""
         self.statuses = statuses
+        pairs = [(host, process) for host, status in statuses.items() for process in status["processes"]]
+        self.processes = sorted(pairs, key=lambda pair: pair[1]["rank"])
         steps = [p["last_step"] for _, p in self.processes if p["last_step"] is not None]
         newest = max(steps, default=None)
         if newest is not None and (self.last_step is None or newest > self.last_step):
@@ -157,12 +163,6 @@ class Progress:
     def median_seconds(self) -> float:
         """Of a step, as seen from here; 0 before there are two."""
         return statistics.median(self.intervals) if self.intervals else 0.0
-
-    @property
-    def processes(self) -> list[tuple[str, dict[str, Any]]]:
-        """(host, process status) in rank order."""
-        pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]
-        return sorted(pairs, key=lambda pair: pair[1]["rank"])
 
 
 def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
@@ -304,10 +304,10 @@ def follow(
     while True:
         if interrupts.left:
             raise SystemExit(128 + signal.SIGHUP)
-        silent = {node.name: node.silent_seconds() for node in nodes}
+        now = min((node.now() for node in nodes), default=time.monotonic())
         gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
-        now = time.monotonic()
         progress.see({node.name: status for node in nodes if (status := node.status())}, now)
+        silent = {node.name: node.silent_seconds() for node in nodes}
         refused = queue.refused() if queue else None
         if queue and queue.waiting():  # for the first time, or once more
             progress.started, progress.first_exit, progress.last_step = now, None, None

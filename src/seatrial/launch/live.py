@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LINES = 10  # without a terminal, about so many over the whole run
 WINDOW = 20  # steps behind the figures shown
 REFRESHES_PER_SECOND = 5
+ROWS = 8  # of processes on a terminal; of more, those that are behind
 
 
 @contextmanager
@@ -71,11 +72,9 @@ class View:
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
-        self._run_dir = run_dir
         self._name = printable(name)
         self._planned = planned_steps
-        self._tails: dict[int, Tail] = {}
-        self._last_step: dict[int, int] = {}
+        self._tail = Tail(run_dir / "events-0.jsonl")
         self._started: events.RunStarted | None = None
         self._steps: list[events.Step] = []
         self._has_events, self._told_steps = has_events, 0
@@ -104,10 +103,8 @@ class View:
 
     def update(self, progress: Progress) -> None:
         """Takes in the new events and what the launcher sees, and shows them."""
-        for _, process in progress.processes:
-            rank = process["rank"]
-            for event in self._tails.setdefault(rank, Tail(self._run_dir / f"events-{rank}.jsonl")).read():
-                self._take(event, rank)
+        for event in self._tail.read():
+            self._take(event)
         ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
         seen = None if self._has_events else progress.last_step
         if self._live is not None:
@@ -122,11 +119,7 @@ class View:
             self._told_steps = seen + 1
             self.say(f"step {seen + 1}/{self._planned}")
 
-    def _take(self, event: events.Event, rank: int) -> None:
-        if isinstance(event, events.Step):
-            self._last_step[rank] = event.step
-        if rank != 0:
-            return
+    def _take(self, event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             self._started = event
             if self._live is None:
@@ -180,13 +173,30 @@ class View:
         if self._steps:
             rows.append(line(self._figures()))
         if len(progress.processes) > 1:
-            rows += [line(self._rank_row(host, process), "dim") for host, process in progress.processes]
+            rows += [line(row, "dim") for row in _process_rows(progress)]
         return Group(*rows)
 
-    def _rank_row(self, host: str, process: dict[str, Any]) -> str:
-        step = self._last_step.get(process["rank"]) if self._has_events else process["last_step"]
-        done = "" if step is None else f", step {step + 1}"
-        return f"rank {process['rank']} on {host}: {'suspended' if process['suspended'] else process['state']}{done}"
+
+def _process_rows(progress: Progress) -> list[str]:
+    """A line for each process; of many, for those that do not run or are behind the others."""
+    shown = progress.processes
+    if len(shown) > ROWS:
+        shown = sorted(shown, key=lambda at: (_runs(at[1]), _steps_done(at[1]), at[1]["rank"]))[:ROWS]
+    rows = [
+        f"rank {process['rank']} on {host}: {'suspended' if process['suspended'] else process['state']}"
+        + (f", step {_steps_done(process)}" if _steps_done(process) else "")
+        for host, process in shown
+    ]
+    left = len(progress.processes) - len(shown)
+    return [*rows, f"and {left:,} more"] if left else rows
+
+
+def _runs(process: dict[str, Any]) -> bool:
+    return process["state"] == "running" and not process["suspended"]
+
+
+def _steps_done(process: dict[str, Any]) -> int:
+    return 0 if process["last_step"] is None else int(process["last_step"]) + 1
 
 
 def printable(text: str) -> str:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,9 @@ class LocalNode:
 
     def agent_ended(self) -> bool:
         return self._agent.poll() is not None
+
+    def now(self) -> float:
+        return time.monotonic()
 
     def silent_seconds(self) -> float:
         return 0.0

@@ -122,6 +122,9 @@ class SlurmNode:
     def agent_ended(self) -> bool:
         return self._watch.over() or (self._status is not None and self._status["state"] == "ended")
 
+    def now(self) -> float:
+        return time.monotonic()
+
     def silent_seconds(self) -> float:
         ended = self._status is None or self._status["state"] == "ended"
         return 0.0 if ended else time.monotonic() - self._heard

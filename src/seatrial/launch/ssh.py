@@ -37,7 +37,10 @@ ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes
 MAX_HEAD, MAX_CONTENT = 1 << 12, 1 << 24  # bytes of a frame: the line that begins it, and what it announces
 MAX_WORDS = 300
+ATTEND_SECONDS = 0.2
+ROUNDS = 3  # of the event loop, after which all that had come before is taken in: it is read, handed over, and seen to
 STALE_SECONDS = 15.0  # after which a relay that says nothing is left; it is alive once a second
+KEEP_SECONDS = 5.0  # from one copy of a status to the next, while the state in it is the same
 UNDO_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 PLACES = "launch/places.json"
@@ -46,13 +49,26 @@ _RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 T = TypeVar("T")
 
 
+class Clock:
+    """The time up to which all that the hosts have said has been taken in.
+
+    It stands still while this process has no time to listen: no host is to blame for that.
+    """
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+
 class RemoteNode:
     """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
 
-    def __init__(self, host: Host, ranks: Sequence[int]) -> None:
+    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock) -> None:
         self.host, self.ranks = host, ranks
         self.orders: list[str] = []
-        self.heard = time.monotonic()
+        self.ordered = asyncio.Event()
+        self.connected: tuple[Channel, asyncio.Task[None]] | None = None
+        self._loop, self._clock = asyncio.get_running_loop(), clock
+        self._heard, self._kept = time.monotonic(), 0.0
         self._status: Status | None = None
         self._agent_lives: bool | None = None
 
@@ -66,22 +82,35 @@ class RemoteNode:
     def agent_ended(self) -> bool:
         return self._agent_lives is False
 
+    def now(self) -> float:
+        return self._clock.now
+
     def silent_seconds(self) -> float:
-        return time.monotonic() - self.heard
+        return max(0.0, self._clock.now - self._heard)
 
     def stop(self, *, now: bool) -> None:
         self.orders.append("now" if now else "in_order")
+        self._loop.call_soon_threadsafe(self.ordered.set)
 
     def take(self, frame: dict[str, Any]) -> None:
         """A frame that is no file's."""
-        self.heard = time.monotonic()
+        self._heard = time.monotonic()
         if "alive" in frame:
             self._agent_lives = frame["agent"]
 
-    def report(self, text: bytes) -> None:
-        """The agent's status.json, which may be half written where the disk there is full."""
+    def report(self, text: bytes, copy: Path) -> None:
+        """The agent's status.json, which may be half written where the disk there is full; of some, a copy is kept."""
         with contextlib.suppress(ValueError):
-            self._status = dict(json.loads(text))
+            before, self._status = self._status, dict(json.loads(text))
+            same = before is not None and before.get("state") == self._status.get("state")
+            if not same or time.monotonic() - self._kept > KEEP_SECONDS:
+                self._kept = time.monotonic()
+                write_text(copy, text.decode())
+
+    def leave_if_stale(self) -> None:
+        """Gives up a connection of which nothing has come for too long."""
+        if self.connected and self._clock.now - self.connected[0].heard > STALE_SECONDS:
+            self.connected[1].cancel()
 
 
 class Session:
@@ -92,8 +121,11 @@ class Session:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._tasks: list[asyncio.Task[None]] = []
+        self._nodes: list[RemoteNode] = []
+        self._clock = Clock()
 
         async def make() -> Ways:
+            self._tasks.append(asyncio.create_task(self._attend()))
             return TRANSPORTS[transport](cluster)
 
         self._ways = self._wait(make())
@@ -119,13 +151,14 @@ class Session:
 
     def listen(self, host: Host, ranks: Sequence[int], root: PurePosixPath, run_dir: Path) -> RemoteNode:
         """Keeps a host's files here up to date from now on, through any number of lost connections."""
-        node = RemoteNode(host, ranks)
 
-        async def start() -> None:
+        async def start() -> RemoteNode:
+            node = RemoteNode(host, ranks, self._clock)
+            self._nodes.append(node)
             self._tasks.append(asyncio.create_task(self._listen(node, root, run_dir)))
+            return node
 
-        self._wait(start())
-        return node
+        return self._wait(start())
 
     def close(self) -> None:
         """Ends what listens, and the connections; what runs on the hosts goes on."""
@@ -179,6 +212,17 @@ class Session:
         call = {"mark": mark, "source": source, "verb": verb, "given": given}
         return await self._ways.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
 
+    async def _attend(self) -> None:
+        """Moves the clock, which is late where this process is, and leaves hosts that say nothing by it."""
+        while True:
+            come = time.monotonic()
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+            self._clock.now = come
+            for node in self._nodes:
+                node.leave_if_stale()
+            await asyncio.sleep(ATTEND_SECONDS)
+
     async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path) -> None:
         while True:
             offsets = {
@@ -192,42 +236,49 @@ class Session:
             with contextlib.suppress(Unreachable, Flood, OSError, EOFError, ValueError, LookupError, TypeError):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     channel = await self._begin(node.host, "tell", given, _RELAY)
+                taking = asyncio.create_task(_take_frames(node, channel, run_dir))
                 orders = asyncio.create_task(_give_orders(node, channel))
+                node.connected = channel, taking
                 try:
-                    while True:
-                        await _take_frame(node, channel, run_dir)
+                    await asyncio.wait({taking})
                 finally:
+                    node.connected = None
+                    taking.cancel()
                     orders.cancel()
                     await channel.close()
+                if not taking.cancelled():
+                    taking.result()
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _take_frame(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
-    """Copies what is told next. Raises ValueError where it makes no sense."""
-    async with asyncio.timeout(STALE_SECONDS):
+async def _take_frames(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
+    """Copies what is told. Raises EOFError when that is over, ValueError where it makes no sense."""
+    while True:
         frame = json.loads(await channel.until(b"\n", MAX_HEAD))
-    size = frame.get("size", 0)
-    if size > MAX_CONTENT:
-        raise Flood
-    content = await channel.exactly(size)
-    node.take(frame)
-    name = frame.get("file")
-    if name is None:
-        return
+        size = frame.get("size", 0)
+        if size > MAX_CONTENT:
+            raise Flood
+        content = await channel.exactly(size)
+        node.take(frame)
+        if "file" in frame:
+            _take_file(node, frame["file"], frame["offset"], content, run_dir)
+
+
+def _take_file(node: RemoteNode, name: str, offset: int, content: bytes, run_dir: Path) -> None:
     match = _FILES.fullmatch(name)
     own = match and (match["host"] == node.name if match["host"] else int(match["rank"]) in node.ranks)
     if not own:
         raise ValueError(f"{node.name} speaks of a file that is none of its own")
-    if name.endswith("/status.json"):
-        node.report(content)
-        write_text(run_dir / name, content.decode("utf-8", "replace"))
-        return
     path = run_dir / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if name.endswith("/status.json"):
+        node.report(content, path)
+        return
+    if offset == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        if frame["offset"] == 0:
+        if offset == 0:
             file.truncate(0)
-        if file.seek(0, os.SEEK_END) != frame["offset"]:
+        if file.seek(0, os.SEEK_END) != offset:
             raise ValueError(f"{node.name} does not go on where the copy of {name} ends")
         file.write(content)
 
@@ -240,7 +291,9 @@ async def _give_orders(node: RemoteNode, channel: Channel) -> None:
             for order in node.orders[given:]:
                 await channel.say(json.dumps({"stop": order}).encode() + b"\n")
                 given += 1
-            await asyncio.sleep(relay.TURN_SECONDS)
+            node.ordered.clear()
+            if given == len(node.orders):
+                await node.ordered.wait()
 
 
 # --- what a target has ------------------------------------------------------------------------------------------------
