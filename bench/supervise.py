@@ -34,19 +34,21 @@ GOAL_BYTES = 300_000_000  # the design's; reported beside the measurement, asser
 async def simulate(socket: str) -> None:
     """Answers as relays on any number of hosts, each with one process, until it is ended."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
-    began: dict[str, float] = {}
+    running: dict[str, Simulated] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         call = json.loads(await reader.readline() or "{}")
         if not call:  # it was given up
             return
         writer.write(f"\n{call['mark']}\n".encode())
+        given = call["given"]
         if call["verb"] == "begin":
-            began[call["given"]["job"]["directory"]] = time.monotonic() + 30  # when all have been started
+            (process,) = given["job"]["processes"]
+            running[given["job"]["directory"]] = Simulated(process["rank"], process["log"].split("/")[-2])
             writer.write(b'{"pid": 2}\n')
         else:
             with contextlib.suppress(ConnectionError):  # the launcher has left
-                await tell(writer, call["given"], began[f"{call['given']['root']}/nodes/{call['given']['host']}"])
+                await running[f"{given['root']}/nodes/{given['host']}"].tell(writer, given["offsets"])
         with contextlib.suppress(ConnectionError):
             await writer.drain()
         writer.close()
@@ -56,43 +58,59 @@ async def simulate(socket: str) -> None:
         await server.serve_forever()
 
 
-async def tell(writer: asyncio.StreamWriter, given: dict[str, Any], begin: float) -> None:
-    """What a relay tells of one host."""
-    host, rank = given["host"], given["ranks"][0]
-    log, events = f"nodes/{host}/rank{rank}.log", f"events-{rank}.jsonl"
-    sizes = dict.fromkeys((log, events), 0)
+class Simulated:
+    """A host with one process, which takes a step a second once all have been started."""
 
-    def frame(name: str, content: bytes) -> None:
-        head = {"file": name, "offset": sizes.get(name, 0), "size": len(content)}
-        writer.write(json.dumps(head).encode() + b"\n" + content)
-        if name in sizes:
-            sizes[name] += len(content)
+    def __init__(self, rank: int, host: str) -> None:
+        self._rank, self._host = rank, host
+        self._begin, self._steps = time.monotonic() + 30, 0
+        self._log, self._events = f"nodes/{host}/rank{rank}.log", f"events-{rank}.jsonl"
+        self._written = {self._log: b"", self._events: b""}
 
-    for step in range(-1, STEPS + 1):
-        while (rest := begin + step * STEP_SECONDS - time.monotonic()) > 0:
-            await asyncio.sleep(min(rest, 1.0))
-            if rest > 1:
-                writer.write(b'{"alive": true, "agent": true}\n')
-        if 0 <= step < STEPS:
-            frame(log, f"completed step: {step}, seconds: 1.000, loss: {9 - step / 100:.3f}\n".encode() * 2)
-            done = {"v": 1, "kind": "step", "process": rank, "wall_time": time.time(), "monotonic_time": 1.0}
+    async def tell(self, writer: asyncio.StreamWriter, told: dict[str, int]) -> None:
+        """What a relay tells of it, from the offsets that the launcher has."""
+        while True:
+            self._go_on()
+            for name, content in self._written.items():
+                if new := content[told.get(name, 0) :]:
+                    self._frame(writer, name, told.get(name, 0), new)
+                    told[name] = len(content)
+            over = self._steps == STEPS
+            self._frame(writer, f"nodes/{self._host}/status.json", 0, json.dumps(self._status(over)).encode())
+            writer.write(json.dumps({"alive": True, "agent": not over}).encode() + b"\n")
+            await writer.drain()
+            if over:
+                return
+            rest = self._begin + self._steps * STEP_SECONDS - time.monotonic()
+            await asyncio.sleep(min(max(rest, 0.0), 1.0))
+
+    def _go_on(self) -> None:
+        """Takes the steps that are due, and ends a step's time after the last."""
+        due = int((time.monotonic() - self._begin) // STEP_SECONDS) + 1
+        for step in range(self._steps, min(due, STEPS)):
+            line = f"completed step: {step}, seconds: 1.000, loss: {9 - step / 100:.3f}\n"
+            done = {"v": 1, "kind": "step", "process": self._rank, "wall_time": time.time(), "monotonic_time": 1.0}
             done |= {"step": step, "seconds": 1.0, "tokens": 8192, "loss": 9 - step / 100, "grad_norm": 1.0}
-            frame(events, json.dumps(done).encode() + b"\n")
-        state = "ended" if step == STEPS else "running"
+            self._written[self._log] += line.encode() * 2
+            self._written[self._events] += json.dumps(done).encode() + b"\n"
+            self._steps = step + 1
+
+    def _status(self, over: bool) -> dict[str, Any]:
         process = {
-            "rank": rank, "pid": 3, "state": "exited" if step == STEPS else "running", "signal": None,
-            "exit_code": 0 if step == STEPS else None, "stopped": False, "started": 1.0, "ended": None,
-            "log_bytes": sizes[log], "lost_bytes": 0, "last_output": time.time(), "last_step_at": time.time(),
-            "last_step": min(step, STEPS - 1) if step >= 0 else None, "log": log, "suspended": False, "sentence": None,
-            "last_line": "completed step: 1, seconds: 1.000, loss: 8.99",
+            "rank": self._rank, "pid": 3, "state": "exited" if over else "running", "signal": None,
+            "exit_code": 0 if over else None, "stopped": False, "started": 1.0, "ended": None,
+            "log_bytes": len(self._written[self._log]), "lost_bytes": 0, "last_output": time.time(),
+            "last_step_at": time.time(), "last_step": self._steps - 1 if self._steps else None, "log": self._log,
+            "suspended": False, "sentence": None, "last_line": "completed step: 1, seconds: 1.000, loss: 8.99",
         }  # fmt: skip
-        status = {
-            "v": 1, "run": "r", "host": host, "agent_pid": 2, "state": state, "started": 1.0, "stop_reason": None,
-            "left_behind": 0, "survivors": [], "heartbeat": time.time(), "first_exit": None, "processes": [process],
+        return {
+            "v": 1, "run": "r", "host": self._host, "agent_pid": 2, "state": "ended" if over else "running",
+            "started": 1.0, "stop_reason": None, "left_behind": 0, "survivors": [], "heartbeat": time.time(),
+            "first_exit": None, "processes": [process],
         }  # fmt: skip
-        frame(f"nodes/{host}/status.json", json.dumps(status).encode())
-        writer.write(json.dumps({"alive": True, "agent": step < STEPS}).encode() + b"\n")
-        await writer.drain()
+
+    def _frame(self, writer: asyncio.StreamWriter, name: str, offset: int, content: bytes) -> None:
+        writer.write(json.dumps({"file": name, "offset": offset, "size": len(content)}).encode() + b"\n" + content)
 
 
 # --- the launcher -----------------------------------------------------------------------------------------------------
@@ -102,15 +120,15 @@ def supervise(socket: str, hosts: int) -> None:
     """Follows a run on the simulated hosts, and prints what that took."""
     from seatrial import spec as specs
     from seatrial.cluster import Cluster, Host
-    from seatrial.launch import channels, ssh
-    from seatrial.launch.follow import Deadlines, Following
+    from seatrial.launch import channels, live, ssh
+    from seatrial.launch.follow import Deadlines
     from seatrial.launch.targets import Where
     from seatrial.plan import Machine, Site, make_plan
     from seatrial.presets import MODELS
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
 
-    class Simulated(channels.Ways):
+    class ToSimulated(channels.Ways):
         def __init__(self, cluster: Cluster) -> None:
             super().__init__(cluster, logins=64, known="")
 
@@ -129,7 +147,7 @@ def supervise(socket: str, hosts: int) -> None:
         async def close(self) -> None:
             return
 
-    channels.TRANSPORTS = {**channels.TRANSPORTS, "simulated": Simulated}
+    channels.TRANSPORTS = {**channels.TRANSPORTS, "simulated": ToSimulated}
     ssh.TRANSPORTS = channels.TRANSPORTS
     spec = specs.RunSpec(
         name="thousand", dialect="native", model=MODELS["llama3.1-70b"], steps=STEPS,
@@ -146,11 +164,10 @@ def supervise(socket: str, hosts: int) -> None:
         run_dir, there = Path(folder) / "run", Site(cluster=cluster, root=PurePosixPath("/var/tmp/seatrial/run"))
         plan = make_plan(spec, run_dir=run_dir, machine=Machine(cores=2, memory_bytes=1), on="ssh", site=there)
         (run_dir / "launch").mkdir(parents=True)
-        followed: list[float] = []
-        following = Following(Deadlines(), lambda progress: followed.append(time.monotonic()), print)
         start, cpu = time.monotonic(), time.process_time()
         where = Where(on="ssh", ssh="simulated")
-        ending = ssh.run(plan, run_dir, following, where=where, site=there, attempt=1)
+        with live.watched(run_dir, spec, "native", Deadlines()) as following:
+            ending = ssh.run(plan, run_dir, following, where=where, site=there, attempt=1)
         took, cpu = time.monotonic() - start, time.process_time() - cpu
         steps = sum(path.read_bytes().count(b'"kind": "step"') for path in run_dir.glob("events-*.jsonl"))
         lines = sum(path.read_bytes().count(b"\n") for path in run_dir.glob("nodes/*/*.log"))
@@ -159,7 +176,7 @@ def supervise(socket: str, hosts: int) -> None:
     told = {
         "hosts": hosts, "ended": ending.reason, "seconds": took, "cpu_seconds": cpu,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "steps_expected": hosts * STEPS, "steps_copied": steps, "lines_copied": lines, "looks": len(followed),
+        "steps_expected": hosts * STEPS, "steps_copied": steps, "lines_copied": lines,
     }  # fmt: skip
     print(json.dumps(told))
 

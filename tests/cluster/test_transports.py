@@ -6,8 +6,10 @@ import os
 import re
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import PurePosixPath
 
 import pytest
@@ -16,7 +18,7 @@ from seatrial.cluster import Cluster as Hosts
 from seatrial.command import Command, in_container
 from seatrial.dialects import cluster_of
 from seatrial.errors import LaunchError
-from seatrial.launch import channels
+from seatrial.launch import channels, ssh
 from seatrial.launch.channels import TRANSPORTS, Unreachable
 from seatrial.launch.follow import Deadlines, Ending, Following, Progress
 from seatrial.launch.ssh import Session, run
@@ -206,6 +208,35 @@ def test_a_run_that_cannot_begin_on_one_host_is_begun_on_none(make_programs: Cal
         programs.run(*[python("import time; time.sleep(1000)")] * 3, on_progress=lambda progress: None)
     wait_until(lambda: nothing_is_left(programs.person.cluster), 10)
     assert list(of_somebody.iterdir()) == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_host_is_not_blamed_while_nobody_listens_and_is_left_when_it_says_nothing(
+    make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    monkeypatch.setattr(ssh, "STALE_SECONDS", 4.0)
+    programs = make_programs(2, transport=transport, containers=False)
+    listened = threading.Event()
+    with closing(Session(programs.hosts, transport=transport)) as session:
+        nodes = [
+            session.listen(host, [rank], ROOT, programs.person.out) for rank, host in enumerate(programs.hosts.hosts)
+        ]
+        wait_until(lambda: all(node.connected and node.silent_seconds() < 1 for node in nodes), 30)
+        first = [node.connected for node in nodes]
+        session._loop.call_soon_threadsafe(time.sleep, 6)
+        session._loop.call_soon_threadsafe(listened.set)
+        silence = 0.0
+        while not listened.wait(0.05):
+            silence = max(silence, *(node.silent_seconds() for node in nodes))
+        time.sleep(1)
+        assert max(silence, *(node.silent_seconds() for node in nodes)) < 3
+        assert [node.connected for node in nodes] == first
+        second = programs.person.cluster.nodes[1]
+        (relay,) = second.processes("import json,sys")
+        second.kill(relay.pid, signal.SIGSTOP)
+        wait_until(lambda: nodes[1].connected not in (None, first[1]), 30)
+        assert nodes[0].connected == first[0]
+        wait_until(lambda: nodes[1].silent_seconds() < 1, 10)
 
 
 # Waits for signals, counts what comes within two seconds of the first, and says how many came.
