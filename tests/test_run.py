@@ -117,7 +117,7 @@ def test_a_run_that_passes_leaves_everything_behind(passed: tuple[Path, str]) ->
         "config.json", "spec.json", "plan.json", "status.json", "metrics.json", "verdict.json", "report.html",
         "events-0.jsonl", "events-1.jsonl", "events-launcher.jsonl", "metrics.csv", "metrics.jsonl",
         "launch/trainer-spec.json", "launch/agent.py", "launch/agent-local0.json", "launch/agent-local1.json",
-        "launch/observer.py", "launch/sensors.py", "launch/lease", "nodes/local0/observed.jsonl",
+        "launch/processes.py", "launch/observer.py", "launch/sensors.py", "launch/lease", "nodes/local0/observed.jsonl",
         "nodes/local0/rank0.log", "nodes/local0/status.json", "nodes/local0/agent.log",
         "nodes/local1/rank1.log", "nodes/local1/status.json", "nodes/local1/agent.log",
     }  # fmt: skip

@@ -278,7 +278,8 @@ def own_torchrun(node: Node) -> None:
 def nvidia(node: Node) -> None:
     """Eight devices of NVIDIA's."""
     tool = node.path(USER_HOME / "bin" / "nvidia-smi")
-    tool.write_text("#!/bin/sh\n" + "echo 'NVIDIA H100 80GB HBM3, 81559, 512, 0, 560.35.03'\n" * 8)
+    rows = (f"{index}, NVIDIA H100 80GB HBM3, 81559, 512, 0, 560.35.03" for index in range(8))
+    tool.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     tool.chmod(0o755)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, blame, describe_exit
+from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, blame
 from tests.cluster.person import HOSTILE as TRAVELLING
 from tests.launch.conftest import AGENT, Agent
 from tests.processes import processes_with, wait_until
@@ -277,10 +276,6 @@ def test_a_job_of_another_version_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, "version 1" in done.stderr) == (1, True)
 
 
-def test_it_is_written_for_python_3_8() -> None:
-    ast.parse(AGENT.read_text(encoding="utf-8"), feature_version=(3, 8))
-
-
 def failure(rank: int, ended: float, exit_code: int | None = None, signal_number: int | None = None) -> dict[str, Any]:
     return {"rank": rank, "ended": ended, "exit_code": exit_code, "signal": signal_number}
 
@@ -303,21 +298,3 @@ def test_blame(exits: list[dict[str, Any]], now: float, culprit: int | None) -> 
     for order in itertools.permutations(exits):
         found = blame(order, now)
         assert (found and found["rank"]) == culprit
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "signal_number", "sentence"),
-    [
-        (1, None, "ended with exit code 1"),
-        (0, None, "ended with exit code 0"),
-        (None, 9, "was ended by SIGKILL (9) (killed from outside, or out of memory)"),
-        (None, 6, "was ended by SIGABRT (6) (it aborted itself)"),
-        (134, None, "ended as if by SIGABRT (6) (it aborted itself)"),
-        (137, None, "ended as if by SIGKILL (9) (killed from outside, or out of memory)"),
-        (139, None, "ended as if by SIGSEGV (11) (invalid memory access)"),
-        (None, 63, "was ended by signal (63)"),
-        (255, None, "ended with exit code 255"),
-    ],
-)
-def test_how_a_process_ended_is_a_sentence(exit_code: int | None, signal_number: int | None, sentence: str) -> None:
-    assert describe_exit(exit_code, signal_number) == sentence

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS, describe_exit
+from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS
 from seatrial.launch.follow import Deadlines, Ending, Progress, _judge, conclude, deadlines_for, overdue
+from seatrial.launch.processes import describe_exit
 from seatrial.presets import MODELS
 from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging
 from tests.streams import make_spec

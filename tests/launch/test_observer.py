@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from seatrial.launch import observer
+from seatrial.launch.files import of_the_agent
 from tests.launch.conftest import AGENT, Agent
 from tests.processes import processes_with, wait_until
 
@@ -215,10 +216,8 @@ def test_nvidia_s_tool_is_slowed_down_where_it_costs_too_much(
     with_programs(nvidia_smi=busy)
     folder = tmp_path / "launch"
     folder.mkdir()
-    for name in ("agent.py", "sensors.py"):
-        (folder / name).write_text(AGENT.with_name(name).read_text())
-    text = OBSERVER.read_text()
-    (folder / "observer.py").write_text(text.replace("COST_SECONDS = 60.0", "COST_SECONDS = 0.5"))
+    for name, text in of_the_agent().items():
+        (tmp_path / name).write_text(text.replace("COST_SECONDS = 60.0", "COST_SECONDS = 0.5"))
     monkeypatch.setattr("tests.launch.conftest.AGENT", folder / "agent.py")
     start_agent([FOREVER], observe_seconds=1)
     asked = tmp_path / "asked"

@@ -11,9 +11,9 @@ import pytest
 
 from seatrial.cluster import Cluster, Host
 from seatrial.launch.facts import Facts, Meeting, Node, read_facts, read_meeting
+from seatrial.launch.inventory import PARTS
 from seatrial.launch.needs import Needs, Selection, needs_of
 from seatrial.launch.preflight import AREAS, CHECKS, judge
-from seatrial.launch.probe import PARTS
 from seatrial.plan import Site
 from seatrial.presets import MODELS
 from seatrial.readiness import Looked, shown

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch import probe, relay
+from seatrial.launch import inventory, relay
 from seatrial.launch.facts import Facts, Meeting, read_facts, read_meeting
+from seatrial.launch.files import of_the_probe
 from tests.processes import processes_with
 
-SOURCE = Path(probe.__file__).read_text(encoding="utf-8")
+SOURCE = of_the_probe()
 
 
 def started(verb: str, given: dict[str, Any], path: str = "") -> subprocess.Popen[bytes]:
@@ -82,15 +83,18 @@ def test_this_machine_is_told_whole() -> None:
 
 
 def test_nvidia_devices(programs: Path) -> None:
-    line = "NVIDIA H200, 143771, 1, %s, 570.86.15"
-    path = put(programs, "nvidia-smi", f"echo '{line % 0}'; echo '{line % '[N/A]'}'; echo '{line % 7}'")
+    line = "%d, NVIDIA H200, 143771, 1, %s, 570.86.15"
+    path = put(programs, "nvidia-smi", f"echo '{line % (0, 0)}'; echo '{line % (1, '[N/A]')}'; echo '{line % (2, 7)}'")
     found = facts(path, devices={}).devices
     assert found is not None
     assert (found.vendor, found.driver, len(found.found)) == ("nvidia", "570.86.15", 3)
     assert [device.uncorrected_errors for device in found.found] == [0, None, 7]
-    assert found.found[0].memory_bytes == 143771 * 2**20
+    assert (found.found[0].memory_bytes, found.found[0].used_bytes) == (143771 * 2**20, 2**20)
     path = put(programs, "nvidia-smi", "echo 'No devices were found'; exit 6")
     assert facts(path, devices={}).failed == {"devices": "nvidia-smi ended with 6: No devices were found"}
+    path = put(programs, "nvidia-smi", "echo 'WARNING: infoROM is corrupted'")
+    why = "nvidia-smi says what is no row of its table: WARNING: infoROM is corrupted"
+    assert facts(path, devices={}).failed == {"devices": why}
 
 
 def test_container_engines(programs: Path) -> None:
@@ -163,8 +167,8 @@ def test_two_meet_whoever_comes_first() -> None:
 
 
 def test_a_program_that_hangs_is_ended(programs: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "PROGRAM_SECONDS", 0.5)
+    monkeypatch.setattr(inventory, "PROGRAM_SECONDS", 0.5)
     program = Path(put(programs, "slow", f"sleep 1000 # {mark}")) / "slow"
     with pytest.raises(OSError, match="has not answered within"):
-        probe.ran(str(program), mark)
+        inventory.ran(str(program), mark)
     assert processes_with(mark) == []

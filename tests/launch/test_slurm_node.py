@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.launch import agent, slurm_node
+from seatrial.launch.files import of_the_agent, text_of
 from seatrial.launch.slurm_node import expand, fill, with_secrets
 
 
@@ -76,9 +75,8 @@ def test_secrets_come_by_variables_which_are_gone_then() -> None:
 
 def test_it_becomes_the_agent_of_its_node(tmp_path: Path) -> None:
     (tmp_path / "launch" / "slurm").mkdir(parents=True)
-    for module in (agent, slurm_node):
-        assert module.__file__
-        shutil.copy(module.__file__, tmp_path / "launch")
+    for name, text in {**of_the_agent(), "launch/slurm_node.py": text_of("slurm_node")}.items():
+        (tmp_path / name).write_text(text)
     own = tmp_path / "nodes" / "slurm-node-0.invalid"
     program = "import os; print(os.environ['TOKEN'], [name for name in os.environ if 'SECRET' in name])"
     process = {"rank": 0, "argv": [sys.executable, "-c", program], "environment": {}, "log": f"{own}/rank0.log"}

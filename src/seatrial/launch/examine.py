@@ -5,20 +5,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from seatrial.cluster import Host
-from seatrial.launch import probe
 from seatrial.launch.channels import Unreachable
 from seatrial.launch.facts import Node, read_facts, read_meeting
+from seatrial.launch.files import of_the_probe
 from seatrial.launch.needs import Needs
 from seatrial.launch.ssh import Session
 
 NODE_SECONDS = 30.0  # for a host to answer, login included
 LOOK_SECONDS = 14.0  # of those, for the probe itself
 MEET_SECONDS = 8.0
-_PROBE = Path(probe.__file__).read_text(encoding="utf-8")
+_PROBE = of_the_probe()
 _ODD = "log in and see what answers there in the name of python3"
 
 

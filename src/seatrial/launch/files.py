@@ -1,4 +1,7 @@
-"""Files that others read while they are written: replaced in one step, so that nobody sees half of one."""
+"""Files that others read while they are written, and files that travel to nodes.
+
+The former are replaced in one step, so that nobody sees half of one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-AGENT_FILES = ("agent.py", "observer.py", "sensors.py")  # side by side
+# What travels to nodes, by module; each imports only those before it.
+AGENT = ("sensors", "observer", "processes", "agent")
+PROBE = ("sensors", "inventory", "probe")
+_MODULES = """import sys, types
+for name, text in {texts!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(text, vars(module))
+main = module.main
+"""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -24,5 +35,14 @@ def write_json(path: Path, data: Any) -> None:
 
 def of_the_agent() -> dict[str, str]:
     """What has to lie in a run directory for an agent to start there: the texts of its files, by where they go."""
-    here = Path(__file__).parent
-    return {f"launch/{name}": (here / name).read_text(encoding="utf-8") for name in AGENT_FILES}
+    return {f"launch/{name}.py": text_of(name) for name in AGENT}
+
+
+def of_the_probe() -> str:
+    """What is sent to ask a node: one text that makes all its modules, and has what the last one begins with."""
+    return _MODULES.format(texts={name: text_of(name) for name in PROBE})
+
+
+def text_of(name: str) -> str:
+    """The source of a module that stands beside this one."""
+    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import json
 import math
 import os
@@ -36,7 +35,14 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING or __package__:
+    from seatrial.launch import sensors
+else:  # on a node, where all that it needs lies beside it
+    sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import sensors
 
 VERSION = 1
 TOLERANCE = 1.2  # times its share that a tool may cost, before it is slowed down
@@ -52,13 +58,6 @@ AGAIN_SECONDS = 60.0  # before a tool that has ended is started again
 FINISH_SECONDS = 1.0
 PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh looks in few of them
 PR_SET_PDEATHSIG = 1
-
-_beside: Any = importlib.util.spec_from_file_location(
-    "sensors", os.path.join(os.path.dirname(os.path.abspath(__file__)), "sensors.py")
-)
-sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
-sensors = importlib.util.module_from_spec(_beside)
-_beside.loader.exec_module(sensors)
 
 
 class Tool:

@@ -1,7 +1,7 @@
 """What can be asked of a node about its devices, its network and its kernel, each in a form of its own.
 
-One file, standard library only, Python 3.8 or newer: it lies beside `observer.py`, which reads it from there. Nothing
-here starts a program: what tools have printed is given.
+Standard library only, Python 3.8 or newer: it lies beside `observer.py`, and is sent with `inventory.py`. Nothing here
+starts a program: what tools have printed is given.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ def number(value: Any) -> float | None:
         found = re.match(r"\s*(-?\d{1,18}(?:\.\d{1,9})?)(?![\w.])", value)
         return float(found.group(1)) if found else None
     return float(value) if type(value) in (int, float) and abs(value) < 1e18 else None
+
+
+def whole(value: Any) -> int | None:
+    """The same without what follows the point."""
+    found = number(value)
+    return None if found is None else int(found)
 
 
 def _plain(value: float) -> float | int:
@@ -164,10 +170,15 @@ def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, A
     return devices
 
 
+def memory() -> dict[str, int]:
+    """Bytes of the node's memory, by the kernel's names for its parts."""
+    found = re.findall(r"^(\w+):\s+(\d+) kB", read("/proc/meminfo") or "", re.MULTILINE)
+    return {name: 1024 * int(size) for name, size in found}
+
+
 def machine() -> dict[str, int]:
     """What the node has as a whole."""
-    total = re.search(r"^MemTotal:\s+(\d+) kB", read("/proc/meminfo") or "", re.MULTILINE)
-    return {"cores": os.cpu_count() or 1, "memory_bytes": 1024 * int(total.group(1)) if total else 0}
+    return {"cores": os.cpu_count() or 1, "memory_bytes": memory().get("MemTotal", 0)}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -194,9 +205,9 @@ class Node:
         if now[1] > self.before[1]:
             found["utilization"] = round((now[0] - self.before[0]) / (now[1] - self.before[1]), 4)
         self.before = now
-        memory = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", read("/proc/meminfo") or "", re.MULTILINE))
-        if len(memory) == 2:
-            found["memory_bytes"] = 1024 * (int(memory["MemTotal"]) - int(memory["MemAvailable"]))
+        has = memory()
+        if "MemTotal" in has and "MemAvailable" in has:
+            found["memory_bytes"] = has["MemTotal"] - has["MemAvailable"]
         return found
 
 

@@ -14,7 +14,7 @@ leaves a file that tells the job's script to fail in the end; `srun --wait` ends
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import ipaddress
 import itertools
 import json
@@ -148,10 +148,9 @@ def main(arguments: list[str]) -> None:
     os.dup2(log, 2)
     os.environ.clear()
     os.environ.update(environment)
-    spec: Any = importlib.util.spec_from_file_location("agent", os.path.join(root, "launch", "agent.py"))
-    agent = importlib.util.module_from_spec(spec)
-    sys.modules["agent"] = agent
-    spec.loader.exec_module(agent)
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.join(root, "launch"))
+    agent: Any = importlib.import_module("agent")
     if agent.Agent(job).run() != 0:
         open(os.path.join(root, FAILED), "w").close()
 
