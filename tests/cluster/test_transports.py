@@ -218,9 +218,8 @@ def test_a_host_is_not_blamed_while_nobody_listens_and_is_left_when_it_says_noth
     programs = make_programs(2, transport=transport, containers=False)
     listened = threading.Event()
     with closing(Session(programs.hosts, transport=transport)) as session:
-        nodes = [
-            session.listen(host, [rank], ROOT, programs.person.out) for rank, host in enumerate(programs.hosts.hosts)
-        ]
+        ranks = {host: [rank] for rank, host in enumerate(programs.hosts.hosts)}
+        nodes = session.listen(ranks, ROOT, programs.person.out)
         wait_until(lambda: all(node.connected and node.silent_seconds() < 1 for node in nodes), 30)
         first = [node.connected for node in nodes]
         session._loop.call_soon_threadsafe(time.sleep, 6)

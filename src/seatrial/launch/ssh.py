@@ -149,14 +149,13 @@ class Session:
 
         return self._wait(everywhere())
 
-    def listen(self, host: Host, ranks: Sequence[int], root: PurePosixPath, run_dir: Path) -> RemoteNode:
-        """Keeps a host's files here up to date from now on, through any number of lost connections."""
+    def listen(self, ranks: Mapping[Host, Sequence[int]], root: PurePosixPath, run_dir: Path) -> list[RemoteNode]:
+        """Keeps the hosts' files here up to date from now on, through any number of lost connections."""
 
-        async def start() -> RemoteNode:
-            node = RemoteNode(host, ranks, self._clock)
-            self._nodes.append(node)
-            self._tasks.append(asyncio.create_task(self._listen(node, root, run_dir)))
-            return node
+        async def start() -> list[RemoteNode]:
+            self._nodes = [RemoteNode(host, own, self._clock) for host, own in ranks.items()]
+            self._tasks += [asyncio.create_task(self._listen(node, root, run_dir)) for node in self._nodes]
+            return self._nodes
 
         return self._wait(start())
 
@@ -225,11 +224,10 @@ class Session:
 
     async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path) -> None:
         while True:
-            offsets = {
-                str(path.relative_to(run_dir)): path.stat().st_size
-                for pattern in (f"nodes/{node.name}/*.log", f"nodes/{node.name}/*.jsonl", "events-*.jsonl")
-                for path in run_dir.glob(pattern)
-            }
+            own = run_dir / "nodes" / node.name
+            events = [run_dir / f"events-{rank}.jsonl" for rank in node.ranks]
+            copies = [path for path in (*own.glob("*.log"), *own.glob("*.jsonl"), *events) if path.exists()]
+            offsets = {str(path.relative_to(run_dir)): path.stat().st_size for path in copies}
             given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
             # Whatever becomes of a connection, the next one goes on where the copy ends. `silent_seconds` grows
             # meanwhile, and whoever follows decides what that means.
@@ -344,7 +342,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
             orders = [(host, {"root": str(root), "host": host.name, "stop": "now"}) for host in begun]
             session.ask(orders, "order", source=_RELAY, seconds=UNDO_SECONDS)
             raise LaunchError("\n".join(failed))
-        return [session.listen(host, own, root, run_dir) for host, own in ranks.items()]
+        return session.listen(ranks, root, run_dir)
 
     try:
         return drive(plan, run_dir, begin=begin, root=root, directory=root, following=following)
@@ -394,8 +392,8 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     session = Session(found.cluster, transport=found.transport)
     try:
         return accompany(
-            lambda: [session.listen(host, own, found.root, run_dir) for host, own in found.ranks.items()],
-            run_dir, following, name=name, planned_steps=planned_steps, detached=True,
+            lambda: session.listen(found.ranks, found.root, run_dir), run_dir, following,
+            name=name, planned_steps=planned_steps, detached=True,
         )  # fmt: skip
     finally:
         session.close()
