@@ -13,8 +13,21 @@ from hypothesis import settings
 
 from tests.processes import processes_with
 
+COMPILED = 0.2  # programs that took so many seconds are compiled once a session
 settings.register_profile("untimed", deadline=None)  # how busy the machine is must not fail a test
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The folder in which the trainers that tests start keep their programs; not shared with other workers, who might
+    read half."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("compiled"))
+    names = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(COMPILED)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        yield folder
 
 
 @pytest.fixture

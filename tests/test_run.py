@@ -20,6 +20,7 @@ from seatrial.check import lint
 from seatrial.dialects import load
 from seatrial.launch.follow import Deadlines
 from seatrial.run import run
+from tests.compiling import quick_flags
 from tests.processes import processes_with, wait_until
 
 SEATRIAL = [sys.executable, "-c", "from seatrial.cli import main; main()"]
@@ -37,7 +38,8 @@ TINY = {
     "steps": FOREVER,
     "topology": {"num_nodes": 1, "devices_per_node": 2},
     "parallelism": {"within_node": {"data": 2}},
-    "optimizer": {"learning_rate": 0.01},
+    "optimizer": {"learning_rate": 0.01, "decay_steps": FOREVER},  # one program, however many steps
+    "execution": {"xla_flags": quick_flags()},
 }  # fmt: skip
 TWO_PROCESSES = {
     "topology": {"num_nodes": 2, "devices_per_node": 1},
@@ -105,7 +107,8 @@ def reason(run_dir: Path) -> str:
 def passed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of two processes that passed: (its directory, what it printed)."""
     folder = tmp_path_factory.mktemp("passed")
-    config = write_config(folder, steps=20, execution={"environment": {"HF_TOKEN": CANARY}}, **TWO_PROCESSES)
+    secret = TINY["execution"] | {"environment": {"HF_TOKEN": CANARY}}
+    config = write_config(folder, steps=20, execution=secret, **TWO_PROCESSES)
     code, text = end_of(start(config, folder / "run"), 200)
     assert code == 0, text
     return folder / "run", text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +27,13 @@ from seatrial.train.data.examples import Example, shifted
 from seatrial.train.mesh import make_mesh
 from seatrial.train.params import canonical, placed
 from seatrial.train.step import State, Trainer, make_trainer
+from tests.compiling import quick_flags
+from tests.conftest import COMPILED
 
-# Tests compile far more than they compute; LLVM's optimisations are half of the time that a compilation takes.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+_FLAGS = (f"--{name}={value}" for name, value in quick_flags().items())
+os.environ["XLA_FLAGS"] = " ".join((*os.environ.get("XLA_FLAGS", "").split(), *_FLAGS))
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
-COMPILED = 0.2  # programs that took so many seconds are compiled once a session
 
 TINY = ModelSpec(
     name="tiny", vocab_size=128, hidden_dim=64, num_layers=3, num_heads=8, num_kv_heads=4, head_dim=16, ffn_dim=96,
@@ -113,16 +113,10 @@ def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs are kept, for the processes that tests start too; not shared with other workers, who might read half."""
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("compiled"))
-    names = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(COMPILED)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in names.items():
-            patch.setenv(name, value)
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", COMPILED)
-        yield
+def compiled_once_here(compiled_once: str) -> None:
+    """The tests' own process keeps its programs there too."""
+    jax.config.update("jax_compilation_cache_dir", compiled_once)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", COMPILED)
 
 
 @pytest.fixture
