@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,8 +55,11 @@ async def simulate(socket: str) -> None:
         writer.close()
 
     server = await asyncio.start_unix_server(serve, socket, limit=1 << 24, backlog=4096)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.close)
     async with server:
-        await server.serve_forever()
+        with contextlib.suppress(asyncio.CancelledError):
+            await server.serve_forever()
+    print(json.dumps({"latest_seconds": max(host.latest for host in running.values())}))
 
 
 class Simulated:
@@ -66,6 +70,7 @@ class Simulated:
         self._begin, self._steps = time.monotonic() + 30, 0
         self._log, self._events = f"nodes/{host}/rank{rank}.log", f"events-{rank}.jsonl"
         self._written = {self._log: b"", self._events: b""}
+        self.latest = 0.0  # seconds by which it was late to speak
 
     async def tell(self, writer: asyncio.StreamWriter, told: dict[str, int]) -> None:
         """What a relay tells of it, from the offsets that the launcher has."""
@@ -77,12 +82,14 @@ class Simulated:
                     told[name] = len(content)
             over = self._steps == STEPS
             self._frame(writer, f"nodes/{self._host}/status.json", 0, json.dumps(self._status(over)).encode())
-            writer.write(json.dumps({"alive": True, "agent": not over}).encode() + b"\n")
+            writer.write(json.dumps({"alive": True, "agent": not over, "more": False}).encode() + b"\n")
             await writer.drain()
             if over:
                 return
             rest = self._begin + self._steps * STEP_SECONDS - time.monotonic()
-            await asyncio.sleep(min(max(rest, 0.0), 1.0))
+            wake = time.monotonic() + min(max(rest, 0.0), 1.0)
+            await asyncio.sleep(wake - time.monotonic())
+            self.latest = max(self.latest, time.monotonic() - wake)
 
     def _go_on(self) -> None:
         """Takes the steps that are due, and ends a step's time after the last."""
@@ -191,7 +198,7 @@ def main() -> None:
     hosts = sys.argv[1] if len(sys.argv) > 1 else "1000"
     with tempfile.TemporaryDirectory() as folder:
         socket = f"{folder}/hosts"
-        simulator = subprocess.Popen([sys.executable, __file__, "--simulate", socket])
+        simulator = subprocess.Popen([sys.executable, __file__, "--simulate", socket], stdout=subprocess.PIPE)
         try:
             while not Path(socket).exists():
                 time.sleep(0.05)
@@ -199,16 +206,17 @@ def main() -> None:
                 [sys.executable, __file__, "--supervise", socket, hosts], capture_output=True, text=True
             )
         finally:
-            simulator.kill()
-            simulator.wait()
+            simulator.terminate()
+            told = simulator.communicate()[0]
     if done.returncode:
         sys.exit(done.stderr[-3000:])
     print(done.stderr, end="")
-    measured = json.loads(done.stdout.splitlines()[-1])
+    measured = json.loads(done.stdout.splitlines()[-1]) | json.loads(told)
     facts = record.machine()
     print(f"{measured['hosts']} hosts, {STEPS} steps of {STEP_SECONDS} s: {measured['ended']}")
     print(f"{measured['peak_bytes'] / 1e6:.0f} MB at most (goal: below {GOAL_BYTES / 1e6:.0f} MB)")
     print(f"{measured['cpu_seconds']:.1f} s of one processor in {measured['seconds']:.1f} s")
+    print(f"the simulated hosts themselves were late by up to {measured['latest_seconds']:.1f} s")
     print(f"{measured['steps_copied']} of {measured['steps_expected']} events copied")
     print(f"on {facts['cpu']}, {facts['cores']} cores, load {facts['load_average']}")
     print(f"written: {record.write('supervise', {'goal_bytes': GOAL_BYTES, **measured}).relative_to(ROOT)}")

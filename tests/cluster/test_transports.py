@@ -210,6 +210,20 @@ def test_a_run_that_cannot_begin_on_one_host_is_begun_on_none(make_programs: Cal
     assert list(of_somebody.iterdir()) == []
 
 
+# Bytes that take longer to come over 2 Mbit/s than a process is given to end.
+MANY_BYTES = 9_000_000
+
+
+@pytest.mark.slow
+def test_what_was_written_is_waited_for_after_the_end(make_programs: Callable[..., Programs]) -> None:
+    programs = make_programs(2, containers=False)
+    floods = python(f"print('step 0', flush=True); print('x' * {MANY_BYTES})")
+    with faults.slow_link(programs.person.cluster.nodes[1], megabits=2):
+        ending = programs.run(floods, floods, on_progress=lambda progress: None)
+    assert ending == Ending(reason="completed", exit_code=0)
+    assert [len(log) for log in programs.logs()] == [MANY_BYTES + 8] * 2
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_host_is_not_blamed_while_nobody_listens_and_is_left_when_it_says_nothing(
     make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str

@@ -52,6 +52,12 @@ def test_a_run_is_complete_when_all_ended_well() -> None:
     assert conclude(progress([done(0)], [done(1)], ended=True), NOW) == Ending(reason="completed", exit_code=0)
 
 
+def test_a_run_is_not_complete_while_nothing_has_been_heard_of_a_host() -> None:
+    seen = progress([done(0)], [done(1)], ended=True)
+    seen.num_hosts = 3
+    assert conclude(seen, NOW) is None
+
+
 def test_the_culprit_is_found_across_hosts() -> None:
     killed = done(1, None, signal=9, ended=NOW - 3, last_line="the last words")
     victim = done(0, PEER_LOST, ended=NOW - 2.9)

@@ -41,7 +41,10 @@ class Node(Protocol):
         """The agent's latest status, None while there is none."""
 
     def agent_ended(self) -> bool:
-        """Whether the agent is known to be gone."""
+        """Whether the agent is known to be gone, and all that it has written to be here."""
+
+    def behind(self) -> bool:
+        """Whether what the host has written is still on its way here."""
 
     def now(self) -> float:
         """The monotonic time up to which all is known that the host has said: late where this process is."""
@@ -134,6 +137,7 @@ class Progress:
     """What the launcher has seen so far: the agents' statuses by host, and the pace of the steps."""
 
     planned_steps: int
+    num_hosts: int = 1
     started: float = field(default_factory=time.monotonic)
     statuses: dict[str, Status] = field(default_factory=dict)
     processes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # (host, status) in rank order
@@ -196,7 +200,8 @@ def conclude(progress: Progress, wall_now: float) -> Ending | None:
     culprit = blame(failed, wall_now)
     if culprit:
         return _died(culprit)
-    if not progress.statuses or any(status["state"] != "ended" for status in progress.statuses.values()):
+    ended = [status for status in progress.statuses.values() if status["state"] == "ended"]
+    if len(ended) < max(progress.num_hosts, len(progress.statuses)):  # of some, nothing may have been heard yet
         return None
     if any(process["stopped"] for _, process in progress.processes):
         return _stopped_by_an_agent(progress)
@@ -300,7 +305,8 @@ def follow(
     `on_progress` is called a few times a second. An interrupt ends the run in order, a second one at once. While a run
     waits in a `queue`, nothing is overdue.
     """
-    progress, since, pressed = Progress(planned_steps=planned_steps), 0.0, False
+    progress, since, pressed = Progress(planned_steps=planned_steps, num_hosts=len(nodes)), 0.0, False
+    copied = 0.0  # when something was on its way here last
     while True:
         if interrupts.left:
             raise SystemExit(128 + signal.SIGHUP)
@@ -323,7 +329,9 @@ def follow(
         if progress.ending is not None:
             out_of_reach = {host for host, seconds in silent.items() if seconds > deadlines.lost_seconds}
             patience = deadlines.stop_seconds(progress.ending)
-            if len(out_of_reach.union(gone)) == len(nodes) or now - since > patience + GONE_SECONDS:
+            if interrupts.count < 2 and any(node.behind() for node in nodes):
+                copied = now
+            if len(out_of_reach.union(gone)) == len(nodes) or now - max(since, copied) > patience + GONE_SECONDS:
                 return _with_stopped(progress.ending, progress)
             if not pressed and (interrupts.count > 1 or now - since > patience):
                 pressed = True

@@ -92,6 +92,9 @@ class LocalNode:
     def agent_ended(self) -> bool:
         return self._agent.poll() is not None
 
+    def behind(self) -> bool:
+        return False
+
     def now(self) -> float:
         return time.monotonic()
 

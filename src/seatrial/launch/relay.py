@@ -8,7 +8,8 @@ can guess, is said first, on a line by itself: whatever comes before is the logi
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
 
-A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or {"alive": true} once a second.
+A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or, once a second,
+{"alive": true, "agent": whether it lives, "more": whether not all that it has written is told}.
 Lines that come in are orders for the agent, as above. What cannot be done is answered
 with {"error": why}. The root is a folder of mode 0700 that belongs to whoever logs in, and is not followed if a link.
 """
@@ -120,7 +121,7 @@ def tell(given: dict[str, Any]) -> None:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 _order(root, host, json.loads(line))
-        lives = _agent_lives(root, host)  # asked first: of an agent that has ended, all is told before that is said
+        lives = _agent_lives(root, host)  # asked first: what it has written by then is told, or there is `more`
         own = os.path.join(root, "nodes", host)
         events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]
         logs = sorted(glob.glob(os.path.join(glob.escape(own), "*.log")))
@@ -128,7 +129,7 @@ def tell(given: dict[str, Any]) -> None:
         left = [_tell_file(os.path.relpath(path, root), path, offsets, told) for path in paths]
         more = any(left)
         if time.monotonic() - said >= ALIVE_SECONDS:
-            _say({"alive": True, "agent": True if more else lives})
+            _say({"alive": True, "agent": lives, "more": more})
             said = time.monotonic()
 
 

@@ -122,6 +122,9 @@ class SlurmNode:
     def agent_ended(self) -> bool:
         return self._watch.over() or (self._status is not None and self._status["state"] == "ended")
 
+    def behind(self) -> bool:
+        return False
+
     def now(self) -> float:
         return time.monotonic()
 

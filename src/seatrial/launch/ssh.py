@@ -71,6 +71,7 @@ class RemoteNode:
         self._heard, self._kept = time.monotonic(), 0.0
         self._status: Status | None = None
         self._agent_lives: bool | None = None
+        self._more = False
 
     @property
     def name(self) -> str:
@@ -80,7 +81,10 @@ class RemoteNode:
         return self._status
 
     def agent_ended(self) -> bool:
-        return self._agent_lives is False
+        return self._agent_lives is False and not self._more
+
+    def behind(self) -> bool:
+        return self._more
 
     def now(self) -> float:
         return self._clock.now
@@ -96,7 +100,7 @@ class RemoteNode:
         """A frame that is no file's."""
         self._heard = time.monotonic()
         if "alive" in frame:
-            self._agent_lives = frame["agent"]
+            self._agent_lives, self._more = frame["agent"], frame["more"]
 
     def report(self, text: bytes, copy: Path) -> None:
         """The agent's status.json, which may be half written where the disk there is full; of some, a copy is kept."""
