@@ -48,14 +48,13 @@ class Run:
         self.checkpoints = Checkpoints(spec, run_dir, self.trainer, emit=self.events.append, say=self.said.append)
 
     def state(self) -> State:
-        """The state at the start with numbers in its slots, so that nothing is alike by chance."""
-        state = self.trainer.init()
+        """A state of random numbers, so that nothing is alike by chance; `init` would take seconds to compile."""
         numbers = np.random.default_rng(0)
 
-        def draw(x: jax.Array) -> jax.Array:
-            return jax.device_put(numbers.random(x.shape, np.float32).astype(x.dtype), x.sharding)
+        def draw(x: jax.ShapeDtypeStruct, place: jax.sharding.Sharding) -> jax.Array:
+            return jax.device_put(numbers.random(x.shape, np.float32).astype(x.dtype), place)
 
-        return state | {"slots": jax.tree.map(draw, state["slots"])}
+        return jax.tree.map(draw, jax.eval_shape(self.trainer.init), self.trainer.state_shardings)
 
     def save(self, *steps: int, **metrics: float) -> State:
         state = self.state()
@@ -335,6 +334,7 @@ def test_a_save_that_fails_is_an_error_of_the_file_system(tmp_path):
     (tmp_path / "checkpoints").touch()
     with pytest.raises(OSError, match=r"the checkpoint of step 2 cannot be written to .*/checkpoints: "):
         run.checkpoints.save(2, run.state(), {})
+    del run
     gc.collect()  # here, and not in another test
 
 

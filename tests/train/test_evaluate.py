@@ -17,7 +17,7 @@ from seatrial.train.model import hidden_states
 from seatrial.train.random import make_key
 from seatrial.train.step import make_trainer
 
-from .conftest import TINY, RandomSource, make_spec
+from .conftest import TINY, RandomSource, begun, make_spec
 
 
 class Held(RandomSource):
@@ -82,7 +82,7 @@ def test_what_has_no_end_has_no_parts(training, held, asked, message):
 def test_it_measures_the_mean_over_all_targets_that_count():
     spec = make_spec({"data": 2}, model=replace(TINY, num_layers=1), evaluation=Evaluation(interval_steps=1))
     trainer = make_trainer(spec, make_mesh(spec, jax.devices()[:2]))
-    params = trainer.init()["params"]
+    params = begun(spec, trainer)["params"]
     held = Held(55)  # 3 batches
     event, text = make_evaluator(spec, trainer, Sources(Held(None), held)).evaluate(params, 7, process=0)
 

@@ -123,8 +123,13 @@ def test_the_same_seed_gives_the_same_run(learned, tmp_path):
     short = replace(TEXT, steps=5, optimizer=replace(TEXT.optimizer, decay_steps=40))
     assert train(short, tmp_path / "again").returncode == 0
     assert [s.loss for s in steps_of(tmp_path / "again")] == [s.loss for s in steps_of(out)[:5]]
-    assert train(replace(short, seed=1), tmp_path / "other").returncode == 0
-    assert steps_of(tmp_path / "other")[0].loss != steps_of(out)[0].loss
+
+
+@pytest.mark.slow
+def test_another_seed_gives_another_run(learned, tmp_path):
+    out, _ = learned
+    assert train(replace(TEXT, steps=5, seed=1), tmp_path).returncode == 0
+    assert steps_of(tmp_path)[0].loss != steps_of(out)[0].loss
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):
@@ -141,6 +146,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):
     assert f"at step {steps[-1].step}" in result.stdout
 
 
+@pytest.mark.slow
 def test_skipped_updates_are_counted_and_the_run_goes_on(tmp_path):
     optimizer = Optimizer(learning_rate=1e30, clip_norm=None, on_non_finite="skip")
     assert train(replace(TEXT, optimizer=optimizer), tmp_path).returncode == 0
@@ -321,15 +327,19 @@ def test_a_signal_ends_the_run_behind_a_step_and_another_run_goes_on_there(learn
     assert measure_goodput(recorded).lost_seconds["restarts"] > 0
 
 
-def test_a_signal_to_one_process_ends_all_of_them_behind_the_same_step(tmp_path):
-    spec = over_processes(replace(TEXT, steps=1000), 2, data=2)
+def test_a_signal_to_one_process_ends_all_of_them_behind_the_same_step(learned, tmp_path):
+    """Until then the two train as one process does."""
+    long = replace(TEXT, steps=1000, optimizer=replace(TEXT.optimizer, decay_steps=40))
+    spec = over_processes(long, 2, {"tensor": 2}, fsdp=-1)
     with running(commands_of(spec, tmp_path)) as processes:
         read_until(processes[0], "completed step: 0,")
         processes[1].send_signal(signal.SIGINT)
         processes[0].communicate(timeout=200)
         assert [process.wait(timeout=200) for process in processes] == [130, 130]
-    last = [steps_of(tmp_path, process)[-1].step for process in range(2)]
-    assert last[0] == last[1] < 999
+    one, other = (steps_of(tmp_path, process) for process in range(2))
+    assert one[-1].step == other[-1].step < 999
+    for alone, *both in zip(steps_of(learned[0])[:4], one, other, strict=False):
+        np.testing.assert_allclose([step.loss for step in both], alone.loss, rtol=0, atol=1e-4)
 
 
 WAITS_FOR_A_DEVICE = """
@@ -377,14 +387,15 @@ def commands_of(spec: RunSpec, out: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine four processes compile for minutes
 @pytest.mark.parametrize(
     ("processes", "within", "across"),
     [
         (2, {"tensor": 2}, {"fsdp": -1}),
-        pytest.param(2, {"tensor": 2}, {"data": 2}, marks=pytest.mark.slow),
-        pytest.param(4, {}, {"fsdp": 4}, marks=pytest.mark.slow),
-        pytest.param(4, {}, {"data": 2, "tensor": 2}, marks=pytest.mark.slow),
+        (2, {"tensor": 2}, {"data": 2}),
+        (4, {}, {"fsdp": 4}),
+        (4, {}, {"data": 2, "tensor": 2}),
     ],
 )
 def test_several_processes_train_as_one(processes, within, across, learned, tmp_path):

@@ -31,7 +31,7 @@ KNOBS = replace(
         pytest.param({}, {}, marks=pytest.mark.slow),
         pytest.param({"fsdp": 4}, {}, marks=pytest.mark.slow),
         pytest.param({"data": 4}, {"zero1": True}, marks=pytest.mark.slow),
-        ({"fsdp": 2, "tensor": 2}, {"execution": Execution(remat="minimal")}),
+        pytest.param({"fsdp": 2, "tensor": 2}, {"execution": Execution(remat="minimal")}, marks=pytest.mark.slow),
         pytest.param(  # four devices share two heads
             {"tensor": 4}, {"model": KNOBS, "dropout": Dropout(hidden=0.1, ffn=0.1)}, marks=pytest.mark.slow
         ),

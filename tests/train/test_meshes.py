@@ -31,7 +31,6 @@ def on(mesh: dict[str, int], accumulation: int = 1, **strategy: Any) -> RunSpec:
 
 # What each strategy adds to the step, and what only products of several can get wrong.
 MESHES = {
-    "dp": on({"data": 8}, accumulation=2),
     "zero1": on({"data": 8}, zero1=True),
     "fsdp": on({"fsdp": 8}),
     "tp+sp": on({"tensor": 4}, sequence_parallel=True),
@@ -39,6 +38,7 @@ MESHES = {
     "pp×fsdp×cp, virtual": on({"pipeline": 2, "fsdp": 2, "context": 2}, accumulation=4, virtual_pipeline=2),
 }
 MORE_MESHES = {
+    "dp": on({"data": 8}, accumulation=2),
     "tp, shared heads": on({"tensor": 8}),
     "cp": on({"context": 4}),
     "pp": on({"pipeline": 4}, accumulation=4),
@@ -183,6 +183,7 @@ def test_one_device_does_not_communicate() -> None:
     assert observe(on({})).collectives == {}
 
 
+@pytest.mark.slow
 def test_data_parallelism_only_reduces() -> None:
     assert set(collectives("dp")) == {"all-reduce"}
 

@@ -181,6 +181,7 @@ def test_what_is_dropped_and_padded_is_the_same_on_every_mesh(mesh, changes, alo
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4), params, alone[2])
 
 
+@pytest.mark.slow
 def test_padding_the_vocabulary_changes_nothing_and_dropout_does(alone):
     padded = replace(KNOBS, vocab_multiple=64)
     losses, norms, params = run_steps(make_spec(model=padded, dropout=DROPPED["dropout"]), 3)

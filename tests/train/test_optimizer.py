@@ -174,6 +174,7 @@ def test_statistics_of_a_tensor_are_those_of_all_its_shards(algorithm, names, sp
     np.testing.assert_allclose(jax.jit(over_mesh)(start, gradients), expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_nothing_for_slots_of_another_shape():
     changes = {
         "optimizer": Optimizer(algorithm="adafactor", learning_rate=1e-3), "model": replace(TINY, num_layers=1)

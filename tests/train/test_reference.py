@@ -94,7 +94,6 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
 ALONE, SPREAD = {}, {"fsdp": 3, "tensor": 2}
 FAST = [
     ("gqa, llama3.1 scaling", "blocks", ALONE),
-    ("plain", "reference", ALONE),
     ("tied, wide heads", "blocks", SPREAD),
 ]
 ALL = [(name, attention, mesh) for name in MODELS for attention in ("blocks", "reference") for mesh in (ALONE, SPREAD)]
