@@ -20,7 +20,9 @@ import pytest
 from seatrial.dialects import load
 from seatrial.judging import judge_run
 from seatrial.launch import local
-from seatrial.launch.follow import Deadlines, Ending, Following
+from seatrial.launch.conclude import Ending
+from seatrial.launch.deadlines import Deadlines
+from seatrial.launch.follow import Following
 from seatrial.launch.local import free_port
 from seatrial.launch.targets import HERE
 from seatrial.plan import Machine, Plan, make_plan
@@ -140,6 +142,7 @@ CONFIGS = {"maxtext": ("mi300x_distributed_llama3_1_70b", JAX),
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "name", "value"),
     [
