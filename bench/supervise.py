@@ -128,7 +128,7 @@ def supervise(socket: str, hosts: int) -> None:
     from seatrial import spec as specs
     from seatrial.cluster import Cluster, Host
     from seatrial.launch import channels, live, ssh
-    from seatrial.launch.follow import Deadlines
+    from seatrial.launch.deadlines import Deadlines
     from seatrial.launch.targets import Where
     from seatrial.plan import Machine, Site, make_plan
     from seatrial.presets import MODELS

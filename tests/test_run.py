@@ -18,7 +18,7 @@ import pytest
 from seatrial import events
 from seatrial.check import lint
 from seatrial.dialects import load
-from seatrial.launch.follow import Deadlines
+from seatrial.launch.deadlines import Deadlines
 from seatrial.run import run
 from tests.compiling import quick_flags
 from tests.processes import processes_with, wait_until
@@ -242,7 +242,7 @@ def test_killing_the_launcher_leaves_nothing_behind(tmp_path: Path, run_dir: Pat
 import sys
 from pathlib import Path
 from seatrial.dialects import load
-from seatrial.launch.follow import Deadlines
+from seatrial.launch.deadlines import Deadlines
 from seatrial.run import run
 config = Path(sys.argv[1])
 resolved = load(config, (), action="run")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seatrial.errors import LaunchError, Problem
+from seatrial.launch.conclude import Ending
 from seatrial.launch.drive import StatusFile
 from seatrial.launch.examine import examine
 from seatrial.launch.facts import Node
 from seatrial.launch.files import write_json
-from seatrial.launch.follow import Ending
 from seatrial.launch.needs import Needs, needs_of
 from seatrial.launch.preflight import AREAS, judge
 from seatrial.launch.ssh import Session

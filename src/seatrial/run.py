@@ -26,9 +26,9 @@ from seatrial.engines import ENGINES
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
+from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.drive import revealed
 from seatrial.launch.files import write_text
-from seatrial.launch.follow import Deadlines
 from seatrial.launch.live import watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import HERE, Where, checked, on_hosts, target

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -77,6 +78,33 @@ def test_a_link_that_loses_what_goes_one_way_is_found_by_the_steps_that_do_not_c
     assert fault["wall_time"] - last <= HANG_SECONDS
     assert (code, fault["fault"], fault["where"]) == (5, "no_progress", "all ranks"), told
     wait_until(lambda: nothing_is_left(person.cluster), 30)
+
+
+def test_a_way_that_is_cut_to_all_hosts_ends_no_run(make_person: Callable[..., Person]) -> None:
+    person = make_person(1, containers=False)
+    (node,) = person.cluster.nodes
+    config = person.endless(nodes=1)
+    run = person.start(*person.on_hosts(config))
+    person.wait_for_steps(run, 2)
+    with faults.sshd_stopped(node):
+        node.drop_sessions()
+        time.sleep(HANG_SECONDS + 15)
+        assert run.poll() is None, over(run)
+    seen = person.last_step()
+    wait_until(lambda: person.last_step() > seen or run.poll() is not None, 60)
+    assert run.poll() is None, over(run)
+    with faults.sshd_stopped(node):
+        node.drop_sessions()
+        time.sleep(25)
+        run.send_signal(signal.SIGINT)
+        code, told = over(run)
+    words = " ".join(told.split())
+    assert code == 130, told
+    assert f"nothing is heard of {node.address}; waiting all hosts are heard again" in words
+    assert f"could not be told to end: {node.address}; try again: seatrial stop" in words
+    assert trainers(node)
+    assert person.run("stop", person.out)[0] == 0
+    wait_until(lambda: nothing_is_left(person.cluster), 60)
 
 
 def port_taken(person: Person) -> tuple[AbstractContextManager[None], Node]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS
-from seatrial.launch.follow import Deadlines, Ending, Progress, _judge, conclude, deadlines_for, overdue
+from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue
+from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.processes import describe_exit
 from seatrial.presets import MODELS
 from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging
@@ -54,8 +55,11 @@ def test_a_run_is_complete_when_all_ended_well() -> None:
 
 def test_a_run_is_not_complete_while_nothing_has_been_heard_of_a_host() -> None:
     seen = progress([done(0)], [done(1)], ended=True)
-    seen.num_hosts = 3
+    seen.see({**seen.statuses, "h2": None}, NOW)
     assert conclude(seen, NOW) is None
+    assert overdue(seen, LIMITS, seen.started + 59) is None
+    late = overdue(seen, LIMITS, seen.started + 61)
+    assert "no agent has reported on h2" in str(late)
 
 
 def test_the_culprit_is_found_across_hosts() -> None:
@@ -150,9 +154,9 @@ def test_a_peer_that_leaves_in_a_long_step_is_no_lack_of_progress() -> None:
     seen = seen_at(
         (100.0, [process(0, last_step=2), process(1, last_step=2)]), (150.0, [process(0, last_step=2), left])
     )
-    assert _judge(seen, [], {}, 0, LIMITS, 150.0) is None  # the cause may still show
+    assert judge(seen, [], {}, 0, LIMITS, 150.0) is None  # the cause may still show
     left["ended"] = now - SETTLE_SECONDS - 1
-    ending = _judge(seen, [], {}, 0, LIMITS, 153.0)
+    ending = judge(seen, [], {}, 0, LIMITS, 153.0)
     assert ending is not None
     assert (ending.reason, ending.exit_code, ending.faults[0].where) == ("died", PEER_LOST, "rank 1 on h0")
 
@@ -193,7 +197,7 @@ def test_a_run_of_which_slow_steps_are_expected_is_given_time_for_them() -> None
 
 
 def judged(seen: Progress, silent: dict[str, float]) -> Ending | None:
-    return _judge(seen, [], silent, 0, Deadlines(), NOW)
+    return judge(seen, [], silent, 0, Deadlines(), NOW)
 
 
 def test_a_silent_host_is_lost_once_the_others_stand_still() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from seatrial import events
-from seatrial.launch.follow import Ending, Progress
+from seatrial.launch.conclude import Ending, Progress
 from seatrial.launch.live import ROWS, Tail, View
 
 

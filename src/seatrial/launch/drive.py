@@ -17,8 +17,9 @@ from seatrial import events
 from seatrial.cluster import Host
 from seatrial.command import Secret
 from seatrial.launch import agent
+from seatrial.launch.conclude import LAUNCHER, Ending, Progress
 from seatrial.launch.files import write_json, write_text
-from seatrial.launch.follow import LAUNCHER, Ending, Following, Interrupts, Node, Progress, Queue, follow
+from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
 from seatrial.plan import Plan
 
 LEASE = "launch/lease"
@@ -126,6 +127,8 @@ def accompany(
             ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
         for where, size in lost.items():
             following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
+        if ending.left:
+            following.say(f"could not be told to end: {', '.join(ending.left)}; try again: seatrial stop {run_dir}")
         for fault in ending.faults:
             writer.write(fault)
         writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
@@ -217,6 +220,7 @@ class StatusFile:
 
     def close(self, ending: Ending) -> None:
         """Writes for the last time."""
+        self._status["left"] = list(ending.left)
         self._put("ended", ending)
 
     def _put(self, state: str, ending: Ending | None) -> None:

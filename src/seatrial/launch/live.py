@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial import events
 from seatrial.engines import engine
-from seatrial.launch.follow import Deadlines, Following, Progress, deadlines_for
+from seatrial.launch.conclude import Progress
+from seatrial.launch.deadlines import Deadlines, deadlines_for
+from seatrial.launch.follow import Following
 from seatrial.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 LINES = 10  # without a terminal, about so many over the whole run
 WINDOW = 20  # steps behind the figures shown
 REFRESHES_PER_SECOND = 5
+QUIET_SECONDS = 20.0  # after which it is said that nothing is heard of a host
 ROWS = 8  # of processes on a terminal; of more, those that are behind
 
 
@@ -79,6 +82,7 @@ class View:
         self._steps: list[events.Step] = []
         self._has_events, self._told_steps = has_events, 0
         self._told_ending = False
+        self._quiet: list[str] = []
         self._live: Any = None
 
     def __enter__(self) -> View:
@@ -105,6 +109,7 @@ class View:
         """Takes in the new events and what the launcher sees, and shows them."""
         for event in self._tail.read():
             self._take(event)
+        self._hear(progress)
         ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
         seen = None if self._has_events else progress.last_step
         if self._live is not None:
@@ -118,6 +123,14 @@ class View:
         elif seen is not None and (seen + 1) // self._every > self._told_steps // self._every:
             self._told_steps = seen + 1
             self.say(f"step {seen + 1}/{self._planned}")
+
+    def _hear(self, progress: Progress) -> None:
+        """Says once of which hosts nothing is heard, and that they are back."""
+        quiet = [host for host, seconds in progress.silent.items() if seconds > QUIET_SECONDS]
+        if quiet != self._quiet:
+            self._quiet = quiet
+            some = ", ".join(quiet[:ROWS]) + (f" and {len(quiet) - ROWS:,} more" if len(quiet) > ROWS else "")
+            self.say(f"nothing is heard of {some}; waiting" if quiet else "all hosts are heard again")
 
     def _take(self, event: events.Event) -> None:
         if isinstance(event, events.RunStarted):

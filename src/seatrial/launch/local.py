@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from seatrial.errors import InputError
+from seatrial.launch.conclude import Ending, Status
 from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
 from seatrial.launch.files import of_the_agent, write_text
-from seatrial.launch.follow import Ending, Following, Status
+from seatrial.launch.follow import Following
 from seatrial.launch.targets import Where
 from seatrial.plan import Machine, Plan, Site
 from seatrial.spec import RunSpec

@@ -38,6 +38,8 @@ BOOT = (
 TURN_SECONDS = 0.2
 ALIVE_SECONDS = 1.0
 CHUNK_BYTES = 1 << 18
+END_SECONDS = 20.0  # for an agent of the attempt before that is still there
+AGENT_PID = "agent.pid"  # until the agent tells it itself
 WHOLE = (".json",)  # replaced rather than written on: told from the beginning whenever it has changed
 
 
@@ -61,6 +63,7 @@ def begin(given: dict[str, Any]) -> None:
     if given["port"]:
         _require_port(given["port"])
     if given["attempt"] > 1:
+        _end_agent(root, directory)
         _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
     os.makedirs(directory)  # a second run of this name gets no further
     try:
@@ -78,6 +81,8 @@ def begin(given: dict[str, Any]) -> None:
     except OSError:  # nothing has begun: the next try may
         shutil.rmtree(directory, ignore_errors=True)
         raise
+    with open(os.path.join(directory, AGENT_PID), "w", encoding="utf-8") as file:
+        file.write(str(agent.pid))
     stdin: Any = agent.stdin
     with stdin:
         stdin.write(json.dumps(job).encode())
@@ -94,6 +99,19 @@ def _require_port(port: int) -> None:
         raise OSError(
             "port %d, where the processes are to meet, cannot be had (%s)" % (port, error.strerror)
         ) from error
+
+
+def _end_agent(root: str, directory: str) -> None:
+    """No two attempts run at once: an agent that could not be told to end, because nobody could reach it, is now."""
+    host = os.path.basename(directory)
+    deadline = time.monotonic() + END_SECONDS
+    if _agent_lives(root, host):
+        _order(root, host, {"stop": "now"})
+    while _agent_lives(root, host):
+        if time.monotonic() > deadline:
+            pid = _agent_pid(directory)
+            raise OSError("the agent of the attempt before (process %s) still runs, and does not end" % pid)
+        time.sleep(TURN_SECONDS)
 
 
 def _set_aside(root: str, job: dict[str, Any], kept: str) -> None:
@@ -173,11 +191,16 @@ def _order(root: str, host: str, order: dict[str, str]) -> None:
 
 
 def _agent_pid(directory: str) -> int | None:
-    try:
-        with open(os.path.join(directory, "status.json"), encoding="utf-8") as file:
-            return int(json.load(file)["agent_pid"])
-    except (OSError, ValueError, KeyError):
-        return None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return int(json.loads(_text(os.path.join(directory, "status.json")))["agent_pid"])
+    with contextlib.suppress(OSError, ValueError):
+        return int(_text(os.path.join(directory, AGENT_PID)))
+    return None
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _agent_lives(root: str, host: str) -> bool | None:

@@ -22,9 +22,10 @@ from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch import slurm_node
+from seatrial.launch.conclude import Ending, Progress, Status
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent, write_json, write_text
-from seatrial.launch.follow import Ending, Following, Progress, Status
+from seatrial.launch.follow import Following
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.targets import Where

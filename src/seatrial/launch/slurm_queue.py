@@ -17,7 +17,7 @@ from pathlib import Path
 
 from seatrial.errors import LaunchError
 from seatrial.events import Fault
-from seatrial.launch.follow import LAUNCHER, Ending
+from seatrial.launch.conclude import LAUNCHER, Ending
 from seatrial.launch.slurm_job import NOT_SHARED, OUTPUT
 
 POLL_SECONDS, SLOW_POLL_SECONDS = 1.0, 10.0  # the first minute, and later on

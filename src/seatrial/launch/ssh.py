@@ -26,9 +26,10 @@ from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch import relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
+from seatrial.launch.conclude import Ending, Status
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent, write_json, write_text
-from seatrial.launch.follow import Ending, Following, Status
+from seatrial.launch.follow import Following
 from seatrial.launch.targets import Where
 from seatrial.plan import DEFAULT_PORT, Plan, Site
 from seatrial.spec import RunSpec

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, cast
 
 from seatrial.errors import InputError
-from seatrial.launch.follow import Ending, Following
+from seatrial.launch.conclude import Ending
+from seatrial.launch.follow import Following
 from seatrial.plan import Plan, Site
 from seatrial.spec import RunSpec
 

@@ -1,0 +1,65 @@
+"""How long each phase of a run may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from seatrial import estimate, hardware
+from seatrial.spec import RunSpec
+
+ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
+BROKEN_SECONDS = 5.0  # for processes to end by themselves of which one has died
+SAVE_SECONDS = 60.0  # that a process which is told to end may take to save
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
+
+    A process that is told to end has `grace_seconds`, and its agent a few more; then it is pressed. Without its peers
+    it cannot save: of a run that is broken, it is pressed soon.
+    """
+
+    start_seconds: float = 60.0
+    lost_seconds: float = 20.0  # a host of which nothing is heard, while nothing goes on elsewhere either
+    deaf_seconds: float = 600.0  # while nothing is heard of any host: then the way from here is cut, and they go on
+    first_step_seconds: float = 600.0  # compilation included
+    step_seconds: float = 58.0  # so that a hang is told a minute after the last step at the latest
+    step_medians: float = 10.0
+    shutdown_seconds: float = 30.0
+    grace_seconds: float = 5.0
+    lease_seconds: float = 15.0  # that what runs on this machine outlives a launcher which was killed
+
+    def stop_seconds(self, reason: str) -> float:
+        """Until the processes of a run that ends for this reason are pressed."""
+        return self.grace_seconds + 10 if reason == "interrupted" else BROKEN_SECONDS
+
+
+def deadlines_for(spec: RunSpec) -> Deadlines:
+    """The deadlines of a run: one that evaluates or saves is not hung, and one that is told to end may save first.
+
+    A step that is slow by what is expected of the run is not hung either, nor are steps that go unlogged.
+    """
+    every, usual = max(1, spec.logging.interval_steps), Deadlines()
+    speed = estimate.speed(spec, hardware.find(spec.topology.device))
+    slow = max((speed.step_seconds[1] if speed else 0.0, *_bars(spec))) * every
+    saves, evaluates = spec.checkpoint.enabled, spec.evaluation.interval_steps or spec.evaluation.interval_fraction
+    blocks = evaluates or (saves and not spec.checkpoint.asynchronous)
+    return replace(
+        usual,
+        first_step_seconds=max(usual.first_step_seconds, usual.step_medians * slow),
+        step_seconds=max(usual.step_seconds, usual.step_medians * slow) + (ASIDE_SECONDS if blocks else 0),
+        step_medians=usual.step_medians * every,
+        shutdown_seconds=usual.shutdown_seconds + (ASIDE_SECONDS if evaluates or saves else 0),
+        grace_seconds=SAVE_SECONDS if saves else usual.grace_seconds,
+    )
+
+
+def _bars(spec: RunSpec) -> Iterator[float]:
+    """Seconds of a step with which a run just meets its bars."""
+    for bar in spec.expectations:
+        if bar.metric == "step_seconds":
+            yield bar.value
+        if bar.metric == "tokens_per_second_per_device":
+            yield spec.tokens_per_step / spec.topology.num_devices / bar.value
