@@ -83,10 +83,15 @@ def in_container(
     """
     variables = {**guarded(container.environment), **command.environment}
     apart = {key: value for key, value in variables.items() if isinstance(value, Secret) or "\r" in value}
+    lists = {"--cap-add": container.cap_add, "--security-opt": container.security_opt,
+             "--group-add": container.group_add}  # fmt: skip
     argv = [
         *(runtime, "run", "--rm", "--name", name, "--label", f"{LABEL}={run}", "--init"),
         *("--network", "host", "--ipc", "host"),
-        *(_PINNING[runtime] if container.devices else ()),
+        *(("--pull", container.pull) if container.pull else ()),
+        *(("--privileged",) if container.privileged else ()),
+        *(word for flag, values in lists.items() for value in values for word in (flag, value)),
+        *(_PINNING[runtime] if container.devices or container.privileged else ()),
         *(("--shm-size", container.shm_size) if container.shm_size and runtime != "podman" else ()),
         *(word for device in container.devices for word in ("--device", device)),
         *(word for path in mounts for word in ("--volume", f"{path}:{path}")),

@@ -29,6 +29,7 @@ from seatrial.rehearsal import Rehearsal
 from seatrial.spec import Container, RunSpec, to_dict
 
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
+_NOT_OF_PYXIS = ("privileged", "cap_add", "security_opt", "group_add", "pull")
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
 
@@ -200,13 +201,19 @@ def make_plan(
         if spec.container is None:
             raise LaunchError("the configuration names no container image: name one, or leave --container away")
         container = spec.container
-        if rehearsing and (container.devices or container.volumes):
-            container = replace(container, devices=(), volumes=())
-            notes.append("a rehearsal computes on CPUs: the container is given none of its devices and volumes")
+        if rehearsing and container != container.without_hardware():
+            container = container.without_hardware()
+            notes.append("a rehearsal computes on CPUs: the container is given none of its devices, volumes and rights")
         container, about_it = nics.mounted(container, spec.nic_type)
         notes += about_it
         if site.runtime == "pyxis":
             around, variables = container, guarded(container.environment)
+            unknown = [name for name in _NOT_OF_PYXIS if getattr(container, name)]
+            if unknown:
+                notes.append(
+                    f"pyxis knows no {', '.join(unknown)}: it fetches an image as each job begins, and gives its "
+                    "containers the rights of who submits the job"
+                )
             commands = [replace(command, environment={**variables, **command.environment}) for command in commands]
         else:
             commands = [

@@ -150,6 +150,8 @@ CASES: list[Case] = [
      "container.volumes", "two folders are mounted at /c"),
     ({"container": Container(image="x", shm_size="64MB")}, "warning", "small-shared-memory", "container.shm_size",
      "64MB are too little"),
+    ({"container": Container(image="x", privileged=True)}, "warning", "privileged", "container.privileged",
+     "root of its host"),
     ({"container": Container(image="x", shm_size="much")}, "error", "bad-value", "container.shm_size",
      "'much' is no size"),
     ({"execution": exports(HIP_VISIBLE_DEVICES="0,1,2")}, "warning", "environment-contradicts-config",

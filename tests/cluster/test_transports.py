@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ from seatrial.dialects import cluster_of
 from seatrial.errors import LaunchError
 from seatrial.launch import channels, ssh
 from seatrial.launch.channels import TRANSPORTS, Unreachable
-from seatrial.launch.follow import Deadlines, Ending, Following, Progress
+from seatrial.launch.conclude import Ending, Progress
+from seatrial.launch.deadlines import Deadlines
+from seatrial.launch.follow import Following
 from seatrial.launch.ssh import Session, run
 from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Process, Site
@@ -267,11 +270,17 @@ sys.exit(130)
 """
 
 
+# What podman takes as it is written.
+RIGHTS: dict[str, Any] = {
+    "privileged": True, "cap_add": ("SYS_PTRACE",), "security_opt": ("seccomp=unconfined",), "group_add": ("44",),
+}  # fmt: skip
+
+
 def test_who_is_told_to_end_is_told_once(make_programs: Callable[..., Programs]) -> None:
     programs = make_programs(3)
     contained = in_container(
-        python(COUNT), Container(image=IMAGE, environment={"HF_TOKEN": "some"}), runtime="podman",
-        name="seatrial-count", run="run", mounts=(str(ROOT),),
+        python(COUNT), Container(image=IMAGE, environment={"HF_TOKEN": "some"}, pull="never", **RIGHTS),
+        runtime="podman", name="seatrial-count", run="run", mounts=(str(ROOT),),
     )  # fmt: skip
     below_a_shell = Command(argv=("sh", "-c", '"$@"; exit', "sh", *python(COUNT).argv))
 

@@ -194,6 +194,11 @@ def _containers(draw: st.DrawFn) -> Container:
         volumes=tuple(draw(st.dictionaries(texts(), texts(), max_size=3)).items()),
         environment=draw(st.dictionaries(variables(), texts(), max_size=3)),
         shm_size=draw(maybe(st.sampled_from(("64G", "256G", "128g")))),
+        pull=draw(maybe(st.sampled_from(("never", "missing", "always")))),
+        privileged=draw(st.booleans()),
+        cap_add=draw(st.sampled_from(((), ("SYS_PTRACE", "IPC_LOCK")))),
+        security_opt=draw(st.sampled_from(((), ("seccomp=unconfined",)))),
+        group_add=draw(st.sampled_from(((), ("video", "render")))),
     )
 
 

@@ -68,6 +68,7 @@ def test_maxtext_in_its_own_words() -> None:
     assert spec.container is not None
     assert spec.container.volumes[1] == ("/dev/infiniband", "/dev/infiniband")
     assert spec.container.shm_size == "128G"
+    assert spec.container.privileged
     assert spec.nic_type == "cx7"
     assert spec.log_dir is not None
     assert spec.log_dir.endswith("/logs")

@@ -68,6 +68,8 @@ def _full(spec: RunSpec) -> dict[str, Any]:
     """The spec's configuration, with some of the fields that were left out."""
     data: dict[str, Any] = _plain(native.write(spec).text)
     for part, properties in SCHEMA["properties"].items():
+        if "null" in properties.get("type", ()) and part not in data:  # what is not there has no fields
+            continue
         for name in properties.get("properties", {}):
             default = properties["properties"][name].get("default")
             if default is not None:

@@ -103,6 +103,12 @@ def test_of_nodes_that_are_well_nothing_is_said() -> None:
     assert said(nodes(), replace(NEEDS, runtime=None, image=None, python="python3")) == []
 
 
+def test_an_image_that_the_run_fetches_need_not_be_there() -> None:
+    assert said(nodes(node3={"engine/image": None}), replace(NEEDS, pulled=True)) == [
+        ("node3", "warning", "image-missing")
+    ]
+
+
 ON_NODE_3: list[tuple[dict[str, Any], str, str]] = [
     ({"engine/image": None}, "error", "image-missing"),
     ({"engine/image": "sha256:bb"}, "error", "other-image"),

@@ -51,7 +51,7 @@ def settings_have_an_effect(finder: Finder) -> Iterator[Problem]:
 
 
 def container_can_work(finder: Finder) -> Iterator[Problem]:
-    """A container has an image, paths that can be mounted, and the memory that processes share."""
+    """A container has an image, paths that can be mounted, the memory that processes share, and no needless rights."""
     container = finder.spec.container
     if container is None:
         return
@@ -66,6 +66,10 @@ def container_can_work(finder: Finder) -> Iterator[Problem]:
     for target in sorted({target for target in targets if targets.count(target) > 1}):
         why = f"two folders are mounted at {target or '/'}"
         yield finder.at("container.volumes", "error", "bad-volume", why, "mount one of them elsewhere")
+    if container.privileged:
+        why = "root in this container is root of its host, and sees all of its devices"
+        fix = "leave it out if `devices`, `cap_add` and `group_add` (video, render) are enough"
+        yield finder.at("container.privileged", "warning", "privileged", why, fix)
     size = _bytes(container.shm_size) if container.shm_size else None
     if container.shm_size and size is None:
         why = f"{container.shm_size!r} is no size of memory"

@@ -67,6 +67,7 @@ class Needs:
     python: str | None = "python3"  # None: the trainer is in a container
     runtime: str | None = None
     image: str | None = None
+    pulled: bool = False  # the image is fetched if it is not there
     devices: int | None = None
     device: str | None = None  # by the configuration's name
     interfaces: tuple[tuple[str, Selection], ...] = ()  # (variable, what it selects)
@@ -107,6 +108,7 @@ def needs_of(
         python=python,
         runtime=site.runtime,
         image=spec.container.image if site.runtime and spec.container else None,
+        pulled=bool(spec.container and spec.container.pull in ("missing", "always")),
         devices=spec.topology.devices_per_node if device and not rehearsing else None,
         device=device.name if device and not rehearsing else None,
         interfaces=tuple(

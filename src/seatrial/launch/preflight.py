@@ -67,7 +67,8 @@ def image_is_there(needs: Needs, node: Node, facts: Facts) -> Found:
     elif needs.image and engine.image is None:
         why, fix = f"the image {needs.image} is not there", f"fetch it first: {needs.runtime} pull {needs.image}"
         why += f" ({engine.why})" if engine.why else ""
-        yield node.finding("error", "image-missing", why, fix)
+        why += "; the run will fetch it, which takes time on every host" if needs.pulled else ""
+        yield node.finding("warning" if needs.pulled else "error", "image-missing", why, fix)
     elif needs.image and facts.machine and engine.architecture:
         own = ARCHITECTURES.get(facts.machine.architecture, facts.machine.architecture)
         if engine.architecture != own:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 # Mesh axes, slowest first: neighbours along the last axis exchange the most data, so they must be closest.
@@ -85,3 +85,12 @@ class Container:
     volumes: tuple[tuple[str, str], ...] = ()  # (host path, container path)
     environment: Mapping[str, str] = field(default_factory=dict)
     shm_size: str | None = None
+    pull: Literal["never", "missing", "always"] | None = None  # None: it must be there when the hosts are looked at
+    privileged: bool = False  # root in it is root of the host
+    cap_add: tuple[str, ...] = ()
+    security_opt: tuple[str, ...] = ()
+    group_add: tuple[str, ...] = ()
+
+    def without_hardware(self) -> Container:
+        """The same without what only a run on the real devices needs."""
+        return replace(self, devices=(), volumes=(), privileged=False, cap_add=(), security_opt=(), group_add=())

@@ -35,7 +35,8 @@ def finish(
     for path, key in (
         ("container.image", "container.image"), ("container.name", "container.name"), ("log_dir", "paths.log_dir"),
         ("hf_token_file", "paths.hf_token_file"), ("topology.device", "gpu_arch"), ("topology.device", "gpu_name"),
-        ("nic_type", "training.nic_type"), ("topology.devices_per_node", "training.gpus_per_node"),
+        ("container.privileged", "container.runtime.args.privileged"), ("nic_type", "training.nic_type"),
+        ("topology.devices_per_node", "training.gpus_per_node"),
     ):  # fmt: skip
         if key in file.entries:
             origins[path] = file.entries[key].origin()
@@ -57,6 +58,10 @@ def _container(file: File) -> Container | None:
         image=image, name=file.value("container.name"), devices=tuple(file.value(f"{arguments}.devices") or ()),
         volumes=tuple(volumes), environment={k: coerce.text(e.value) for k, e in variables.items() if k not in moved},
         shm_size=file.value(f"{arguments}.shm-size") or file.value(f"{arguments}.shm_size"),
+        privileged=bool(file.value(f"{arguments}.privileged")),
+        cap_add=tuple(file.value(f"{arguments}.cap_add") or ()),
+        security_opt=tuple(file.value(f"{arguments}.security_opt") or ()),
+        group_add=tuple(file.value(f"{arguments}.group_add") or ()),
     )  # fmt: skip
 
 

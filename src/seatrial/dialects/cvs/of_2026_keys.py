@@ -47,10 +47,12 @@ _COMMON: dict[str, Key] = {
     "container.runtime.args.devices": _to("container.devices", coerce.texts),
     "container.runtime.args.shm-size": _to("container.shm_size", coerce.text),
     "container.runtime.args.shm_size": _to("container.shm_size", coerce.text),
+    "container.runtime.args.privileged": _to("container.privileged", coerce.boolean),
+    **{f"container.runtime.args.{name}": _to(f"container.{name}", coerce.texts)
+       for name in ("cap_add", "security_opt", "group_add")},
     "container.runtime.args.env.*": _to("container.environment", coerce.text),
     **{f"container.runtime.args.{name}": _ignored(_CONTAINER, quiet=quiet) for name, quiet in {
-        "network": ("host",), "ipc": ("host",), "privileged": (True,), "cap_add": (), "security_opt": (),
-        "group_add": (), "ulimit": (),
+        "network": ("host",), "ipc": ("host",), "ulimit": (),
     }.items()},
     "container.runtime.args.registry.*": _ignored("images are fetched by the container's own means"),
     "loss_curve.*": _ignored(_OWN_RULES),
