@@ -21,7 +21,7 @@ from seatrial import estimate
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Command, Secret, guarded, in_container
 from seatrial.engines import DEFAULT_PORT as DEFAULT_PORT
-from seatrial.engines import ENGINES, Engine, Ground, Placement, native, nics
+from seatrial.engines import Engine, Ground, Placement, native, nics
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.hardware import GIB
@@ -157,17 +157,15 @@ def make_plan(
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
     how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds, `why`
-    the notes of `decided`, `attempt` how often the run is being tried. Raises InputError for an unknown engine and for
-    what the engine cannot do, LaunchError where the machine has not what the run asks for.
+    the notes of `decided`, `attempt` how often the run is being tried. Raises InputError for an unknown engine, for
+    what an engine cannot do, and for a site that is not enough; LaunchError where the machine has not what it takes.
     """
-    if engine not in ENGINES:
-        why, fix = f"there is no {engine!r}", f"use one of: {', '.join(ENGINES)}"
-        raise InputError.single("unknown-engine", "--engine", why, fix)
     spec = rehearsal.spec if rehearsal else spec
     nodes, rehearsing = spec.topology.num_nodes, bool(rehearsal and not rehearsal.collapsed)
     trains, notes = engine_called(engine), list[str]()
     if rehearsing and not trains.ON_CPU:
-        raise LaunchError(f"a rehearsal computes on CPUs, and {trains.TITLE} does not: rehearse with --engine native")
+        why = f"a rehearsal computes on CPUs, and {trains.TITLE} does not"
+        raise InputError.single("rehearsal-engine", "--rehearse", why, "rehearse with --engine native")
     if site:
         hosts = _hosts(site.cluster, nodes)
         port = spec.distributed.coordinator_port or DEFAULT_PORT
@@ -199,7 +197,8 @@ def make_plan(
     around: Container | None = None
     if site and site.runtime:
         if spec.container is None:
-            raise LaunchError("the configuration names no container image: name one, or leave --container away")
+            why, fix = "the configuration names no container image", "name one, or leave --container away"
+            raise InputError.single("no-image", "--container", why, fix)
         container = spec.container
         if rehearsing and container != container.without_hardware():
             container = container.without_hardware()
@@ -236,13 +235,14 @@ def make_plan(
 
 
 def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
-    """The first hosts of a cluster. Raises LaunchError where it has not enough of them."""
+    """The first hosts of a cluster. Raises InputError where it has not enough of them."""
     if len(cluster.hosts) < nodes:
-        given = "--slurm nodes" if cluster.transport == "slurm" else "the cluster file"
-        raise LaunchError(
-            f"the run asks for {nodes} nodes, and {given} gives it {len(cluster.hosts)}: give it more, or let the "
-            "configuration ask for fewer; with --rehearse, fewer will do"
-        )
+        option, given = "--cluster", "the cluster file"
+        if cluster.transport == "slurm":
+            option = given = "--slurm nodes"
+        why = f"the run asks for {nodes} nodes, and {given} gives it {len(cluster.hosts)}"
+        fix = "give it more, or let the configuration ask for fewer; with --rehearse, fewer will do"
+        raise InputError.single("too-few-hosts", option, why, fix)
     return cluster.hosts[:nodes]
 
 

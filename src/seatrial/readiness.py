@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seatrial.engines import engine as engine_called
 from seatrial.errors import LaunchError, Problem
 from seatrial.launch.conclude import Ending
 from seatrial.launch.drive import StatusFile
@@ -57,8 +58,23 @@ def preflight(
 ) -> tuple[str, bool]:
     """What there is to say of all hosts of a site, and whether a run of `spec` could be started on each of them."""
     hosts = site.cluster.hosts
-    looked = look(site, needs_of(spec, site, hosts=hosts, engine=engine, rehearsing=rehearsing), transport)
-    return json.dumps(looked.as_dict(), indent=1) if as_json else shown(looked), looked.ready
+    needs, left = needs_of(spec, site, hosts=hosts, engine=engine, rehearsing=rehearsing), not_asked(spec, site, engine)
+    looked = look(site, needs, transport)
+    if as_json:
+        return json.dumps({**looked.as_dict(), "not_asked": left}, indent=1), looked.ready
+    return "\n\n".join([shown(looked), *(f"not asked: {each}" for each in left)]), looked.ready
+
+
+def not_asked(spec: RunSpec | None, site: Site, engine: str) -> list[str]:
+    """What nothing was asked of, though a run would need it."""
+    trains, left = engine_called(engine), []
+    if spec is None:
+        of_it = "devices, network cards, data, checkpoints, the image"
+        left.append(f"{of_it}: no configuration is given that says what they are to be")
+    if not trains.NEEDS_JAX_HERE:
+        where = "in the image" if site.runtime else "on the hosts"
+        left.append(f"whether {trains.TITLE} is there {where}")
+    return left
 
 
 def before_run(plan: Plan, site: Site, run_dir: Path, *, transport: str) -> None:

@@ -31,7 +31,7 @@ from seatrial.launch.drive import revealed
 from seatrial.launch.files import write_text
 from seatrial.launch.live import watched
 from seatrial.launch.local import free_port, this_machine
-from seatrial.launch.targets import HERE, Where, checked, on_hosts, target
+from seatrial.launch.targets import HERE, Where, checked, on_hosts, scripts, target
 from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
@@ -110,10 +110,14 @@ def preflight(
 
     Raises InputError where there are no hosts.
     """
-    where = checked(on_hosts(where))
+    where = on_hosts(where)
     if not target(where.on).KNOWS_ITS_HOSTS:
-        why, fix = "Slurm allots hosts when a job begins", "give --cluster FILE with hosts that SSH reaches"
+        why = "under Slurm there is no preflight: it allots hosts only when a job begins"
+        fix = (
+            "try a job (`seatrial run CONFIG --on slurm --rehearse`), or look at hosts by SSH: --on ssh --cluster FILE"
+        )
         raise InputError.single("slurm-hosts", "--on", why, fix)
+    checked(where)
     spec = _spec(resolved) if resolved else None
     site = target(where.on).site(where, spec, Path("preflight"))
     assert site is not None
@@ -143,7 +147,8 @@ def describe(
     except LaunchError as error:
         plan, missing = None, str(error)
     if as_json:
-        shown = {"asked": asked(resolved), "expected": expected(spec), "plan": plan.as_dict() if plan else None}
+        made = plan and {**plan.as_dict(), "files": {**plan.files, **scripts(where, plan, run_dir)}}
+        shown = {"asked": asked(resolved), "expected": expected(spec), "plan": made}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]
@@ -155,7 +160,8 @@ def describe(
         sections += [f"# What the {'collapse' if plan.rehearsal.collapsed else 'rehearsal'} changes", _table(changes)]
     for process in plan.processes:
         sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
-    texts = ((path, text) for path, text in plan.files.items() if not path.endswith(".json"))  # that is the spec above
+    files = {**plan.files, **scripts(where, plan, run_dir)}
+    texts = ((path, text) for path, text in files.items() if not path.endswith(".json"))  # that is the spec above
     sections += [f"# File {path}\n\n{_lines(text)}" for path, text in texts]
     sections += [f"note: {note}" for note in plan.notes]
     return "\n\n".join(sections)

@@ -212,7 +212,7 @@ def test_what_another_engine_cannot_do_is_refused_or_told(name: str, other: str,
 def test_megatron_computes_on_no_cpu() -> None:
     _, spec = read("megatron-tiny")
     small = rehearse(spec, cores=2, memory_bytes=1 << 33)
-    with pytest.raises(LaunchError, match="rehearse with --engine native"):
+    with pytest.raises(InputError, match="a rehearsal computes on CPUs"):
         plan(spec, "megatron", rehearsal=small)
     with pytest.raises(LaunchError, match="this machine has no accelerator"):
         make_plan(spec, run_dir=Path("/run"), machine=HERE, engine="megatron")

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from seatrial.command import Secret
-from seatrial.errors import InputError, LaunchError
-from seatrial.launch.slurm import SlurmNode, find, site, wished
+from seatrial.errors import InputError
+from seatrial.launch.slurm import SlurmNode, _lay_out, find, site, wished
 from seatrial.launch.slurm_node import STAND_IN, fill
 from seatrial.launch.slurm_queue import Job
-from seatrial.launch.targets import Where
+from seatrial.launch.targets import Where, scripts
 from seatrial.plan import Machine, Plan, make_plan
 from seatrial.presets import MODELS
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
@@ -62,9 +62,33 @@ def test_pyxis_starts_the_agent_in_the_container_and_the_agent_sets_its_variable
     assert plan("podman").container is None
 
 
+@pytest.mark.parametrize(("runtime", "secrets"), [(None, 0), ("podman", 1), ("pyxis", 1)])
+def test_the_script_that_a_plan_shows_is_the_one_that_is_submitted(
+    runtime: str | None, secrets: int, tmp_path: Path
+) -> None:
+    where = Where(on="slurm", slurm=("partition=zzz",), container=runtime)
+    made = plan(runtime)
+    (shown,) = scripts(where, made, tmp_path).values()
+    jobs: list[tuple[str, Any]] = []
+    for host, processes in made.hosts.items():
+        told = [{"environment": dict(process.command.environment), "stdin": None} for process in processes]
+        jobs.append((host.name, json.loads(json.dumps({"processes": told}, default=str))))
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "plan.json").write_text("{}")
+    hidden: dict[str, str] = {}
+    submitted = _lay_out(made, tmp_path, jobs, wish=wished(where), hidden=hidden).read_text()
+    assert [line for line in shown.splitlines() if not line.startswith("nonce=")] == [
+        line for line in submitted.splitlines() if not line.startswith("nonce=")
+    ]
+    assert "#SBATCH --partition=zzz" in shown
+    assert ("--container-image=" in shown) == (runtime == "pyxis")
+    assert len(hidden) == secrets
+    assert "canary" not in shown
+
+
 def test_a_rehearsal_may_have_fewer_nodes_but_a_run_may_not() -> None:
     there = site(Where(on="slurm", slurm=("nodes=2",)), SPEC, RUN_DIR)
-    with pytest.raises(LaunchError, match="3 nodes"):
+    with pytest.raises(InputError, match="3 nodes"):
         make_plan(SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there)
     few = replace(SPEC, topology=Topology(num_nodes=2, devices_per_node=8, device="h100"))
     assert len(site(Where(on="slurm"), few, RUN_DIR).cluster.hosts) == 2

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Protocol, cast
 
 from seatrial.command import Command, Secret
+from seatrial.errors import InputError
 from seatrial.spec import RunSpec
 
 ENGINES: Mapping[str, str] = {  # name → module
@@ -84,5 +85,8 @@ class Engine(Protocol):
 
 
 def engine(name: str) -> Engine:
-    """An engine's module. Raises KeyError where there is none of the name."""
+    """An engine's module. Raises InputError where there is none of the name."""
+    if name not in ENGINES:
+        why, fix = f"there is no {name!r}", f"use one of: {', '.join(ENGINES)}"
+        raise InputError.single("unknown-engine", "--engine", why, fix)
     return cast(Engine, import_module(ENGINES[name]))

@@ -29,7 +29,7 @@ from seatrial.launch.follow import Following
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.targets import Where
-from seatrial.plan import Plan, Site
+from seatrial.plan import Plan, Process, Site
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False
@@ -223,6 +223,8 @@ def _patient(following: Following, run_dir: Path) -> Following:
 
 def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
     """Writes what the job needs, and the script that starts it; what is secret comes into `hidden`, by variable."""
+    variables = _variables(plan)
+    hidden |= {name: value for value, name in variables.items()}
     there = run_dir / "launch" / "slurm"
     there.mkdir(exist_ok=True)
     nonce = secrets.token_hex(16)
@@ -234,30 +236,44 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
     for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
         told, table = json.loads(json.dumps(job)), []
         for place, process in enumerate(processes):
-            given = [("environment", name, value) for name, value in process.command.environment.items()]
-            for where, name, value in [*given, ("stdin", "", process.command.stdin)]:
-                if isinstance(value, Secret):
-                    variable = next((v for v, known in hidden.items() if known == value.reveal()), "")
-                    variable = variable or SECRET.format(len(hidden))
-                    hidden[variable] = value.reveal()
-                    table.append((place, where, name, variable))
-                    if where == "stdin":
-                        told["processes"][place]["stdin"] = None
-                    else:
-                        del told["processes"][place]["environment"][name]
+            for where, name, value in _secrets(process):
+                table.append((place, where, name, variables[value]))
+                if where == "stdin":
+                    told["processes"][place]["stdin"] = None
+                else:
+                    del told["processes"][place]["environment"][name]
         write_json(run_dir / (slurm_node.JOB % number), {**told, "secrets": table, "signals_reach_all": True})
-    script = Script(
-        name=plan.spec.name,
-        root=PurePosixPath(run_dir),
-        nonce=nonce,
-        nodes=len(jobs),
-        options=wish.options,
-        container=plan.container,
-        secrets=tuple(hidden),
-    )
     path = run_dir / SCRIPT
-    write_text(path, render(script))
+    write_text(path, script_of(plan, run_dir, wish=wish, nonce=nonce))
     return path
+
+
+def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
+    """The script that is submitted; the nonce is what tells its nodes that they see the run directory."""
+    return render(
+        Script(
+            name=plan.spec.name,
+            root=PurePosixPath(run_dir),
+            nonce=nonce,
+            nodes=len(plan.hosts),
+            options=wish.options,
+            container=plan.container,
+            secrets=tuple(_variables(plan).values()),
+        )
+    )
+
+
+def _secrets(process: Process) -> list[tuple[str, str, str]]:
+    """What a process is given that is secret: (environment or stdin, its name, the value)."""
+    given = [("environment", name, value) for name, value in process.command.environment.items()]
+    found = [*given, ("stdin", "", process.command.stdin)]
+    return [(where, name, value.reveal()) for where, name, value in found if isinstance(value, Secret)]
+
+
+def _variables(plan: Plan) -> dict[str, str]:
+    """The variables by which secrets reach the nodes: value → name."""
+    values = dict.fromkeys(value for process in plan.processes for _, _, value in _secrets(process))
+    return {value: SECRET.format(number) for number, value in enumerate(values)}
 
 
 def _submit(script: Path, hidden: Mapping[str, str]) -> int:

@@ -99,7 +99,21 @@ def checked(where: Where) -> Where:
         raise InputError.single("option-target", option, *_INSTEAD.get((field.name, where.on), usual))
     if where.container == "pyxis" and where.on != "slurm":
         raise InputError.single("option-target", "--container", "pyxis is Slurm's", "give docker or podman")
+    if where.directory is not None and not where.directory.is_absolute():
+        why = f"{str(where.directory)!r} is not a full path, and the hosts have no folder that it could begin in"
+        raise InputError.single("relative-directory", "--directory", why, "write it from / on: /scratch/me/runs")
     return where
+
+
+def scripts(where: Where, plan: Plan, run_dir: Path) -> dict[str, str]:
+    """What a target gives to another program to start a plan, as it would stand in the run directory: path → text."""
+    if where.on != "slurm":
+        return {}
+    from seatrial.launch import slurm
+
+    return {
+        slurm.SCRIPT: slurm.script_of(plan, run_dir.resolve(), wish=slurm.wished(where), nonce="chosen at submission")
+    }
 
 
 def on_hosts(where: Where) -> Where:

@@ -1,0 +1,76 @@
+"""What `plan` and `preflight` answer, without any host, to what cannot be done: the place and the way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from seatrial.cluster import Cluster, Host
+from seatrial.plan import Site
+from seatrial.readiness import not_asked
+from tests.command_line import seatrial
+from tests.dialects.seeds import ROOT
+
+TINY = ROOT / "configs" / "native" / "eight-devices.yaml"
+ON_SSH = ("--on", "ssh", "--cluster", "cluster.yaml")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "cluster.yaml").write_text("hosts: [a, b]\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fix"),
+    [
+        (("topology.num_nodes=4", "across_nodes.data=4", "global_batch_size=64", *ON_SSH), "too-few-hosts", "fewer"),
+        (("--engine", "megatron", "--rehearse"), "rehearsal-engine", "--engine native"),
+        (("--engine", "megatron", "--rehearse", *ON_SSH), "rehearsal-engine", "--engine native"),
+        (("--container", "docker", *ON_SSH), "no-image", "leave --container away"),
+        (("--directory", "runs", *ON_SSH), "relative-directory", "from / on"),
+        (("--engine", "foo", *ON_SSH), "unknown-engine", "native, maxtext, megatron"),
+    ],
+)
+def test_what_cannot_run_anywhere_is_no_plan(arguments: tuple[str, ...], code: str, fix: str, here: Path) -> None:
+    done = seatrial("plan", TINY, *arguments, "--format", "json", cwd=here)
+    (problem,) = (each for each in json.loads(done.stdout)["problems"] if each["severity"] == "error")
+    assert (done.returncode, problem["code"]) == (2, code)
+    assert fix in problem["fix"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fix"),
+    [
+        (("--engine", "foo", "--cluster", "cluster.yaml"), "unknown-engine", "native, maxtext, megatron"),
+        (("--directory", "~/x", "--cluster", "cluster.yaml"), "relative-directory", "from / on"),
+        (("--on", "slurm"), "slurm-hosts", "--on slurm --rehearse"),
+        (("--on", "slurm", "--cluster", "cluster.yaml"), "slurm-hosts", "--on ssh --cluster FILE"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_said(arguments: tuple[str, ...], code: str, fix: str, here: Path) -> None:
+    done = seatrial("preflight", *arguments, "--format", "json", cwd=here)
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (done.returncode, problem["code"]) == (2, code)
+    assert fix in problem["fix"]
+
+
+def test_a_plan_under_slurm_has_the_script(here: Path) -> None:
+    asked = ("--on", "slurm", "--slurm", "partition=zzz")
+    text = seatrial("plan", TINY, *asked, cwd=here).stdout
+    assert "# File launch/slurm/job.sh" in text
+    assert "#SBATCH --partition=zzz" in text
+    files = json.loads(seatrial("plan", TINY, *asked, "--format", "json", cwd=here).stdout)["plan"]["files"]
+    assert "#SBATCH --partition=zzz" in files["launch/slurm/job.sh"]
+
+
+@pytest.mark.parametrize(("runtime", "where"), [(None, "on the hosts"), ("docker", "in the image")])
+def test_what_was_not_asked_is_said(runtime: str | None, where: str) -> None:
+    site = Site(
+        cluster=Cluster(hosts=(Host(name="a", address="a"),), transport="ssh"), root=PurePosixPath("/"), runtime=runtime
+    )
+    assert not_asked(None, site, "maxtext")[1:] == [f"whether MaxText is there {where}"]
+    (told,) = not_asked(None, site, "native")
+    assert told.endswith("no configuration is given that says what they are to be")
