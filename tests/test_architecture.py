@@ -21,8 +21,8 @@ PACKAGE = ROOT / "src" / "seatrial"
 ORDER = (
     "errors", "spec", "flops", "hardware", "source", "cluster", "command", "events", "goodput",
     "presets", "published", "xla_flags", "estimate", "check", "dialects", "engines", "logs",
-    "rehearsal", "collapse", "plan", "launch", "run_directory", "observed", "metrics", "verdict", "report", "history",
-    "checking", "judging", "readiness", "attempts", "run", "returning", "parameters", "cli", "__main__",
+    "rehearsal", "collapse", "plan", "launch", "run_directory", "standing", "observed", "metrics", "verdict", "report",
+    "history", "checking", "judging", "readiness", "attempts", "run", "returning", "parameters", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"spec", "presets", "flops", "events", "goodput", "errors", "xla_flags", "train"}
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.history.masking import masked
+from seatrial.standing import GOES_ON, state_of
 
 Value = str | int | float | None
 Row = dict[str, Value]
 
 MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
 FILES = (*MARKS, "status.json", "metrics.json")
-HEARTBEAT_SECONDS = 60.0  # older than that, and nobody is running it any more
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 MOST_BYTES = 64 << 20
 MOST_EVENT_FILES, MOST_EVENT_LINES = 8, 50  # where the start of a run is looked for
@@ -111,7 +110,7 @@ def summarise(run_dir: Path, *, now: float | None = None) -> Row:
     row["versions"] = json.dumps(versions, sort_keys=True) if versions else None
     row["fingerprint"] = _fingerprint(documents["spec"])
     row["started_at"] = _start(run_dir, started, status)
-    row["outcome"], row["note"] = _outcome(documents, status, time.time() if now is None else now)
+    row["outcome"], row["note"] = _outcome(run_dir, documents, now)
     return row
 
 
@@ -164,19 +163,18 @@ def _start(run_dir: Path, started: Mapping[str, Any], status: Mapping[str, Any])
     return min(times, default=None)
 
 
-def _outcome(documents: Mapping[str, Any], status: Mapping[str, Any], now: float) -> tuple[Value, Value]:
+def _outcome(run_dir: Path, documents: Mapping[str, Any], now: float | None) -> tuple[Value, Value]:
     """(one of STATES, a sentence on it)."""
-    verdict = documents["verdict"]
+    verdict, status = documents["verdict"], documents["status"]
+    state = state_of(run_dir, status, now) if status else ""
+    if state in GOES_ON:  # a verdict would be on an earlier attempt
+        return "running", f"step {status.get('last_step')}" if state == "running" else state
     if verdict:
         outcome = _text(verdict.get("outcome"))
         known = outcome in STATES
         headline = masked(_text(verdict.get("headline")) or "")  # it may quote the last line of a log
         return (outcome, headline or None) if known else ("unreadable", "verdict.json has no outcome")
-    if status and status.get("state") != "ended":
-        heartbeat = _number(status.get("heartbeat"))
-        alive = isinstance(heartbeat, (int, float)) and now - heartbeat < HEARTBEAT_SECONDS
-        return ("running", f"step {status.get('last_step')}") if alive else ("not_finished", "its launcher is gone")
-    return "not_judged", None
+    return ("not_finished", "its launcher is gone") if state == "abandoned" else ("not_judged", None)
 
 
 def _fingerprint(spec: Mapping[str, Any]) -> Value:

@@ -1,0 +1,107 @@
+"""How a run stands, by its status.json: whether it is over, and whether somebody follows it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import InputError
+from seatrial.launch.files import write_json
+from seatrial.run_directory import short
+from seatrial.spec import RunSpec
+
+FILE = "status.json"
+UNDECIDED = "launch/undecided"  # holds the pid of a launcher that may try again what has ended
+HEARTBEAT_SECONDS = 60.0  # older than that, and its writer is gone, or not here
+BETWEEN = ("starting", "retrying")  # nothing runs yet
+GOES_ON = (*BETWEEN, "running", "stopping")
+
+
+def read_status(run_dir: Path) -> dict[str, Any]:
+    """The run's status.json. Raises InputError where there is none of a run."""
+    fix = "name the directory that a run printed"
+    try:
+        status = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = f"no run has been started there ({type(error).__name__})"
+        raise InputError.single("no-run", str(run_dir), why, fix) from error
+    except (OSError, ValueError, RecursionError) as error:
+        why = f"its {FILE} cannot be read ({type(error).__name__})"
+        raise InputError.single("no-run", str(run_dir), why, fix) from error
+    if not isinstance(status, dict):
+        raise InputError.single("no-run", str(run_dir), f"its {FILE} is not a JSON object", fix)
+    return status
+
+
+def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None) -> str:
+    """One of GOES_ON while somebody follows the run, "ended" when it is over, "abandoned" when its launcher is gone.
+
+    What has ended is "retrying" as long as its launcher has not decided whether it tries again.
+    """
+    said = status.get("state")
+    if said == "ended" and not _is_undecided(run_dir, status):
+        return "ended"
+    if not _is_followed(status, time.time() if now is None else now):
+        return "ended" if said == "ended" else "abandoned"
+    return "retrying" if said == "ended" else said if said in GOES_ON else "running"
+
+
+def launcher(status: Mapping[str, Any]) -> int | None:
+    """The process here that follows the run, if it still does.
+
+    Another that was given its number began later; or, where the launcher is on another machine, is no Python.
+    """
+    import psutil  # late: who lists many runs seldom needs it
+
+    pid, started = status.get("launcher_pid"), status.get("started")
+    if type(pid) is not int or not isinstance(started, (int, float)):
+        return None
+    try:
+        process = psutil.Process(pid)
+        is_ours = any("python" in word or "seatrial" in word for word in process.cmdline()[:2])
+        return pid if is_ours and process.create_time() <= started + 1 else None
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def require_over(run_dir: Path) -> None:
+    """Raises InputError for a run that goes on. One without a status that can be read does not."""
+    try:
+        status = read_status(run_dir)
+    except InputError:
+        return
+    state = state_of(run_dir, status)
+    if state in GOES_ON:
+        step = status.get("last_step")
+        why = f"this run goes on ({state}{f', step {step}' if type(step) is int else ''})"
+        name = short(run_dir)
+        fix = f"wait for its end (seatrial attach {name}, seatrial logs -f {name}), or end it: seatrial stop {name}"
+        raise InputError.single("run-goes-on", str(run_dir), why, fix)
+
+
+def put(run_dir: Path, spec: RunSpec, state: str, reason: str | None = None) -> None:
+    """Writes the status of a run of which no process has been started by this launcher. Raises OSError."""
+    now = time.time()
+    who = {"v": 1, "run": spec.name, "planned_steps": spec.steps, "launcher_pid": os.getpid(), "started": now}
+    how: dict[str, Any] = {"state": state, "reason": reason, "heartbeat": now, "last_step": None, "processes": []}
+    write_json(run_dir / FILE, {**who, **how})
+
+
+def _is_undecided(run_dir: Path, status: Mapping[str, Any]) -> bool:
+    try:
+        return (run_dir / UNDECIDED).read_text(encoding="utf-8") == str(status.get("launcher_pid"))
+    except (OSError, ValueError):
+        return False
+
+
+def _is_followed(status: Mapping[str, Any], now: float) -> bool:
+    heartbeat = status.get("heartbeat")
+    if type(heartbeat) is int:
+        heartbeat = float(heartbeat) if abs(heartbeat) < 2**63 else math.inf
+    is_fresh = type(heartbeat) is float and abs(now - heartbeat) < HEARTBEAT_SECONDS
+    return is_fresh or launcher(status) is not None
