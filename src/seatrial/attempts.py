@@ -6,17 +6,26 @@ records of the nodes are there; checkpoints stay where the next attempt finds th
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from seatrial import standing
+from seatrial.errors import LaunchError, SeatrialError
+from seatrial.events import Fault, RunEnded, Writer
+from seatrial.launch.conclude import LAUNCHER
+from seatrial.launch.files import write_text
 from seatrial.plan import Plan, Site
 from seatrial.report.gather import gather
-from seatrial.run_directory import ATTEMPTS, EVIDENCE
+from seatrial.run_directory import ATTEMPTS, EVIDENCE, INPUTS
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
+STOP = "launch/stop"  # is there once somebody has told the run to end
 _BROKEN = ("died", "no_progress", "could_not_run")
 
 
@@ -30,6 +39,8 @@ class Again(NamedTuple):
 
 def again(verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> Again:
     """Whether a run that was judged is worth another attempt: only where machines, and not the run, are to blame."""
+    if (run_dir / STOP).exists():
+        return Again(False, "it is not tried again: it was told to end")
     found = gather(run_dir).metrics
     diagnosis = found.completion.diagnosis if found else None
     if verdict.outcome not in _BROKEN or diagnosis is None:
@@ -45,16 +56,58 @@ def again(verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> Aga
     return Again(True, f"it is tried again{without}: {diagnosis.sentence}", exclude)
 
 
-def set_aside(run_dir: Path, number: int) -> None:
+@contextmanager
+def beginning(run_dir: Path, spec: RunSpec) -> Iterator[None]:
+    """Inside, an attempt is begun; one of which nothing could be started is recorded as that, with the reason.
+
+    Raises LaunchError where a disk is full or the terminal is gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        told = LaunchError(f"the run was given up: {error}")
+        _record_unbegun(run_dir, spec, told)
+        raise told from error
+    except (SeatrialError, KeyboardInterrupt) as error:
+        _record_unbegun(run_dir, spec, error)
+        raise
+
+
+def _record_unbegun(run_dir: Path, spec: RunSpec, error: BaseException) -> None:
+    with suppress(SeatrialError):  # where there is no status yet
+        if standing.read_status(run_dir).get("state") not in standing.BETWEEN:
+            return
+    reason = "could_not_run" if isinstance(error, SeatrialError) else "interrupted"
+    with suppress(OSError):  # the disk may be full
+        with closing(Writer(run_dir / "events-launcher.jsonl")) as writer:
+            if reason == "could_not_run":
+                told = error.reason if isinstance(error, LaunchError) else str(error)
+                writer.write(Fault(process=LAUNCHER, fault="start_failed", text=" ".join(told.split())))
+            writer.write(RunEnded(process=LAUNCHER, reason=reason))
+        standing.put(run_dir, spec, "ended", reason)
+        decided(run_dir)
+
+
+def promise(run_dir: Path) -> None:
+    """Lets everybody know that this process may try again what ends now."""
+    write_text(run_dir / standing.UNDECIDED, str(os.getpid()))
+
+
+def decided(run_dir: Path) -> None:
+    """Takes that back: the end is the end."""
+    (run_dir / standing.UNDECIDED).unlink(missing_ok=True)
+
+
+def set_aside(run_dir: Path, spec: RunSpec, number: int) -> None:
     """Moves what an attempt has left to where the next one does not touch it."""
     kept = run_dir / ATTEMPTS / str(number)
     kept.mkdir(parents=True)
-    for pattern in EVIDENCE:
-        for path in run_dir.glob(pattern):
-            path.rename(kept / path.name)
-    for path in (run_dir / "spec.json", *run_dir.glob("config.*")):
-        if path.exists():
-            shutil.copyfile(path, kept / path.name)
+    for path in (path for pattern in INPUTS for path in run_dir.glob(pattern)):
+        shutil.copyfile(path, kept / path.name)
+    standing.put(run_dir, spec, "retrying")
+    decided(run_dir)
+    for path in (path for pattern in EVIDENCE for path in run_dir.glob(pattern)):
+        path.rename(kept / path.name)
     (run_dir / "launch").mkdir()
 
 

@@ -81,9 +81,13 @@ class InputError(SeatrialError):
 
 
 class LaunchError(SeatrialError):
-    """The run could not be started."""
+    """The run could not be started; `reason` is what to record of it, where `told` is more than that."""
 
     exit_code = 3
+
+    def __init__(self, told: str = "", reason: str = "") -> None:
+        super().__init__(told)
+        self.reason = reason or told
 
 
 class TrainingDied(SeatrialError):

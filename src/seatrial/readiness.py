@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from seatrial.engines import engine as engine_called
 from seatrial.errors import LaunchError, Problem
-from seatrial.launch.conclude import Ending
-from seatrial.launch.drive import StatusFile
 from seatrial.launch.examine import examine
 from seatrial.launch.facts import Node
 from seatrial.launch.files import write_json
@@ -24,6 +22,7 @@ from seatrial.spec import RunSpec
 
 EVIDENCE = "launch/preflight.json"
 MAX_ROWS = 16  # of the table; of more hosts, only those of which there is something to say
+MAX_RECORDED = 8  # problems, of a run that is not started because of them
 _CELLS = {"error": "ERROR", "warning": "warn", "info": "note"}
 
 
@@ -84,11 +83,14 @@ def before_run(plan: Plan, site: Site, run_dir: Path, *, transport: str) -> None
     looked = look(site, needs, transport)
     write_json(run_dir / EVIDENCE, looked.as_dict())
     if not looked.ready:
-        state = StatusFile(run_dir, name=plan.spec.name, planned_steps=plan.spec.steps)
-        state.close(Ending(reason="could_not_run"))
         hint = "nothing was started; --exclude HOST leaves a host out, --no-preflight does not look"
         errors = [problem for problem in looked.problems if problem.severity == "error"]
-        raise LaunchError(f"not all hosts can run it\n\n{render_text(errors)}\n\n{hint}")
+        named = [f"{problem.path}: {problem.why}" for problem in errors[:MAX_RECORDED]]
+        more = [f"{len(errors) - len(named)} more"] if len(errors) > len(named) else []
+        raise LaunchError(
+            f"not all hosts can run it\n\n{render_text(errors)}\n\n{hint}",
+            f"not all hosts can run it: {'; '.join([*named, *more])}",
+        )
     warn(looked.problems)
 
 

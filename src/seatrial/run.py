@@ -36,6 +36,7 @@ from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
 from seatrial.spec import Resolved, RunSpec
+from seatrial.standing import put
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -78,16 +79,17 @@ def run(
         )  # fmt: skip
         if attempt == 1:
             claim(run_dir)
-        try:
+        with attempts.beginning(run_dir, plan.spec):
             write_inputs(resolved, config, plan, run_dir)
+            put(run_dir, plan.spec, "starting" if attempt == 1 else "retrying")
+            if attempt <= retries:
+                attempts.promise(run_dir)
             print(f"run directory: {short(run_dir)}", flush=True)
             _tell(plan.notes)
             if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:
                 readiness.before_run(plan, site, run_dir, transport=where.ssh)
             with watched(run_dir, plan.spec, plan.engine, deadlines) as following:
                 there.run(plan, run_dir, following, where=where, site=site, attempt=attempt)
-        except OSError as error:  # a full disk, a closed terminal
-            raise LaunchError(f"the run was given up: {error}") from error
         text, verdict = judge_run(run_dir, as_json=False)
         report = report_run(run_dir, "html")
         if attempt > retries or verdict.outcome == "pass":
@@ -96,8 +98,9 @@ def run(
         print(f"attempt {attempt} of {1 + retries} is over; {inert(why)}", flush=True)
         if not worth_it:
             break
-        attempts.set_aside(run_dir, attempt)
+        attempts.set_aside(run_dir, plan.spec, attempt)
         where = there.without(where, blamed) if blamed else where
+    attempts.decided(run_dir)
     print(text)
     print(report, flush=True)
     return verdict

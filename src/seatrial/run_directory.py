@@ -16,11 +16,9 @@ from seatrial.spec import Resolved, RunSpec, from_dict
 
 RUNS = Path("runs")
 ATTEMPTS = "attempts"  # of a run that was tried again: what the earlier ones left
-# What one attempt leaves; the configuration and the checkpoints are those of all.
-EVIDENCE = (
-    *("plan.json", "status.json", "metrics.json", "verdict.json", "report.html"),
-    *("launch", "nodes", "events-*.jsonl"),
-)
+# What one attempt leaves; the checkpoints are those of all.
+EVIDENCE = ("metrics.json", "verdict.json", "report.html", "launch", "nodes", "events-*.jsonl")
+INPUTS = ("plan.json", "status.json", "spec.json", "config.*")  # of which there are always some: the next one's
 
 
 def new_directory(spec: RunSpec) -> Path:
@@ -89,6 +87,12 @@ def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
+
+
+def rank_logs(run_dir: Path) -> list[tuple[int, Path]]:
+    """The logs of the processes of a run, by their ranks."""
+    named = ((re.fullmatch(r"rank([0-9]+)\.log", path.name), path) for path in run_dir.glob("nodes/*/rank*.log"))
+    return sorted((int(match[1]), path) for match, path in named if match and path.is_file())
 
 
 def short(path: Path) -> Path:

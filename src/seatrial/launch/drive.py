@@ -135,7 +135,7 @@ def accompany(
         state.close(ending)
         return ending
     except BaseException:
-        if not detached or not nodes:  # what is detached goes on, and can be followed again
+        if nodes and not detached:  # what is detached goes on; that nothing could be started is for others to say
             for node in nodes:
                 node.stop(now=True)
             with suppress(OSError):
