@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,8 +19,9 @@ from seatrial.events import Event, Fault, RunEnded, RunStarted
 from seatrial.judging import judge_run
 from seatrial.launch.local import this_machine
 from seatrial.plan import Plan, Site, make_plan
+from tests.command_line import seatrial
 from tests.processes import wait_until
-from tests.test_run import TINY, TWO_PROCESSES, end_of, read_json, start, stepping, write_config
+from tests.test_run import SEATRIAL, TINY, TWO_PROCESSES, end_of, read_json, start, stepping, write_config
 
 HOSTS = tuple(Host(name=f"node{n}", address=f"10.0.0.{n}") for n in range(3))
 
@@ -31,6 +33,9 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     config = write_config(tmp_path, steps=1000, checkpoint=checkpoint, **TWO_PROCESSES)
     launcher = start(config, out, "--retries", "2")
     pids = stepping(out, 2, launcher)
+    told_logs = tmp_path / "logs.txt"
+    with told_logs.open("wb") as file:
+        reader = subprocess.Popen([*SEATRIAL, "logs", "--follow", "--rank", "1", str(out)], stdout=file)
     wait_until(lambda: list(out.glob("checkpoints/*/commit_success.txt")) or launcher.poll() is not None, 60)
     os.kill(pids[1], signal.SIGKILL)
     code, told = end_of(launcher, 200)
@@ -39,7 +44,9 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     assert "All 1,000 steps were done, in 2 attempts" in " ".join(told.split())
     first, whole = out / "attempts" / "1", events.read_run(out)
     assert read_json(first / "verdict.json")["outcome"] == "died"
-    assert (first / "nodes" / "local1" / "rank1.log").stat().st_size
+    assert reader.wait(30) == 0
+    both = [path / "nodes" / "local1" / "rank1.log" for path in (first, out)]
+    assert told_logs.read_bytes() == b"".join(path.read_bytes() for path in both)
     assert judge_run(first, as_json=False)[1].exit_code == 4
     begun = [(e.process, e.attempt) for e in whole if isinstance(e, RunStarted)]
     assert sorted(begun) == [(0, 1), (0, 2), (1, 1), (1, 2)]
@@ -47,6 +54,43 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     assert restored
     assert all(step >= 50 for step in restored)
     assert judge_run(out, as_json=False)[1].outcome == "pass"
+
+
+CLUSTER = "hosts: [127.0.0.1]\nuser: nobody-of-this-name\n"  # whoever listens there knows nobody of the kind
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--on", "ssh", "--cluster", "cluster.yaml"),
+        ("--on", "ssh", "--cluster", "cluster.yaml", "--no-preflight"),
+        ("--on", "slurm"),
+        ("--on", "slurm", "--retries", "2"),
+    ],
+    ids=" ".join,
+)
+def test_what_could_not_be_started_is_recorded_as_that(
+    tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On hosts that let nobody in, and under a Slurm that is not installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    out = tmp_path / "run"
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    done = seatrial("run", write_config(tmp_path, steps=20), "--out", out, *arguments, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    status = read_json(out / "status.json")
+    assert (status["state"], status["reason"]) == ("ended", "could_not_run")
+    fault, ended = events.read(out / "events-launcher.jsonl")
+    assert isinstance(fault, Fault)
+    assert isinstance(ended, RunEnded)
+    assert (fault.fault, ended.reason) == ("start_failed", "could_not_run")
+    why = fault.text.rpartition("127.0.0.1: ")[2]
+    assert why.partition(": ")[0] in " ".join(done.stderr.split())
+    judged = seatrial("judge", out, cwd=tmp_path)
+    assert judged.returncode == 3
+    assert f"The run could not be started: {fault.text[:40]}" in " ".join(judged.stdout.split())
+    assert not list(out.rglob("undecided"))
 
 
 def test_what_a_run_does_by_itself_is_not_tried_again(tmp_path: Path) -> None:

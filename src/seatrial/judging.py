@@ -17,7 +17,7 @@ from seatrial.engines import ENGINES, engine
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunStarted, Step
 from seatrial.launch.files import write_json, write_text
-from seatrial.run_directory import asked, claim, copy_config, read_asked, short
+from seatrial.run_directory import asked, claim, copy_config, rank_logs, read_asked, short
 from seatrial.spec import Resolved, RunSpec
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _read_foreign(run_dir: Path) -> None:
     path = run_dir / "plan.json"
     name = json.loads(path.read_text(encoding="utf-8"))["engine"] if path.exists() else "native"
     family = engine(name).FAMILY if name in ENGINES else None
-    found = sorted(run_dir.glob("nodes/*/rank*.log"), key=lambda log: int(log.stem.removeprefix("rank")))
+    found = [log for _, log in rank_logs(run_dir)]
     if family and found:
         from seatrial import logs
 
