@@ -144,6 +144,24 @@ devices: 8
     assert (cluster.transport, cluster.user, cluster.key_file) == ("ssh", "ada", "~/.ssh/id_ed25519")
 
 
+def test_hosts_may_be_one_text(tmp_path: Path) -> None:
+    cluster, problems = read(tmp_path, "hosts: node[01-03], login\ndevices: 8\n", ".yaml")
+    assert problems == []
+    assert cluster is not None
+    named = ["node01", "node02", "node03", "login"]
+    assert cluster.hosts == tuple(Host(name=name, address=name, devices=8) for name in named)
+
+
+@pytest.mark.parametrize("text", ["hosts: [node[01-03]]", "hosts: [a, node[01-03].x, b]"])
+def test_a_range_in_a_list_without_quotes_is_told_at_its_place(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, text, ".yaml")
+    (problem,) = refused.value.problems
+    assert problem.mark is not None
+    assert text[problem.mark.column - 1 :].startswith("[01-03]")
+    assert "quotes, as 'node[01-03]'" in problem.fix
+
+
 def test_slurm_allots_its_hosts_and_this_machine_is_one(tmp_path: Path) -> None:
     slurm, _ = read(tmp_path, "transport: slurm\n", ".yaml")
     assert slurm == Cluster(hosts=(), transport="slurm")
@@ -155,7 +173,11 @@ def test_slurm_allots_its_hosts_and_this_machine_is_one(tmp_path: Path) -> None:
     [
         ("transport: ssh", ("error", "missing-key", "hosts")),
         ("hosts: []", ("error", "missing-key", "hosts")),
-        ("hosts: a", ("error", "missing-key", "hosts")),
+        ("hosts: ''", ("error", "missing-key", "hosts")),
+        ("hosts: a b", ("error", "bad-value", "hosts")),
+        ("hosts: a,,b", ("error", "bad-value", "hosts")),
+        ("hosts: a,n[1-2],n2", ("error", "repeated-host", "hosts")),
+        ("hosts: [a]\nkey_file: ~nobody-of-this-name/key", ("error", "bad-value", "key_file")),
         ("hosts: [a, a]", ("error", "repeated-host", "hosts.1")),
         ("hosts: ['n[1-2]', n2]", ("error", "repeated-host", "hosts.1")),
         ("hosts: ['n[2-1]']", ("error", "bad-value", "hosts.0")),

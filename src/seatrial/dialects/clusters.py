@@ -52,7 +52,7 @@ CVS_KEYS: Mapping[str, Meaning] = {
     "password": Meaning(meaning="the password of username", why="hosts are reached by key only"),
 }
 NATIVE_KEYS: Mapping[str, Meaning] = {
-    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-04]) or mappings"),
+    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-04]), mappings; or one text"),
     "hosts.*.name": Meaning(meaning="what SSH reaches the host by"),
     "hosts.*.address": Meaning(meaning="what the other hosts connect to; by default its name"),
     "hosts.*.devices": Meaning(meaning="how many accelerators it has; by default `devices`"),
@@ -107,6 +107,11 @@ def _file(value: Any) -> str:
     word = coerce.text(value)
     if not word or word.startswith("-") or not word.isprintable():
         raise ValueError(f"{coerce.shown(word)} is not the path of a file")
+    if word.startswith("~") and not word.startswith("~/"):
+        try:
+            Path(word).expanduser()
+        except RuntimeError:
+            raise ValueError(f"{coerce.shown(word)} is the home of a user whom this machine does not know") from None
     return word
 
 
@@ -122,6 +127,11 @@ def _expanded(name: str) -> list[str]:
     if not 0 <= last - first < MAX_HOSTS:
         raise ValueError(f"{coerce.shown(name)} names {last - first + 1} hosts, not 1 to {MAX_HOSTS}")
     return [f"{match[1]}{number:0{len(match[2])}}{match[4]}" for number in range(first, last + 1)]
+
+
+def _words(text: str) -> list[str]:
+    """The names of a list in one text, node[01-03],login: commas part them, except in brackets."""
+    return [word.strip() for word in re.split(r",(?![^\[\]]*\])", text)]
 
 
 @dataclass(kw_only=True)
@@ -201,6 +211,8 @@ class _Reader:
             hosts = list(Cluster.on_this_machine().hosts)
         elif nodes is None and transport != "slurm":
             self._missing(root, "hosts", "hosts: [node-a, node-b]", None)
+        elif nodes is not None and isinstance(nodes.value, str) and nodes.value.strip():
+            hosts = [host for word in _words(nodes.value) for host in self._named_hosts("hosts", nodes, word)]
         elif nodes is not None and (not isinstance(nodes.value, list) or not nodes.value):
             self._missing(root, "hosts", "hosts: [node-a, node-b]", nodes)
         elif nodes is not None and isinstance(nodes.value, list):
@@ -213,20 +225,7 @@ class _Reader:
 
     def _native_hosts(self, path: str, node: Node) -> Iterator[Host]:
         if not isinstance(node.value, dict):
-            try:
-                names = _expanded(coerce.text(node.plain()))
-            except ValueError as error:
-                self._say(self._entry(path, node), "error", "bad-value", str(error), "write a host's name")
-                return
-            if len(self.names) + len(names) > MAX_HOSTS:
-                why = f"with these there are more than {MAX_HOSTS} hosts"
-                self._say(Entry.of(path, node), "error", "too-many-hosts", why, "correct the range, or name fewer")
-                return
-            for name in names:
-                read = self._read(Entry(key=path, value=name, text=name, mark=node.mark), _host)
-                host = self._add(path, node, read, read)
-                if host:
-                    yield host
+            yield from self._named_hosts(path, node, node.plain())
             return
         self._unknown(node, path, NATIVE_KEYS, "hosts.*")
         if "name" not in node.members:
@@ -239,6 +238,22 @@ class _Reader:
         host = self._add(path, node, name, address, **extra, **({"port": port} if port else {}))
         if host:
             yield host
+
+    def _named_hosts(self, path: str, node: Node, name: Any) -> Iterator[Host]:
+        """The host of a name, or those of a range."""
+        try:
+            names = _expanded(coerce.text(name))
+        except ValueError as error:
+            self._say(self._entry(path, node), "error", "bad-value", str(error), "write a host's name")
+            return
+        if len(self.names) + len(names) > MAX_HOSTS:
+            why = f"with these there are more than {MAX_HOSTS} hosts"
+            self._say(Entry.of(path, node), "error", "too-many-hosts", why, "correct the range, or name fewer")
+            return
+        for each in names:
+            read = self._read(Entry(key=path, value=each, text=each, mark=node.mark), _host)
+            if host := self._add(path, node, read, read):
+                yield host
 
     # --- both ---
 

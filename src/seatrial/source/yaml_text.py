@@ -131,6 +131,9 @@ def _mistake(text: str, error: Any, places: Places) -> InputError:
     line, column = lines[min(error.problem_mark.line, len(lines) - 1)], error.problem_mark.column
     if " tab " in said or re.match(r" *\t", line):
         return _at(error.problem_mark, "a tab stands where YAML allows only spaces", "indent with spaces", places)
+    if "flow sequence: did not find" in said and re.match(r"\S\[", line[column - 1 : column + 1]):
+        why, fix = "a [ inside a value begins a list of its own", "put the whole value in quotes, as 'node[01-03]'"
+        return _at(error.problem_mark, why, fix, places)
     for words, at_its_beginning, why, fix in _MISTAKES:
         if words in said:
             return _at(error.context_mark if at_its_beginning else error.problem_mark, why, fix, places)
