@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from pathlib import PurePosixPath
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -199,6 +202,42 @@ def test_why_a_host_cannot_be_used_is_told_with_its_fix(
     for (why, fix), (as_why, as_fix) in zip(told, expected, strict=True):
         assert re.search(as_why, why)
         assert re.search(as_fix, fix)
+
+
+def test_a_key_with_a_passphrase_is_used_by_way_of_the_agent(
+    make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    programs = make_programs(1, containers=False)
+    own = programs.person.cluster.key
+    locked, other, place = tmp_path / "locked", tmp_path / "other", tmp_path / "agent"
+    shutil.copy(own, locked)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a phrase", "-f", locked], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    hosts = replace(programs.hosts, key_file=str(locked))
+
+    def answer() -> Any:
+        session = Session(hosts, transport="asyncssh")
+        try:
+            source = "import os\ndef main(verb, given): os.write(1, b'{}\\n')"
+            return session.ask([(hosts.hosts[0], {"root": "/var/tmp/none"})], "say", source=source, seconds=60)[0]
+        finally:
+            session.close()
+
+    with subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL) as agent:
+        try:
+            wait_until(place.exists)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+            subprocess.run(["ssh-add", "-q", other], check=True)
+            without = answer()
+            subprocess.run(["ssh-add", "-q", own], check=True)
+            assert not isinstance(answer(), Unreachable)
+        finally:
+            agent.terminate()
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    for told in (without, answer()):
+        assert isinstance(told, Unreachable)
+        assert "passphrase, and no ssh-agent holds it" in told.why
+        assert f"ssh-add {locked}" in told.fix
 
 
 def test_a_run_that_cannot_begin_on_one_host_is_begun_on_none(make_programs: Callable[..., Programs]) -> None:

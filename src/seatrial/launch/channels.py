@@ -30,7 +30,7 @@ COMPLAINT_SECONDS = 1.0  # what was complained of is there by then
 
 # What keeps a host from being used: (why, what to do about it).
 TROUBLES: Mapping[str, tuple[str, str]] = {
-    "unknown": ("its host key is not in {known}", "log in once by hand (`ssh {host}`) and compare it"),
+    "unknown": ("its host key is not in {known}", "log in once by hand (`{by_hand}`) and compare it"),
     "changed": (
         "its host key is not the one in {known}",
         "if it was installed anew, remove the old one with `ssh-keygen -R {entry}` and log in once by hand; if not, "
@@ -41,6 +41,10 @@ TROUBLES: Mapping[str, tuple[str, str]] = {
         "put the public key into authorized_keys there, or name another user or key_file",
     ),
     "key": ("the key {key} cannot be used ({said})", "name another key_file"),
+    "locked": (
+        "the key {key} is protected by a passphrase, and no ssh-agent holds it",
+        "hand it to one (`ssh-add {key}`; SSH_AUTH_SOCK says where the agent is), or name another key_file",
+    ),
     "silent": ("nobody listens on port {port}", "is its SSH daemon running?"),
     "throttled": (
         "its SSH daemon closes connections before they begin",
@@ -185,11 +189,13 @@ class Ways(ABC):
 
     def trouble(self, kind: str, host: Host, said: str = "") -> Unreachable:
         """A row of TROUBLES, filled in."""
+        user, key = self._cluster.user, self._cluster.key_file
+        by_hand = ["ssh", *(("-p", str(host.port)) if host.port != 22 else ()), *(("-i", key) if key else ())]
         filled = {
-            "host": host.name, "port": host.port, "known": self._known, "said": said[-MAX_SHOWN:],
-            "limit": MAX_BEFORE >> 20,
-            "entry": host.name if host.port == 22 else f"[{host.name}]:{host.port}",
-            "user": self._cluster.user or "this user", "key": self._cluster.key_file or "SSH's own keys",
+            "by_hand": shlex.join([*by_hand, f"{user}@{host.name}" if user else host.name]),
+            "port": host.port, "known": self._known, "said": said[-MAX_SHOWN:], "limit": MAX_BEFORE >> 20,
+            "entry": host.name if host.port == 22 else shlex.quote(f"[{host.name}]:{host.port}"),
+            "user": user or "this user", "key": key or "SSH's own keys",
         }  # fmt: skip
         why, fix = TROUBLES[kind]
         return Unreachable(host, why.format(**filled), fix.format(**filled))
@@ -253,7 +259,12 @@ class AsyncSsh(Ways):
             except asyncssh.PermissionDenied:
                 raise self.trouble("refused", host) from None
             except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
-                raise self.trouble("key", host, str(error)) from None
+                if not str(error).startswith("Passphrase"):
+                    raise self.trouble("key", host, str(error)) from None
+                held = await _held_by_agent(self._cluster.key_file or "")
+                if held is None:
+                    raise self.trouble("locked", host) from None
+                options |= {"ignore_encrypted": True, "agent_identities": [held]}
             except ConnectionRefusedError:
                 raise self.trouble("silent", host) from None
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError):
@@ -270,6 +281,21 @@ class AsyncSsh(Ways):
             return bool(asyncssh.read_known_hosts(self._known).match(host.name, host.address, host.port)[0])
         except (OSError, ValueError):
             return False
+
+
+async def _held_by_agent(key_file: str) -> bytes | None:
+    """The public part of a key that this machine's ssh-agent holds; None where it does not, or there is none."""
+    import asyncssh
+
+    public = None
+    for path in (f"{key_file}.pub", key_file):  # the latter tells its public part too, in OpenSSH's own format
+        with contextlib.suppress(OSError, ValueError):
+            public = public or asyncssh.read_public_key(path).public_data
+    with contextlib.suppress(asyncssh.Error, OSError, ValueError):
+        async with asyncssh.connect_agent() as agent:
+            held = {pair.public_data for pair in await agent.get_keys()}
+        return public if public in held else None
+    return None
 
 
 class SystemSsh(Ways):
