@@ -73,7 +73,8 @@ class Simulated:
         self.latest = 0.0  # seconds by which it was late to speak
 
     async def tell(self, writer: asyncio.StreamWriter, told: dict[str, int]) -> None:
-        """What a relay tells of it, from the offsets that the launcher has."""
+        """What a relay tells of it, from the offsets that the launcher has, until the launcher leaves."""
+        ended = False
         while True:
             self._go_on()
             for name, content in self._written.items():
@@ -81,15 +82,15 @@ class Simulated:
                     self._frame(writer, name, told.get(name, 0), new)
                     told[name] = len(content)
             over = self._steps == STEPS
-            self._frame(writer, f"nodes/{self._host}/status.json", 0, json.dumps(self._status(over)).encode())
+            if not ended:
+                self._frame(writer, f"nodes/{self._host}/status.json", 0, json.dumps(self._status(over)).encode())
+            ended = over
             writer.write(json.dumps({"alive": True, "agent": not over, "more": False}).encode() + b"\n")
             await writer.drain()
-            if over:
-                return
             rest = self._begin + self._steps * STEP_SECONDS - time.monotonic()
             wake = time.monotonic() + min(max(rest, 0.0), 1.0)
-            await asyncio.sleep(wake - time.monotonic())
-            self.latest = max(self.latest, time.monotonic() - wake)
+            await asyncio.sleep(max(wake - time.monotonic(), 1.0 if ended else 0.0))
+            self.latest = self.latest if ended else max(self.latest, time.monotonic() - wake)
 
     def _go_on(self) -> None:
         """Takes the steps that are due, and ends a step's time after the last."""

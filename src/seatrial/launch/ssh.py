@@ -67,9 +67,11 @@ class RemoteNode:
         self.host, self.ranks = host, ranks
         self.orders: list[str] = []
         self.ordered = asyncio.Event()
+        self.tried = asyncio.Event()  # whether it can be reached
+        self.heard = time.monotonic()
         self.connected: tuple[Channel, asyncio.Task[None]] | None = None
         self._loop, self._clock = asyncio.get_running_loop(), clock
-        self._heard, self._kept = time.monotonic(), 0.0
+        self._kept = 0.0
         self._status: Status | None = None
         self._agent_lives: bool | None = None
         self._more = False
@@ -91,7 +93,7 @@ class RemoteNode:
         return self._clock.now
 
     def silent_seconds(self) -> float:
-        return max(0.0, self._clock.now - self._heard)
+        return max(0.0, self._clock.now - self.heard)
 
     def stop(self, *, now: bool) -> None:
         self.orders.append("now" if now else "in_order")
@@ -99,7 +101,7 @@ class RemoteNode:
 
     def take(self, frame: dict[str, Any]) -> None:
         """A frame that is no file's."""
-        self._heard = time.monotonic()
+        self.heard = time.monotonic()
         if "alive" in frame:
             self._agent_lives, self._more = frame["agent"], frame["more"]
 
@@ -155,11 +157,18 @@ class Session:
         return self._wait(everywhere())
 
     def listen(self, ranks: Mapping[Host, Sequence[int]], root: PurePosixPath, run_dir: Path) -> list[RemoteNode]:
-        """Keeps the hosts' files here up to date from now on, through any number of lost connections."""
+        """Keeps the hosts' files here up to date from now on, through any number of lost connections.
+
+        Returns when each host was tried once: no host is silent before it was asked.
+        """
 
         async def start() -> list[RemoteNode]:
             self._nodes = [RemoteNode(host, own, self._clock) for host, own in ranks.items()]
             self._tasks += [asyncio.create_task(self._listen(node, root, run_dir)) for node in self._nodes]
+            for node in self._nodes:
+                await node.tried.wait()
+            for node in self._nodes:
+                node.heard = time.monotonic()
             return self._nodes
 
         return self._wait(start())
@@ -237,8 +246,11 @@ class Session:
             # Whatever becomes of a connection, the next one goes on where the copy ends. `silent_seconds` grows
             # meanwhile, and whoever follows decides what that means.
             with contextlib.suppress(Unreachable, Flood, OSError, EOFError, ValueError, LookupError, TypeError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    channel = await self._begin(node.host, "tell", given, _RELAY)
+                try:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        channel = await self._begin(node.host, "tell", given, _RELAY)
+                finally:
+                    node.tried.set()
                 taking = asyncio.create_task(_take_frames(node, channel, run_dir))
                 orders = asyncio.create_task(_give_orders(node, channel))
                 node.connected = channel, taking
