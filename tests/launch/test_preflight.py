@@ -53,7 +53,10 @@ def told(number: int) -> dict[str, Any]:
             "limits": {"memlock": None, "nofile": 1048576, "nproc": None}, "python": "3.10.12", "user": 1000,
             "cgroup": {"memory_bytes": None, "cores": None},
         },
-        "name": {"hostname": f"node{number}", "resolves": [f"10.0.0.{number}"], "has_address": True},
+        "name": {
+            "hostname": f"node{number}", "resolves": [f"10.0.0.{number}"], "has_address": True,
+            "machine": f"{number} net:[4026531840]",
+        },
         "network": {
             "lo": {"up": True, "speed_mbits": None, "mtu": 65536, "address": "127.0.0.1"},
             "eth0": {"up": True, "speed_mbits": 100000, "mtu": 9000, "address": f"10.0.0.{number}"},
@@ -103,6 +106,16 @@ def test_of_nodes_that_are_well_nothing_is_said() -> None:
     assert said(nodes(), replace(NEEDS, runtime=None, image=None, python="python3")) == []
 
 
+def test_a_host_that_is_named_by_its_loopback_is_to_be_named_otherwise() -> None:
+    found = nodes(node1={"name/resolves": ["127.0.1.1"]})
+    for address in ("127.0.0.1", "localhost"):
+        host = replace(HOSTS[0], address=address)
+        needs = replace(NEEDS, hosts=(host, *HOSTS[1:]))
+        (problem,) = [p for _, p in judge(needs, [replace(found[0], host=host), *found[1:]])]
+        assert problem.code == "loopback-hostname"
+        assert "by an address that others reach" in problem.fix
+
+
 def test_an_image_that_the_run_fetches_need_not_be_there() -> None:
     assert said(nodes(node3={"engine/image": None}), replace(NEEDS, pulled=True)) == [
         ("node3", "warning", "image-missing")
@@ -127,6 +140,7 @@ ON_NODE_3: list[tuple[dict[str, Any], str, str]] = [
     ({"devices/found/5/used_bytes": 100 * GIB}, "warning", "device-in-use"),
     ({"name/resolves": ["127.0.1.1"]}, "error", "loopback-hostname"),
     ({"name/resolves": ["::1"]}, "error", "loopback-hostname"),
+    ({"name/machine": "1 net:[4026531840]"}, "error", "same-machine"),
     ({"name/resolves": "Name or service not known"}, "error", "unknown-hostname"),
     ({"network/eth0/up": False}, "error", "interface-down"),
     ({"network/eth0/speed_mbits": 10000}, "warning", "other-link"),
@@ -245,6 +259,9 @@ def test_a_clock_is_blamed_only_if_no_delay_explains_it() -> None:
 
 def test_of_many_hosts_only_those_with_something_to_say_are_rows() -> None:
     facts, hosts = nodes()[1].facts, [Host(name=f"n{number}", address=f"10.1.0.{number}") for number in range(60)]
+    assert facts is not None
+    assert facts.name is not None
+    facts = replace(facts, name=replace(facts.name, machine=None))
     many = [Node(host=host, facts=facts, meeting=Meeting()) for host in hosts]
     many[7] = Node(host=many[7].host, trouble=("off", "switch it on"))
     needs = Needs(hosts=tuple(node.host for node in many), root="/var/tmp/run", python=None)

@@ -70,6 +70,8 @@ def test_this_machine_is_told_whole() -> None:
     assert found.machine.kernel == os.uname().release
     assert found.name
     assert (found.name.hostname, found.name.has_address) == (socket.gethostname(), True)
+    assert found.name.machine is not None
+    assert found.name.machine.endswith(str(Path("/proc/self/ns/net").readlink()))
     assert found.network
     assert set(found.network) == {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}
     assert found.network["lo"].address == "127.0.0.1"

@@ -52,7 +52,7 @@ CVS_KEYS: Mapping[str, Meaning] = {
     "password": Meaning(meaning="the password of username", why="hosts are reached by key only"),
 }
 NATIVE_KEYS: Mapping[str, Meaning] = {
-    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-04]), mappings; or one text"),
+    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-04]) or mappings"),
     "hosts.*.name": Meaning(meaning="what SSH reaches the host by"),
     "hosts.*.address": Meaning(meaning="what the other hosts connect to; by default its name"),
     "hosts.*.devices": Meaning(meaning="how many accelerators it has; by default `devices`"),

@@ -48,11 +48,15 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Name:
-    """`resolves` are the addresses behind `hostname`, or why there are none."""
+    """`resolves` are the addresses behind `hostname`, or why there are none.
+
+    `machine` is the same for two names of one machine: its boot, and the network that it sees.
+    """
 
     hostname: Text
     resolves: Annotated[tuple[Text, ...], _LIMITED] | Text
     has_address: bool | None = None
+    machine: Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,7 +147,11 @@ def name(given: dict[str, Any]) -> dict[str, Any]:
         resolves: Any = sorted(set(found))
     except OSError as error:
         resolves = str(error)
-    return {"hostname": hostname, "resolves": resolves, "has_address": is_own(given["address"])}
+    machine = None
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        # A kernel may have several networks, as nodes in containers have.
+        machine = "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/net"))
+    return {"hostname": hostname, "resolves": resolves, "has_address": is_own(given["address"]), "machine": machine}
 
 
 def is_own(address: str) -> bool | None:

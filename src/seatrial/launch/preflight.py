@@ -121,6 +121,8 @@ def name_leads_to_it(needs: Needs, node: Node, facts: Facts) -> Found:
         return
     name, found = facts.name.hostname, facts.name.resolves
     fix = f"put {node.host.address} for {name} into its /etc/hosts"
+    if is_loopback(node.host.address) or node.host.address == "localhost":
+        fix = f"name it in the cluster file by an address that others reach: {node.host.address} is the loopback's"
     if isinstance(found, str) or not found:
         yield node.finding(
             "error", "unknown-hostname", f"its own name {name} leads nowhere ({found or 'nothing'})", fix
@@ -293,6 +295,16 @@ def coordinator_is_reached(needs: Needs, nodes: Sequence[Node]) -> Found:
         yield node.finding("error", "coordinator-unreachable", why, fix)
 
 
+def each_is_a_machine_of_its_own(needs: Needs, nodes: Sequence[Node]) -> Found:
+    """No two hosts are one machine by two names."""
+    first: dict[str, str] = {}
+    for node in nodes:
+        machine = node.facts.name.machine if node.facts and node.facts.name else None
+        if machine and first.setdefault(machine, node.host.name) != node.host.name:
+            why = f"it is the same machine as {first[machine]}, and one machine cannot be two ranks"
+            yield node.finding("error", "same-machine", why, "name another host, or remove one of the two")
+
+
 def shared_paths_are_shared(needs: Needs, nodes: Sequence[Node]) -> Found:
     """What the first node writes where checkpoints go is seen by the others."""
     first = next((node for node in nodes if node.host == needs.hosts[0]), None)
@@ -348,6 +360,7 @@ CHECKS: tuple[Check, ...] = (
     Check("trainer", "the image is there", _each(image_is_there)),
     Check("devices", "the devices are there", _each(devices_are_there)),
     Check("devices", "the devices are well", _each(devices_are_well)),
+    Check("network", "each is a machine of its own", each_is_a_machine_of_its_own),
     Check("network", "the host's name leads to it", _each(name_leads_to_it)),
     Check("network", "the interfaces are up", _each(interfaces_are_up)),
     Check("rdma", "the cards are up", _each(cards_are_up)),
