@@ -165,9 +165,23 @@ def test_a_directory_in_use_is_refused(passed: tuple[Path, str]) -> None:
     assert "Traceback" not in text
 
 
+def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'rmdir "$PWD"; exec "$@"'
+    command = ["sh", "-c", script, "sh", *SEATRIAL, "plan", str(write_config(tmp_path))]
+    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "the current folder has been removed" in done.stderr
+
+
 def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path) -> None:
     config = write_config(tmp_path)
-    for out, said in ((str(config), "is a file, and a run needs a folder"), ("", "it names no folder")):
+    for out, said in (
+        (str(config), "is a file, and a run needs a folder"),
+        ("/dev/null", "is no folder, and a run needs a folder"),
+        ("", "it names no folder"),
+    ):
         done = subprocess.run(
             [*SEATRIAL, "run", str(config), "--out", out], capture_output=True, text=True, check=False
         )

@@ -405,6 +405,8 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except OSError as error:  # a full disk behind a redirection, a terminal that went away
+        gone = isinstance(error, FileNotFoundError) and error.filename is None  # what os.getcwd says of it
+        said = "the current folder has been removed: go to another one" if gone else str(error)
         with suppress(OSError):
-            click.echo(f"seatrial: {error}", err=True)
+            click.echo(f"seatrial: {said}", err=True)
         sys.exit(3)

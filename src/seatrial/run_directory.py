@@ -30,8 +30,8 @@ def new_directory(spec: RunSpec) -> Path:
 
 def claim(run_dir: Path) -> None:
     """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
-    if run_dir.is_file():
-        why = f"{short(run_dir)} is a file, and a run needs a folder"
+    if run_dir.exists() and not run_dir.is_dir():
+        why = f"{short(run_dir)} is {'a file' if run_dir.is_file() else 'no folder'}, and a run needs a folder"
         raise InputError.single("run-directory", "--out", why, "name a folder that does not exist yet")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

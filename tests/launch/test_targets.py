@@ -22,7 +22,7 @@ def test_every_target_says_what_it_knows_beforehand(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"on": "ssh2"}, "there is no 'ssh2'"),
+        ({"on": "ssh2"}, "^on: there is no 'ssh2'.*plan.json"),
         ({"cluster": Path("a")}, "--cluster.*give --on ssh"),
         ({"on": "slurm", "cluster": Path("a")}, "Slurm allots the hosts.*nodelist"),
         ({"on": "slurm", "exclude": ("a",)}, "Slurm allots the hosts.*exclude=HOST"),

@@ -72,7 +72,8 @@ class Target(Protocol):
 def target(name: str) -> Target:
     """A target's module. Raises InputError where there is none of the name."""
     if name not in TARGETS:
-        raise InputError.single("unknown-on", "--on", f"there is no {name!r}", f"use one of: {', '.join(TARGETS)}")
+        known = f"it is one of {', '.join(TARGETS)}; a plan.json that says otherwise is another version's, or damaged"
+        raise InputError.single("unknown-on", "on", f"there is no {name!r} to run on", known)
     return cast(Target, import_module(TARGETS[name]))
 
 

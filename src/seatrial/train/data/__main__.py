@@ -25,7 +25,9 @@ def main() -> int:
         made = (tokens for path in files for tokens in documents(path, tokenizer))
         number, tokens = write_indexed(arguments.out, tokenizer.dtype, made)
     except (ValueError, OSError) as error:
-        print(f"seatrial data: {error}", file=sys.stderr)
+        named = isinstance(error, OSError) and error.filename
+        told = f"{error.filename} can be neither read nor written ({error.strerror}); name another" if named else error
+        print(f"seatrial data: {told}", file=sys.stderr)
         return 2
     print(f"{number} documents of {tokens} tokens: {content}, {index}")
     return 0
