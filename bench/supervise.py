@@ -128,7 +128,7 @@ def supervise(socket: str, hosts: int) -> None:
     """Follows a run on the simulated hosts, and prints what that took."""
     from seatrial import spec as specs
     from seatrial.cluster import Cluster, Host
-    from seatrial.launch import channels, live, ssh
+    from seatrial.launch import channels, live, session, ssh
     from seatrial.launch.deadlines import Deadlines
     from seatrial.launch.targets import Where
     from seatrial.plan import Machine, Site, make_plan
@@ -156,7 +156,7 @@ def supervise(socket: str, hosts: int) -> None:
             return
 
     channels.TRANSPORTS = {**channels.TRANSPORTS, "simulated": ToSimulated}
-    ssh.TRANSPORTS = channels.TRANSPORTS
+    session.TRANSPORTS = channels.TRANSPORTS
     spec = specs.RunSpec(
         name="thousand", dialect="native", model=MODELS["llama3.1-70b"], steps=STEPS,
         batch=specs.Batch(sequence_length=8192, micro_batch_size=1, global_batch_size=8 * hosts),

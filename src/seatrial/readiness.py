@@ -15,7 +15,7 @@ from seatrial.launch.facts import Node
 from seatrial.launch.files import write_json
 from seatrial.launch.needs import Needs, needs_of
 from seatrial.launch.preflight import AREAS, judge
-from seatrial.launch.ssh import Session
+from seatrial.launch.session import Session
 from seatrial.plan import Plan, Site
 from seatrial.report.problems import inert, render_text, warn
 from seatrial.spec import RunSpec

@@ -17,7 +17,7 @@ from seatrial.cluster import Host
 from seatrial.dialects import cluster_of
 from seatrial.launch import examine
 from seatrial.launch.needs import Needs, Selection
-from seatrial.launch.ssh import MAX_ANSWER
+from seatrial.launch.session import MAX_ANSWER
 from seatrial.plan import DEFAULT_PORT, Site
 from seatrial.readiness import Looked
 from tests.cluster import faults

@@ -22,12 +22,13 @@ from seatrial.cluster import Cluster as Hosts
 from seatrial.command import Command, in_container
 from seatrial.dialects import cluster_of
 from seatrial.errors import LaunchError
-from seatrial.launch import channels, ssh
+from seatrial.launch import channels, session
 from seatrial.launch.channels import TRANSPORTS, Unreachable
 from seatrial.launch.conclude import Ending, Progress
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.follow import Following
-from seatrial.launch.ssh import Session, run
+from seatrial.launch.session import Session
+from seatrial.launch.ssh import run
 from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Process, Site
 from seatrial.presets import MODELS
@@ -270,16 +271,16 @@ def test_what_was_written_is_waited_for_after_the_end(make_programs: Callable[..
 def test_a_host_is_not_blamed_while_nobody_listens_and_is_left_when_it_says_nothing(
     make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
-    monkeypatch.setattr(ssh, "STALE_SECONDS", 4.0)
+    monkeypatch.setattr(session, "STALE_SECONDS", 4.0)
     programs = make_programs(2, transport=transport, containers=False)
     listened = threading.Event()
-    with closing(Session(programs.hosts, transport=transport)) as session:
+    with closing(Session(programs.hosts, transport=transport)) as listening:
         ranks = {host: [rank] for rank, host in enumerate(programs.hosts.hosts)}
-        nodes = session.listen(ranks, ROOT, programs.person.out)
+        nodes = listening.listen(ranks, ROOT, programs.person.out)
         wait_until(lambda: all(node.connected and node.silent_seconds() < 1 for node in nodes), 30)
         first = [node.connected for node in nodes]
-        session._loop.call_soon_threadsafe(time.sleep, 6)
-        session._loop.call_soon_threadsafe(listened.set)
+        listening._loop.call_soon_threadsafe(time.sleep, 6)
+        listening._loop.call_soon_threadsafe(listened.set)
         silence = 0.0
         while not listened.wait(0.05):
             silence = max(silence, *(node.silent_seconds() for node in nodes))

@@ -12,7 +12,7 @@ from seatrial.launch.channels import Unreachable
 from seatrial.launch.facts import Node, read_facts, read_meeting
 from seatrial.launch.files import of_the_probe
 from seatrial.launch.needs import Needs
-from seatrial.launch.ssh import Session
+from seatrial.launch.session import Session
 
 NODE_SECONDS = 30.0  # for a host to answer, login included
 LOOK_SECONDS = 14.0  # of those, for the probe itself

@@ -1,0 +1,296 @@
+"""The connections to the hosts of a run: questions to all at once, and their files kept up to date here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from seatrial.cluster import Cluster, Host
+from seatrial.errors import LaunchError
+from seatrial.launch import relay
+from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
+from seatrial.launch.conclude import Status
+from seatrial.launch.files import write_text
+
+ANSWER_SECONDS = 60.0
+MAX_ANSWER = 1 << 20  # bytes
+MAX_HEAD, MAX_CONTENT = 1 << 12, 1 << 24  # bytes of a frame: the line that begins it, and what it announces
+MAX_WORDS = 300
+ATTEND_SECONDS = 0.2
+ROUNDS = 3  # of the event loop, after which all that had come before is taken in: it is read, handed over, and seen to
+STALE_SECONDS = 15.0  # after which a relay that says nothing is left; it is alive once a second
+KEEP_SECONDS = 5.0  # from one copy of a status to the next, while the state in it is the same
+RETRY_SECONDS = 2.0
+RELAY = Path(relay.__file__).read_text(encoding="utf-8")
+_FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|jsonl?)|events-(?P<rank>\d+)\.jsonl")
+T = TypeVar("T")
+
+
+class Clock:
+    """The time up to which all that the hosts have said has been taken in.
+
+    It stands still while this process has no time to listen: no host is to blame for that.
+    """
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+
+class RemoteNode:
+    """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
+
+    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock) -> None:
+        self.host, self.ranks = host, ranks
+        self.orders: list[str] = []
+        self.ordered = asyncio.Event()
+        self.tried = asyncio.Event()  # whether it can be reached
+        self.heard = time.monotonic()
+        self.connected: tuple[Channel, asyncio.Task[None]] | None = None
+        self._loop, self._clock = asyncio.get_running_loop(), clock
+        self._kept = 0.0
+        self._status: Status | None = None
+        self._agent_lives: bool | None = None
+        self._more = False
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    def status(self) -> Status | None:
+        return self._status
+
+    def agent_ended(self) -> bool:
+        return self._agent_lives is False and not self._more
+
+    def behind(self) -> bool:
+        return self._more
+
+    def now(self) -> float:
+        return self._clock.now
+
+    def silent_seconds(self) -> float:
+        return max(0.0, self._clock.now - self.heard)
+
+    def stop(self, *, now: bool) -> None:
+        self.orders.append("now" if now else "in_order")
+        self._loop.call_soon_threadsafe(self.ordered.set)
+
+    def take(self, frame: dict[str, Any]) -> None:
+        """A frame that is no file's."""
+        self.heard = time.monotonic()
+        if "alive" in frame:
+            self._agent_lives, self._more = frame["agent"], frame["more"]
+
+    def report(self, text: bytes, copy: Path) -> None:
+        """The agent's status.json, which may be half written where the disk there is full; of some, a copy is kept."""
+        with contextlib.suppress(ValueError):
+            before, self._status = self._status, dict(json.loads(text))
+            same = before is not None and before.get("state") == self._status.get("state")
+            if not same or time.monotonic() - self._kept > KEEP_SECONDS:
+                self._kept = time.monotonic()
+                write_text(copy, text.decode())
+
+    def leave_if_stale(self) -> None:
+        """Gives up a connection of which nothing has come for too long."""
+        if self.connected and self._clock.now - self.connected[0].heard > STALE_SECONDS:
+            self.connected[1].cancel()
+
+
+class Session:
+    """The connections of a run, in a thread of their own: neither the terminal nor a slow host holds up the others."""
+
+    def __init__(self, cluster: Cluster, *, transport: str = "asyncssh") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._nodes: list[RemoteNode] = []
+        self._clock = Clock()
+
+        async def make() -> Ways:
+            self._tasks.append(asyncio.create_task(self._attend()))
+            return TRANSPORTS[transport](cluster)
+
+        self._ways = self._wait(make())
+
+    def call(self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str) -> list[dict[str, Any]]:
+        """One answer of each host's relay. Raises LaunchError, with a line for each host that gave none."""
+        answers = self.ask(asked, verb, source=RELAY, seconds=ANSWER_SECONDS)
+        failed = [str(answer) for answer in answers if isinstance(answer, Unreachable)]
+        if failed:
+            raise LaunchError("\n".join(failed))
+        return [answer for answer in answers if not isinstance(answer, Unreachable)]
+
+    def ask(
+        self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str, *, source: str, seconds: float
+    ) -> list[dict[str, Any] | Unreachable]:
+        """The answer of each host to a program sent there, or why there is none; all are asked at once."""
+
+        async def everywhere() -> list[dict[str, Any] | Unreachable]:
+            each = (self._answer(host, verb, given, source, seconds) for host, given in asked)
+            return await asyncio.gather(*each)
+
+        return self._wait(everywhere())
+
+    def listen(self, ranks: Mapping[Host, Sequence[int]], root: PurePosixPath, run_dir: Path) -> list[RemoteNode]:
+        """Keeps the hosts' files here up to date from now on, through any number of lost connections.
+
+        Returns when each host was tried once: no host is silent before it was asked.
+        """
+
+        async def start() -> list[RemoteNode]:
+            self._nodes = [RemoteNode(host, own, self._clock) for host, own in ranks.items()]
+            self._tasks += [asyncio.create_task(self._listen(node, root, run_dir)) for node in self._nodes]
+            for node in self._nodes:
+                await node.tried.wait()
+            for node in self._nodes:
+                node.heard = time.monotonic()
+            return self._nodes
+
+        return self._wait(start())
+
+    def close(self) -> None:
+        """Ends what listens, and the connections; what runs on the hosts goes on."""
+
+        async def finish() -> None:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._ways.close()
+
+        self._wait(finish())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _answer(
+        self, host: Host, verb: str, given: dict[str, Any], source: str, seconds: float
+    ) -> dict[str, Any] | Unreachable:
+        try:
+            async with asyncio.timeout(seconds):
+                channel = await self._begin(host, verb, given, source)
+                sent = time.time()
+                try:
+                    line = await channel.until(b"\n", MAX_ANSWER)
+                finally:
+                    await channel.close()
+            answer = json.loads(line)
+        except TimeoutError:
+            return Unreachable(host, f"no answer within {seconds:.0f} s", "log in and look what holds it up")
+        except Unreachable as error:
+            return error
+        except EOFError:
+            return self._ways.trouble("odd" if channel.held else "mute", host, channel.held)
+        except Flood:
+            return self._ways.trouble("flood", host)
+        except (ValueError, RecursionError):
+            return self._ways.trouble("odd", host, line[:MAX_WORDS].decode("utf-8", "replace"))
+        if not isinstance(answer, dict):
+            return self._ways.trouble("odd", host, str(answer)[:MAX_WORDS])
+        if "error" in answer:
+            return Unreachable(host, str(answer["error"])[:MAX_WORDS], "see to it there, and try again")
+        return {**answer, "sent": sent, "received": time.time()}
+
+    async def _begin(self, host: Host, verb: str, given: dict[str, Any], source: str) -> Channel:
+        """A program that has begun to speak; what the login shell has said before does no harm."""
+        mark = secrets.token_hex(16)
+        call = {"mark": mark, "source": source, "verb": verb, "given": given}
+        return await self._ways.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
+
+    async def _attend(self) -> None:
+        """Moves the clock, which is late where this process is, and leaves hosts that say nothing by it."""
+        while True:
+            come = time.monotonic()
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+            self._clock.now = come
+            for node in self._nodes:
+                node.leave_if_stale()
+            await asyncio.sleep(ATTEND_SECONDS)
+
+    async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path) -> None:
+        while True:
+            own = run_dir / "nodes" / node.name
+            events = [run_dir / f"events-{rank}.jsonl" for rank in node.ranks]
+            copies = [path for path in (*own.glob("*.log"), *own.glob("*.jsonl"), *events) if path.exists()]
+            offsets = {str(path.relative_to(run_dir)): path.stat().st_size for path in copies}
+            given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
+            # Whatever becomes of a connection, the next one goes on where the copy ends. `silent_seconds` grows
+            # meanwhile, and whoever follows decides what that means.
+            with contextlib.suppress(Unreachable, Flood, OSError, EOFError, ValueError, LookupError, TypeError):
+                try:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        channel = await self._begin(node.host, "tell", given, RELAY)
+                finally:
+                    node.tried.set()
+                taking = asyncio.create_task(_take_frames(node, channel, run_dir))
+                orders = asyncio.create_task(_give_orders(node, channel))
+                node.connected = channel, taking
+                try:
+                    await asyncio.wait({taking})
+                finally:
+                    node.connected = None
+                    taking.cancel()
+                    orders.cancel()
+                    await channel.close()
+                if not taking.cancelled():
+                    taking.result()
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _take_frames(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
+    """Copies what is told. Raises EOFError when that is over, ValueError where it makes no sense."""
+    while True:
+        frame = json.loads(await channel.until(b"\n", MAX_HEAD))
+        size = frame.get("size", 0)
+        if size > MAX_CONTENT:
+            raise Flood
+        content = await channel.exactly(size)
+        node.take(frame)
+        if "file" in frame:
+            _take_file(node, frame["file"], frame["offset"], content, run_dir)
+
+
+def _take_file(node: RemoteNode, name: str, offset: int, content: bytes, run_dir: Path) -> None:
+    match = _FILES.fullmatch(name)
+    own = match and (match["host"] == node.name if match["host"] else int(match["rank"]) in node.ranks)
+    if not own:
+        raise ValueError(f"{node.name} speaks of a file that is none of its own")
+    path = run_dir / name
+    if name.endswith("/status.json"):
+        node.report(content, path)
+        return
+    if offset == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        if offset == 0:
+            file.truncate(0)
+        if file.seek(0, os.SEEK_END) != offset:
+            raise ValueError(f"{node.name} does not go on where the copy of {name} ends")
+        file.write(content)
+
+
+async def _give_orders(node: RemoteNode, channel: Channel) -> None:
+    """Tells the agent what it is to do; in every new connection again, because an order may be lost with the old."""
+    given = 0
+    with contextlib.suppress(EOFError):
+        while True:
+            for order in node.orders[given:]:
+                await channel.say(json.dumps({"stop": order}).encode() + b"\n")
+                given += 1
+            node.ordered.clear()
+            if given == len(node.orders):
+                await node.ordered.wait()
