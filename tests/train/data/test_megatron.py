@@ -320,17 +320,3 @@ def test_text_that_is_not_there_is_wrong_input(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["data", "/nonexistent", "--out", "x"])
     assert main() == 2
     assert "seatrial data: text: no file matches '/nonexistent'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("prefix", "said"),
-    [
-        ("/proc/x", "/proc/x.bin can be neither read nor written (No such file or directory); name another"),
-        ("/proc/x/y", "/proc/x can be neither read nor written (No such file or directory); name another"),
-    ],
-)
-def test_a_prefix_that_cannot_be_written_is_told_as_it_was_given(capsys, monkeypatch, tmp_path, prefix, said):
-    (tmp_path / "text.txt").write_text("the fox\n")
-    monkeypatch.setattr("sys.argv", ["data", str(tmp_path / "text.txt"), "--out", prefix])
-    assert main() == 2
-    assert f"seatrial data: {said}" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -25,8 +26,8 @@ def main() -> int:
         made = (tokens for path in files for tokens in documents(path, tokenizer))
         number, tokens = write_indexed(arguments.out, tokenizer.dtype, made)
     except (ValueError, OSError) as error:
-        named = isinstance(error, OSError) and error.filename
-        told = f"{error.filename} can be neither read nor written ({error.strerror}); name another" if named else error
+        name = str(getattr(error, "filename", None) or "").partition(f".{os.getpid()}.part")[0]
+        told = f"{name} can be neither read nor written ({error.strerror}); name another" if name else error
         print(f"seatrial data: {told}", file=sys.stderr)
         return 2
     print(f"{number} documents of {tokens} tokens: {content}, {index}")

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -85,27 +84,19 @@ def read_indexed(prefix: str | Path) -> Indexed:
     return Indexed(tokens, sizes, pointers // dtype.itemsize)
 
 
-def _opened(part: Path, whole: Path) -> BinaryIO:
-    """A file to write what becomes another, by whose name it is called where it cannot be written."""
-    try:
-        return part.open("wb")
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(whole)) from error
-
-
 def write_indexed(prefix: str | Path, dtype: type[np.generic], sequences: Iterable[np.ndarray]) -> tuple[int, int]:
     """Writes PREFIX.bin and PREFIX.idx, each complete when it appears, and returns how many sequences and tokens."""
     index, content = files_of(prefix)
     parts = [path.with_name(f"{path.name}.{os.getpid()}.part") for path in (content, index)]
     sizes: list[int] = []
     try:
-        with _opened(parts[0], content) as file:
+        with parts[0].open("wb") as file:
             for tokens in sequences:
                 file.write(np.ascontiguousarray(tokens, dtype).tobytes())
                 sizes.append(len(tokens))
         if not sizes:
             raise ValueError(f"{content}: nothing to write, because the files that it is made of hold no text")
-        with _opened(parts[1], index) as file:
+        with parts[1].open("wb") as file:
             file.write(HEADER.pack(MAGIC, 1, CODES[np.dtype(dtype)], len(sizes), len(sizes) + 1))
             ends = np.cumsum(sizes, dtype=np.int64)
             file.write(np.array(sizes, "<i4").tobytes())
