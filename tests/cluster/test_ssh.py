@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import time
@@ -10,36 +12,62 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.report.gather import gather
+from seatrial.report.nodes import lanes
 from tests.cluster import faults
 from tests.cluster.conftest import REQUIRED
+from tests.cluster.image import IMAGE, PROJECT
 from tests.cluster.nodes import USER_HOME, Node
 from tests.cluster.person import CANARY, HOSTILE, Lookout, Person, files_with, nothing_is_left, over, trainers
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 LOST_SECONDS = 25.0  # after which a node that is gone has been named
-
+SAMPLE = PROJECT / "configs/cvs/mi300x_distributed_llama3_1_70b.json"
 DOCKER = Path("/usr/bin/docker")  # of Debian's podman-docker
 
 
-def test_three_nodes_train_together_though_the_launcher_is_killed(make_person: Callable[..., Person]) -> None:
-    person = make_person(3, containers=False)
-    first = person.start(*person.over_ssh(person.configuration(steps=40, nodes=3)))
-    wait_until(lambda: person.last_step() >= 3 or first.poll() is not None, 200)
+@pytest.mark.parametrize("container", ["podman", None])
+def test_the_sample_for_many_nodes_passes_on_three_though_the_launcher_is_killed(
+    make_person: Callable[..., Person], container: str | None
+) -> None:
+    person = make_person(3, containers=container is not None)
+    addresses = [node.address for node in person.cluster.nodes]
+    values = {
+        "nnodes": 3, "coordinator_ip": addresses[0], "training_steps": 40, "container_image": IMAGE, "nic_type": "cx7",
+        "nccl_ib_hca_list": "mlx5_0", "nccl_ib_hca": "mlx5_0", "nccl_socket_ifname": "eth0",
+        "gloo_socket_ifname": "eth0", "nccl_ib_gid_index": 3, "dcn_fsdp_parallelism": 1, "dcn_data_parallelism": 3,
+        "tflops_per_sec_per_gpu": 380, "tokens_per_sec_per_gpu": 800,
+        "env_dict.JAX_DISABLE_MOST_OPTIMIZATIONS": 1,  # compiling is most of the time
+    }  # fmt: skip
+    arguments = person.over_ssh(SAMPLE, "--engine", "native", *(("--container", container) if container else ()))
+    first = person.start(*arguments, *(f"{key}={value}" for key, value in values.items()))
+    person.wait_for_steps(first, 3)
     code, told = person.run("attach", person.out)
-    assert (code, "follows it already" in told) == (2, True)
+    assert (code, "follows it already" in told) == (2, True), told
     first.send_signal(signal.SIGKILL)
     first.communicate()
     code, told = person.run("attach", person.out)
     assert code == 0, told
     assert "3 processes, 6 devices" in told
     assert "All 40 steps were done" in told
+    assert json.loads((person.out / "verdict.json").read_text())["outcome"] == "pass"
+    processes = json.loads((person.out / "plan.json").read_text())["processes"]
+    assert [process["host"] for process in processes] == addresses
+    for argv in (process["argv"] for process in processes):
+        assert argv[argv.index("--coordinator") + 1].startswith(f"{addresses[0]}:")
+    assert [lane.host for lane in lanes(gather(person.out))] == addresses
+    page = (person.out / "report.html").read_text()
+    assert re.findall(r'<article class="node" id="node-(\d)">\s*<h3>(.*?)</h3>', page) == [
+        (str(number), address) for number, address in enumerate(addresses)
+    ]
+    assert page.count('<div class="lane">') == 3
     assert nothing_is_left(person.cluster)
     for number, node in enumerate(person.cluster.nodes):
         log = f"nodes/{node.address}/rank{number}.log"
         assert (person.out / log).read_bytes() == node.path(f"/var/tmp/seatrial-root/run/{log}").read_bytes()
-    lanes = (person.out / "report.html").read_text()
-    assert all(node.address in lanes for node in person.cluster.nodes)
+        if container:
+            assert node.run([container, "ps", "--all", "--quiet"]).stdout == ""
 
 
 def environment(node: Node) -> dict[str, str]:
@@ -142,13 +170,13 @@ def test_hosts_that_cannot_be_used_are_all_told_each_with_its_fix(make_person: C
 
 @pytest.mark.skipif(not (REQUIRED or DOCKER.exists()), reason="needs Debian's package podman-docker")
 def test_containers_of_docker_train_together_through_the_systems_ssh(make_person: Callable[..., Person]) -> None:
-    person = make_person(3)
+    person = make_person(2)
     for node in person.cluster.nodes:
         node.path(USER_HOME / "bin" / "docker").symlink_to(DOCKER)
-    config = person.endless(nodes=3, steps=30)
+    config = person.endless(nodes=2, steps=30)
     code, told = person.run(*person.on_hosts(config, "--container", "docker", "--ssh", "system"))
     assert code == 0, told
-    assert "3 processes, 3 devices" in told
+    assert "2 processes, 2 devices" in told
     assert "All 30 steps were done" in told
     assert nothing_is_left(person.cluster)
     for node in person.cluster.nodes:
