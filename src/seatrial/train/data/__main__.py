@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -26,9 +25,7 @@ def main() -> int:
         made = (tokens for path in files for tokens in documents(path, tokenizer))
         number, tokens = write_indexed(arguments.out, tokenizer.dtype, made)
     except (ValueError, OSError) as error:
-        name = str(getattr(error, "filename", None) or "").partition(f".{os.getpid()}.part")[0]
-        told = f"{name} can be neither read nor written ({error.strerror}); name another" if name else error
-        print(f"seatrial data: {told}", file=sys.stderr)
+        print(f"seatrial data: {error}", file=sys.stderr)
         return 2
     print(f"{number} documents of {tokens} tokens: {content}, {index}")
     return 0
