@@ -55,10 +55,7 @@ def given(sample: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
-def test_a_sample_takes_its_steps_and_passes(
-    sample: Path, tmp_path: Path, compiled_once: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time
+def test_a_sample_takes_its_steps_and_passes(sample: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     done = seatrial("run", sample, *given(sample), "--rehearse", "--out", run_dir, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
