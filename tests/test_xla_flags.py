@@ -58,7 +58,7 @@ def test_every_flag_gets_its_verdict_and_jaxlib_agrees() -> None:
 
 def settled(monkeypatch: pytest.MonkeyPatch, given: str, *, on_cpu: bool) -> str:
     monkeypatch.setenv("XLA_FLAGS", given)
-    xla_flags.settle(on_cpu=on_cpu)
+    xla_flags.settle(cpu_devices=1 if on_cpu else None)
     return os.environ["XLA_FLAGS"]
 
 

@@ -29,5 +29,5 @@ def measure(dtype: jnp.dtype) -> float:
 
 
 if __name__ == "__main__":
-    xla_flags.settle(on_cpu=True)  # before the first computation, at which XLA reads them
+    xla_flags.settle(cpu_devices=1)  # before the first computation, at which XLA reads them
     print(json.dumps({"bfloat16": measure(jnp.bfloat16), "float32": measure(jnp.float32)}))

@@ -40,6 +40,10 @@ REPLACEMENTS = {
 PLAIN_CPU_FLAGS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names it; the last is Arm's
 
+# Each collective that a virtual device waits in holds a thread of XLA:CPU's pool. The pool has as many threads as there
+# are devices or cores, so that two collectives that need not wait for each other may share them out and wait for ever.
+# XLA takes the size of its pool from the variable NPROC.
+THREADS_PER_DEVICE = 8
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: (.*)")
 _BAD_VALUE = re.compile(r"Couldn't interpret value .* for flag (\w+)\.")
@@ -57,14 +61,16 @@ def jaxlib_version() -> str | None:
         return None
 
 
-def settle(*, on_cpu: bool) -> None:
+def settle(*, cpu_devices: int | None) -> None:
     """Makes of this process's XLA_FLAGS, before jax is loaded, those that its jaxlib accepts; says what it leaves out.
 
     On a CPU, the flags with which this machine's is fastest come before, so that others have the last word.
     """
+    if (cpu_devices or 0) > 1:
+        os.environ.setdefault("NPROC", str(THREADS_PER_DEVICE * (cpu_devices or 0)))
     given = {word.removeprefix("--").partition("=")[0]: word for word in os.environ.get("XLA_FLAGS", "").split()}
     values = {name: word.partition("=")[2] if "=" in word else "true" for name, word in given.items()}
-    flags = {**(_for_this_cpu() if on_cpu else {}), **values}
+    flags = {**(_for_this_cpu() if cpu_devices else {}), **values}
     accepted = known(flags)
     os.environ["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in flags.items() if name in accepted)
     if left := [word for name, word in given.items() if name not in accepted]:
