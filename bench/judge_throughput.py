@@ -225,7 +225,7 @@ def main(gigabytes: float, share: float, *, repeats: int, profiled: bool, judged
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "gigabytes", nargs="?", type=float, default=1.0, help="size of the mix; the others take a fifth"
+        "gigabytes", nargs="?", type=float, default=1.0, help="size of the mix; the others take a tenth"
     )
     parser.add_argument("--metric-share", type=float, default=0.3, help="share of step lines in the mix")
     parser.add_argument("--repeats", type=int, default=3, help="measurements of each, of which the median counts")

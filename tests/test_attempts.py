@@ -12,13 +12,15 @@ from typing import cast
 
 import pytest
 
-from seatrial import attempts, events
+from seatrial import attempts, events, standing
 from seatrial.cluster import Cluster, Host
 from seatrial.dialects import load
+from seatrial.errors import LaunchError
 from seatrial.events import Event, Fault, RunEnded, RunStarted
 from seatrial.judging import judge_run
 from seatrial.launch.local import this_machine
 from seatrial.plan import Plan, Site, make_plan
+from seatrial.spec import RunSpec
 from tests.command_line import seatrial
 from tests.processes import wait_until
 from tests.test_run import SEATRIAL, TINY, TWO_PROCESSES, end_of, read_json, start, stepping, write_config
@@ -93,6 +95,32 @@ def test_what_could_not_be_started_is_recorded_as_that(
     assert not list(out.rglob("undecided"))
 
 
+@pytest.mark.parametrize("error", [LaunchError("no host is left"), OSError("no space is left")], ids=str)
+def test_a_further_attempt_that_cannot_be_planned_is_recorded_as_that(tmp_path: Path, error: Exception) -> None:
+    spec = _spec(tmp_path)
+    standing.put(tmp_path, spec, "retrying")
+    with pytest.raises(LaunchError, match=str(error)), attempts.beginning(tmp_path):
+        raise error
+    status = read_json(tmp_path / "status.json")
+    assert (status["state"], status["reason"], status["planned_steps"]) == ("ended", "could_not_run", 20)
+    fault, _ = events.read(tmp_path / "events-launcher.jsonl")
+    assert isinstance(fault, Fault)
+    assert str(error) in fault.text
+
+
+@pytest.mark.parametrize("change", [{"launcher_pid": 1}, {"state": "running"}, {"state": "ended"}], ids=str)
+def test_nothing_is_recorded_in_the_directory_of_another_run(tmp_path: Path, change: dict[str, object]) -> None:
+    spec = _spec(tmp_path)
+    standing.put(tmp_path, spec, "starting")
+    status = tmp_path / "status.json"
+    status.write_text(json.dumps(read_json(status) | change))
+    before = status.read_bytes()
+    with pytest.raises(LaunchError), attempts.beginning(tmp_path):
+        raise LaunchError("it cannot be planned")
+    assert {path.name for path in tmp_path.iterdir()} == {"asked", "status.json"}
+    assert status.read_bytes() == before
+
+
 def test_what_a_run_does_by_itself_is_not_tried_again(tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text("too short")
@@ -138,6 +166,11 @@ def test_what_is_worth_another_attempt(
 
 def _plan_json(folder: Path) -> str:
     """Of any run: what it was is not looked at."""
-    resolved = load(write_config(folder, steps=20), (), action="run")
+    return json.dumps(make_plan(_spec(folder), run_dir=folder, machine=this_machine()).as_dict())
+
+
+def _spec(folder: Path) -> RunSpec:
+    (folder / "asked").mkdir()
+    resolved = load(write_config(folder / "asked", steps=20), (), action="run")
     assert resolved.spec is not None
-    return json.dumps(make_plan(resolved.spec, run_dir=folder, machine=this_machine()).as_dict())
+    return resolved.spec

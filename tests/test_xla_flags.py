@@ -87,6 +87,18 @@ def test_a_process_is_given_what_suits_its_cpu(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(("devices", "threads"), [(None, None), (1, None), (2, "16"), (8, "64")])
+def test_virtual_devices_get_threads_that_collectives_cannot_use_up(
+    monkeypatch: pytest.MonkeyPatch, devices: int | None, threads: str | None
+) -> None:
+    monkeypatch.setattr(os, "environ", {"XLA_FLAGS": ""})
+    xla_flags.settle(cpu_devices=devices)
+    assert os.environ.get("NPROC") == threads
+    os.environ["NPROC"] = "3"
+    xla_flags.settle(cpu_devices=devices)
+    assert os.environ["NPROC"] == "3", "who has set it has the last word"
+
+
 def test_answers_are_kept_and_only_new_flags_are_asked_about(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe(FLAGS)
     assert store.is_file()

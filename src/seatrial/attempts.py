@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -18,7 +19,7 @@ from seatrial import standing
 from seatrial.errors import LaunchError, SeatrialError
 from seatrial.events import Fault, RunEnded, Writer
 from seatrial.launch.conclude import LAUNCHER
-from seatrial.launch.files import write_text
+from seatrial.launch.files import write_json, write_text
 from seatrial.plan import Plan, Site
 from seatrial.report.gather import gather
 from seatrial.run_directory import ATTEMPTS, EVIDENCE, INPUTS
@@ -57,8 +58,10 @@ def again(verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> Aga
 
 
 @contextmanager
-def beginning(run_dir: Path, spec: RunSpec) -> Iterator[None]:
+def beginning(run_dir: Path) -> Iterator[None]:
     """Inside, an attempt is begun; one of which nothing could be started is recorded as that, with the reason.
+
+    Nothing is recorded before the run directory is ours.
 
     Raises LaunchError where a disk is full or the terminal is gone.
     """
@@ -66,17 +69,20 @@ def beginning(run_dir: Path, spec: RunSpec) -> Iterator[None]:
         yield
     except OSError as error:
         told = LaunchError(f"the run was given up: {error}")
-        _record_unbegun(run_dir, spec, told)
+        _record_unbegun(run_dir, told)
         raise told from error
     except (SeatrialError, KeyboardInterrupt) as error:
-        _record_unbegun(run_dir, spec, error)
+        _record_unbegun(run_dir, error)
         raise
 
 
-def _record_unbegun(run_dir: Path, spec: RunSpec, error: BaseException) -> None:
-    with suppress(SeatrialError):  # where there is no status yet
-        if standing.read_status(run_dir).get("state") not in standing.BETWEEN:
-            return
+def _record_unbegun(run_dir: Path, error: BaseException) -> None:
+    try:
+        status = standing.read_status(run_dir)
+    except SeatrialError:
+        return
+    if status.get("state") not in standing.BETWEEN or status.get("launcher_pid") != os.getpid():
+        return
     reason = "could_not_run" if isinstance(error, SeatrialError) else "interrupted"
     with suppress(OSError):  # the disk may be full
         with closing(Writer(run_dir / "events-launcher.jsonl")) as writer:
@@ -84,7 +90,8 @@ def _record_unbegun(run_dir: Path, spec: RunSpec, error: BaseException) -> None:
                 told = error.reason if isinstance(error, LaunchError) else str(error)
                 writer.write(Fault(process=LAUNCHER, fault="start_failed", text=" ".join(told.split())))
             writer.write(RunEnded(process=LAUNCHER, reason=reason))
-        standing.put(run_dir, spec, "ended", reason)
+        ended = {"state": "ended", "reason": reason, "heartbeat": time.time()}
+        write_json(run_dir / standing.FILE, status | ended)
         decided(run_dir)
 
 

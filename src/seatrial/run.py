@@ -71,17 +71,17 @@ def run(
     run_dir = (out or new_directory(spec)).resolve()
     there = target(checked(where).on)
     for attempt in count(1):
-        site = there.site(where, spec, run_dir)
-        trained = attempts.resumed(spec) if attempt > 1 or there.restarts(where) else spec
-        plan = _plan(
-            trained, run_dir, on=where.on, engine=engine, small=small, site=site, attempt=attempt,
-            coordinator=f"127.0.0.1:{free_port()}",
-        )  # fmt: skip
-        if attempt == 1:
-            claim(run_dir)
-        with attempts.beginning(run_dir, plan.spec):
+        with attempts.beginning(run_dir):
+            site = there.site(where, spec, run_dir)
+            trained = attempts.resumed(spec) if attempt > 1 or there.restarts(where) else spec
+            plan = _plan(
+                trained, run_dir, on=where.on, engine=engine, small=small, site=site, attempt=attempt,
+                coordinator=f"127.0.0.1:{free_port()}",
+            )  # fmt: skip
+            if attempt == 1:
+                claim(run_dir)
+                put(run_dir, plan.spec, "starting")
             write_inputs(resolved, config, plan, run_dir)
-            put(run_dir, plan.spec, "starting" if attempt == 1 else "retrying")
             if attempt <= retries:
                 attempts.promise(run_dir)
             print(f"run directory: {short(run_dir)}", flush=True)

@@ -64,10 +64,11 @@ def jaxlib_version() -> str | None:
 def settle(*, cpu_devices: int | None) -> None:
     """Makes of this process's XLA_FLAGS, before jax is loaded, those that its jaxlib accepts; says what it leaves out.
 
-    On a CPU, the flags with which this machine's is fastest come before, so that others have the last word.
+    On a CPU, the flags with which this machine's is fastest come before, so that others have the last word; and several
+    devices get threads enough.
     """
-    if (cpu_devices or 0) > 1:
-        os.environ.setdefault("NPROC", str(THREADS_PER_DEVICE * (cpu_devices or 0)))
+    if cpu_devices is not None and cpu_devices > 1:
+        os.environ.setdefault("NPROC", str(THREADS_PER_DEVICE * cpu_devices))
     given = {word.removeprefix("--").partition("=")[0]: word for word in os.environ.get("XLA_FLAGS", "").split()}
     values = {name: word.partition("=")[2] if "=" in word else "true" for name, word in given.items()}
     flags = {**(_for_this_cpu() if cpu_devices else {}), **values}

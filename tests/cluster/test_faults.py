@@ -174,7 +174,8 @@ def in_a_terminal(person: Person, *arguments: str | Path) -> Iterator[tuple[subp
     """A process in a terminal of its own, which is closed at the end, and what stands for its keys and screen."""
     terminal, inside = pty.openpty()
     _, argv, environment = person.command(*arguments)
-    logged_in = ["setsid", "--ctty", *argv]  # not in Python: JAX, which is loaded here, forbids to fork
+    # Not in Python: JAX, which is loaded here, forbids to fork. Who started the tests may have ignored SIGHUP.
+    logged_in = ["env", "--default-signal=HUP", "setsid", "--ctty", *argv]
     process = subprocess.Popen(logged_in, env=environment, stdin=inside, stdout=inside, stderr=inside)
     os.close(inside)
     over = threading.Event()

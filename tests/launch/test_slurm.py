@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ import pytest
 
 from seatrial.command import Secret
 from seatrial.errors import InputError
-from seatrial.launch.slurm import SlurmNode, _lay_out, find, site, wished
+from seatrial.launch.slurm import RECORD, SlurmNode, _lay_out, find, site, wished
 from seatrial.launch.slurm_node import STAND_IN, fill
 from seatrial.launch.slurm_queue import Job
 from seatrial.launch.targets import Where, scripts
@@ -106,14 +106,29 @@ def test_what_is_no_duration_is_told(text: str) -> None:
     assert caught.value.problems[0].path == "--queue-deadline"
 
 
-def test_a_run_directory_of_another_kind_is_told(tmp_path: Path) -> None:
+def write(path: Path, data: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+SUBMITTED = {"v": 1, "job": 7, "nodes": 2, "options": {"partition": "debug"}, "log": None}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [None, "", "{", "7", [1], {}, SUBMITTED | {"job": "7; id"}, SUBMITTED | {"nodes": None}],
+    ids=str,
+)
+def test_a_run_directory_of_another_kind_is_told(tmp_path: Path, record: Any) -> None:
+    if record is not None:
+        write(tmp_path / RECORD, record)
     with pytest.raises(InputError, match="not the directory of a run under Slurm"):
         find(tmp_path)
 
 
-def write(path: Path, data: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(data if isinstance(data, str) else json.dumps(data))
+def test_a_job_that_was_submitted_is_found(tmp_path: Path) -> None:
+    write(tmp_path / RECORD, SUBMITTED)
+    assert asdict(find(tmp_path)) == SUBMITTED
 
 
 def test_a_host_is_known_when_its_agent_says_so_and_another_one_after_a_restart(tmp_path: Path) -> None:

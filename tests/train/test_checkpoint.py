@@ -62,7 +62,7 @@ class Run:
         for step in steps:
             state["step"] = jax.device_put(np.int32(step), state["step"].sharding)
             self.checkpoints.save(step, state, metrics)
-        self.checkpoints.close()
+        self.checkpoints.wait()
         return state
 
     def restore(self) -> Restored:
@@ -104,6 +104,12 @@ def copy(run_dir: Path, to: Path) -> Path:
     return to
 
 
+def test_what_was_measured_goes_on_with_the_state(tmp_path: Path) -> None:
+    Run(spec_of(), tmp_path).save(3, loss=2.5, validation_loss=float("nan"), evaluations_since_best=2.0)
+    found = Run(spec_of(), tmp_path).restore().metrics
+    assert str(dict(found)) == "{'loss': 2.5, 'validation_loss': nan, 'evaluations_since_best': 2.0}"
+
+
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 FOUR = replace(SMALL, num_layers=4, vocab_size=100)
@@ -125,7 +131,7 @@ def test_any_mesh_goes_on_from_any_other(mesh, changes, tmp_path):
     assert_same(other.values(restored.state), one.values(there))
     assert jax.tree.map(lambda x: x.sharding, restored.state) == other.trainer.state_shardings
     other.checkpoints.save(4, restored.state, {})
-    other.checkpoints.close()
+    other.checkpoints.wait()
     back = Run(spec_of(model=FOUR), tmp_path)
     assert_same(back.values(back.restore().state), one.values(there))
 
@@ -152,7 +158,7 @@ def test_what_is_saved_may_be_overwritten_at_once(tmp_path):
     overwrite = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
     for _ in range(20):
         state = overwrite(state)
-    run.checkpoints.close()
+    run.checkpoints.wait()
     assert_same(run.values(Run(spec_of(), tmp_path).restore().state), before)
 
 
@@ -382,7 +388,7 @@ def test_the_best_stay_and_the_newest(tmp_path):
         run.checkpoints.restore()
         for step in part:
             run.checkpoints.save(step, run.state(), {"validation_loss": losses[step], "loss": 0.0})
-        run.checkpoints.close()
+        run.checkpoints.wait()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4"]
     facts = json.loads((tmp_path / "checkpoints" / "2" / "run" / "metadata").read_text())
     assert facts["metrics"] == {"validation_loss": 1.0, "loss": 0.0}

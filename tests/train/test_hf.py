@@ -90,7 +90,7 @@ def test_the_way_there_and_back_is_exact(model, mesh, dtype, shard_bytes, tmp_pa
     casts = [] if dtype == "float32" else ["note: weights are cast from bfloat16 to float32"]
     assert run.said == [*casts, f"resumed from the weights of {original}, because checkpoint.resume_from names it"]
     run.checkpoints.save(1, restored.state, {})
-    run.checkpoints.close()
+    run.checkpoints.wait()
     hf.export(tmp_path / "run", tmp_path / "back", dtype, shard_bytes)
     assert len([*original.glob("*.safetensors")]) == len([*(tmp_path / "back").glob("*.safetensors")])
     assert_same_tensors(tmp_path / "back", original)

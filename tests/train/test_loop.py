@@ -219,6 +219,21 @@ def test_an_evaluation_that_is_good_enough_ends_the_run(tmp_path):
     assert "An evaluation ended the run after 4 of 40 steps" in checks[0].sentence
 
 
+def test_patience_is_not_made_anew_by_a_resume(tmp_path):
+    spec = replace(
+        TEXT,
+        data=replace(TEXT.data, split="9,1,0"),
+        evaluation=Evaluation(interval_steps=2, batches=1, patience=3),
+        optimizer=replace(TEXT.optimizer, learning_rate=0.0),  # nothing gets better
+        checkpoint=Checkpoint(enabled=True, resume=True),
+    )
+    first = train(replace(spec, steps=5), tmp_path)  # evaluated after 2 and 4 steps
+    assert first.returncode == 0, first.stderr
+    again = train(replace(spec, steps=40), tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "training stopped early after step 7: the last 3 evaluations were no better than" in again.stdout
+
+
 def test_everything_beside_the_steps(tmp_path):
     spec = replace(
         TEXT,

@@ -168,6 +168,10 @@ def judge(
     deadlines: Deadlines,
     now: float,
 ) -> Ending | None:
+    """How the run has ended, by all that is known at the monotonic time `now`; None while it goes on.
+
+    `gone` are the hosts whose agents have ended, `silent` the seconds for which nothing was heard of each host.
+    """
     if interrupts:
         return Ending(reason="interrupted")
     lost = _lost(progress, silent, deadlines, now)

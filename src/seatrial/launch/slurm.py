@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -39,6 +39,17 @@ PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
 SUBMIT_SECONDS = 120.0
 LOST_SECONDS = 60.0  # a network file system shows what others have written after up to so long
 SECRET = "SEATRIAL_SECRET_{}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """What RECORD says, from when a job is submitted."""
+
+    job: int
+    nodes: int
+    options: dict[str, str]
+    log: str | None  # the path of a link to the first process's log
+    v: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +164,8 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         number = _submit(script, hidden)
         results = wish.options.get("results")
         link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
-        record = {"v": 1, "job": number, "nodes": len(jobs), "options": dict(wish.options), "log": link}
-        write_json(run_dir / RECORD, record)
+        record = Submitted(job=number, nodes=len(jobs), options=dict(wish.options), log=link)
+        write_json(run_dir / RECORD, asdict(record))
         following.say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
         watch = Watch(
             number, run_dir=run_dir, requeues=wish.requeues,
@@ -179,11 +190,11 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
 def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
     """Follows a job again that somebody else has submitted, and returns when nothing of it is left."""
     run_dir, record = run_dir.resolve(), find(run_dir)
-    requeues = record["options"].get("requeue") == "yes"
-    watch = Watch(record["job"], run_dir=run_dir, requeues=requeues, say=following.say)
+    requeues = record.options.get("requeue") == "yes"
+    watch = Watch(record.job, run_dir=run_dir, requeues=requeues, say=following.say)
     try:
         return accompany(
-            lambda: [SlurmNode(n, run_dir, watch) for n in range(record["nodes"])],
+            lambda: [SlurmNode(n, run_dir, watch) for n in range(record.nodes)],
             run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, detached=True,
             queue=lambda: watch,
         )  # fmt: skip
@@ -194,21 +205,23 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
 def stop(run_dir: Path, *, now: bool) -> None:
     """Ends a job: its agents are told to; one that has none yet, or is to end at once, is cancelled."""
     record = find(run_dir)
-    places = [_read(run_dir / (slurm_node.PLACE % n)) for n in range(record["nodes"])]
-    if now or not all(places) or meaning(look(record["job"])).phase == "waiting":
-        cancel(record["job"])
+    places = [_read(run_dir / (slurm_node.PLACE % n)) for n in range(record.nodes)]
+    if now or not all(places) or meaning(look(record.job)).phase == "waiting":
+        cancel(record.job)
         return
     for place in filter(None, places):
         (run_dir / "nodes" / place["host"] / "stop").touch()
 
 
-def find(run_dir: Path) -> dict[str, Any]:
+def find(run_dir: Path) -> Submitted:
     """Which job a run directory is of. Raises InputError where it is of none."""
-    record = _read(run_dir / RECORD)
-    if record is None:
+    from pydantic import TypeAdapter, ValidationError  # late: only the border pays for it
+
+    try:
+        return TypeAdapter(Submitted).validate_json((run_dir / RECORD).read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
         why = f"it is not the directory of a run under Slurm ({RECORD} cannot be read)"
-        raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed")
-    return record
+        raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed") from error
 
 
 def _patient(following: Following, run_dir: Path) -> Following:
@@ -314,8 +327,8 @@ class _Settled:
             filled = slurm_node.fill(plan, known)
             write_json(self._run_dir / "plan.json", filled)
             record = find(self._run_dir)
-            if record["log"]:
-                link = Path(record["log"])
+            if record.log:
+                link = Path(record.log)
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.unlink(missing_ok=True)  # of a host that the job had before
                 link.symlink_to(self._run_dir / filled["processes"][0]["log"])
@@ -326,5 +339,5 @@ def _read(path: Path) -> dict[str, Any] | None:
     """A file of JSON that others write; None while it is not there, or cannot be read just now."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None

@@ -34,11 +34,12 @@ _IMMATERIAL = {
 
 @dataclass(frozen=True)
 class Restored:
-    """What a run goes on with: the state after `step` steps, in which `examples` were consumed."""
+    """What a run goes on with: the state after `step` steps, the examples consumed in them, and what was measured."""
 
     state: State
     step: int
     examples: int
+    metrics: Mapping[str, float]
 
 
 def kept(scores: Mapping[int, float], keep: int | None, *, best: bool) -> set[int]:
@@ -171,6 +172,7 @@ class Checkpoints:
         try:
             there = stored.Stored(folder)
             there.require(wanted, groups)
+            metrics = {name: float(value) for name, value in there.facts["metrics"].items()}
             arrays = {n: there.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
         except stored.Mismatch:
             raise
@@ -188,12 +190,12 @@ class Checkpoints:
         for note in (*sorted(casts), *_changes(there.facts["spec"], self._spec)):
             self._say(note)
         if fresh:
-            return Restored(self._with_fresh(arrays), 0, 0)
-        return Restored(self._tree(arrays), int(there.facts["step"]), int(there.facts["examples"]))
+            return Restored(self._with_fresh(arrays), 0, 0, {})
+        return Restored(self._tree(arrays), int(there.facts["step"]), int(there.facts["examples"]), metrics)
 
     def _from_hugging_face(self, path: Path) -> Restored:
         wanted = {name: want for name, want in self._wanted().items() if name.startswith("params.")}
-        return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0)
+        return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0, {})
 
     def _wanted(self) -> dict[str, Any]:
         return stored.wanted_arrays(self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings)
@@ -229,7 +231,8 @@ class Checkpoints:
     def save(self, step: int, state: State, metrics: Mapping[str, float]) -> None:
         """Saves the state after so many steps, unless it is there; the state may be donated as soon as this returns.
 
-        `metrics` by the names of METRICS. Raises OSError where this save, or the one before, could not be written.
+        `metrics`, METRICS among them, are kept for who goes on. Raises OSError where this save, or the one before,
+        could not be written.
         """
         self.wait()
         self._last_save = time.monotonic()
@@ -270,12 +273,6 @@ class Checkpoints:
         if "seconds" in self._writing:
             self._event(**self._writing)
         self._writing = None
-
-    def close(self) -> None:
-        """Waits for what is under way, and lets go of threads."""
-        self.wait()
-        if self._writer is not None:
-            self._writer.close()
 
     def _event(self, **fields: Any) -> None:
         self._emit(events.Checkpoint(process=jax.process_index(), **fields))

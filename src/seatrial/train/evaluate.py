@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,14 +71,20 @@ class Evaluator:
         return float(sums[0] / sums[1]), float(sums[1])
 
 
-def enough(losses: Sequence[float], asked: Evaluation) -> str | None:
-    """Why a run that has been evaluated so often need not go on; None where it has to. A NaN is no better than any."""
-    if asked.target_loss is not None and losses[-1] <= asked.target_loss:
-        return f"the validation loss {losses[-1]:.4f} has come down to the target {asked.target_loss:g}"
-    best = min(range(len(losses)), key=lambda n: (losses[n] != losses[n], losses[n]))
-    since = len(losses) - 1 - best
-    if asked.patience is not None and since >= asked.patience:
-        return f"the last {since} evaluations were no better than {losses[best]:.4f}"
+def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
+    """What evaluations have come to with this one, as numbers for a checkpoint. A NaN is no better than any."""
+    best, since = before.get("best_validation_loss", math.nan), before.get("evaluations_since_best")
+    if since is None or loss < best or (math.isnan(best) and not math.isnan(loss)):
+        best, since = loss, -1
+    return {"validation_loss": loss, "best_validation_loss": best, "evaluations_since_best": since + 1}
+
+
+def enough(found: Mapping[str, float], asked: Evaluation) -> str | None:
+    """Why a run of which `judged` has said this need not go on; None where it has to."""
+    if asked.target_loss is not None and (loss := found["validation_loss"]) <= asked.target_loss:
+        return f"the validation loss {loss:.4f} has come down to the target {asked.target_loss:g}"
+    if asked.patience is not None and (since := found["evaluations_since_best"]) >= asked.patience:
+        return f"the last {since:.0f} evaluations were no better than {found['best_validation_loss']:.4f}"
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from seatrial.spec import RunSpec
 from seatrial.train.checkpoint import Checkpoints
 from seatrial.train.data import make_batch, make_sources
 from seatrial.train.data.prefetch import Prefetched
-from seatrial.train.evaluate import Evaluator, enough, make_evaluator
+from seatrial.train.evaluate import Evaluator, enough, judged, make_evaluator
 from seatrial.train.mesh import make_mesh
 from seatrial.train.reference import FILE, with_reference
 from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
@@ -80,14 +80,13 @@ class Loop:
     last: int
     state: State
     batch: Batch
+    losses: dict[str, float]  # the newest by the names of `checkpoint.METRICS`, and what evaluations have come to
     sent: Sent | None = None
     ending: Ending | None = None
     save_agreed: bool = False
     stop_agreed: bool = False
     settled: float = 0.0  # when the step before was, or what else came between; monotonic
     waited: float = 0.0  # for the batch of the next step, while no step ran
-    evaluated: list[float] = field(default_factory=list)  # the losses of this attempt's evaluations
-    losses: dict[str, float] = field(default_factory=dict)  # the newest, by the names of `checkpoint.METRICS`
 
     def run(self) -> Ending:
         """All steps, or as many as there is reason to."""
@@ -192,10 +191,9 @@ class Loop:
     def evaluate(self, done: int) -> None:
         if self.evaluator is not None and self.evaluator.batches_after(done):
             event, text = self.evaluator.evaluate(self.state["params"], done, self.place.process)
-            self.losses["validation_loss"] = event.loss or 0.0
+            self.losses |= judged(event.loss or 0.0, self.losses)
             self.journal.evaluation(event, text)
-            self.evaluated += [event.loss or 0.0]
-            if 0 < done < self.last and (why := enough(self.evaluated, self.spec.evaluation)):
+            if 0 < done < self.last and (why := enough(self.losses, self.spec.evaluation)):
                 text = f"training stopped early after step {done - 1}: {why}"
                 self.ending = Ending(reason="stopped_early", exit_code=0, text=text)
 
@@ -263,7 +261,7 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     loop = Loop(
         spec=spec, place=place, mesh=trainer.mesh, compiled=compiled, batches=batches, checkpoints=checkpoints,
         evaluator=evaluator, journal=journal, profile=Profile(spec, place, out, steps), phases=phases,
-        first=first, last=steps, state=state, batch=batch,
+        first=first, last=steps, state=state, batch=batch, losses=dict(restored.metrics if restored else {}),
     )  # fmt: skip
     try:
         ending = loop.run()

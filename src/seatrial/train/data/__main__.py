@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from seatrial.train.data.files import documents, find_files
 from seatrial.train.data.indexed import files_of, write_indexed
@@ -21,11 +20,12 @@ def main() -> int:
         tokenizer = load_tokenizer(arguments.tokenizer)
         files = find_files(arguments.text, "text")
         index, content = files_of(arguments.out)
-        Path(index.parent).mkdir(parents=True, exist_ok=True)
+        index.parent.mkdir(parents=True, exist_ok=True)
         made = (tokens for path in files for tokens in documents(path, tokenizer))
         number, tokens = write_indexed(arguments.out, tokenizer.dtype, made)
     except (ValueError, OSError) as error:
-        print(f"seatrial data: {error}", file=sys.stderr)
+        told = f"{error.filename}: {error.strerror}; choose another place" if isinstance(error, OSError) else error
+        print("seatrial data:", told, file=sys.stderr)
         return 2
     print(f"{number} documents of {tokens} tokens: {content}, {index}")
     return 0
