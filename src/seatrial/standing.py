@@ -58,13 +58,15 @@ def launcher(status: Mapping[str, Any]) -> int | None:
     """
     import psutil  # late: who lists many runs seldom needs it
 
+    from seatrial.began import began
+
     pid, started = status.get("launcher_pid"), status.get("started")
     if type(pid) is not int or not isinstance(started, (int, float)):
         return None
     try:
         process = psutil.Process(pid)
         is_ours = any("python" in word or "seatrial" in word for word in process.cmdline()[:2])
-        return pid if is_ours and process.create_time() <= started + 1 else None
+        return pid if is_ours and began(pid) <= started + 1 else None
     except (psutil.Error, ValueError, OverflowError):
         return None
 
@@ -80,15 +82,16 @@ def require_over(run_dir: Path) -> None:
         step = status.get("last_step")
         why = f"this run goes on ({state}{f', step {step}' if type(step) is int else ''})"
         name = short(run_dir)
-        fix = f"wait for its end (seatrial attach {name}, seatrial logs -f {name}), or end it: seatrial stop {name}"
+        wait = f"seatrial logs -f {name}, or on a cluster seatrial attach {name}"
+        fix = f"wait for its end ({wait}), or end it: seatrial stop {name}"
         raise InputError.single("run-goes-on", str(run_dir), why, fix)
 
 
-def put(run_dir: Path, spec: RunSpec, state: str, reason: str | None = None) -> None:
+def put(run_dir: Path, spec: RunSpec, state: str) -> None:
     """Writes the status of a run of which no process has been started by this launcher. Raises OSError."""
     now = time.time()
     who = {"v": 1, "run": spec.name, "planned_steps": spec.steps, "launcher_pid": os.getpid(), "started": now}
-    how: dict[str, Any] = {"state": state, "reason": reason, "heartbeat": now, "last_step": None, "processes": []}
+    how: dict[str, Any] = {"state": state, "reason": None, "heartbeat": now, "last_step": None, "processes": []}
     write_json(run_dir / FILE, {**who, **how})
 
 

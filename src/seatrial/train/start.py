@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 import jaxlib
-import psutil
 
 from seatrial import __version__, events, flops
+from seatrial.began import began
 from seatrial.spec import RunSpec
 from seatrial.train.attention import choose
 from seatrial.train.mesh import backend_of
@@ -40,7 +40,7 @@ class Phases:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.monotonic() - (time.time() - psutil.Process().create_time())
+        self._since = time.monotonic() - (time.time() - began())
 
     def ended(self, name: str) -> None:
         now = time.monotonic()
