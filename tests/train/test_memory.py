@@ -10,8 +10,8 @@ import pytest
 
 from seatrial import estimate
 from seatrial.spec import Batch, Dropout, Execution, ModelSpec
-from seatrial.train import objectives
 from seatrial.train.mesh import make_mesh
+from seatrial.train.precision import PRODUCTS
 from seatrial.train.remat import REMAT
 from seatrial.train.step import make_trainer
 from tests.train.conftest import make_spec
@@ -61,4 +61,4 @@ def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int
 
 def test_the_tables_are_the_trainer_s() -> None:
     assert {*estimate.KEPT, "none"} == set(REMAT)
-    assert estimate.CHUNK_TOKENS == objectives.CHUNK_TOKENS
+    assert PRODUCTS["gpu"].logits_tokens == estimate.CHUNK_TOKENS

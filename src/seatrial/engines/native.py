@@ -18,12 +18,16 @@ NEEDS_JAX_HERE = True
 SPEC_FILE = "launch/trainer-spec.json"
 STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer prints
 
-# XLA:CPU takes its temporary buffers from malloc in every step. As glibc comes, it maps and unmaps each, page by page.
-# Here, small ones stay in one heap; large ones are mapped, in huge pages: in the heap, whatever small lies behind one
-# keeps the next from its place, until the process holds three times what it needs. Only performance is changed.
+# XLA:CPU takes its temporary buffer from malloc in every step, while it still holds that of the step before. As glibc
+# comes, it maps and unmaps each, page by page. Here it stays in one heap, in huge pages, which comes to hold three of
+# them; one of more than a gigabyte is still mapped. Without tcache: that keeps what is cut off a buffer to align it,
+# so that the next finds no room in the same place, and takes another, again and again. Only performance is changed.
 CPU_MALLOC = ":".join(
     f"glibc.malloc.{name}={value}"
-    for name, value in (("mmap_threshold", 1 << 28), ("trim_threshold", 1 << 36), ("arena_max", 1), ("hugetlb", 1))
+    for name, value in (
+        *(("mmap_threshold", 1 << 30), ("trim_threshold", 1 << 36)),
+        *(("arena_max", 1), ("hugetlb", 1), ("tcache_count", 0)),
+    )
 )
 
 

@@ -21,7 +21,6 @@ from seatrial.spec import Objective as Settings
 from seatrial.train.precision import Products
 from seatrial.train.sharding import Placement, Rules, gather, over, tensor_offset, to_rest
 
-CHUNK_TOKENS = 1024
 MASKED = -1e30  # finite: -inf would make 0 · inf in a gradient
 
 
@@ -54,10 +53,10 @@ class Head:
         return to_rest(lax.optimization_barrier(dw_DV).T if self.tied else dw_DV, self.placement)
 
 
-def _chunked(*fields_N: jax.Array) -> tuple[jax.Array, ...]:
-    """[N, …] → [N / n, n, …], n the largest divisor of N that is at most CHUNK_TOKENS."""
+def _chunked(head: Head, *fields_N: jax.Array) -> tuple[jax.Array, ...]:
+    """[N, …] → [N / n, n, …], n the largest divisor of N that is at most the `logits_tokens` of the head's products."""
     N = fields_N[0].shape[0]
-    size = next(size for size in range(min(N, CHUNK_TOKENS), 0, -1) if N % size == 0)
+    size = next(size for size in range(min(N, head.products.logits_tokens), 0, -1) if N % size == 0)
     return tuple(x.reshape(N // size, size, *x.shape[1:]) for x in fields_N)
 
 
@@ -93,7 +92,7 @@ def _with_gradients(
         return (total - jnp.sum(weights * logp), dw_DV), head.products.input_gradient(dlogits, w_DV)
 
     start = (jnp.float32(0), jnp.zeros(w_DV.shape, jnp.float32))
-    (total, dw_DV), dh = lax.scan(chunk, start, _chunked(h_ND, targets_N, weights_N))
+    (total, dw_DV), dh = lax.scan(chunk, start, _chunked(head, h_ND, targets_N, weights_N))
     return total, (dh.reshape(h_ND.shape), head.at_rest(dw_DV).astype(w.dtype))
 
 
@@ -125,7 +124,7 @@ def token_log_probabilities(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array,
     def chunk(inputs: Residuals) -> jax.Array:
         return _of_targets(head.logits(inputs[0], w_DV), inputs[1], head)[0]
 
-    return lax.map(chunk, _chunked(h_ND, targets_N)).reshape(-1)
+    return lax.map(chunk, _chunked(head, h_ND, targets_N)).reshape(-1)
 
 
 def _made_again(head: Head, operands: Residuals, g_N: jax.Array) -> tuple[jax.Array, jax.Array, None]:

@@ -27,12 +27,14 @@ class Products:
     """The three matrix products of a linear layer, on two-dimensional operands.
 
     forward(x_NI, w_IO) → y_NO and input_gradient(g_NO, w_IO) → dx_NI in the operands' dtype;
-    weight_gradient(x_NI, g_NO) → dw_IO in float32.
+    weight_gradient(x_NI, g_NO) → dw_IO in float32. `logits_tokens`: of how many tokens the output head makes logits
+    at once; more are fewer passes over its gradient, fewer are less memory, which is not free on a CPU either.
     """
 
     forward: Callable[[jax.Array, jax.Array], jax.Array]
     input_gradient: Callable[[jax.Array, jax.Array], jax.Array]
     weight_gradient: Callable[[jax.Array, jax.Array], jax.Array]
+    logits_tokens: int = 1024
 
 
 def dot(a: jax.Array, b: jax.Array, contract: tuple[int, int], out: jnp.dtype) -> jax.Array:
@@ -56,6 +58,7 @@ PRODUCTS: dict[str, Products] = {
         forward=lambda x, w: dot(x, w, (1, 0), x.dtype),
         input_gradient=lambda g, w: dot(g, w, (1, 1), g.dtype),
         weight_gradient=lambda x, g: dot(_row_major(x), g, (1, 0), jnp.float32),
+        logits_tokens=512,
     ),
     # cuBLAS and hipBLAS accumulate in float32 and round once; asking for float32 out would double the traffic
     "gpu": Products(

@@ -116,14 +116,12 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         together = A if "pipeline" in rules.axes else 1
         return jax.tree.map(lambda x: x.reshape(A // together, together, *x.shape[1:]), (batch, jnp.arange(A)))
 
-    def accumulate(
-        params: Any, earlier: fp8.Amax, batch: Batch, amount: jax.Array, key: Key
-    ) -> tuple[Metrics, Any, fp8.Amax]:
-        """This device's part of loss and gradients, summed over the passes, and the largest values seen by fp8."""
+    def accumulate(params: Any, earlier: fp8.Amax, batch: Batch, key: Key) -> tuple[Metrics, Any, fp8.Amax]:
+        """This device's part of the sums and their gradients over all passes, and the largest values seen by fp8."""
 
         def of_pass(given: tuple[Any, fp8.Amax], passed: Pass) -> tuple[jax.Array, Metrics]:
             total, others = loss_sum(fp8.beside(*given), passed, key, decoder)
-            return total / amount, {"loss": total / amount} | {name: x / amount for name, x in others.items()}
+            return total, {"loss": total} | others
 
         def one_pass(carry: Any, passed: Pass) -> tuple[Any, None]:
             (gradients, seen), metrics = jax.grad(of_pass, has_aux=True)((params, earlier), passed)
@@ -194,10 +192,10 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
                 lambda p, leaf, place, key: store(p, decoder.dtype, leaf, place.rest, key[0]).astype(p.dtype),
                 params, declarations, places, keys,
             )  # fmt: skip
-        sums, gradients, seen = accumulate(params, fp8.remembered(history), batch, amount, key)
+        sums, gradients, seen = accumulate(params, fp8.remembered(history), batch, key)
         gradients = jax.tree.map(lambda g, p: sharding.reduce_gradient(g, p, rules), gradients, places)
-        norm = sharding.global_norm(gradients, places, rules)
-        scale = clip_scale(norm, spec.optimizer.clip_norm)
+        norm = sharding.global_norm(gradients, places, rules) / amount
+        scale = clip_scale(norm, spec.optimizer.clip_norm) / amount
         rate = learning_rate(state["step"], spec)
         updated = jax.tree.map(
             lambda leaf, place, p, g, key, *slots: update(leaf, place, p, g * scale, key, state["step"], rate, *slots),
@@ -206,7 +204,7 @@ def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
         )  # fmt: skip
         parts = jax.tree.structure((0,) * (1 + len(optimizer.slots)))
         params, *slots = jax.tree.transpose(jax.tree.structure(declarations), parts, updated)
-        metrics = {name: over_tokens(x) for name, x in sums.items()} | {
+        metrics = {name: over_tokens(x) / amount for name, x in sums.items()} | {
             "grad_norm": norm,
             "learning_rate": rate,
             "weight": over_data(jnp.sum(batch["weights"])),
