@@ -1,6 +1,6 @@
 """Training on the CPU: Seatrial's trainer beside transformers in PyTorch, eager and compiled.
 
-    python bench/cpu_train.py [--rounds 2] [--short 16]        (eleven minutes on two cores)
+    python bench/cpu_train.py [--rounds 2] [--short 16]        (four to eleven minutes on two cores)
 
 One model (4 layers of 512, 8 heads, feed-forward 1408, 32 000 words: 45.6 million parameters), 4 × 512 tokens a step,
 AdamW with clipping, float32 master weights. Every trainer is started as its user would start it: ours by the launcher

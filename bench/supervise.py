@@ -48,7 +48,7 @@ async def simulate(socket: str) -> None:
             running[given["job"]["directory"]] = Simulated(process["rank"], process["log"].split("/")[-2])
             writer.write(b'{"pid": 2}\n')
         else:
-            with contextlib.suppress(ConnectionError):  # the launcher has left
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):  # the launcher has left, or all is over
                 await running[f"{given['root']}/nodes/{given['host']}"].tell(writer, given["offsets"])
         with contextlib.suppress(ConnectionError):
             await writer.drain()
