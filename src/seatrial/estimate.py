@@ -65,7 +65,7 @@ DEFAULT_FRACTION = 0.75
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
-CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer
+CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer; on a CPU it holds fewer
 
 # Model FLOP/s over the peak (causal attention, no recomputation counted) that tuned runs reach: nine in ten of those
 # in `published.csv`. A test holds the two against each other.
