@@ -38,7 +38,8 @@ done
 chmod 700 "$home" # or sshd would not trust what is in it
 mkdir -p -m 755 /run/sshd /run/lock /run/munge
 mkdir -p -m 700 "$home/.ssh" "$home/bin" # what a test puts into bin is found before the rest
-cp "$own/authorized_keys" "$home/.ssh/"
+cp "$own/authorized_keys" "$home/.ssh/$name" # where a home is shared, another node may be about the same:
+mv "$home/.ssh/$name" "$home/.ssh/authorized_keys" # this replaces whole, and cp fails where a file appears meanwhile
 
 # There is no name server; what asks for one is refused at once, on the node and in containers.
 names=$(readlink --canonicalize-missing /etc/resolv.conf)
