@@ -222,13 +222,9 @@ def _activations(spec: RunSpec) -> float:
     if remat not in ("none", "selective") or "layer" in again:
         return kept
     if spec.execution.scan_layers:
-        # The loop keeps what happens inside of a part that is not recomputed, too (compiled for an H200: 104 against 43
-        # GiB): of both norms two results and the input, in float32; of an activation three; of attention one more.
-        inside = {
-            "layernorm": ("norm", 4 * 4 + 2 * (4 - compute)), "mlp_act": ("product", 3 * compute),
-            "core_attn": ("context", compute),
-        }  # fmt: skip
-        again |= {"mlp_act"} if "mlp" in again else set()
+        # The loop keeps what happens inside of a part that is not recomputed, too (compiled for an H200: 66 against 42
+        # GiB): of both norms two results and the input, in float32; of attention one more.
+        inside = {"layernorm": ("norm", 4 * 4 + 2 * (4 - compute)), "core_attn": ("context", compute)}
         kept += sum(_sizes(spec)[what] * size for part, (what, size) in inside.items() if part not in again)
     return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
 

@@ -81,11 +81,11 @@ def test_selective_recomputes_the_parts_that_it_names_and_no_other(decoder, oper
 
     assert gone() == (set(), False, False)
     assert gone("core_attn") == ({"context"}, False, False)
-    assert gone("mlp") == ({"gate", "up"}, False, True)
-    assert gone("mlp_act") == (set(), False, True)
+    assert gone("mlp") == ({"gate", "up"}, False, False)
+    assert gone("mlp_act") == (set(), False, False)  # it always is
     assert gone("layernorm") == (set(), True, False)
     assert gone("rope") == (set(), False, False)
-    assert gone("layer") == (everything[0], True, True)
+    assert gone("layer") == (everything[0], True, False)
 
 
 ESTIMATED = [Execution(remat=row) for row in REMAT if not row.endswith("offloaded")] + [

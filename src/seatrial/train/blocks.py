@@ -190,11 +190,12 @@ def _read_backward(
         # Σ weight · (gradient of the weight), over all keys of the sequence
         delta = jnp.sum(block.g.astype(jnp.float32) * block.read.context.astype(jnp.float32), axis=-1, keepdims=True)
         dweights = _product(block.g, v, (3, 3)) * left
-        dscores = (weights * (dweights - delta) * block.q.shape[-1] ** -0.5).astype(k.dtype)
+        dscores = (weights * (dweights - delta)).astype(k.dtype)  # of the scores as they are behind their scale
         dq.append(_product(dscores, k, (3, 2)))
         dk = dk.at[:, :, span].add(_product(_transposed(dscores), block.q, (3, 2)))
         dv = dv.at[:, :, span].add(_product(_transposed((weights * left).astype(v.dtype)), block.g, (3, 2)))
-    return before + jnp.stack(dq), (dk, dv)
+    scale = keys.k.shape[-1] ** -0.5
+    return before + scale * jnp.stack(dq), (scale * dk, dv)
 
 
 # --- all chunks -------------------------------------------------------------------------------------------------------
@@ -242,12 +243,8 @@ def _stations(sight: Sight, T: int, ring: bool, cut: Cut) -> Iterator[tuple[int,
     if not ring:
         yield 0, 0 if sight.first is None else sight.first // cut.chunk, 0
         return
-    size, device, number, window = (
-        lax.axis_size("context"),
-        lax.axis_index("context"),
-        T // cut.chunk,
-        cut.pattern.window,
-    )
+    size, device = lax.axis_size("context"), lax.axis_index("context")
+    number, window = T // cut.chunk, cut.pattern.window
     for station in range(size if window is None else min(size, 1 + (window + T - 2) // T)):
         yield station, device * number, (device - station) % size * number
 

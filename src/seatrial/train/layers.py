@@ -62,7 +62,11 @@ class Activation:
     """From the outputs of the maps into the feed-forward block, `inputs`, to the input of the map out of it."""
 
     inputs: tuple[str, ...]
-    apply: Callable[..., jax.Array]
+    of: Callable[..., jax.Array]
+
+    def apply(self, *inputs: jax.Array) -> jax.Array:
+        """In float32, and given in the inputs' dtype."""
+        return self.of(*(x.astype(jnp.float32) for x in inputs)).astype(inputs[0].dtype)
 
 
 ACTIVATIONS = {

@@ -72,8 +72,10 @@ class Remat:
         return layer if self.row.kept is None else jax.checkpoint(layer, policy=self.row.policy())
 
     def part(self, name: str, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        """A part of a layer: it keeps its inputs alone where it is one of `parts`."""
-        return jax.checkpoint(function) if name in self.parts else function
+        """A part of a layer: it keeps its inputs alone where it is one of `parts`; an activation where its row keeps
+        everything, too: to read what is inside of one takes longer than to compute it again."""
+        again = name in self.parts or (name == "mlp_act" and self.row.kept is None)
+        return jax.checkpoint(function) if again else function
 
 
 def make_remat(execution: Execution) -> Remat:
