@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from seatrial import attempts, returning
 from seatrial.launch.files import write_json
+from seatrial.run_directory import rank_logs
 from seatrial.spec import RunSpec
 from seatrial.standing import put
 from tests import streams
@@ -115,6 +117,24 @@ def test_logs_are_followed_from_one_attempt_to_the_next(run_dir: Path) -> None:
     log(run_dir, "second")  # shorter than what was read of the one before
     say(run_dir, state="ended", reason="completed")
     assert b"".join(told) == b"to the end, second"
+
+
+def test_logs_may_be_set_aside_while_they_are_looked_for(run_dir: Path) -> None:
+    over = threading.Event()
+
+    def set_aside() -> None:
+        for number in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+            log(run_dir, "something")
+            (run_dir / "nodes").rename(run_dir / str(number))
+
+    other = threading.Thread(target=set_aside)
+    other.start()
+    try:
+        for _ in range(2000):
+            rank_logs(run_dir)
+    finally:
+        over.set()
+        other.join()
 
 
 def test_nothing_is_over_between_two_attempts(run_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,9 @@ def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
 
 def rank_logs(run_dir: Path) -> list[tuple[int, Path]]:
     """The logs of the processes of a run, by their ranks."""
-    named = ((re.fullmatch(r"rank([0-9]+)\.log", path.name), path) for path in run_dir.glob("nodes/*/rank*.log"))
+    # Not Path.glob, which fails, before Python 3.13, where a folder that it has seen is set aside before it looks inside.
+    found = (run_dir / name for name in glob("nodes/*/rank*.log", root_dir=run_dir))
+    named = ((re.fullmatch(r"rank([0-9]+)\.log", path.name), path) for path in found)
     return sorted((int(match[1]), path) for match, path in named if match and path.is_file())
 
 
