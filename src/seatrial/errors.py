@@ -2,10 +2,9 @@
 
     SeatrialError
     ├── InputError        2   the user's text is wrong; carries every Problem found
-    ├── LaunchError       3   the run could not be started (preflight, infrastructure)
-    ├── TrainingDied      4   a training process ended before its work was done
-    └── NoProgress        5   processes lived on without completing a step
+    └── LaunchError       3   the run could not be started (preflight, infrastructure)
 
+What becomes of a run that was started is no error of ours but a verdict, which has its own (`verdict.EXIT_CODES`).
 A *finding* about a configuration is a `Problem`, not an exception: all of them are collected and shown in one go.
 """
 
@@ -88,15 +87,3 @@ class LaunchError(SeatrialError):
     def __init__(self, told: str = "", reason: str = "") -> None:
         super().__init__(told)
         self.reason = reason or told
-
-
-class TrainingDied(SeatrialError):
-    """A training process ended before its work was done."""
-
-    exit_code = 4
-
-
-class NoProgress(SeatrialError):
-    """The processes lived on, but no step completed within the deadline."""
-
-    exit_code = 5
