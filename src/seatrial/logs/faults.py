@@ -33,8 +33,12 @@ _LETTERS = re.compile(rb"[a-z]{3,}")
 _BLOCK_WORDS = {
     "traceback (most recent call last)": "traceback",
     "exception ignored in": "ignored",
+    "error waiting on exit barrier": "ignored",  # torchrun's other agent was gone first; all workers had ended before
     "childfailederror": "elastic",
 }
+_IGNORED = tuple(word for word, kind in _BLOCK_WORDS.items() if kind == "ignored")
+# What torch's logging puts before each line of a message: severity, time, process, place.
+_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\](?= |$)")
 _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Failure|Fault|Warning|Timeout|Found)"
     r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::|\s*$)"
@@ -161,7 +165,7 @@ class FaultScanner:
         found: tuple[Pattern | str, ...] = ()
         if pieces := self._pieces_in(shape):
             text = shape.decode("latin-1")
-            if "exception ignored in" in text:
+            if any(word in text for word in _IGNORED):
                 found = ("ignored",)
             elif not BENIGN.search(text):
                 rows = {row for piece in pieces for row, word in self._rows[piece] if word in text}
@@ -318,8 +322,10 @@ def _rows_by_piece() -> dict[str, list[tuple[int, str]]]:
 
 
 def _bare(line: str) -> str:
-    """The line without its prefix, and without the one blank that stands behind that."""
+    """The line without its prefixes, and without the one blank that stands behind them."""
     length = read_prefix(line).length
+    if logged := _LOGGED.match(line, length):
+        length = logged.end()
     return line[length + (length > 0 and line[length - 1] != " " and line[length : length + 1] == " ") :]
 
 
