@@ -92,8 +92,8 @@ def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
 
 def rank_logs(run_dir: Path) -> list[tuple[int, Path]]:
     """The logs of the processes of a run, by their ranks."""
-    # An attempt may be set aside meanwhile, and Path.glob, before Python 3.13, fails on a folder that has gone.
-    found = [run_dir / name for name in glob("nodes/*/rank*.log", root_dir=run_dir)]  # noqa: PTH207
+    # Not Path.glob: before Python 3.13 it fails where a folder goes meanwhile, as when an attempt is set aside.
+    found = (run_dir / name for name in glob("nodes/*/rank*.log", root_dir=run_dir))  # noqa: PTH207 - see above
     named = ((re.fullmatch(r"rank([0-9]+)\.log", path.name), path) for path in found)
     return sorted((int(match[1]), path) for match, path in named if match and path.is_file())
 
