@@ -15,7 +15,8 @@ step of 4 × 512 tokens takes four minutes, in proportion to the tokens. There, 
 alone, and with sequences of `--short` tokens, for ours as well. That flatters PyTorch: of so short a step, most of ours
 is AdamW, which tokens do not change. `--short 512` shortens nothing and takes three quarters of an hour.
 
-What XLA's products for the CPU can do changes from one jax to the next, so there is a result of each that was tried.
+The ratios change with the CPU, and with the products for it that each jax brings, so there is a result of each CPU and
+jax that was tried.
 
 What was not measured is null, with the reason: a trainer of PyTorch that takes too long is stopped.
 """
@@ -161,7 +162,7 @@ def main() -> None:
         what = f"{each['ours']} against {each['slower']}, sequences of {each['sequence_length']}"
         print(f"{shown(each['ratio'], 5, 2)} × (goal {each['goal']})  {what}  {each.get('why_null', '')}")
     measured = {"rounds": given.rounds, "peak_gflops": peaks, "trainers": rows, "ratios": ratios}
-    print("written:", record.write(f"cpu_train-jax-{version('jax')}", measured).name)
+    print("written:", record.write(f"cpu_train-{record.cpu_name()}-jax-{version('jax')}", measured).name)
 
 
 def row(name: str, work: Work, done: list[Run], peaks: list[dict[str, float]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ def _cpu_model() -> str:
         if name.strip() == "model name":
             return value.strip()
     return platform.machine()
+
+
+def cpu_name() -> str:
+    """The processor's model as part of a file's name: "Intel(R) Xeon(R) Processor" → "intel-xeon-processor"."""
+    return "-".join(re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)", " ", _cpu_model().lower())))
 
 
 def versions() -> dict[str, str]:
