@@ -46,6 +46,7 @@ class Browser:
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self._driver = Chrome(options=options, service=ChromeService(DRIVER))
+        self._driver.get("about:blank")  # the page that the browser itself begins with may still be loading
 
     def open(self, page: Path, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> None:
         """Loads a page in a window of a size, with the reader's colour scheme."""
@@ -90,10 +91,7 @@ class Browser:
     def requests(self) -> list[str]:
         """Every URL that the page asked for."""
         messages = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
-        sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        # The page that the browser itself begins with may still be loading.
-        own = [request for request in sent if not request["documentURL"].startswith("chrome://")]
-        return [request["request"]["url"] for request in own if request["request"]["url"] != "data:,"]
+        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
     def _drain(self) -> None:
         self._driver.get_log("browser")
