@@ -16,7 +16,7 @@ import pytest
 from seatrial.launch import inventory, relay
 from seatrial.launch.facts import Facts, Meeting, read_facts, read_meeting
 from seatrial.launch.files import of_the_probe
-from tests.processes import processes_with
+from tests.processes import processes_with, wait_until
 
 SOURCE = of_the_probe()
 
@@ -128,7 +128,7 @@ def test_what_does_not_answer_holds_up_nothing_else(programs: Path, mark: str) -
     assert time.monotonic() - start < 9
     assert found.failed == {"devices": "no answer within 1 s"}
     assert found.machine is not None
-    assert processes_with(mark) == [], "and does not stay behind"
+    wait_until(lambda: not processes_with(mark))
 
 
 def test_values_are_no_shell_text(tmp_path: Path, programs: Path) -> None:
@@ -179,4 +179,4 @@ def test_a_program_that_hangs_is_ended(programs: Path, mark: str, monkeypatch: p
     program = Path(put(programs, "slow", f"sleep 1000 # {mark}")) / "slow"
     with pytest.raises(OSError, match="has not answered within"):
         inventory.ran(str(program), mark)
-    assert processes_with(mark) == []
+    wait_until(lambda: not processes_with(mark))
