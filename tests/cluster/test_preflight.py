@@ -75,7 +75,7 @@ def test_three_nodes_that_are_well(make_site: Callable[..., Site3]) -> None:
     for node, told in zip(site.cluster.nodes, looked.nodes, strict=True):
         assert told.facts is not None
         assert (told.facts.name and told.facts.name.resolves) == (node.address,)
-        wait_until(lambda node=node: not node.processes("python3"))
+        wait_until(lambda node=node: not node.processes("python3"), 5)
     bare = site.look()
     assert bare.problems == []
     assert {node.facts.trainer.libraries["jax"] is not None for node in bare.nodes if node.facts and node.facts.trainer}

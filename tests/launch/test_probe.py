@@ -78,8 +78,9 @@ def test_this_machine_is_told_whole() -> None:
     assert found.name.machine is not None
     assert found.name.machine.endswith(str(Path("/proc/self/ns/net").readlink()))
     assert found.network
-    here = interfaces()
-    assert before & here <= set(found.network), "all that were here throughout: the tests' clusters come and go"
+    told, after = set(found.network), interfaces()  # the bridges of the tests' clusters come and go meanwhile
+    assert before & after <= told
+    assert all(name.startswith("seatrial") for name in told - before - after)
     assert found.network["lo"].address == "127.0.0.1"
     assert found.trainer
     assert found.trainer.libraries["seatrial"] == "0.1.0"
@@ -128,7 +129,7 @@ def test_what_does_not_answer_holds_up_nothing_else(programs: Path, mark: str) -
     assert time.monotonic() - start < 9
     assert found.failed == {"devices": "no answer within 1 s"}
     assert found.machine is not None
-    wait_until(lambda: not processes_with(mark))
+    wait_until(lambda: not processes_with(mark))  # and it does not stay behind
 
 
 def test_values_are_no_shell_text(tmp_path: Path, programs: Path) -> None:
