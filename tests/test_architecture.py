@@ -38,8 +38,8 @@ TOUCHES_FILES = {
 }  # fmt: skip
 
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
-MAX_LINES = 420
-MAX_TRAIN_CODE = 3900  # lines that are neither blank nor comments nor docstrings; about 3500 is the aim
+MAX_LINES = 500
+MAX_TRAIN_CODE = 4000  # lines that are neither blank nor comments nor docstrings
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
