@@ -19,12 +19,23 @@ PACKAGE = ROOT / "src" / "seatrial"
 
 # Each module or folder may import only what stands before it.
 ORDER = (
-    "errors", "began", "spec", "flops", "hardware", "source", "cluster", "command", "events", "goodput",
+    "errors", "run_files", "began", "spec", "flops", "hardware", "source", "cluster", "command", "events", "goodput",
     "presets", "published", "xla_flags", "estimate", "check", "dialects", "engines", "logs",
     "rehearsal", "collapse", "plan", "launch", "run_directory", "standing", "observed", "metrics", "verdict", "report",
     "history", "checking", "judging", "readiness", "attempts", "run", "returning", "parameters", "cli", "__main__",
 )  # fmt: skip
-TRAIN_MAY_IMPORT = {"began", "spec", "presets", "flops", "events", "goodput", "errors", "xla_flags", "train"}
+TRAIN_MAY_IMPORT = {
+    "run_files",
+    "began",
+    "spec",
+    "presets",
+    "flops",
+    "events",
+    "goodput",
+    "errors",
+    "xla_flags",
+    "train",
+}
 
 ONLY_IN_TRAIN = {"jax", "jaxlib", "optax", "orbax", "grain", "flax"}
 DECIDES_PURELY = ("spec", "flops", "estimate", "check", "plan", "rehearsal", "collapse", "metrics", "verdict")

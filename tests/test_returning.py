@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from seatrial import attempts, returning
-from seatrial.launch.files import write_json
 from seatrial.run_directory import rank_logs
+from seatrial.run_files import write_json
 from seatrial.spec import RunSpec
 from seatrial.standing import put
 from tests import streams

@@ -19,10 +19,10 @@ from seatrial import standing
 from seatrial.errors import LaunchError, SeatrialError
 from seatrial.events import Fault, RunEnded, Writer
 from seatrial.launch.conclude import LAUNCHER
-from seatrial.launch.files import write_json, write_text
 from seatrial.plan import Plan, Site
 from seatrial.report.gather import gather
 from seatrial.run_directory import ATTEMPTS, EVIDENCE, INPUTS
+from seatrial.run_files import write_json, write_text
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
@@ -97,7 +97,7 @@ def _record_unbegun(run_dir: Path, error: BaseException) -> None:
 
 def promise(run_dir: Path) -> None:
     """Lets everybody know that this process may try again what ends now."""
-    write_text(run_dir / standing.UNDECIDED, str(os.getpid()))
+    write_text(run_dir / standing.UNDECIDED, str(os.getpid()), below=run_dir)
 
 
 def decided(run_dir: Path) -> None:
@@ -110,7 +110,7 @@ def set_aside(run_dir: Path, spec: RunSpec, number: int) -> None:
     kept = run_dir / ATTEMPTS / str(number)
     kept.mkdir(parents=True)
     for path in (path for pattern in INPUTS for path in run_dir.glob(pattern)):
-        shutil.copyfile(path, kept / path.name)
+        shutil.copy(path, kept / path.name)  # with its mode: a configuration may be for its owner only
     standing.put(run_dir, spec, "retrying")
     decided(run_dir)
     for path in (path for pattern in EVIDENCE for path in run_dir.glob(pattern)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import io
 import json
 import math
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
+
+from seatrial.run_files import append_to, read_lines
 
 VERSION = 1
 FIRST_CLOCK = 946_684_800.0  # the year 2000: a wall time before it counts seconds, or comes from no clock
@@ -253,11 +256,10 @@ class Writer:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        file = append_to(path)
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        self._file: IO[str] = io.TextIOWrapper(file, encoding="utf-8")
 
     def write(self, event: Event) -> None:
         self._file.write(dumps(event) + "\n")
@@ -269,13 +271,12 @@ class Writer:
 
 def read(path: Path) -> Iterator[Event]:
     """The events of one file in order; a torn last line (the writer was killed) is left out."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                yield loads(line)
-            except ValueError:
-                if line.endswith("\n"):
-                    raise
+    for line in read_lines(path):
+        try:
+            yield loads(line)
+        except ValueError:
+            if line.endswith("\n"):
+                raise
 
 
 def merge(streams: Iterable[Iterable[Event]]) -> list[Event]:

@@ -16,8 +16,8 @@ from seatrial import events, flops, observed, published
 from seatrial.engines import ENGINES, engine
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunStarted, Step
-from seatrial.launch.files import write_json, write_text
 from seatrial.run_directory import asked, claim, copy_config, rank_logs, read_asked, short
+from seatrial.run_files import NotAFile, read_object, replacing, write_json, write_text
 from seatrial.spec import Resolved, RunSpec
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
         _read_foreign(run_dir)
         _read_kernels(run_dir)
         record = events.read_run(run_dir)
-    except ValueError as error:
+    except (NotAFile, ValueError) as error:
         why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     wanted = _as_before(run_dir, options or Options())
@@ -117,8 +117,8 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
 def _read_foreign(run_dir: Path) -> None:
     """Writes the events of a run whose engine writes none itself, from the logs of its processes."""
     path = run_dir / "plan.json"
-    name = json.loads(path.read_text(encoding="utf-8"))["engine"] if path.exists() else "native"
-    family = engine(name).FAMILY if name in ENGINES else None
+    name = read_object(path).get("engine") if path.exists() else "native"
+    family = engine(name).FAMILY if isinstance(name, str) and name in ENGINES else None
     found = [log for _, log in rank_logs(run_dir)]
     if family and found:
         from seatrial import logs
@@ -154,7 +154,7 @@ def _on_the_clock(record: Sequence[Event], run_dir: Path) -> list[Event]:
 def _as_before(run_dir: Path, options: Options) -> Options:
     """The options, and for those that are not given, what the run was judged with."""
     path = run_dir / "judged.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before = read_object(path) if path.exists() else {}
     given = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
     kept = {name: before.get(name) for name in ("policy", "convention", "published", "tokens")}
     if given and before:
@@ -361,5 +361,5 @@ def _write_events(record: Sequence[Event], run_dir: Path) -> None:
         by_process.setdefault(event.process, []).append(event)
     for process, own in by_process.items():
         lines = (events.dumps(event) + "\n" for event in own)
-        with (run_dir / f"events-{process}.jsonl").open("w", encoding="utf-8") as file:
+        with replacing(run_dir / f"events-{process}.jsonl") as file:
             file.writelines(lines)

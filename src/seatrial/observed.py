@@ -20,6 +20,7 @@ from seatrial.events import Fault
 from seatrial.launch.agent import PEER_LOST
 from seatrial.launch.sensors import ERRORS
 from seatrial.logs.faults import FaultScanner
+from seatrial.run_files import read_lines, read_object
 
 FILE = "observed.jsonl"
 MAX_POINTS = 240  # of a series
@@ -236,14 +237,13 @@ def read(run_dir: Path, *, only: str = "") -> Iterator[Observed]:
 
 def _read(path: Path, having: str) -> Observed:
     seen = Observed(host=path.parent.name)
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if having not in line:
-                continue
-            try:
-                seen.take(json.loads(line))
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-                seen.unreadable += bool(line.strip())
+    for line in read_lines(path):
+        if having not in line:
+            continue
+        try:
+            seen.take(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            seen.unreadable += bool(line.strip())
     return seen
 
 
@@ -319,7 +319,7 @@ def _victim(fault: Fault, processes: Sequence[Mapping[str, Any]]) -> Mapping[str
 
 def _processes(run_dir: Path, host: str) -> list[Mapping[str, Any]]:
     try:
-        status = json.loads((run_dir / "nodes" / host / "status.json").read_text(encoding="utf-8"))
+        status = read_object(run_dir / "nodes" / host / "status.json")
         return [each for each in status["processes"] if isinstance(each.get("rank"), int)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

@@ -12,12 +12,12 @@ from seatrial.engines import engine as engine_called
 from seatrial.errors import LaunchError, Problem
 from seatrial.launch.examine import examine
 from seatrial.launch.facts import Node
-from seatrial.launch.files import write_json
 from seatrial.launch.needs import Needs, needs_of
 from seatrial.launch.preflight import AREAS, judge
 from seatrial.launch.session import Session
 from seatrial.plan import Plan, Site
 from seatrial.report.problems import inert, render_text, warn
+from seatrial.run_files import write_json
 from seatrial.spec import RunSpec
 
 EVIDENCE = "launch/preflight.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from seatrial.attempts import STOP
 from seatrial.errors import InputError
 from seatrial.judging import judge_run, report_run
-from seatrial.launch.files import write_json
 from seatrial.launch.live import watched
 from seatrial.launch.targets import Target, target
 from seatrial.run_directory import ATTEMPTS, rank_logs, read_asked, short
+from seatrial.run_files import read_object, touch, write_json
 from seatrial.standing import BETWEEN, FILE, launcher, read_status, state_of
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def stop(run_dir: Path, *, now: bool) -> str:
             raise _over(run_dir, status, "there is nothing to stop")
     else:
         with suppress(FileNotFoundError):
-            (run_dir / STOP).touch()
+            touch(run_dir / STOP, below=run_dir)
     while (state := state_of(run_dir, status)) in BETWEEN:
         time.sleep(POLL_SECONDS)
         status = read_status(run_dir)
@@ -132,12 +131,9 @@ def _left(status: dict[str, Any]) -> bool:
 def _plan(run_dir: Path) -> dict[str, Any]:
     """The plan of a run. Raises InputError where it cannot be read."""
     try:
-        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unplanned(run_dir, f"cannot be read ({type(error).__name__})") from error
-    if not isinstance(plan, dict):
-        raise _unplanned(run_dir, "is not a JSON object")
-    return plan
+        return read_object(run_dir / "plan.json")
+    except (OSError, ValueError) as error:
+        raise _unplanned(run_dir, f"cannot be read ({error})") from error
 
 
 def _planned(run_dir: Path) -> tuple[Target, str]:

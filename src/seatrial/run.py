@@ -28,13 +28,13 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_run, report_run
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.drive import revealed
-from seatrial.launch.files import write_text
 from seatrial.launch.live import watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import HERE, Where, checked, on_hosts, scripts, target
 from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
+from seatrial.run_files import write_text
 from seatrial.spec import Resolved, RunSpec
 from seatrial.standing import put
 
@@ -199,7 +199,7 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
         claim(run_dir)
         write_inputs(resolved, config, plan, run_dir)
         for relative, text in command.files.items():
-            write_text(run_dir / relative, text)
+            write_text(run_dir / relative, text, below=run_dir)
     else:
         _await_files([run_dir / relative for relative in command.files])
     _tell(plan.notes)

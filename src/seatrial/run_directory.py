@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import stat
 import time
 from glob import glob
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any
 
 from seatrial.command import is_secret
 from seatrial.errors import InputError
-from seatrial.launch.files import write_json
 from seatrial.plan import Plan, without_secrets
+from seatrial.run_files import read_object, write_bytes, write_json
 from seatrial.spec import Resolved, RunSpec, from_dict
 
 RUNS = Path("runs")
@@ -55,8 +55,9 @@ def write_inputs(resolved: Resolved, config: Path, plan: Plan, run_dir: Path) ->
 
 
 def copy_config(config: Path, run_dir: Path) -> None:
-    """The user's bytes, unchanged."""
-    (run_dir / f"config{config.suffix}").write_bytes(config.read_bytes())
+    """The user's bytes, unchanged, for nobody who may not read them at their place."""
+    content = config.read_bytes()
+    write_bytes(run_dir / f"config{config.suffix}", content, mode=stat.S_IMODE(config.stat().st_mode) & 0o666)
 
 
 def asked(resolved: Resolved) -> dict[str, Any]:
@@ -78,11 +79,11 @@ def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
     """
     try:
         if (run_dir / "judged.json").exists():
-            against = json.loads((run_dir / "judged.json").read_text(encoding="utf-8"))["against"]
+            against = read_object(run_dir / "judged.json")["against"]
             if against is None:
                 return None, False
-            return from_dict(json.loads((run_dir / "spec.json").read_text(encoding="utf-8"))["spec"]), False
-        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+            return from_dict(read_object(run_dir / "spec.json")["spec"]), False
+        plan = read_object(run_dir / "plan.json")
         return from_dict(plan["spec"]), plan["rehearsal"] is not None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

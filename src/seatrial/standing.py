@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError
-from seatrial.launch.files import write_json
 from seatrial.run_directory import short
+from seatrial.run_files import read_object, read_text, write_json
 from seatrial.spec import RunSpec
 
 FILE = "status.json"
@@ -26,16 +25,13 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     """The run's status.json. Raises InputError where there is none of a run."""
     fix = "name the directory that a run printed"
     try:
-        status = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
+        return read_object(run_dir / FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"no run has been started there ({type(error).__name__})"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
-    except (OSError, ValueError, RecursionError) as error:
-        why = f"its {FILE} cannot be read ({type(error).__name__})"
+    except (OSError, ValueError) as error:
+        why = f"its {FILE} cannot be read ({error})"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
-    if not isinstance(status, dict):
-        raise InputError.single("no-run", str(run_dir), f"its {FILE} is not a JSON object", fix)
-    return status
 
 
 def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None) -> str:
@@ -97,7 +93,7 @@ def put(run_dir: Path, spec: RunSpec, state: str) -> None:
 
 def _is_undecided(run_dir: Path, status: Mapping[str, Any]) -> bool:
     try:
-        return (run_dir / UNDECIDED).read_text(encoding="utf-8") == str(status.get("launcher_pid"))
+        return read_text(run_dir / UNDECIDED) == str(status.get("launcher_pid"))
     except (OSError, ValueError):
         return False
 

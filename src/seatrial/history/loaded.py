@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from seatrial import verdict as judging
 from seatrial.errors import InputError
 from seatrial.metrics import Metrics
 from seatrial.report.figures import counted
+from seatrial.run_files import read_object
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
@@ -89,10 +89,7 @@ def load(run_dir: Path) -> LoadedRun:
 def _document(path: Path, *, missing_is_empty: bool = False) -> dict[str, Any]:
     if missing_is_empty and not path.exists():
         return {}
-    data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    if not isinstance(data, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return data
+    return read_object(path)
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.history.masking import masked
+from seatrial.run_files import read_lines, read_object
 from seatrial.standing import GOES_ON, state_of
 
 Value = str | int | float | None
@@ -24,7 +24,6 @@ Row = dict[str, Value]
 MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
 FILES = (*MARKS, "status.json", "metrics.json")
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
-MOST_BYTES = 64 << 20
 MOST_EVENT_FILES, MOST_EVENT_LINES = 8, 50  # where the start of a run is looked for
 
 # What has no influence on how a run goes; the rest of its spec is its fingerprint.
@@ -117,18 +116,11 @@ def summarise(run_dir: Path, *, now: float | None = None) -> Row:
 def _document(path: Path) -> dict[str, Any]:
     """A JSON object, empty where there is no file. Raises ValueError for anything that is not one."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-            raise ValueError("it is no file that Seatrial writes")
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        return read_object(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        reason = "its brackets go too deep" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"{path.name} cannot be read: {reason}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path.name} cannot be read: it is not a JSON object")
-    return data
+    except (OSError, ValueError) as error:
+        raise ValueError(f"it cannot be read: {error}") from error
 
 
 def _started(run_dir: Path) -> dict[str, Any]:
@@ -143,9 +135,8 @@ def _started(run_dir: Path) -> dict[str, Any]:
 
 def _first_events(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in islice(lines, MOST_EVENT_LINES):
-                yield _mapping(json.loads(line))
+        for line in islice(read_lines(path), MOST_EVENT_LINES):
+            yield _mapping(json.loads(line))
     except (OSError, ValueError, RecursionError):
         return  # judging says what is wrong with it
 

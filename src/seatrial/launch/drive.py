@@ -18,9 +18,9 @@ from seatrial.cluster import Host
 from seatrial.command import Secret
 from seatrial.launch import agent
 from seatrial.launch.conclude import LAUNCHER, Ending, Progress
-from seatrial.launch.files import write_json, write_text
 from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
 from seatrial.plan import Plan
+from seatrial.run_files import write_json, write_text
 
 LEASE = "launch/lease"
 STATUS_SECONDS = 1.0

@@ -1,15 +1,10 @@
-"""Files that others read while they are written, and files that travel to nodes.
-
-The former are replaced in one step, so that nobody sees half of one.
-"""
+"""The files that travel to nodes."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-# What travels to nodes, by module; each imports only those before it.
+# By module; each imports only those before it.
 AGENT = ("sensors", "observer", "processes", "agent")
 PROBE = ("sensors", "inventory", "probe")
 _MODULES = """import sys, types
@@ -18,19 +13,6 @@ for name, text in {texts!r}.items():
     exec(text, vars(module))
 main = module.main
 """
-
-
-def write_text(path: Path, text: str) -> None:
-    """Puts a text in the place of a file, which may not be there yet; nor may its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Plain data as JSON, in the same way."""
-    write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def of_the_agent() -> dict[str, str]:

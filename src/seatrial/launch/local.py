@@ -19,10 +19,11 @@ from pathlib import Path
 from seatrial.errors import InputError
 from seatrial.launch.conclude import Ending, Status
 from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
-from seatrial.launch.files import of_the_agent, write_text
+from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.targets import Where
 from seatrial.plan import Machine, Plan, Site
+from seatrial.run_files import write_text
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them

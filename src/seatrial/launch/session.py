@@ -19,7 +19,7 @@ from seatrial.errors import LaunchError
 from seatrial.launch import relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
 from seatrial.launch.conclude import Status
-from seatrial.launch.files import write_text
+from seatrial.run_files import write_text
 
 ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes

@@ -24,12 +24,13 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.launch import slurm_node
 from seatrial.launch.conclude import Ending, Progress, Status
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.files import of_the_agent, write_json, write_text
+from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Process, Site
+from seatrial.run_files import write_json, write_text
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False

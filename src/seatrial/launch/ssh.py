@@ -20,11 +20,12 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.launch.channels import Unreachable
 from seatrial.launch.conclude import Ending
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.files import of_the_agent, write_json
+from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.session import ANSWER_SECONDS, RELAY, RemoteNode, Session
 from seatrial.launch.targets import Where
 from seatrial.plan import DEFAULT_PORT, Plan, Site
+from seatrial.run_files import write_json
 from seatrial.spec import RunSpec
 
 UNDO_SECONDS = 10.0
@@ -62,7 +63,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     run_dir = run_dir.resolve()
     session, root = Session(site.cluster, transport=where.ssh), site.root
     ranks = {host: [process.rank for process in processes] for host, processes in plan.hosts.items()}
-    write_json(run_dir / PLACES, places(site, ranks, where.ssh))
+    write_json(run_dir / PLACES, places(site, ranks, where.ssh), below=run_dir)
 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[RemoteNode]:
         given = {"root": str(root), "files": {**of_the_agent(), **plan.files}, "attempt": attempt, "port": None}

@@ -25,6 +25,7 @@ from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.observed import Observed
 from seatrial.report.problems import inert
+from seatrial.run_files import read_object
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
 from seatrial.verdict.cvs_compat import CvsAnswer
@@ -134,10 +135,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         return otherwise
 
     def document(name: str) -> dict[str, Any]:
-        data = json.loads((run_dir / name).read_text(encoding="utf-8", errors="replace"))
-        if not isinstance(data, dict):
-            raise ValueError("it is not a JSON object")
-        cleaned: dict[str, Any] = _cleaned(data)
+        cleaned: dict[str, Any] = _cleaned(read_object(run_dir / name))
         return cleaned
 
     nothing: dict[str, Any] = {}
