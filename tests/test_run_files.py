@@ -145,8 +145,8 @@ def test_nor_may_a_file_that_is_added_to(tmp_path: Path, precious: Path) -> None
         append_to(tmp_path / "log")
     with pytest.raises(InputError, match="a link stands there"):
         touch(tmp_path / "log", below=tmp_path)
-    with pytest.raises(FileExistsError):
-        write_bytes(tmp_path / "log", b"")
+    write_bytes(tmp_path / "log", b"")
+    assert not (tmp_path / "log").is_symlink()
     assert precious.read_text() == "do not touch"
 
 
@@ -245,3 +245,18 @@ def test_a_document_that_is_none_says_why(tmp_path: Path, text: str, why: str) -
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(ValueError, match=f"plan.json .*{why}"):
         read_object(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("transport", ["carrier-pigeon", "", None, 5, [], {}], ids=repr)
+@pytest.mark.parametrize("verb", ["stop", "attach"])
+def test_an_unknown_transport_is_refused(run_dir: Path, tmp_path: Path, verb: str, transport: object) -> None:
+    plan = json.loads((run_dir / "plan.json").read_text())
+    write_json(run_dir / "plan.json", {**plan, "on": "ssh"})
+    status = {"v": 1, "state": "running", "reason": None, "launcher_pid": -1, "started": 1.0, "heartbeat": 1.0}
+    write_json(run_dir / "status.json", status)
+    host = {"name": "node0", "address": "127.0.0.1", "port": 1, "ranks": [0]}
+    places = {"v": 1, "root": "/tmp/x", "transport": transport, "user": None, "key_file": None, "hosts": [host]}
+    write_json(run_dir / "launch" / "places.json", places, below=run_dir)
+    done = seatrial(verb, run_dir, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert f"no transport is called {transport!r}" in done.stderr or "launch/places.json cannot be read" in done.stderr

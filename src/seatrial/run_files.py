@@ -89,8 +89,8 @@ def write_json(path: Path, data: Any, *, below: Path | None = None) -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """A new file with this content and at most these permissions. Raises FileExistsError, a link included; OSError."""
-    with os.fdopen(os.open(path, os.O_WRONLY | _NEW, mode), "wb") as file:
+    """Puts bytes in the place of a file, with at most these permissions. As `replacing`."""
+    with _replacing(path, None, mode) as file:
         file.write(content)
 
 
@@ -102,10 +102,16 @@ def replacing(path: Path, *, below: Path | None = None) -> Iterator[IO[str]]:
     in the place of the file itself is replaced, and what it leads to is not touched. Raises InputError for a link in
     the place of a folder, OSError.
     """
+    with _replacing(path, below, 0o666) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+        yield text
+
+
+@contextmanager
+def _replacing(path: Path, below: Path | None, mode: int) -> Iterator[BinaryIO]:
     folder = _open_folder(path.parent, below)
     unfinished = f".{path.name}.{secrets.token_hex(8)}.new"
     try:
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | _NEW, 0o666, dir_fd=folder), "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | _NEW, mode, dir_fd=folder), "wb") as file:
             yield file
         os.replace(unfinished, path.name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:

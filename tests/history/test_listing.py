@@ -42,7 +42,7 @@ def test_every_run_is_listed_whatever_became_of_it(root: Path, index: Path) -> N
     lines = text.splitlines()
     assert lines[0].split()[:4] == ["id", "date", "outcome", "directory"]
     assert len({line.index("outcome") for line in lines[:1]} | {len(lines[0].split("outcome")[0])}) == 1
-    assert "broken: plan.json cannot be read" in text
+    assert "broken: plan.json is not JSON" in text
     assert "llama3.1-70b (rehearsal)" in text
 
 

@@ -119,8 +119,8 @@ def _document(path: Path) -> dict[str, Any]:
         return read_object(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"it cannot be read: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
 def _started(run_dir: Path) -> dict[str, Any]:

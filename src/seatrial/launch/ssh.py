@@ -8,7 +8,6 @@ again loses no line and doubles none. The agents need nobody: who starts them ma
 from __future__ import annotations
 
 import getpass
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from seatrial.cluster import Cluster, Host
 from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.channels import Unreachable
+from seatrial.launch.channels import TRANSPORTS, Unreachable
 from seatrial.launch.conclude import Ending
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent
@@ -25,7 +24,7 @@ from seatrial.launch.follow import Following
 from seatrial.launch.session import ANSWER_SECONDS, RELAY, RemoteNode, Session
 from seatrial.launch.targets import Where
 from seatrial.plan import DEFAULT_PORT, Plan, Site
-from seatrial.run_files import write_json
+from seatrial.run_files import read_object, write_json
 from seatrial.spec import RunSpec
 
 UNDO_SECONDS = 10.0
@@ -112,12 +111,15 @@ class Found(NamedTuple):
 def find(run_dir: Path) -> Found:
     """Where a run directory's processes are. Raises InputError where it is none of a run over SSH."""
     try:
-        told = json.loads((run_dir / PLACES).read_text(encoding="utf-8"))
+        told = read_object(run_dir / PLACES)
+        if told["transport"] not in TRANSPORTS:
+            raise ValueError(f"no transport is called {told['transport']!r}")
         ranks = {Host(**{k: v for k, v in host.items() if k != "ranks"}): host["ranks"] for host in told["hosts"]}
         cluster = Cluster(hosts=tuple(ranks), transport="ssh", user=told["user"], key_file=told["key_file"])
         return Found(cluster, PurePosixPath(told["root"]), told["transport"], ranks)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"it is not the directory of a run over SSH ({PLACES} cannot be read: {type(error).__name__})"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, (OSError, ValueError)) else type(error).__name__
+        why = f"it is not the directory of a run over SSH ({PLACES} cannot be read: {reason})"
         raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed") from error
 
 
