@@ -190,6 +190,32 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+ANSWER = {"input": "What is it? ", "output": "A"}
+PREFERENCE = {"prompt": "Is it so? ", "chosen": "yes", "rejected": "no!"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "packing"),
+    [("sft", ANSWER, False), ("sft", ANSWER, True), ("dpo", PREFERENCE, False), ("orpo", PREFERENCE, False)],
+)
+def test_answers_that_are_equally_long_are_no_contradiction(
+    tmp_path: Path, run_dir: Path, kind: str, record: dict[str, str], packing: bool
+) -> None:
+    data = tmp_path / "records.jsonl"
+    data.write_text(f"{json.dumps(record)}\n" * 40)
+    changes = {
+        "model": TINY["model"] | {"vocab_size": 258},
+        "batch": {"sequence_length": 64, "global_batch_size": 2, "micro_batch_size": 1},
+        "objective": {"kind": kind},
+        "data": {"kind": "records", "paths": [str(data)], "packing": packing},
+    }
+    code, text = end_of(start(write_config(tmp_path, steps=20, **changes), run_dir), 200)
+    assert code == 0, text
+    counted = {event.tokens for event in events.read(run_dir / "events-0.jsonl") if isinstance(event, events.Step)}
+    assert len(counted) == 1
+    assert max(counted) < 2 * 64
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_is_named_and_its_peer_is_stopped(tmp_path: Path, run_dir: Path, mark: str, rank: int) -> None:
     launcher = start(write_config(tmp_path, **TWO_PROCESSES), run_dir)

@@ -40,7 +40,8 @@ class RunStarted(Event):
 
     `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on. A reader of
     foreign logs puts there what it read: `family`, `source` (the file), and `clock`, which is "log" if the wall times
-    stand in the log and "counted" if they only add up the seconds of the steps.
+    stand in the log and "counted" if they only add up the seconds of the steps. `tokens_counted` says which tokens the
+    steps count: "all" of the batch, or those that have a part in the "loss", without padding and prompts.
     """
 
     kind: ClassVar[str] = "run_started"

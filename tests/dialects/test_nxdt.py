@@ -31,6 +31,7 @@ from seatrial.spec import (
     Optimizer,
     Precision,
     Resolved,
+    RopeScaling,
     RunSpec,
     Topology,
 )
@@ -542,9 +543,22 @@ def test_a_config_json_that_is_here(tmp_path: Path) -> None:
     assert changed.model.rope_theta == 7.0
 
 
+def test_a_config_json_of_transformers_5_has_its_rotary_positions_in_one_key(tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "rope_theta": 7e5, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = {name: value for name, value in LLAMA.items() if name != "rope_theta"}
+    spec = of_config(tmp_path, config | {"rope_parameters": rope | {"original_max_position_embeddings": 4096}}).spec
+    assert spec is not None
+    assert spec.model.rope_theta == 7e5
+    assert spec.model.rope_scaling == RopeScaling(factor=32.0, original_max_positions=4096)
+    plain = of_config(tmp_path, config | {"rope_parameters": {"rope_type": "default", "rope_theta": 7e5}}).spec
+    assert plain is not None
+    assert (plain.model.rope_theta, plain.model.rope_scaling) == (7e5, None)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
         ({"model_type": "mixtral"}, "mixtral"), ({"hidden_act": "gelu"}, "silu"), ({"vocab_size": "x"}, "vocab_size"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"), ({"hidden_size": 66}, "66"), ({"mlp_bias": True}, "biases"),
     ],

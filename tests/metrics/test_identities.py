@@ -14,7 +14,7 @@ from seatrial import events, flops
 from seatrial.metrics import Identity, Performance, record_that_counts, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.presets import MODELS
-from seatrial.spec import Batch, Precision, RunSpec, Topology
+from seatrial.spec import Batch, Data, Objective, Precision, RunSpec, Topology
 from tests.streams import START, make_spec
 
 LLAMA = make_spec(
@@ -162,6 +162,38 @@ def test_a_contradiction_is_found(name: str) -> None:
     found = identity(measured(log(LLAMA, changes=change)), which)
     assert found.agreement == agreement
     assert words in found.sentence
+
+
+MASKED = replace(LLAMA, objective=Objective(kind="sft"), data=Data(kind="records"))
+
+
+@pytest.mark.parametrize(
+    ("said", "spec", "agreement"),
+    [
+        ("loss", LLAMA, "agree"),  # answers that are equally long
+        ("loss", None, "agree"),
+        ("all", LLAMA, "contradiction"),
+        ("all", MASKED, "contradiction"),  # what the writer says of itself goes first
+        (None, LLAMA, "contradiction"),
+        (None, MASKED, "agree"),  # MaxText's total_weights, of a log that is judged with its configuration
+        (None, replace(LLAMA, objective=Objective(kind="dpo")), "agree"),
+        (None, replace(LLAMA, data=Data(kind="megatron", mask_document_ends=True)), "agree"),
+        (None, replace(LLAMA, data=Data(kind="huggingface")), "agree"),
+    ],
+)  # fmt: skip
+def test_always_the_same_number_of_tokens_is_wrong_only_where_all_count(
+    said: str | None, spec: RunSpec | None, agreement: str
+) -> None:
+    facts = {"tokens_counted": said} if said else {}
+    begun = events.RunStarted(wall_time=START, tokens_per_step=LLAMA.tokens_per_step, facts=facts)
+    run = log(LLAMA, changes=lambda n: {"tokens": 65_536})
+    assert identity(measured([begun, *run], spec), "tokens that count").agreement == agreement
+
+
+def test_where_all_tokens_count_none_is_missing_at_any_step() -> None:
+    begun = events.RunStarted(wall_time=START, facts={"tokens_counted": "all"})
+    run = log(LLAMA, changes=lambda n: {"tokens": 500_000} if n == 40 else {})
+    assert identity(measured([begun, *run]), "tokens that count").agreement == "contradiction"
 
 
 def test_what_is_consumed_is_a_batch_a_step() -> None:

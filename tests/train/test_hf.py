@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,8 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from seatrial.spec import Checkpoint, ModelSpec, RopeScaling
 from seatrial.train import hf
@@ -27,12 +38,18 @@ MODEL = ModelSpec(
 )  # fmt: skip
 
 
+WINDOW = replace(MODEL, sliding_window=5)
+
+
 def save_llama(folder: Path, model: ModelSpec = MODEL, dtype: torch.dtype = torch.float32, **saved) -> None:
-    """A random Llama, saved by transformers itself."""
+    """A random Llama, or with a window a random Mistral, saved by transformers itself."""
     torch.manual_seed(3)
     scaling = model.rope_scaling
-    made = LlamaForCausalLM(
-        LlamaConfig(
+    kinds = (LlamaForCausalLM, LlamaConfig), (MistralForCausalLM, MistralConfig)
+    model_class, config_class = kinds[model.sliding_window is not None]
+    made = model_class(
+        config_class(
+            **({} if model.sliding_window is None else {"sliding_window": model.sliding_window}),
             vocab_size=model.vocab_size, hidden_size=model.hidden_dim, intermediate_size=model.ffn_dim,
             num_hidden_layers=model.num_layers, num_attention_heads=model.num_heads,
             num_key_value_heads=model.num_kv_heads, head_dim=model.head_dim, rms_norm_eps=model.norm_epsilon,
@@ -62,7 +79,7 @@ def assert_same_tensors(a: Path, b: Path) -> None:
 
 
 def logits(folder: Path) -> torch.Tensor:
-    model = LlamaForCausalLM.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
     tokens = torch.randint(0, model.config.vocab_size, (2, 17), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         return model(tokens).logits
@@ -79,6 +96,7 @@ def imported(folder: Path, run_dir: Path, mesh: dict[str, int] | None = None, **
     [
         (MODEL, {"fsdp": 2, "tensor": 2}, "float32", hf.SHARD_BYTES),
         (replace(MODEL, tied_embeddings=True, rope_scaling=None), {"data": 2}, "bfloat16", 40_000),
+        (WINDOW, None, "float32", hf.SHARD_BYTES),
     ],
 )
 def test_the_way_there_and_back_is_exact(model, mesh, dtype, shard_bytes, tmp_path):
@@ -97,18 +115,79 @@ def test_the_way_there_and_back_is_exact(model, mesh, dtype, shard_bytes, tmp_pa
     assert torch.equal(logits(tmp_path / "back"), logits(original))
 
 
-def test_the_losses_are_those_of_transformers(tmp_path):
-    save_llama(tmp_path / "theirs")
-    run = imported(tmp_path / "theirs", tmp_path / "run")
+@pytest.mark.parametrize("model", [MODEL, WINDOW])
+def test_the_losses_are_those_of_transformers(model, tmp_path):
+    """Of what transformers wrote, and of what is exported; the sequences are longer than the window."""
+    save_llama(tmp_path / "theirs", model)
+    run = imported(tmp_path / "theirs", tmp_path / "run", model=model)
     restored = run.restore()
+    run.checkpoints.save(1, restored.state, {})
+    run.checkpoints.wait()
+    hf.export(tmp_path / "run", tmp_path / "ours")
     source = RandomSource(MODEL.vocab_size, 32)
     batch = make_batch(source, 0, run.trainer.batch_shape, run.trainer.batch_shardings)
     ours, weight = run.trainer.loss(restored.state["params"], batch)
-    model = LlamaForCausalLM.from_pretrained(tmp_path / "theirs")
     tokens, targets = (torch.tensor(np.asarray(batch[name]).reshape(-1, 32)) for name in ("tokens", "targets"))
-    with torch.no_grad():
-        theirs = torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten().long())
-    assert float(ours / weight) == pytest.approx(float(theirs), rel=1e-5)
+    for folder in (tmp_path / "theirs", tmp_path / "ours"):
+        loaded = AutoModelForCausalLM.from_pretrained(folder)
+        with torch.no_grad():
+            theirs = torch.nn.functional.cross_entropy(loaded(tokens).logits.flatten(0, 1), targets.flatten().long())
+        assert float(ours / weight) == pytest.approx(float(theirs), rel=1e-5)
+
+
+# A value for every field of a model, so that a new one must say what becomes of it.
+_ANY_MODEL = st.fixed_dictionaries(
+    {
+        "name": st.just("any"),
+        **{name: st.integers(3, 512) for name in ("vocab_size", "hidden_dim", "num_layers", "ffn_dim")},
+        "head_dim": st.integers(1, 128).map(lambda half: 2 * half),
+        **{name: st.integers(1, 64) for name in ("num_heads", "num_kv_heads", "vocab_multiple")},
+        "rope_theta": st.floats(1, 1e7),
+        "rope_scaling": st.none() | st.builds(
+            RopeScaling, factor=st.floats(2, 64), low_freq_factor=st.floats(0.5, 2), high_freq_factor=st.floats(3, 8),
+            original_max_positions=st.integers(1, 8192),
+        ),
+        "norm_epsilon": st.floats(1e-8, 1e-3),
+        **{name: st.booleans() for name in ("tied_embeddings", "biases")},
+        "norm": st.sampled_from(["rmsnorm", "layernorm"]),
+        "activation": st.sampled_from(["swiglu", "gelu"]),
+        "positions": st.sampled_from(["rope", "learned"]),
+        "rotary_fraction": st.sampled_from([1.0, 0.5]),
+        **{name: st.none() | st.integers(1, 8192) for name in ("max_positions", "sliding_window")},
+    }
+)  # fmt: skip
+# A label; how tables are padded, which is taken off; and rows of a table that rotary positions have not.
+_NOT_SAID = {"name", "vocab_multiple", "max_positions"}
+_LLAMAS = {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope", "rotary_fraction": 1.0, "biases": False}
+
+
+@settings(max_examples=50)
+@given(fields=_ANY_MODEL, is_llama=st.booleans())
+def test_a_config_says_the_whole_model_or_there_is_none(fields, is_llama):
+    assert fields.keys() == {field.name for field in dataclasses.fields(ModelSpec)}
+    fields |= _LLAMAS if is_llama else {}
+    spec = spec_of(model=ModelSpec(**fields))
+    if unlike := [f"model.{name} is {fields[name]!r}" for name in _LLAMAS if fields[name] != _LLAMAS[name]]:
+        with pytest.raises(ValueError, match=re.escape(unlike[0])):
+            hf.config_of(spec, "float32")
+        return
+    config = json.loads(json.dumps(hf.config_of(spec, "float32")))
+    not_said = {name: fields[name] for name in _NOT_SAID}
+    assert ModelSpec(**(_LLAMAS | hf.model_of(config) | not_said)) == spec.model
+    theirs = AutoConfig.for_model(**config)
+    assert theirs.architectures[0] in ("LlamaForCausalLM", "MistralForCausalLM")
+    assert getattr(theirs, "sliding_window", None) == spec.model.sliding_window
+    assert theirs.head_dim == spec.model.head_dim
+    assert theirs.rope_parameters["rope_theta"] == spec.model.rope_theta
+    assert theirs.rope_parameters["rope_type"] == ("default" if spec.model.rope_scaling is None else "llama3")
+
+
+def test_a_mistral_that_leaves_its_window_out_has_the_one_of_transformers():
+    config = hf.config_of(spec_of(model=WINDOW), "float32")
+    del config["sliding_window"], config["num_key_value_heads"]
+    found, theirs = hf.model_of(config), AutoConfig.for_model(**config)
+    assert (found["sliding_window"], found["num_kv_heads"]) == (theirs.sliding_window, theirs.num_key_value_heads)
+    assert hf.model_of(config | {"sliding_window": None})["sliding_window"] is None
 
 
 def test_padding_is_left_out_and_made_again(tmp_path):
@@ -124,6 +203,13 @@ def test_padding_is_left_out_and_made_again(tmp_path):
     hf.export(tmp_path / "run", tmp_path / "ours")
     shapes = {name: tuple(x.shape) for name, x in load_all(tmp_path / "ours").items()}
     assert shapes == {name: tuple(x.shape) for name, x in load_all(tmp_path / "theirs").items()}
+
+
+def test_a_window_that_differs_is_said_and_the_configuration_counts(tmp_path):
+    save_llama(tmp_path / "theirs")
+    run = imported(tmp_path / "theirs", tmp_path / "run", model=WINDOW)
+    run.restore()
+    assert "config.json says sliding_window None, and model.sliding_window is 5, which counts" in run.said[0]
 
 
 def test_rope_that_differs_is_said_and_the_configuration_counts(tmp_path):
@@ -178,7 +264,10 @@ def narrow_one(folder: Path) -> None:
             lambda f: change_config(f, tie_word_embeddings=True),
             "tie_word_embeddings True, and model.tied_embeddings is",
         ),
-        (lambda f: change_config(f, model_type="qwen2"), "config.json is of a qwen2 with silu, and only Llama is read"),
+        (
+            lambda f: change_config(f, model_type="qwen2"),
+            "is of a qwen2 with silu, and only Llama and Mistral with silu",
+        ),
         (lambda f: change_config(f, attention_bias=True), "has attention_bias, which Seatrial's Llama has not"),
         (lambda f: change_config(f, rope_parameters={"rope_type": "yarn"}), "by 'yarn', and only llama3 is known"),
         (lambda f: (f / "config.json").write_text("{"), "config.json "),

@@ -170,23 +170,41 @@ def _tokens(facts: Facts) -> Identity | None:
 
 
 def _tokens_that_count(facts: Facts) -> Identity | None:
-    """The tokens that the log counts of a step are at most batch × sequence, and all of them if they never change."""
+    """The tokens that the log counts of a step are at most batch × sequence, and no fewer where all have to count."""
     counted = np.array([step.tokens for step in facts.steps if step.tokens is not None], dtype=float)
     if not facts.tokens_per_step or not len(counted):
         return None
-    value, expected = float(np.median(counted)), facts.tokens_per_step
-    if np.all(counted == expected):
+    (fewest, value, most), expected = np.quantile(counted, (0, 0.5, 1)).tolist(), facts.tokens_per_step
+    if fewest == most == expected:
         return None
-    too_many = bool(counted.max() > expected * (1 + TOLERANCE))
-    constant = len(counted) > 2 and counted.min() == counted.max() and value < expected * (1 - TOLERANCE)
+    too_many, too_few = most > expected * (1 + TOLERANCE), fewest < expected * (1 - TOLERANCE)
+    constant = len(counted) > 2 and fewest == most
+    which = _tokens_counted(facts)
+    missing = ""
+    if too_few and which == "all":
+        missing = " This run's loss is over every token."
+    elif too_few and which == "unknown" and constant:
+        missing = " Padding would not be the same at every step."
+    value = most if too_many else fewest if missing else value
     return Identity(
         name="tokens that count",
-        agreement="contradiction" if too_many or constant else "agree",
-        sentence=f"The log counts {value:,.0f} tokens in a step; batch × sequence is {expected:,}."
-        + (" Padding would not be the same at every step." if constant else ""),
+        agreement="contradiction" if too_many or missing else "agree",
+        sentence=f"The log counts {value:,.0f} tokens in a step; batch × sequence is {expected:,}.{missing}",
         found=value,
         expected=float(expected),
     )
+
+
+def _tokens_counted(facts: Facts) -> str:
+    """Which tokens of a batch the log counts, "all" or those of the "loss", as its writer says.
+
+    Where it says nothing: "loss" if the configuration masks tokens, else "unknown". Equally long answers leave the same
+    number of tokens in every step, so that a constant count proves nothing where prompts or padding are left out.
+    """
+    said = facts.started.facts.get("tokens_counted") if facts.started else None
+    if said in ("all", "loss"):
+        return str(said)
+    return "loss" if facts.spec is not None and facts.spec.masks_tokens else "unknown"
 
 
 def _flops_per_token(facts: Facts) -> Identity | None:

@@ -47,8 +47,8 @@ class Performance:
     same steps, by the names of METRICS. `num_timed` of the `num_steps` of the record have a time, `num_counted` are in
     the window, which the sentence `window` describes. `convention` is the one that the FLOPs are counted by, "" without
     a configuration; `recognised` the one that the log's own figures follow. `tokens_per_step` is batch × sequence,
-    `padding` the share of it that the log says are no tokens. `identities` are what holds between the figures, and what
-    does not.
+    `padding` the share of it that the log does not count as tokens, padding or masked. `identities` are what holds
+    between the figures, and what does not.
     """
 
     num_steps: int
@@ -313,7 +313,7 @@ def _samples(steps: Sequence[Step]) -> float | None:
 
 
 def _padding(steps: Sequence[Step], tokens_per_step: int | None) -> float | None:
-    """The share of batch × sequence that are no tokens, by the log's count of those that are."""
+    """The share of batch × sequence that the log does not count as tokens: padding, or all that is not in the loss."""
     counted = [step.tokens for step in steps if step.tokens is not None]
     if not counted or not tokens_per_step:
         return None

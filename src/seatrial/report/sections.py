@@ -188,7 +188,9 @@ def _evenness(report: RunReport) -> Section | None:
     if len(performance.stragglers) > MAX_STRAGGLERS:
         rows.append(("Stragglers", f"{len(performance.stragglers) - MAX_STRAGGLERS} more"))
     if performance.padding:
-        rows.append(("Padding", f"{performance.padding:.1%} of batch × sequence are no tokens, by the log's count"))
+        rows.append(
+            ("Not counted", f"{performance.padding:.1%} of batch × sequence: padding, prompts or masked tokens")
+        )
     return Section(
         key="evenness", title="How even the steps are", columns=("What", "Finding"), rows=tuple(rows), in_evidence=True
     )

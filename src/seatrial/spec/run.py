@@ -110,6 +110,12 @@ class RunSpec:
     def tokens_per_step(self) -> int:
         return self.sequences_per_step * self.batch.sequence_length
 
+    @property
+    def masks_tokens(self) -> bool:
+        """Whether the loss may leave out tokens of a batch: prompts, padding, ends of documents, labels of -100."""
+        fills_sequences = self.data.kind in ("synthetic", "text", "megatron")  # no others cut them out of a stream
+        return self.objective.kind != "pretraining" or self.data.mask_document_ends or not fills_sequences
+
 
 def to_dict(spec: RunSpec) -> dict[str, Any]:
     """The spec as plain data, for `spec.json`."""

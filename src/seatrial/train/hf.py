@@ -1,5 +1,7 @@
 """Hugging Face folders of Llama models (config.json and safetensors): read onto a mesh, written from a checkpoint.
 
+A Mistral is a Llama that may have a sliding window, which Hugging Face's Llama would leave out in silence.
+
 Tensors are read and written where they lie in the files, a part at a time, so neither way needs memory for the model.
 There a matrix is [out, in], and layers are tensors of their own; both sides split query and key heads in halves for
 rotary positions, so nothing is permuted.
@@ -42,7 +44,12 @@ NAMES = {
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 SHARD_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"
-# What a Llama is, where a ModelSpec could be something else.
+# `model_type` → its class, and the defaults of transformers that are not those of a Llama.
+_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {}),
+    "mistral": ("MistralForCausalLM", {"num_key_value_heads": 8, "sliding_window": 4096}),
+}
+# What both are, where a ModelSpec could be something else.
 _LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope", "rotary_fraction": 1.0, "biases": False}
 _SIZES = {
     "vocab_size": "vocab_size", "hidden_dim": "hidden_size", "ffn_dim": "intermediate_size",
@@ -70,9 +77,12 @@ def config_of(spec: RunSpec, dtype: str) -> dict[str, Any]:
     scaling = model.rope_scaling
     stretch = {theirs: getattr(scaling, ours) for ours, theirs in _SCALING.items()} if scaling else {}
     longest = int(scaling.factor * scaling.original_max_positions) if scaling else spec.batch.sequence_length
+    is_llama = model.sliding_window is None and model.hidden_dim % model.num_heads == 0  # else its class will not load
+    kind = "llama" if is_llama else "mistral"
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [_KINDS[kind][0]],
+        "model_type": kind,
+        **({} if is_llama else {"sliding_window": model.sliding_window}),
         **{theirs: getattr(model, ours) for ours, theirs in _SIZES.items()},
         "hidden_act": "silu",
         "rms_norm_eps": model.norm_epsilon,
@@ -85,15 +95,17 @@ def config_of(spec: RunSpec, dtype: str) -> dict[str, Any]:
 
 
 def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a ModelSpec that a config.json gives. Raises ValueError for what is no Llama."""
-    if config.get("model_type") != "llama" or config.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"is of a {config.get('model_type')} with {config.get('hidden_act')}, and only Llama is read")
+    """The fields of a ModelSpec that a config.json gives. Raises ValueError for what is no Llama or Mistral."""
+    kind, activation = str(config.get("model_type")), config.get("hidden_act", "silu")
+    if kind not in _KINDS or activation != "silu":
+        raise ValueError(f"is of a {kind} with {activation}, and only Llama and Mistral with silu are read")
+    config = _KINDS[kind][1] | dict(config)
     if biased := [name for name in ("attention_bias", "mlp_bias") if config.get(name)]:
         raise ValueError(f"has {biased[0]}, which Seatrial's Llama has not")
     heads, rope = config.get("num_attention_heads", 32), dict(config.get("rope_parameters") or {})
     rope = {"rope_theta": config.get("rope_theta", 10_000.0)} | dict(config.get("rope_scaling") or {}) | rope
-    if (kind := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
-        raise ValueError(f"scales rotary positions by {kind!r}, and only llama3 is known")
+    if (scaling := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
+        raise ValueError(f"scales rotary positions by {scaling!r}, and only llama3 is known")
     found = {ours: config.get(theirs) for ours, theirs in _SIZES.items()} | {
         "num_kv_heads": config.get("num_key_value_heads") or heads,
         "head_dim": config.get("head_dim") or config.get("hidden_size", 0) // heads,
@@ -101,8 +113,9 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "rope_theta": rope["rope_theta"],
         "rope_scaling": None,
+        "sliding_window": config.get("sliding_window") if kind == "mistral" else None,
     }
-    if kind == "llama3":
+    if scaling == "llama3":
         found["rope_scaling"] = RopeScaling(**{ours: rope[theirs] for ours, theirs in _SCALING.items()})
     return found
 
@@ -223,7 +236,8 @@ def export(source: Path, folder: Path, dtype: str | None = None, shard_bytes: in
     """Writes a checkpoint's weights as a Hugging Face folder, and says what was done.
 
     `source` is what `resume_from` may be; of several steps, the newest. `dtype`: None keeps that of the checkpoint.
-    Raises ValueError where the checkpoint is damaged, its model no Llama, the disk too small, or the folder there.
+    Raises ValueError where the checkpoint is damaged, its model neither Llama nor Mistral, the disk too small, or the
+    folder there.
     """
     if folder.exists():
         raise ValueError(f"{folder} exists: name a folder that does not")

@@ -114,6 +114,7 @@ def started(
             "backend": backend_of(device),
             "mesh": {axis: size for axis, size in spec.mesh.items() if size > 1},
             "accumulation_steps": spec.accumulation_steps,
+            "tokens_counted": "loss" if spec.masks_tokens else "all",
             "remat": spec.execution.remat,
             "attention": choose(spec, backend_of(device)),
             "scan_layers": spec.execution.scan_layers,

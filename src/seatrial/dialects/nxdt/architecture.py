@@ -117,6 +117,9 @@ def _of_config(settings: Settings, path: Path) -> Architecture | None:
 
 def _llama(config: Mapping[str, Any]) -> Architecture:
     """A LlamaConfig; what it leaves out has the defaults of transformers. Raises ValueError."""
+    rope = config.get("rope_parameters")  # where transformers 5 writes what 4 has in two keys
+    if isinstance(rope, Mapping):
+        config = {**config, "rope_theta": rope.get("rope_theta", config.get("rope_theta")), "rope_scaling": rope}
 
     def get(name: str, read: coerce.Reader, default: Any) -> Any:
         try:
