@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seatrial.errors import InputError
+from seatrial.run_files import read_object
 from seatrial.spec import ModelSpec, RopeScaling, RunSpec, from_dict
 from seatrial.train.stored import Index, Stored, Wanted, find, on_devices
 
@@ -102,13 +103,17 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
     config = _KINDS[kind][1] | dict(config)
     if biased := [name for name in ("attention_bias", "mlp_bias") if config.get(name)]:
         raise ValueError(f"has {biased[0]}, which Seatrial's Llama has not")
-    heads, rope = config.get("num_attention_heads", 32), dict(config.get("rope_parameters") or {})
-    rope = {"rope_theta": config.get("rope_theta", 10_000.0)} | dict(config.get("rope_scaling") or {}) | rope
+    heads = _whole(config, "num_attention_heads", 32)
+    rope = {"rope_theta": config.get("rope_theta", 10_000.0)}
+    for key in ("rope_scaling", "rope_parameters"):  # transformers 4 and 5
+        if not isinstance(said := config.get(key) or {}, dict):
+            raise ValueError(f"has {said!r} as {key}, which is not an object")
+        rope |= said
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
         raise ValueError(f"scales rotary positions by {scaling!r}, and only llama3 is known")
     found = {ours: config.get(theirs) for ours, theirs in _SIZES.items()} | {
         "num_kv_heads": config.get("num_key_value_heads") or heads,
-        "head_dim": config.get("head_dim") or config.get("hidden_size", 0) // heads,
+        "head_dim": config.get("head_dim") or _whole(config, "hidden_size", 4096) // heads,
         "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
         "norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "rope_theta": rope["rope_theta"],
@@ -116,8 +121,18 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "sliding_window": config.get("sliding_window") if kind == "mistral" else None,
     }
     if scaling == "llama3":
+        if missing := [theirs for theirs in _SCALING.values() if theirs not in rope]:
+            raise ValueError(f"has rotary positions of llama3 without {missing[0]}")
         found["rope_scaling"] = RopeScaling(**{ours: rope[theirs] for ours, theirs in _SCALING.items()})
     return found
+
+
+def _whole(config: Mapping[str, Any], name: str, default: int) -> int:
+    """A positive whole number of a config.json. Raises ValueError for anything else."""
+    value = config.get(name, default)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"has {value!r} as {name}, which is not a positive whole number")
+    return value
 
 
 def _require_llama(model: ModelSpec) -> None:
@@ -136,7 +151,10 @@ def tensors_in(folder: Path) -> dict[str, np.ndarray]:
     """Every tensor of a folder by name, mapped and not read. Raises ValueError, naming the file that is damaged."""
     files = sorted(folder.glob("*.safetensors"))
     if (folder / INDEX).is_file():
-        named = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        index = read_object(folder / INDEX).get("weight_map")
+        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+            raise ValueError(f"{folder}: {INDEX} has no weight_map from tensors to files")
+        named = set(index.values())
         if missing := named - {file.name for file in files}:
             raise ValueError(f"{folder}: {INDEX} names {min(missing)}, which is not there")
         files = [folder / name for name in sorted(named)]
@@ -161,7 +179,7 @@ def _tensors_of(file: Path) -> Iterator[tuple[str, np.ndarray]]:
                 if found["dtype"] not in DTYPES:
                     raise ValueError(f"tensor {name} is of the type {found['dtype']}; known: {', '.join(DTYPES)}")
                 yield name, content[begins + start : begins + end].view(DTYPES[found["dtype"]]).reshape(found["shape"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"{file} is damaged: {error}") from error
 
 
@@ -177,8 +195,12 @@ def load(
     """
     _require_llama(model)
     try:
-        theirs = model_of(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
+        config = read_object(folder / "config.json")
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
+    try:
+        theirs = model_of(config)
+    except ValueError as error:
         raise ValueError(f"{folder / 'config.json'} {error}") from error
     for name, value in theirs.items():
         if value != getattr(model, name):

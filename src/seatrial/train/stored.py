@@ -7,7 +7,6 @@ checksum. The folder bears its name only once it is whole.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from seatrial.run_files import read_object
 from seatrial.spec import RunSpec
 from seatrial.train.params import declare, placed
 
@@ -136,8 +136,8 @@ class Stored:
         import tensorstore  # late: a run without checkpoints does not pay for it
 
         self.folder = folder
-        self.facts: Mapping[str, Any] = json.loads((folder / FACTS / "metadata").read_text(encoding="utf-8"))
-        if not isinstance(self.facts, dict) or not {"step", "examples", "arrays", "spec"} <= self.facts.keys():
+        self.facts: Mapping[str, Any] = read_object(folder / FACTS / "metadata")
+        if not {"step", "examples", "arrays", "spec"} <= self.facts.keys():
             raise ValueError("its facts are incomplete")
         self.arrays: Mapping[str, Any] = self.facts["arrays"]
         self._tensorstore = tensorstore

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from seatrial.run_files import read_object
 from seatrial.train.data.indexed import Indexed, files_of, in_memory, read_indexed, write_indexed
 from seatrial.train.data.tokenizer import Tokenizer
 
@@ -53,7 +54,7 @@ def _in_folder(folder: Path) -> list[Path]:
             raise ValueError(f"{folder}: holds several splits; name the folder of one, as {folder / 'train'}")
         return [path for path in folder.iterdir() if path.name.endswith(TABLES)]
     try:
-        names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
+        names = [Path(entry["filename"]).name for entry in read_object(state)["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{state}: does not list data files as save_to_disk does; save the data again") from error
     missing = [name for name in names if not (folder / name).is_file()]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from seatrial.run_files import read_object
 
 Text = str | bytes
 
@@ -80,8 +81,8 @@ def _special(encoder: Any, path: Path, key: str, usual: tuple[str, ...]) -> int 
     names: Sequence[Any] = usual
     if file.is_file():
         try:
-            named = json.loads(file.read_bytes()).get(key)
-        except (ValueError, AttributeError) as error:
+            named = read_object(file).get(key)
+        except ValueError as error:
             raise ValueError(f"{file}: not a JSON object ({error})") from error
         names = [named["content"] if isinstance(named, dict) and "content" in named else named]
     found = (encoder.token_to_id(name) for name in names if isinstance(name, str))
