@@ -296,3 +296,66 @@ def test_a_process_that_broke_before_the_others_is_told_with_its_own_step() -> N
     measured = metrics.measure(events.merge([of_two[:52], of_two[52:]]), OF_50)
     found = verdict.judge(measured, OF_50, rehearsal=False)
     assert found.headline.startswith("GPU out of memory in node1.log after step 30 of 50: torch.OutOfMemoryError")
+
+
+def unhealthy(*tasks: str) -> list[str]:
+    """What a JAX process prints of those that its coordinator has not heard of."""
+    head = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
+    return [
+        f"E0301 11:00:00.4   22 coordination_service.cc:1549] [77] The error goes to all tasks: {head}",
+        *tasks,
+        "The tasks have crashed. Look at their logs. [type.googleapis.com/tensorflow.CoordinationServiceError='']",
+        "E0301 11:00:00.5   23 coordination_service_agent.cc:289] Polled an error from coordination service.",
+        f"F0301 11:00:00.6   23 client.h:80] Terminating process: another task died. absl::Status: {head}",
+        *tasks,
+        "The tasks have crashed. Look at their logs.",
+        "",
+        "RPC: /xla.coordination.CoordinationService/PollForError",
+        "Fatal Python error: Aborted",
+    ]
+
+
+TASK = "/job:jax_worker/replica:0/task:"
+STAMPS = {
+    "alone": "", "srun -l": "{}: ", "kubectl": "2026-03-01T11:00:00.123456Z ", "brackets": "[2026-03-01 11:00:00] ",
+    "kubectl and srun -l": "2026-03-01T11:00:00.123456Z {}: ", "Ray": "(Worker pid=7{}, ip=10.0.0.{}) ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stamp", STAMPS.values(), ids=STAMPS)
+@pytest.mark.parametrize("tasks", [(f"{TASK}2",), (f"{TASK}2", f"{TASK}5"), ("2",), ("2", "5")], ids=str)
+@pytest.mark.parametrize("reporters", [(0,), (0, 1, 3)], ids=str)
+def test_a_lost_heartbeat_is_that_of_the_tasks_named(
+    stamp: str, tasks: tuple[str, ...], reporters: tuple[int, ...]
+) -> None:
+    said = [stamp.format(rank, rank) + line for rank in reporters for line in unhealthy(*tasks)]
+    steps = [stamp.format(0, 0) + line for line in maxtext(0, 20)]
+    measured, found = judged([*steps, *said], OF_50)
+    lost = [f"rank {task.removeprefix(TASK)}" for task in tasks]
+    assert found.outcome == "no_progress"
+    assert found.headline.startswith(f"No heartbeat from {', '.join(lost)} after step 20")
+    diagnosis = measured.completion.diagnosis
+    assert diagnosis is not None
+    assert list(diagnosis.suspects) == list(diagnosis.exclude) == lost
+    oom = stamp.format(2, 2) + OOM.removeprefix("[rank2]: ") + " RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."
+    for lines in ([*steps, oom, *said], [*steps, *said, oom]):
+        measured, found = judged(lines, OF_50)
+        diagnosis = measured.completion.diagnosis
+        assert diagnosis is not None
+        assert diagnosis.kind == "device_oom"
+        assert "rank 0" not in str((diagnosis.suspects, diagnosis.exclude, diagnosis.victims, diagnosis.what))
+
+
+def test_what_others_print_at_the_end_is_not_the_end_of_the_one_that_is_named() -> None:
+    after = [
+        "srun: error: gpu-00: task 0: Aborted (core dumped)",
+        "srun: error: gpu-01: task 1: Exited with exit code 134",
+        "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:9000",
+        "slurmstepd: error: *** STEP 7.0 ON gpu-00 CANCELLED AT 2026-03-01T11:00:01 ***",
+    ]
+    said = [f"0: {line}" for line in unhealthy("2")]
+    for lines in ([*said, *after], [*after[::-1], *said]):
+        measured, found = judged([*(f"0: {line}" for line in maxtext(0, 20)), *lines], OF_50)
+        assert found.headline.startswith("No heartbeat from rank 2 after step 20")
+        assert measured.completion.diagnosis is not None
+        assert measured.completion.diagnosis.exclude == ("rank 2",)

@@ -48,6 +48,8 @@ _ANY_EXCEPTION = re.compile(
     r"(?!(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTE|Traceback)\b)(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::\s|\s*$)"
 )
 _TASK = re.compile(r"/task:(\d+)\b")
+# A line of JAX's list of processes that holds nothing but a number; some loggers put the time before every line.
+_NUMBER = re.compile(r"\s*(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+)?(\d{1,7})\s*")
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*:\s*(\S+)")
 _SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
 _TASKS_OF = {"start_barrier": "process_missing", "heartbeat_lost": "heartbeat_lost"}  # lists follow on these
@@ -69,6 +71,7 @@ class _Block:
     entry: dict[str, str] = field(default_factory=dict)
     found: int = 0
     of: str = ""  # what the tasks are named for that it lists
+    lists: bool = False  # a list of them has begun
     overtaken: bool = False  # a step was done since it began
 
 
@@ -218,14 +221,17 @@ class FaultScanner:
                     continue
                 if pattern.kind == "worker_failed" and found["exit_code"] is None:
                     break  # the head of a block whose entries say more
-                fault = _fault(pattern.kind, about, found.groupdict(), text)
-                yield fault
-                told_itself = pattern.kind == "heartbeat_lost" and _TASK.search(text)
-                if pattern.kind in _TASKS_OF and "ask" in text and not told_itself:
-                    block = self._open(key, "tasks", about)
-                    block.of = _TASKS_OF[pattern.kind]
-                    yield from _missing(block, text, about)
+                yield from _named_in(pattern.kind, about, found.groupdict(), text)
+                yield from self._listed(pattern.kind, text, key, about)
                 break
+
+    def _listed(self, kind: str, text: str, key: Key, about: dict[str, Any]) -> Iterator[Fault]:
+        """Begins the block of the processes that a fault names on the lines after it; those that this line names."""
+        told_itself = kind == "heartbeat_lost" and "rank" in _facts_of(kind, text)
+        if kind in _TASKS_OF and "ask" in text and not told_itself:
+            block = self._open(key, "tasks", about)
+            block.of = _TASKS_OF[kind]
+            yield from _missing(block, text, about)
 
     def _open(self, key: Key, kind: str, about: dict[str, Any]) -> _Block:
         if len(self._blocks) >= MAX_BLOCKS:
@@ -240,7 +246,7 @@ class FaultScanner:
             del self._blocks[key]
             return None
         if block.kind == "tasks":
-            found = list(_missing(block, text, about))
+            found = list(_missing(block, text, about))  # none of a line that belongs to something else
             if not found and text.strip() and (block.found or block.lines > BEFORE_TASKS):
                 del self._blocks[key]
             return found or None
@@ -257,7 +263,9 @@ class FaultScanner:
         if name == "ChildFailedError":
             return None
         kind = _KINDS_OF_NAME.get(name, classify(text, fatal=True) or "exception")
-        return [_fault(kind, about, _facts_of(kind, text), text)] if kind and block.kind == "traceback" else []
+        if not kind or block.kind != "traceback":
+            return []
+        return [*_named_in(kind, about, _facts_of(kind, text), text), *self._listed(kind, text, key, about)]
 
     def _elastic(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
         """torchelastic's summary: an entry per failed worker, the first observed failure in a part of its own."""
@@ -284,7 +292,7 @@ class FaultScanner:
         facts = fault.facts
         key: tuple[Any, ...] = (
             fault.fault, fault.process, facts.get("rank"), facts.get("host"), facts.get("sequence"),
-            facts.get("operation"), facts.get("code"),
+            facts.get("operation"), facts.get("code"), facts.get("reporter"), facts.get("reporter_host"),
         )  # fmt: skip
         if len(self._groups) >= MAX_GROUPS and key not in self._groups:
             key = (fault.fault,)
@@ -339,18 +347,32 @@ def _windows(line: str) -> Iterator[str]:
 def _facts_of(kind: str, text: str) -> dict[str, Any]:
     """What the pattern of this kind reads from the text."""
     found = (pattern.regex.search(text) for pattern in patterns() if pattern.kind == kind)
-    return next((match.groupdict() for match in found if match), {})
+    groups = next((match.groupdict() for match in found if match), {})
+    return {name.rstrip("0123456789"): value for name, value in groups.items() if value}
 
 
 _NUMBERS = ("rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid")
 
 
+def _named_in(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Iterator[Fault]:
+    """The fault, or one for each rank where the line names several."""
+    if ranks := groups.pop("ranks", None):
+        yield from (_fault(kind, about, {**groups, "rank": rank}, text) for rank in re.findall(r"\d+", ranks))
+    else:
+        yield _fault(kind, about, groups, text)
+
+
 def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Fault:
-    """The fault of `kind` on the line that `about` tells of; what the line itself names goes before its prefix."""
-    facts: dict[str, Any] = {name: about[name] for name in ("source", "rank", "host") if about[name] not in (None, "")}
+    """The fault of `kind` on the line that `about` tells of; what the line itself names goes before its prefix.
+
+    Whoever prints what befell others is the reporter: neither its rank nor its host is the fault's.
+    """
+    names = {"rank": "reporter", "host": "reporter_host"} if KINDS[kind].of_others else {"rank": "rank", "host": "host"}
+    names = {"source": "source", **names}
+    facts: dict[str, Any] = {name: about[of] for of, name in names.items() if about[of] not in (None, "")}
     for name, value in groups.items():
         if value is not None and value != "":
-            name = name.removesuffix("2")
+            name = name.rstrip("0123456789")
             facts[name] = int(value) if name in _NUMBERS and re.fullmatch(r"-?\d{1,18}", value) else value[:MAX_TEXT]
     rank, host = facts.get("rank"), facts.get("host")
     where = "" if rank is None else f"rank {rank}"
@@ -374,9 +396,16 @@ def _counted(fault: Fault, count: int) -> Fault:
 
 
 def _missing(block: _Block, text: str, about: dict[str, Any]) -> Iterator[Fault]:
-    """One fault for each process that a barrier waited for in vain; the first that came is named before them."""
+    """One fault for each process that a barrier waited for in vain; the first that came is named before them.
+
+    A bare number is a process only where a list of them has begun: after a line that ends in a colon.
+    """
     came, _, timed_out = text.partition("timed out task names")
-    for task in _TASK.findall(timed_out if "first task at the barrier" in came else text):
+    tasks = _TASK.findall(timed_out if "first task at the barrier" in came else text)
+    if block.lists and (number := _NUMBER.fullmatch(text)):
+        tasks = [number[1]]
+    block.lists = bool(tasks) or text.rstrip().endswith(":")
+    for task in tasks:
         block.found += 1
         if block.found <= MAX_MISSING:
             yield _fault(block.of, about, {"rank": task}, text)

@@ -282,6 +282,8 @@ def _fault(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
         count=_integer(facts, "count") or 1,
         root=facts.get("root") is True,
         survived=survived,
+        reporter=_integer(facts, "reporter"),
+        reporter_host=str(facts.get("reporter_host", "")),
     )
 
 

@@ -139,7 +139,8 @@ def _short(text: str) -> str:
 
 
 def _followed(diagnosis: Diagnosis) -> Iterator[str]:
-    if suspects := [place for place in diagnosis.suspects if place not in diagnosis.cause.where]:
+    named = (*diagnosis.exclude, *diagnosis.cause.where.split(" on "))
+    if suspects := [place for place in diagnosis.suspects if place not in named]:
         yield f"Suspect: {_some(suspects)}."
     if diagnosis.symptoms:
         yield f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}."
