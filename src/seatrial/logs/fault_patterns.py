@@ -24,9 +24,12 @@ class Pattern:
 BENIGN = re.compile(
     r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
-    r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
+    r"|retrying\b|entering retry loop|will retry\b|skipping\b|adjusting timeout"
+    r"|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
     r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
+    # An experiment tracker that does not reach its server: training goes on without it.
+    r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting.
@@ -161,11 +164,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"[Cc]onnection reset by peer", r"[Cc]onnection closed by (?:remote )?peer", r"Socket closed",
      r"ncclRemoteError", r"[Rr]emote process exited", r"peer closed the connection",
      r"NCCL WARN .*Call to (?:recv|write|send|sendmsg|recvmsg) .*failed", r"(?:send|recv)Bytes failed"),
-    ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure",
+    ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure|entire process down",
      r"Test NCCL failure", r"call hccl api failed", r"HCCL function error",
      r"[NR]CCL [Ee][Rr][Rr][Oo][Rr]", r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
      r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation .{1,200}? failed",
      r"unhandled (?:cuda|system|hip) error.*[NR]CCL", r"[Gg]loo .*(?:failed|error|timeout|timed out)",
+     r"Some [NR]CCL operations have failed or timed out", r"we are taking the entire process down",
      r"NCCL (?:communicator|watchdog).*(?:abort|error)", r"WARN .*(?:Cuda|CUDA|HIP) failure"),
     # --- start-up and coordination ---
     ("start_barrier", "diststoreerror|clients joined",

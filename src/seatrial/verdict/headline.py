@@ -108,6 +108,8 @@ def _ending(checks: Sequence[Check]) -> str:
 def _how_far(completion: Completion, of_process: int | None = None) -> str:
     """Up to where the run came, or the process that broke if it is another."""
     last, planned = of_process or completion.last_step, completion.planned_steps
+    if completion.unrecognised:
+        return "(no step was recognised in the log)"
     if last is None:
         return "before the first step"
     if planned is None:
