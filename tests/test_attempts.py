@@ -158,10 +158,54 @@ def test_what_is_worth_another_attempt(
     (tmp_path / "plan.json").write_text(_plan_json(tmp_path))
     (tmp_path / "events-launcher.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded))
     _, verdict = judge_run(tmp_path, as_json=False)
-    plan = cast(Plan, SimpleNamespace(hosts=dict.fromkeys(HOSTS), on="ssh"))
-    cluster = Cluster(hosts=(*HOSTS, *(Host(name="spare", address="10.0.0.9"),) * spare), transport="ssh")
-    again = attempts.again(verdict, tmp_path, plan, cast(Site, SimpleNamespace(cluster=cluster)))
+    again = attempts.again(verdict, tmp_path, *_on_hosts("native", spare))
     assert (again.worth_it, again.exclude) == (worth_it, exclude), again
+
+
+UNHEALTHY = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n{}\nThe tasks have crashed."
+KEEP_ALIVE = (
+    "WARNING: The node 'node0_77_0' has failed to send a keep-alive heartbeat to the rendezvous 'job' due to an error "
+    "of type RendezvousConnectionError."
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "exclude"),
+    [
+        ("maxtext", UNHEALTHY.format("/job:jax_worker/replica:0/task:2"), ("node2",)),
+        ("maxtext", UNHEALTHY.format("2"), ("node2",)),
+        ("megatron", KEEP_ALIVE, ()),
+        ("megatron", "[rank11]: CUDA error: uncorrectable ECC error encountered", ()),  # a rank of many on its node
+    ],
+)
+def test_the_host_of_whoever_reports_a_lost_peer_is_not_left_out(
+    tmp_path: Path, engine: str, said: str, exclude: tuple[str, ...]
+) -> None:
+    """The first two processes say it, and JAX's abort; the third stands still."""
+    plan = json.loads(_plan_json(tmp_path)) | {"engine": engine}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    for rank in (0, 1):
+        log = tmp_path / "nodes" / f"node{rank}" / f"rank{rank}.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"completed step: 3, seconds: 0.5, total_weights: 2048, loss: 9.1\n{said}\n")
+    recorded: list[Event] = [RunEnded(process=-1, wall_time=9.0, reason="no_progress")]
+    if engine == "maxtext":
+        facts = {"exit_code": 134, "rank": 0}
+        died = Fault(process=-1, wall_time=9.0, fault="process_died", where="rank 0 on node0", facts=facts)
+        recorded = [died, RunEnded(process=-1, wall_time=9.0, reason="died")]
+    (tmp_path / "events-launcher.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded))
+    _, verdict = judge_run(tmp_path, as_json=False)
+    assert "rank 0 on node0" not in verdict.headline.partition(" before ")[0].partition(", reported by ")[0]
+    again = attempts.again(verdict, tmp_path, *_on_hosts(engine, spare=1))
+    assert (again.worth_it, again.exclude) == (True, exclude), again
+
+
+def _on_hosts(engine: str, spare: int) -> tuple[Plan, Site]:
+    """A plan with a process on each of the hosts, and as many hosts to spare."""
+    processes = {host: [SimpleNamespace(rank=rank)] for rank, host in enumerate(HOSTS)}
+    cluster = Cluster(hosts=(*HOSTS, *(Host(name="spare", address="10.0.0.9"),) * spare), transport="ssh")
+    plan = SimpleNamespace(hosts=processes, on="ssh", engine=engine)
+    return cast(Plan, plan), cast(Site, SimpleNamespace(cluster=cluster))
 
 
 def _plan_json(folder: Path) -> str:

@@ -28,6 +28,7 @@ from seatrial.verdict import Verdict
 
 STOP = "launch/stop"  # is there once somebody has told the run to end
 _BROKEN = ("died", "no_progress", "could_not_run")
+_OF_A_NODE = ("native", "maxtext")  # engines of which a process is a rank, and not a launcher of many
 
 
 class Again(NamedTuple):
@@ -49,7 +50,9 @@ def again(verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> Aga
     if diagnosis.retry == "never":
         return Again(False, f"it is not tried again, because it would end the same way: {diagnosis.sentence}")
     hosts = {name: host.name for host in plan.hosts for name in (host.name, host.address)}
-    exclude = tuple(hosts[name] for name in diagnosis.exclude if name in hosts)
+    if plan.engine in _OF_A_NODE:
+        hosts |= {f"rank {process.rank}": host.name for host, own in plan.hosts.items() for process in own}
+    exclude = tuple(dict.fromkeys(hosts[name] for name in diagnosis.exclude if name in hosts))
     without = f" without {', '.join(exclude)}" if exclude else ""
     left = len(site.cluster.hosts) - len(exclude) if site and plan.on == "ssh" else len(plan.hosts)
     if left < len(plan.hosts):

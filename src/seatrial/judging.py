@@ -212,7 +212,7 @@ def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
     except OSError as error:
         raise _unreadable(paths, error) from error
     if not any(isinstance(event, (Step, Fault, RunStarted)) for event in record):
-        why = "no line in it is a step, a failure or the start of a training run"
+        why = "no line in it was recognised as a step, a failure or the start of a training run"
         fix = f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}"
         raise InputError.single("no-training-log", _named(paths), why, fix)
     return record

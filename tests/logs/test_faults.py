@@ -21,7 +21,12 @@ from seatrial.logs.faults import KINDS, FaultScanner, classify
 from seatrial.logs.lines import read_prefix
 
 CASES = Path(__file__).parent / "faults"
-REPEATING = {"heartbeat_loop", "exception_cut_off"}  # of which the order of the lines counts
+REPEATING = {
+    "heartbeat_loop",
+    "exception_cut_off",
+    "exception_of_a_client",
+    "benign_trackers",
+}  # of which the order of the lines counts
 
 
 def scan(
@@ -33,7 +38,7 @@ def scan(
     for number, line in enumerate(lines, 1):
         prefix = read_prefix(line)
         if apart:
-            scanner.progressed()
+            found += scanner.progressed()
         found += scanner.scan(
             line, number, process=0, source="log.txt", wall_time=float(number), rank=prefix.rank, host=prefix.host
         )

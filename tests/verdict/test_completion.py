@@ -20,6 +20,16 @@ MARKER = "[after training is done] datetime: 2026-03-01 11:00:00"
 PEER = (
     "[rank3]:[W301 11:00:01.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer"
 )
+TAKEN_DOWN = (
+    "[rank6]:[E301 11:00:01.1 ProcessGroupNCCL.cpp:684] [Rank 6] Some NCCL operations have failed or timed out. "
+    "To avoid data inconsistency, we are taking the entire process down."
+)
+TRIED_AGAIN = [
+    "Traceback (most recent call last):",
+    '  File "/opt/venv/wandb/sdk/lib/retry.py", line 131, in __call__',
+    "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='api.wandb.ai', port=443): Read timed out.",
+    "wandb: Network error (ReadTimeout), entering retry loop.",
+]
 EXIT_0, EXIT_1 = "EXIT_CODE=0", "EXIT_CODE=1"
 
 
@@ -81,6 +91,10 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
     ),
     "out of memory in the middle, and no more": ("died", [*maxtext(0, 20), OOM], OF_50),
     "out of memory before the first step": ("died", [OOM], OF_50),
+    "out of memory in a log whose steps cannot be read": ("died", ["[step=7/50,epoch=0] loss=2.5", OOM], OF_50),
+    "no failure in a log whose steps cannot be read": (
+        "inconclusive", ["[step=50/50,epoch=0] loss=2.5", "WARNING: the writer said ValueError: closed already"], OF_50,
+    ),
     "wrong configuration": (
         "could_not_run", ["MAXTEXT CONFIG ERROR: no such key: stepz", EXIT_1], OF_50,
     ),
@@ -89,6 +103,15 @@ CASES: dict[str, tuple[str, list[str], RunSpec | None]] = {
         "died", [*maxtext(0, 20), "ModuleNotFoundError: No module named 'wandb'", EXIT_1], OF_50,
     ),
     "a fault that the run survived": ("pass", [*maxtext(0, 20), OOM, *maxtext(21, 49)], OF_50),
+    "a tracker's time-out that was tried again": ("pass", [*maxtext(0, 49), *TRIED_AGAIN], OF_50),
+    "a tracker's time-out that was not": ("teardown_failed", [*maxtext(0, 49), *TRIED_AGAIN[:-1]], OF_50),
+    "a tracker's time-out, and the next steps": (
+        "pass", [*maxtext(0, 20), *TRIED_AGAIN[:-1], *maxtext(21, 49)], OF_50,
+    ),
+    "a client's time-out that ended the run": (
+        "died", [*maxtext(0, 20), *TRIED_AGAIN[:-1], *maxtext(21, 21)], OF_50,
+    ),
+    "the watchdog takes the process down": ("died", [*maxtext(0, 20), TAKEN_DOWN], OF_50),
     "an error that means nothing, at the end": (
         "pass", [*maxtext(0, 49), "WARNING: the writer said ValueError: closed already"], OF_50,
     ),
@@ -296,3 +319,99 @@ def test_a_process_that_broke_before_the_others_is_told_with_its_own_step() -> N
     measured = metrics.measure(events.merge([of_two[:52], of_two[52:]]), OF_50)
     found = verdict.judge(measured, OF_50, rehearsal=False)
     assert found.headline.startswith("GPU out of memory in node1.log after step 30 of 50: torch.OutOfMemoryError")
+
+
+def unhealthy(*tasks: str) -> list[str]:
+    """What a JAX process prints of those that its coordinator has not heard of."""
+    head = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
+    return [
+        f"E0301 11:00:00.4   22 coordination_service.cc:1549] [77] The error goes to all tasks: {head}",
+        *tasks,
+        "The tasks have crashed. Look at their logs. [type.googleapis.com/tensorflow.CoordinationServiceError='']",
+        "E0301 11:00:00.5   23 coordination_service_agent.cc:289] Polled an error from coordination service.",
+        f"F0301 11:00:00.6   23 client.h:80] Terminating process: another task died. absl::Status: {head}",
+        *tasks,
+        "The tasks have crashed. Look at their logs.",
+        "",
+        "RPC: /xla.coordination.CoordinationService/PollForError",
+        "Fatal Python error: Aborted",
+    ]
+
+
+TASK = "/job:jax_worker/replica:0/task:"
+STAMPS = {
+    "alone": "", "srun -l": "{}: ", "kubectl": "2026-03-01T11:00:00.123456Z ", "brackets": "[2026-03-01 11:00:00] ",
+    "kubectl and srun -l": "2026-03-01T11:00:00.123456Z {}: ", "Ray": "(Worker pid=7{}, ip=10.0.0.{}) ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stamp", STAMPS.values(), ids=STAMPS)
+@pytest.mark.parametrize("tasks", [(f"{TASK}2",), (f"{TASK}2", f"{TASK}5"), ("2",), ("2", "5")], ids=str)
+@pytest.mark.parametrize("reporters", [(0,), (0, 1, 3)], ids=str)
+def test_a_lost_heartbeat_is_that_of_the_tasks_named(
+    stamp: str, tasks: tuple[str, ...], reporters: tuple[int, ...]
+) -> None:
+    said = [stamp.format(rank, rank) + line for rank in reporters for line in unhealthy(*tasks)]
+    steps = [stamp.format(0, 0) + line for line in maxtext(0, 20)]
+    measured, found = judged([*steps, *said], OF_50)
+    lost = [f"rank {task.removeprefix(TASK)}" for task in tasks]
+    assert found.outcome == "no_progress"
+    assert found.headline.startswith(f"No heartbeat from {', '.join(lost)} after step 20")
+    diagnosis = measured.completion.diagnosis
+    assert diagnosis is not None
+    assert list(diagnosis.suspects) == list(diagnosis.exclude) == lost
+    oom = stamp.format(2, 2) + OOM.removeprefix("[rank2]: ") + " RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."
+    for lines in ([*steps, oom, *said], [*steps, *said, oom]):
+        measured, found = judged(lines, OF_50)
+        diagnosis = measured.completion.diagnosis
+        assert diagnosis is not None
+        assert diagnosis.kind == "device_oom"
+        assert "rank 0" not in str((diagnosis.suspects, diagnosis.exclude, diagnosis.victims, diagnosis.what))
+
+
+def test_what_others_print_at_the_end_is_not_the_end_of_the_one_that_is_named() -> None:
+    after = [
+        "srun: error: gpu-00: task 0: Aborted (core dumped)",
+        "srun: error: gpu-01: task 1: Exited with exit code 134",
+        "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:9000",
+        "slurmstepd: error: *** STEP 7.0 ON gpu-00 CANCELLED AT 2026-03-01T11:00:01 ***",
+    ]
+    said = [f"0: {line}" for line in unhealthy("2")]
+    for lines in ([*said, *after], [*after[::-1], *said]):
+        measured, found = judged([*(f"0: {line}" for line in maxtext(0, 20)), *lines], OF_50)
+        assert found.headline.startswith("No heartbeat from rank 2 after step 20")
+        assert measured.completion.diagnosis is not None
+        assert measured.completion.diagnosis.exclude == ("rank 2",)
+
+
+LOGS_OF_OTHERS = {
+    "OLMo": [
+        "2026-03-01 10:00:01.123\tgpu-01:0\tolmo.train:967\tINFO\t[step=120/1000,epoch=0]",
+        "    optim/total_grad_norm=0.5502",
+        "    train/CrossEntropyLoss=6.801",
+    ],
+    "Composer": ["[batch=120/1000]:", "\t Train time/batch: 119", "\t Train loss/train/total: 6.8011"],
+    "axolotl": ["{'loss': 1.62, 'grad_norm': 0.71, 'learning_rate': 2e-05, 'epoch': 0.12}"],
+}
+
+
+@pytest.mark.parametrize("name", LOGS_OF_OTHERS)
+@pytest.mark.parametrize("spec", [None, OF_50], ids=["alone", "against"])
+def test_of_a_log_whose_steps_cannot_be_read_nobody_says_that_there_were_none(name: str, spec: RunSpec | None) -> None:
+    for end in ([OOM], [TAKEN_DOWN], ["[rank2]: Traceback (most recent call last):", "[rank2]: KeyError: 'text'"]):
+        _, found = judged([*LOGS_OF_OTHERS[name], *end], spec)
+        steps = check(found, "all steps done")
+        assert found.outcome == "died"
+        assert "(no step was recognised in the log)" in found.headline
+        assert steps.status == "inconclusive"
+        assert "No step was recognised in the log" in steps.sentence
+        assert "before the first step" not in found.headline
+
+
+def test_a_run_that_was_watched_died_before_its_first_step() -> None:
+    """The launcher that started it knows what a step looks like."""
+    fault = events.Fault(process=0, fault="device_oom", text="out of memory", facts={"source": "rank0.log"})
+    measured = metrics.measure([fault, events.RunEnded(process=-1, reason="died", exit_code=1)], OF_50)
+    found = verdict.judge(measured, OF_50, rehearsal=False)
+    assert found.headline.startswith("GPU out of memory before the first step")
+    assert check(found, "all steps done").sentence == "None of the 50 steps was done."

@@ -27,6 +27,11 @@ def fault(kind: str, rank: int | None = None, *, at: float = 0.0, text: str = ""
     )
 
 
+def told(kind: str, reporter: int, of: int | None = None, **fields: Any) -> FaultRecord:
+    """What a rank says of others, of one of them by its number or of none."""
+    return replace(fault(kind, of, **fields), reporter=reporter)
+
+
 def timeout(rank: int, sequence: int = 5, operation: str = "ALLREDUCE", *, at: float = 600.0) -> FaultRecord:
     return fault("collective_timeout", rank, at=at, sequence=sequence, operation=operation)
 
@@ -37,7 +42,9 @@ def test_the_first_cause_is_blamed_whatever_follows(rng: random.Random, kind: st
     dead = rng.randrange(ranks)
     others = [rank for rank in range(ranks) if rank != dead]
     after = [timeout(rank) for rank in others]
-    after += [fault(rng.choice(["peer_lost", "aborted", "exception"]), rank) for rank in others if rng.random() < 0.5]
+    after += [fault(rng.choice(["aborted", "exception"]), rank) for rank in others if rng.random() < 0.5]
+    after += [told(rng.choice(["peer_lost", "heartbeat_lost"]), rank) for rank in others if rng.random() < 0.5]
+    after += [told("heartbeat_lost", rank, dead) for rank in others if rng.random() < 0.5]
     after += [fault(rng.choice(["terminated", "killed", "worker_stopped"]), rank) for rank in others]
     after += [fault("bad_exit", rank, exit_code=rng.choice([1, 134, 143])) for rank in range(ranks)]
     after.append(fault("step_cancelled"))
@@ -100,10 +107,10 @@ def test_different_collectives_are_a_divergence(rng: random.Random, ranks: int) 
         ([fault("time_limit"), fault("terminated", 0)], "time_limit", ""),
         ([fault("worker_failed", 3), fault("worker_failed", 1, root=True)], "worker_failed", "rank 1"),
         ([fault("worker_failed", 1, root=True), fault("exception", 2)], "exception", "rank 2"),
-        ([fault("peer_lost", 2), fault("exception", 2), fault("host_oom", 5)], "host_oom", "rank 5"),
+        ([told("peer_lost", 2), fault("exception", 2), fault("host_oom", 5)], "host_oom", "rank 5"),
         ([fault("killed", 4)], "killed", "rank 4"),
         ([fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),
-        ([fault("peer_lost", 2), fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),
+        ([told("peer_lost", 2), fault("worker_stopped", 9), fault("killed", 8, root=True)], "killed", "rank 8"),
         ([timeout(3), fault("killed", 8, root=True)], "collective_timeout", "rank 3"),
         ([fault("step_failed", 0, text="CUDA out of memory"), fault("process_died", 0)], "device_oom", "rank 0"),
         ([fault("step_failed", 0, text="peer closed"), fault("process_died", 1)], "process_died", "rank 1"),
@@ -153,3 +160,57 @@ def test_missing_processes_are_suspects() -> None:
     found = diagnose([fault("start_barrier"), *(fault("process_missing", rank) for rank in (4, 1, 2))])
     assert found is not None
     assert found.suspects == ("rank 1", "rank 2", "rank 4")
+
+
+@pytest.mark.parametrize(
+    ("faults", "kind", "where", "suspects", "exclude"),
+    [
+        ([told("heartbeat_lost", 0), told("heartbeat_lost", 0, 2)], "heartbeat_lost", "rank 2", ["rank 2"], ["rank 2"]),
+        (
+            [told("heartbeat_lost", 0, 2), told("heartbeat_lost", 0, 5), told("heartbeat_lost", 1, 2)],
+            "heartbeat_lost", "rank 2", ["rank 2", "rank 5"], ["rank 2", "rank 5"],
+        ),
+        ([told("heartbeat_lost", 0)], "heartbeat_lost", "", [], []),
+        (
+            [told("peer_lost", 1), told("coordination_lost", 0), told("heartbeat_lost", 3, 2), fault("aborted", 0)],
+            "heartbeat_lost", "rank 2", ["rank 2"], ["rank 2"],
+        ),
+        ([told("heartbeat_lost", 0, 2), fault("exception", 0)], "heartbeat_lost", "rank 2", ["rank 2"], ["rank 2"]),
+        ([told("heartbeat_lost", 0, 2), fault("exception", 2)], "exception", "rank 2", ["rank 2"], []),
+        ([told("heartbeat_lost", 0, 2), fault("device_oom", 2)], "device_oom", "rank 2", ["rank 2"], []),
+        ([told("heartbeat_lost", 0, 2), fault("device_oom", 3)], "device_oom", "rank 3", [], []),
+        (
+            [told("heartbeat_lost", 0, 2), replace(fault("process_died", 0, exit_code=134), source="")],
+            "heartbeat_lost", "rank 2", ["rank 2"], ["rank 2"],
+        ),
+        (
+            [told("heartbeat_lost", 0, 2), replace(fault("process_died", 1, exit_code=137), source="")],
+            "process_died", "rank 1", [], [],
+        ),
+        ([told("peer_lost", 3), told("coordination_lost", 1, 0)], "coordination_lost", "rank 0", ["rank 0"], []),
+        ([told("rdma_error", 3)], "rdma_error", "", [], []),
+        (
+            [told("node_lost", 0), replace(fault("node_lost", host="gpu-07"), where="gpu-07")],
+            "node_lost", "gpu-07", [], ["gpu-07"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_reporter_is_never_blamed_for_what_befell_others(
+    faults: list[FaultRecord], kind: str, where: str, suspects: list[str], exclude: list[str]
+) -> None:
+    found = diagnose(faults)
+    assert found is not None
+    assert (found.kind, found.cause.where) == (kind, where)
+    assert (list(found.suspects), list(found.exclude)) == (suspects, exclude)
+
+
+def test_a_lost_heartbeat_is_told_by_whose_it_was_and_who_missed_it() -> None:
+    reporters = (0, 1, 3)
+    found = diagnose([told("heartbeat_lost", by, of) for by in reporters for of in (2, 5)])
+    assert found is not None
+    assert found.what == "no heartbeat from rank 2, rank 5"
+    assert found.quote == "nothing was heard of them any more, reported by ranks 0–1, 3"
+    assert found.symptoms == ()
+    oom = diagnose([fault("device_oom", 2, text="no memory"), told("heartbeat_lost", 0, 2), told("peer_lost", 1)])
+    assert oom is not None
+    assert oom.symptoms == ("no heartbeat: rank 2", "connection to a peer lost, reported by rank 1")

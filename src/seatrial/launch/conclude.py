@@ -136,7 +136,7 @@ def _died(process: dict[str, Any]) -> Ending:
         fault="start_failed" if could_not_run else "process_died",
         where=where,
         text=f"{where} {process['sentence']}{last}",
-        facts={"exit_code": code},
+        facts={"exit_code": code, "rank": process["rank"]},
     )
     return Ending(reason="could_not_run" if could_not_run else "died", exit_code=code, faults=(fault,))
 

@@ -18,7 +18,8 @@ class FaultKind:
     `severity`: a warning never fails a run by itself. `role`: a symptom has its cause elsewhere, a victim went down
     because of another. `cuts` is what becomes of a run that it ends; "could_not_run" holds before the first step only.
     `retry`: "never" before something is changed, "elsewhere" without the blamed node, "again" as it is.
-    `hint`: what to look at and to change; empty where the fault's own text says it.
+    `hint`: what to look at and to change; empty where the fault's own text says it. `of_others`: a process says it of
+    others; the rank that prints the line is the reporter, and not the one that failed.
     """
 
     name: str
@@ -28,6 +29,7 @@ class FaultKind:
     cuts: Cuts
     retry: Retry
     hint: str
+    of_others: bool = False
 
 
 _Row = tuple[str, str, Severity, Role, Cuts, Retry, str]
@@ -101,7 +103,7 @@ _ROWS: tuple[_Row, ...] = (
     ("node_lost", "node lost", "fatal", "cause", "died", "elsewhere",
      "Take the node out and start again from the last checkpoint."),
     ("heartbeat_lost", "no heartbeat", "fatal", "symptom", "no_progress", "elsewhere",
-     "A process or node no longer answers: look at the one named, and at the host of the rendezvous."),
+     "A process or node no longer answers: look at the one named; if none is, at the host of the rendezvous."),
     # --- network and collectives ---
     ("collective_timeout", "collective timed out", "fatal", "symptom", "no_progress", "again",
      "Somebody did not come: look at the ranks that are not in the list, and at what they did last."),
@@ -127,7 +129,7 @@ _ROWS: tuple[_Row, ...] = (
     ("start_barrier", "not all processes came", "fatal", "symptom", "could_not_run", "again",
      "Look at the logs of the processes that are missing, and check that the coordinator's address is not 127.0.0.1."),
     ("process_missing", "process did not come", "fatal", "symptom", "could_not_run", "again",
-     "Look at this process's log and node; it did not start, or could not connect."),
+     "Look at this process's log and node: it did not start, could not connect, or was not done in time."),
     ("coordination_lost", "coordination service failed", "fatal", "symptom", "died", "again",
      "A process was lost or started anew: find the one that ended first."),
     # --- container, scheduler ---
@@ -198,7 +200,21 @@ _ROWS: tuple[_Row, ...] = (
      "Check owner and mode of the path, and the user inside the container."),
 )  # fmt: skip
 
+_OF_OTHERS = {
+    "heartbeat_lost", "node_lost", "peer_lost", "rdma_error", "connect_failed",
+    "start_barrier", "process_missing", "coordination_lost",
+}  # fmt: skip
+
 KINDS: dict[str, FaultKind] = {
-    name: FaultKind(name=name, title=title, severity=severity, role=role, cuts=cuts, retry=retry, hint=hint)
+    name: FaultKind(
+        name=name,
+        title=title,
+        severity=severity,
+        role=role,
+        cuts=cuts,
+        retry=retry,
+        hint=hint,
+        of_others=name in _OF_OTHERS,
+    )
     for name, title, severity, role, cuts, retry, hint in _ROWS
 }

@@ -24,9 +24,12 @@ class Pattern:
 BENIGN = re.compile(
     r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
     r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
-    r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
+    r"|retrying\b|entering retry loop|will retry\b|skipping\b|adjusting timeout"
+    r"|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
     r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
+    # An experiment tracker that does not reach its server: training goes on without it.
+    r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting.
@@ -34,7 +37,9 @@ ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?
 
 _RANK = r"(?:\[(?:PG (?:ID )?\d+[^\]]*? )?Rank (?P<rank>\d+)\].*)?"
 _TASK = r"/job:[\w-]+/replica:\d+/task:(?P<rank>\d+)"
+_TASK_OR_NUMBER = r"(?:/job:[\w-]+/replica:\d+/task:|\b)(?P<rank>\d+)"  # of JAX, which has told a number since 2025
 _SRUN = r"(?:srun|slurmstepd|salloc|sbatch|mpirun|prterun): (?:error: )?"
+_NOTICED = r"noticed that process rank (?P<rank3>\d+) with PID \d+ on node (?P<host3>\S+) exited on signal "  # mpirun
 _SRUN_TASK = _SRUN + r"(?P<host>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: "
 
 # Kind, words separated by |, and the regular expressions, any of which will do.
@@ -87,7 +92,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("dataloader_died", "dataloader worker|encountered in worker",
      r"Unexpected (?:bus error|segmentation fault) encountered in worker",
      r"DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"),
-    ("bus_error", "bus error|sigbus", _SRUN_TASK + "Bus error", r"Bus error", r"\bSIGBUS\b"),
+    ("bus_error", "bus error|sigbus", _NOTICED + r"7\b", _SRUN_TASK + "Bus error", r"Bus error", r"\bSIGBUS\b"),
     # --- numbers ---
     ("non_finite_gradient", "found nan|found inf",
      r"Rank (?P<rank>\d+): found (?:NaN|Inf) in (?:local|global) grad norm(?:.*\bnode: (?P<host>[\w.-]+))?"),
@@ -123,6 +128,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"ibv_(?:poll_cq|post_\w+|reg_mr\w*|modify_qp|create_[cq][qp]|get_async_event)\b.*(?:failed|error)",
      r"transport retry (?:counter )?exceeded"),
     # --- collectives ---
+    # torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: rank 0 says who was not there
+    ("process_missing", "failed to pass monitoredbarrier",
+     r"\b[Rr]anks? (?P<ranks>\d+(?:, *\d+)*) failed to pass monitoredBarrier"),
     ("collective_timeout", "watchdog caught", _RANK + r"Watchdog caught collective operation timeout: "
      r"WorkNCCL\(SeqNum=(?P<sequence>\d+), OpType=(?P<operation>\w+)"),
     ("collective_timeout", "ran for",
@@ -131,19 +139,23 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      "megascale|termination timeout|nccl timeout|rccl timeout|collective timeout|collective operation timeout"
      "|notify register times"
      "|collective operation timed|collective timed|waiting for key|timed out waiting|is stuck|be stuck|stuck for"
-     "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed",
+     "|timeout at|monitoredbarrier|allreduce timed|all-reduce timed|heartbeat monitor",
      r"[NR]CCL timeout", r"Timeout waiting for key", r"monitoredBarrier",
      r"(?i:collective (?:operation )?timed? ?out)", r"The wait execution of the Notify register times out",
      r"Mega[Ss]cale (?:hang detected|detects a hang)", r"watchdog got stuck for \d+",
+     r"Heartbeat monitor timed out",  # of the same watchdog in PyTorch 2.2
      r"Termination timeout .*exceeded",
      r"Timed out waiting \d+ms for (?:recv|send)",
      r"(?:participant|rank) .*(?:may be stuck|is stuck)", r"This thread has been waiting for .* and may be stuck"),
     ("collective_desync", "mismatch between collectives|desync|mismatched collective|collective fingerprint",
      r"Detected mismatch between collectives on ranks", r"[Dd]esync", r"[Mm]ismatched collective"),
+    # The node that says so names itself: what is gone is the host of the rendezvous.
     ("heartbeat_lost", "keep-alive heartbeat",
-     r"[Nn]ode '(?P<host>[^'\s]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat"),
-    ("heartbeat_lost", "heartbeat", r"(?:" + _TASK + r"[^/]*)?(?:heartbeat timeout|stopped sending heartbeats"
-     r"|did not (?:send|respond to).*heartbeat|missed heartbeats?|[Hh]eartbeat (?:monitor )?timed out"
+     r"[Nn]ode '(?P<reporter_host>[^'\s]+?)(?:_\d+_\d+)?' has failed to send a keep-alive heartbeat"),
+    # What JAX's coordinator has not heard of; "Task 3" since 2025.
+    ("heartbeat_lost", "heartbeat", r"\b[Tt]ask (?P<rank>\d+) heartbeat timeout",
+     r"(?:" + _TASK.replace("rank", "rank2") + r"[^/]*)?(?:heartbeat timeout|stopped sending heartbeats"
+     r"|did not (?:send|respond to).*heartbeat|missed heartbeats?|[Hh]eartbeat timed out"
      r"|failed to send heartbeat)(?:.*" + _TASK.replace("rank", "task") + r")?"),
     ("peer_lost",
      "connection reset|connection closed by|remoteerror|socket closed|peer closed|broken pipe"
@@ -152,11 +164,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"[Cc]onnection reset by peer", r"[Cc]onnection closed by (?:remote )?peer", r"Socket closed",
      r"ncclRemoteError", r"[Rr]emote process exited", r"peer closed the connection",
      r"NCCL WARN .*Call to (?:recv|write|send|sendmsg|recvmsg) .*failed", r"(?:send|recv)Bytes failed"),
-    ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure",
+    ("collective_error", "nccl|rccl|hccl|gloo|distbackenderror|hip failure|cuda failure|entire process down",
      r"Test NCCL failure", r"call hccl api failed", r"HCCL function error",
      r"[NR]CCL [Ee][Rr][Rr][Oo][Rr]", r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument)Error",
      r"nccl(?:Unhandled|Internal|System)\b.*error", r"DistBackendError", r"NCCL operation .{1,200}? failed",
      r"unhandled (?:cuda|system|hip) error.*[NR]CCL", r"[Gg]loo .*(?:failed|error|timeout|timed out)",
+     r"Some [NR]CCL operations have failed or timed out", r"we are taking the entire process down",
      r"NCCL (?:communicator|watchdog).*(?:abort|error)", r"WARN .*(?:Cuda|CUDA|HIP) failure"),
     # --- start-up and coordination ---
     ("start_barrier", "diststoreerror|clients joined",
@@ -166,6 +179,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("start_barrier", "rendezvoustimeout|rendezvous",
      r"RendezvousTimeoutError", r"[Rr]endezvous (?:timed out|timeout|closed|failed)"),
     ("heartbeat_lost", "rendezvousconnectionerror", r"RendezvousConnectionError"),
+    # tsl/distributed_runtime/coordination, later xla/pjrt/distributed/coordination: coordination_service{,_agent}.cc
+    ("coordination_lost", "incarnation|set to error|already in error|the leader",
+     _TASK_OR_NUMBER + r" (?:unexpectedly tried to connect|Heartbeat: Incarnation ID mismatch"
+     r"|has been set to ERROR in coordination)",
+     r"\b[Tt]ask \(" + _TASK_OR_NUMBER.replace("rank", "rank2") + r"\) is already in error",
+     r"\bthe leader \(usually slice 0 [\w/]+ (?P<rank3>0)\)"),
     ("coordination_lost", "coordination|incarnation|deadline_exceeded|coordinator",
      r"CoordinationServiceError", r"different incarnation",
      r"[Cc]oordination (?:service|agent).*(?:error|fail|unavailable|shut)", r"DEADLINE_EXCEEDED",
@@ -188,6 +207,10 @@ _ROWS: tuple[tuple[str, ...], ...] = (
      r"\bTaintManagerEviction\b", r"DUE TO PREEMPTION",
      r"(?i:preemption (?:notice|signal|event)|(?:was|being|has been) preempted)",
      r"\bPREEMPTED\+?\s*\|?\s*\d+:\d+"),
+    # src/ray/gcs/gcs_server/gcs_node_manager.cc
+    ("node_lost", "has been marked dead",
+     r"[Nn]ode with node id: \w+(?: and address: (?P<host>[\w.:-]+?))?(?: and node name: \S+)? has been marked dead"),
+    ("node_lost", "remote daemon", r"Remote daemon *: *\S+ on node (?P<host>[\w.-]+)"),
     ("node_lost",
      "node failure|node_fail|node fail|not responding|notready|node_lost|still not ready|boot of the nodes"
      "|lost communication",
@@ -275,21 +298,22 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("interpreter_died", "fatal python error", r"Fatal Python error: (?!Aborted|Segmentation|Bus error)"),
     ("aborted", "fatal python error: aborted", r"Fatal Python error: Aborted"),
     ("segfault", "segmentation fault|sigsegv|segfault|signal ",
-     _SRUN_TASK + "Segmentation fault", r"Segmentation fault", r"\bSIGSEGV\b",
+     _NOTICED + r"11\b", _SRUN_TASK + "Segmentation fault", r"Segmentation fault", r"\bSIGSEGV\b",
      r"(?:\[(?P<pid>\d+)\]: )?segfault at", r"(?i:caught )?signal:? 11\b", r"[Ss]ignal 11 \("),
     ("killed", "sigkill",
      r"(?:Signal 9 )?\(?\bSIGKILL\b\)?(?: received by PID| \(9\)|.*(?:killed|exit))", r"died .*SIGKILL",
      r"got SIGKILL"),
-    ("killed", "killed", r"(?:^|[\]\d]: ?)Killed\s*$",
+    ("killed", "killed", _NOTICED + r"9\b", r"(?:^|[\]\d]: ?)Killed\s*$",
      r"(?:line \d+|\[\d+\][+-]?):?\s+\d*\s*Killed\b", _SRUN_TASK + "Killed"),
-    ("terminated", "sigterm|terminated|signal |got signal", r"Sending process \d+ closing signal SIGTERM",
-     r"exiting program after receiving SIGTERM",
+    ("terminated", "sigterm|terminated|signal |got signal", _NOTICED + r"15\b",
+     r"Sending process \d+ closing signal SIGTERM", r"exiting program after receiving SIGTERM",
      r"[Rr]eceived (?:death signal|signal|a)? ?(?:\d+ )?\(?SIGTERM", r"[Gg]ot SIGTERM",
      r"[Rr]eceived (?:termination )?signal:? 15\b", r"[Cc]aught signal:? (?:SIGTERM|15)",
      r"got signal: 15", _SRUN_TASK + "Terminated", r"SIGTERM.*(?:received|handler called)"),
     ("interrupted", "keyboardinterrupt|sigint",
      r"KeyboardInterrupt\b(?!,|\))", r"(?:[Rr]eceived|[Gg]ot|[Cc]aught) (?:signal )?\(?SIGINT"),
     ("aborted", "aborted|sigabrt|terminate called|core dumped",
+     _NOTICED + r"6\b",
      r"\bAborted\b(?: \(core dumped\)|\s+\(SIGABRT\))?\s*$", r"Aborted\s+\(core dumped\)", r"\bSIGABRT\b",
      r"terminate called (?:after|without)", r"core dumped"),
     ("worker_failed", "childfailederror|local_rank",
@@ -297,6 +321,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("bad_exit", "exited with exit code", _SRUN_TASK + r"Exited with exit code (?P<exit_code>[1-9]\d*)"),
     ("job_failed", "failed", r"\bFAILED\+?\s*\|?\s*(?P<exit_code>\d+):\d+"),
     ("bad_exit", "return code", r"exits with return code = (?P<exit_code>-?[1-9]\d*)"),
+    # composer/cli/launcher.py, which speaks of all ranks of its node
+    ("bad_exit", "exited with code|crashed with exit code",
+     r"\b[Rr]ank (?P<rank>\d+)(?: \(PID \d+\))? (?:exited with|crashed with exit) code (?P<exit_code>-?[1-9]\d*)"),
     ("bad_exit", "exit code|exit_code|exitcode|exit status|exited with",
      r"(?i:\bexit[_ ]?(?:code|status)\s*[:=]?\s*(?P<exit_code>-?[1-9]\d*)\b)",
      r"(?i:exited with (?:code|status|error) (?P<exit_code2>[1-9]\d*))", r"(?i:non-zero exit)"),

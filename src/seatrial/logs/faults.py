@@ -7,7 +7,7 @@ its digits) holds one of the table's words; which words a shape holds is looked 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -34,6 +34,7 @@ _BLOCK_WORDS = {
     "traceback (most recent call last)": "traceback",
     "exception ignored in": "ignored",
     "error waiting on exit barrier": "ignored",  # torchrun's other agent was gone first; all workers had ended before
+    "retry attempt failed": "ignored",  # wandb; the next attempt may not
     "childfailederror": "elastic",
 }
 _IGNORED = tuple(word for word, kind in _BLOCK_WORDS.items() if kind == "ignored")
@@ -47,7 +48,17 @@ _EXCEPTION = re.compile(
 _ANY_EXCEPTION = re.compile(
     r"(?!(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTE|Traceback)\b)(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::\s|\s*$)"
 )
+# Exceptions of clients of a server somewhere, which many of them try again; said on one of the next lines.
+_OF_CLIENTS = re.compile(
+    r"(?:requests|urllib3|httpx|httpcore|aiohttp|http|socket|ssl|wandb|comet_ml|mlflow|neptune|clearml)\."
+    r"|(?:\w*Timeout|\w*TimeoutError|Connection\w*Error|MlflowException|CommError)$"
+)
+_TRIED_AGAIN = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
+UNTIL_TRIED_AGAIN = 3  # lines, at most, between such an exception and that
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _TASK = re.compile(r"/task:(\d+)\b")
+# A line of JAX's list of processes that holds nothing but a number; some loggers put the time before every line.
+_NUMBER = re.compile(r"\s*(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+)?(\d{1,7})\s*")
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*:\s*(\S+)")
 _SIGNALS = {9: "killed", 15: "terminated", 11: "segfault", 7: "bus_error", 6: "aborted"}
 _TASKS_OF = {"start_barrier": "process_missing", "heartbeat_lost": "heartbeat_lost"}  # lists follow on these
@@ -69,7 +80,10 @@ class _Block:
     entry: dict[str, str] = field(default_factory=dict)
     found: int = 0
     of: str = ""  # what the tasks are named for that it lists
+    lists: bool = False  # a list of them has begun
     overtaken: bool = False  # a step was done since it began
+    held: list[Fault] = field(default_factory=list)  # exceptions of what may be tried again
+    chained: bool = False  # another exception is to follow on the last one
 
 
 @dataclass(slots=True)
@@ -88,8 +102,8 @@ def shape_of(line: str) -> bytes:
 class FaultScanner:
     """Reads the lines of any number of logs; give it every line in the order of its log.
 
-    Call `progressed` after each training step (a fault that comes again after it is told anew), and `finish` at the
-    end: it returns what was held back. Of a fault that repeats itself, the first three come out, then the 4th, 8th,
+    Call `progressed` before each training step (a fault that comes again after it is told anew), and `finish` at the
+    end: both return what was held back. Of a fault that repeats itself, the first three come out, then the 4th, 8th,
     16th and so on, with `facts["count"]`. Memory is bounded whatever the lines hold.
     """
 
@@ -145,12 +159,16 @@ class FaultScanner:
         """Whether a fault has begun whose further lines are still to come."""
         return bool(self._blocks)
 
-    def progressed(self) -> None:
+    def progressed(self) -> list[Fault]:
         """A step was done: whatever was said before it did not stop the run."""
+        held = [key for key, block in self._blocks.items() if block.kind == "held"]
+        found = [fault for key in held for fault in self._blocks.pop(key).held]
+        found = [fault for fault in map(self._folded, found) if fault]
         if self._groups:
             self._groups.clear()
         for block in self._blocks.values():
             block.overtaken = True
+        return found
 
     def finish(self) -> list[Fault]:
         """The logs are over: what was waiting for its end, and the last of each fault that repeats itself."""
@@ -197,6 +215,9 @@ class FaultScanner:
         self, line: str, key: Key, candidates: tuple[Pattern | str, ...], about: dict[str, Any]
     ) -> Iterator[Fault]:
         block = self._blocks.get(key)
+        if block is not None and block.kind in ("held", "over"):
+            block, done = self._after_exception(block, _bare(line), key, any(candidates))
+            yield from done
         if block is not None and (found := self._continue(block, _bare(line), key, about)) is not None:
             yield from found
             return
@@ -204,7 +225,7 @@ class FaultScanner:
         for candidate in candidates:
             if isinstance(candidate, Pattern):
                 rows.append(candidate)
-            elif not (candidate == "traceback" and key in self._blocks and self._blocks[key].kind == "ignored"):
+            elif not (candidate == "traceback" and block and (block.kind == "ignored" or block.held)):
                 self._open(key, candidate, about)
         if rows:
             yield from self._match(line, rows, key, about)
@@ -218,14 +239,17 @@ class FaultScanner:
                     continue
                 if pattern.kind == "worker_failed" and found["exit_code"] is None:
                     break  # the head of a block whose entries say more
-                fault = _fault(pattern.kind, about, found.groupdict(), text)
-                yield fault
-                told_itself = pattern.kind == "heartbeat_lost" and _TASK.search(text)
-                if pattern.kind in _TASKS_OF and "ask" in text and not told_itself:
-                    block = self._open(key, "tasks", about)
-                    block.of = _TASKS_OF[pattern.kind]
-                    yield from _missing(block, text, about)
+                yield from _named_in(pattern.kind, about, found.groupdict(), text)
+                yield from self._listed(pattern.kind, text, key, about)
                 break
+
+    def _listed(self, kind: str, text: str, key: Key, about: dict[str, Any]) -> Iterator[Fault]:
+        """Begins the block of the processes that a fault names on the lines after it; those that this line names."""
+        told_itself = kind == "heartbeat_lost" and "rank" in _facts_of(kind, text)
+        if kind in _TASKS_OF and "ask" in text and not told_itself:
+            block = self._open(key, "tasks", about)
+            block.of = _TASKS_OF[kind]
+            yield from _missing(block, text, about)
 
     def _open(self, key: Key, kind: str, about: dict[str, Any]) -> _Block:
         if len(self._blocks) >= MAX_BLOCKS:
@@ -240,7 +264,7 @@ class FaultScanner:
             del self._blocks[key]
             return None
         if block.kind == "tasks":
-            found = list(_missing(block, text, about))
+            found = list(_missing(block, text, about))  # none of a line that belongs to something else
             if not found and text.strip() and (block.found or block.lines > BEFORE_TASKS):
                 del self._blocks[key]
             return found or None
@@ -252,12 +276,42 @@ class FaultScanner:
         last = _EXCEPTION.match(text) or (_ANY_EXCEPTION.match(text) if block.found else None)
         if not last:
             return None
-        del self._blocks[key]
         name = last["name"].rpartition(".")[2]
+        if block.kind == "ignored":
+            block.kind, block.lines = "over", 0
+            return []
+        del self._blocks[key]
         if name == "ChildFailedError":
-            return None
+            return block.held or None
         kind = _KINDS_OF_NAME.get(name, classify(text, fatal=True) or "exception")
-        return [_fault(kind, about, _facts_of(kind, text), text)] if kind and block.kind == "traceback" else []
+        if not kind:
+            return block.held
+        faults = [*block.held, *_named_in(kind, about, _facts_of(kind, text), text)]
+        if kind in _TASKS_OF or not _OF_CLIENTS.match(last["name"]):
+            return [*faults, *self._listed(kind, text, key, about)]
+        self._blocks[key] = _Block("held", block.first, held=faults)
+        return []
+
+    def _after_exception(
+        self, block: _Block, text: str, key: Key, is_more: bool
+    ) -> tuple[_Block | None, Sequence[Fault]]:
+        """The block of a traceback that has come to its exception, as long as it may go on; else its faults.
+
+        It goes on with the exception that came of it, and one of a client may be tried again.
+        """
+        if not text.strip() or text.startswith(_CHAINED):
+            block.chained = block.chained or bool(text.strip())
+            return None, ()
+        if block.chained and text.startswith("Traceback (most recent call last)"):
+            block.kind = "traceback" if block.kind == "held" else "ignored"
+            block.found, block.lines, block.chained = 0, 0, False
+            return block, ()
+        block.lines += 1
+        tried_again = _TRIED_AGAIN.search(text)
+        if not tried_again and block.kind == "held" and not is_more and block.lines < UNTIL_TRIED_AGAIN:
+            return None, ()
+        del self._blocks[key]
+        return None, () if tried_again else block.held
 
     def _elastic(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
         """torchelastic's summary: an entry per failed worker, the first observed failure in a part of its own."""
@@ -284,7 +338,7 @@ class FaultScanner:
         facts = fault.facts
         key: tuple[Any, ...] = (
             fault.fault, fault.process, facts.get("rank"), facts.get("host"), facts.get("sequence"),
-            facts.get("operation"), facts.get("code"),
+            facts.get("operation"), facts.get("code"), facts.get("reporter"), facts.get("reporter_host"),
         )  # fmt: skip
         if len(self._groups) >= MAX_GROUPS and key not in self._groups:
             key = (fault.fault,)
@@ -339,18 +393,32 @@ def _windows(line: str) -> Iterator[str]:
 def _facts_of(kind: str, text: str) -> dict[str, Any]:
     """What the pattern of this kind reads from the text."""
     found = (pattern.regex.search(text) for pattern in patterns() if pattern.kind == kind)
-    return next((match.groupdict() for match in found if match), {})
+    groups = next((match.groupdict() for match in found if match), {})
+    return {name.rstrip("0123456789"): value for name, value in groups.items() if value}
 
 
 _NUMBERS = ("rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid")
 
 
+def _named_in(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Iterator[Fault]:
+    """The fault, or one for each rank where the line names several."""
+    if ranks := groups.pop("ranks", None):
+        yield from (_fault(kind, about, {**groups, "rank": rank}, text) for rank in re.findall(r"\d+", ranks))
+    else:
+        yield _fault(kind, about, groups, text)
+
+
 def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Fault:
-    """The fault of `kind` on the line that `about` tells of; what the line itself names goes before its prefix."""
-    facts: dict[str, Any] = {name: about[name] for name in ("source", "rank", "host") if about[name] not in (None, "")}
+    """The fault of `kind` on the line that `about` tells of; what the line itself names goes before its prefix.
+
+    Whoever prints what befell others is the reporter: neither its rank nor its host is the fault's.
+    """
+    names = {"rank": "reporter", "host": "reporter_host"} if KINDS[kind].of_others else {"rank": "rank", "host": "host"}
+    names = {"source": "source", **names}
+    facts: dict[str, Any] = {name: about[of] for of, name in names.items() if about[of] not in (None, "")}
     for name, value in groups.items():
         if value is not None and value != "":
-            name = name.removesuffix("2")
+            name = name.rstrip("0123456789")
             facts[name] = int(value) if name in _NUMBERS and re.fullmatch(r"-?\d{1,18}", value) else value[:MAX_TEXT]
     rank, host = facts.get("rank"), facts.get("host")
     where = "" if rank is None else f"rank {rank}"
@@ -374,9 +442,16 @@ def _counted(fault: Fault, count: int) -> Fault:
 
 
 def _missing(block: _Block, text: str, about: dict[str, Any]) -> Iterator[Fault]:
-    """One fault for each process that a barrier waited for in vain; the first that came is named before them."""
+    """One fault for each process that a barrier waited for in vain; the first that came is named before them.
+
+    A bare number is a process only where a list of them has begun: after a line that ends in a colon.
+    """
     came, _, timed_out = text.partition("timed out task names")
-    for task in _TASK.findall(timed_out if "first task at the barrier" in came else text):
+    tasks = _TASK.findall(timed_out if "first task at the barrier" in came else text)
+    if block.lists and (number := _NUMBER.fullmatch(text)):
+        tasks = [number[1]]
+    block.lists = bool(tasks) or text.rstrip().endswith(":")
+    for task in tasks:
         block.found += 1
         if block.found <= MAX_MISSING:
             yield _fault(block.of, about, {"rank": task}, text)
@@ -400,6 +475,7 @@ def _worker(block: _Block, about: dict[str, Any]) -> Fault:
 
 def _cut_off(block: _Block) -> Iterator[Fault]:
     """What is known of a block whose end the log does not have."""
+    yield from block.held
     if block.kind == "traceback" and not block.overtaken:
         yield _fault("exception", block.first, {}, block.first["text"])
     elif block.kind == "elastic" and block.entry.get("rank"):

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from seatrial.events import Event, Fault, RunStarted, Step, merge
+from seatrial.logs.fault_kinds import KINDS
 from seatrial.logs.grammar import Family
 from seatrial.logs.reader import read_file
 
@@ -73,10 +74,16 @@ def _rank(path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES) -> int | N
 
 
 def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
-    """The events, with the rank that the file is named after in those faults that name no place."""
+    """The events, with the rank that the file is named after in those faults that name no place.
+
+    It is the reporter of what befell others.
+    """
     for event in events:
-        if rank is not None and isinstance(event, Fault) and not event.where and "rank" not in event.facts:
-            event = replace(event, where=f"rank {rank}", facts={**event.facts, "rank": rank})
+        if rank is not None and isinstance(event, Fault):
+            if KINDS[event.fault].of_others:
+                event = replace(event, facts={"reporter": rank, **event.facts})
+            elif not event.where and "rank" not in event.facts:
+                event = replace(event, where=f"rank {rank}", facts={**event.facts, "rank": rank})
         yield event
 
 

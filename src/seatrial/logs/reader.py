@@ -167,13 +167,13 @@ class Reader:
                     if (other := self._streams.get(step.process)) is None:
                         return None
                     stream = other
-                if self._told:
-                    self._progressed()
+                before = self._progressed() if self._told else ()
                 if known is self._row is not self._shapes[0]:
                     self._shapes.remove(known)
                     self._shapes.insert(0, known)
                 self._row = known
-                return stream.step(family, vars(step), shape.total, None if shape.time is None else step.wall_time)
+                events = stream.step(family, vars(step), shape.total, None if shape.time is None else step.wall_time)
+                return [*before, *events] if before else events
         return None
 
     def _run(self, known: _Known, rows: Sequence[Sequence[str]]) -> Sequence[Event]:
@@ -213,10 +213,10 @@ class Reader:
         """What follows from the log being over."""
         return [*self._faults.finish(), *(event for stream in self._streams.values() for event in stream.finish())]
 
-    def _progressed(self) -> None:
-        """A step was done after a fault: if that comes again, it is another one."""
+    def _progressed(self) -> Sequence[Event]:
+        """A step was done after a fault: if that comes again, it is another one. What was held back before the step."""
         self._told = False
-        self._faults.progressed()
+        return self._faults.progressed()
 
     def _read(self, line: str, kind: _Kind) -> list[Event]:
         text, goes_on = line.lstrip("\r"), line[:1] == "\r"
@@ -297,8 +297,7 @@ class Reader:
     ) -> Sequence[Event]:
         stream = self._stream(prefix)
         where = find_time(text, reading.spans[0][0]) if reading.spans else None
-        if self._told:
-            self._progressed()
+        before = self._progressed() if self._told else ()
         self._known = family
         fields = stream.blank(reading.phase)
         fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
@@ -310,7 +309,7 @@ class Reader:
             self._learn(family, reading, line, stream, fields, time=where, rank=prefix.rank_span)
         if where:
             time = seconds_since_epoch(text[slice(*where)])
-        return stream.step(family, fields, total, time)
+        return [*before, *stream.step(family, fields, total, time)]
 
     def _learn(
         self,

@@ -24,8 +24,13 @@ _LOGGED = re.compile(
 _AFTERMATH = {"exception", "segfault", "interpreter_died", "interrupted", "non_finite_gradient"}
 # What is done to a run that hangs or fails anyhow.
 _ORDERED = {"cancelled", "preempted", "time_limit", "interrupted"}
-# Symptoms that say that something ended, but not of what.
-_VAGUE = {"coordination_lost", "bad_exit", "job_failed", "worker_failed", "aborted", "step_failed"}
+# Symptoms that say that something ended, but not of what; a collective's error says a little more.
+_VAGUE = {
+    "collective_error": 1,
+    **dict.fromkeys(("coordination_lost", "bad_exit", "job_failed", "worker_failed", "aborted", "step_failed"), 2),
+}
+# Whoever these name is what the others lost.
+_NAMING = {"heartbeat_lost", "coordination_lost"}
 _ALL_CAME = "All ranks came, and none got through: look at the network between the nodes, with NCCL_DEBUG=INFO."
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
@@ -41,7 +46,8 @@ class FaultRecord:
     """A fault, `seconds` after the first event of the run.
 
     `survived`: the run went on after it; None: nothing tells whether it came before the last step or after.
-    `count` is how often it came up to here; `root`: the launcher itself calls it the first.
+    `count` is how often it came up to here; `root`: the launcher itself calls it the first. Of a kind that tells of
+    others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so.
     """
 
     seconds: float
@@ -59,6 +65,8 @@ class FaultRecord:
     count: int = 1
     root: bool = False
     survived: bool | None = False
+    reporter: int | None = None
+    reporter_host: str = ""
 
     @property
     def title(self) -> str:
@@ -69,6 +77,12 @@ class FaultRecord:
     def place(self) -> str:
         """File and line for a reader, as far as they are known."""
         return f"{self.source}:{self.line}" if self.source and self.line is not None else self.source
+
+    @property
+    def reported_by(self) -> str:
+        """Who says so of others, for a reader; empty where that is not known."""
+        rank = "" if self.reporter is None else f"rank {self.reporter}"
+        return f"{rank} on {self.reporter_host}" if rank and self.reporter_host else rank or self.reporter_host
 
     @property
     def is_fatal(self) -> bool:
@@ -107,10 +121,11 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
     fatal = [fault for fault in pending if fault.is_fatal]
     if not fatal or all(fault.fault == "peer_stopped" for fault in fatal):
         return None
-    blamed = _first_cause(fatal)
+    blamed = _naming(_first_cause(fatal), fatal)
+    named = _named(blamed, fatal)
     kind = KINDS[blamed.fault]
     others = [fault for fault in pending if fault is not blamed]
-    what = _what(blamed)
+    what = _what(blamed, named)
     quote = _quote(blamed, fatal)
     return Diagnosis(
         cause=blamed,
@@ -123,8 +138,21 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         symptoms=_symptoms(blamed, [fault for fault in others if fault.is_fatal and _role(fault) == "symptom"]),
         victims=tuple(dict.fromkeys(f.where for f in others if f.where and _is_victim(f, blamed))),
         suspects=_suspects(blamed, fatal, num_ranks),
-        exclude=tuple(place for place in (blamed.host or blamed.where,) if place and kind.retry == "elsewhere"),
+        exclude=named if kind.retry == "elsewhere" else (),
     )
+
+
+def _naming(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
+    """The same, said by a line that names what it is about: what has failed often stands on the lines after it."""
+    if blamed.where or not KINDS[blamed.fault].of_others or blamed.fault == "start_barrier":
+        return blamed
+    return next((fault for fault in fatal if fault.fault == blamed.fault and fault.where), blamed)
+
+
+def _named(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]:
+    """The places that are blamed: hosts where they are known; several where one message names several."""
+    alike = [f for f in fatal if f.fault == blamed.fault] if KINDS[blamed.fault].of_others else [blamed]
+    return tuple(dict.fromkeys(place for fault in alike if (place := fault.host or fault.where)))
 
 
 def _by_itself(fault: FaultRecord) -> bool:
@@ -147,11 +175,16 @@ def _role(fault: FaultRecord) -> str:
 def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     apart = _desync(fatal)
     affected: set[tuple[int, str, int | None]] = set()  # who has shown a symptom before
+    told: set[int] = set()  # the ranks of those who told of others
     symptoms: list[FaultRecord] = []
     for fault in fatal:
-        me = (fault.process, fault.source, fault.rank)
+        me = (fault.process, fault.source, fault.reporter if KINDS[fault.fault].of_others else fault.rank)
         role = _role(fault)
-        follows = (fault.fault in _AFTERMATH and me in affected) or (fault.fault in _ORDERED and symptoms)
+        follows = (
+            (fault.fault in _AFTERMATH and me in affected)
+            or (fault.fault in _ORDERED and symptoms)
+            or (fault.fault == "process_died" and fault.rank in told and not _by_itself(fault))
+        )
         if role == "cause" and not follows:
             return fault
         if role == "symptom":
@@ -159,11 +192,20 @@ def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
                 return apart
             affected.add(me)
             symptoms.append(fault)
+            if KINDS[fault.fault].of_others and fault.reporter is not None:
+                told.add(fault.reporter)
     stood_still = any(fault.fault in _STOOD_STILL for fault in symptoms)
     killed_first = next((fault for fault in fatal if fault.root and _role(fault) == "victim"), None)
     if killed_first and not stood_still:
         return killed_first  # from outside, before any of the others went down
-    return min(symptoms, key=lambda f: (f.fault in _VAGUE, not f.root), default=fatal[0])
+    return min(symptoms, key=_vagueness, default=fatal[0])
+
+
+def _vagueness(symptom: FaultRecord) -> tuple[int, bool]:
+    """Least of all, where it names what was lost; then of those that say what failed, and that were seen first."""
+    if symptom.fault in _NAMING and symptom.where:
+        return -1, symptom.fault in _VAGUE
+    return _VAGUE.get(symptom.fault, 0), not symptom.root
 
 
 def _desync(faults: Sequence[FaultRecord]) -> FaultRecord | None:
@@ -190,7 +232,10 @@ def _collective(fault: FaultRecord) -> str:
 
 
 def _ranks(found: Iterable[int | None]) -> str:
+    """Ranks for a reader, the first few of them; empty where there are none."""
     numbers = sorted({rank for rank in found if rank is not None})
+    if not numbers:
+        return ""
     shown = [str(a) if a == b else f"{a}–{b}" for a, b in ranges(numbers)]
     more = f" and {len(shown) - MAX_PLACES} more" if len(shown) > MAX_PLACES else ""
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(shown[:MAX_PLACES])}{more}"
@@ -202,9 +247,15 @@ def _all_came(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int 
     return blamed.fault == "collective_timeout" and num_ranks is not None and len(waiting) >= max(2, num_ranks)
 
 
-def _what(fault: FaultRecord) -> str:
+def _what(fault: FaultRecord, named: Sequence[str]) -> str:
     """What broke and where, unless the fault is about several places."""
-    if not fault.where or fault.fault in ("collective_timeout", "collective_desync", "process_missing"):
+    if fault.fault in ("collective_timeout", "collective_desync", "process_missing"):
+        return fault.title
+    if KINDS[fault.fault].of_others:
+        if named:
+            return f"{fault.title}{' from ' if fault.fault == 'heartbeat_lost' else ': '}{_places(named)}"
+        return fault.title + (f", reported by {fault.reported_by}" if fault.reported_by else "")
+    if not fault.where:
         return fault.title
     if fault.fault in _DONE_TO and fault.rank is not None:
         return f"{fault.where} was {fault.title}"
@@ -220,6 +271,10 @@ def _quote(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
         return _waited([fault for fault in alike if _collective(fault) == _collective(blamed)])
     if blamed.fault == "process_missing":
         return f"{_ranks(fault.rank for fault in alike)} did not come"
+    if blamed.fault == "heartbeat_lost" and blamed.where:
+        them = "them" if len({fault.where for fault in alike} - {""}) > 1 else "it"
+        by = _ranks(fault.reporter for fault in alike)
+        return f"nothing was heard of {them} any more" + (f", reported by {by}" if by else "")
     if blamed.fault == "collective_desync":
         return blamed.text
     text = " ".join(blamed.text.split())
@@ -241,21 +296,30 @@ def _waited(faults: Sequence[FaultRecord]) -> str:
 
 def _symptoms(blamed: FaultRecord, found: Sequence[FaultRecord]) -> tuple[str, ...]:
     """The symptoms folded: one sentence for all that say the same."""
+    told_already = {"collective_timeout"} if blamed.fault == "collective_desync" else set()
+    if blamed.fault in ("collective_timeout", "heartbeat_lost"):
+        told_already = {blamed.fault}
     groups: dict[tuple[str, str], list[FaultRecord]] = {}
     for fault in found:
         timeout = fault.fault == "collective_timeout"
-        if not (timeout and blamed.fault in ("collective_timeout", "collective_desync")):
+        if fault.fault not in told_already:
             groups.setdefault((fault.fault, _collective(fault) if timeout else ""), []).append(fault)
     told = []
     for (kind, _), members in groups.items():
         if kind == "collective_timeout":
             told.append(_waited(members))
             continue
-        places = list(dict.fromkeys(fault.where for fault in members if fault.where))
         count = max(len(members), *(fault.count for fault in members))
-        shown = ", ".join(places[:MAX_PLACES]) + (" and others" if len(places) > MAX_PLACES else "")
-        told.append(KINDS[kind].title + (f" ({count} times)" if count > 1 else "") + (f": {shown}" if shown else ""))
+        shown = _places(fault.where for fault in members)
+        by = "" if shown else _places(fault.reported_by for fault in members)
+        where = f": {shown}" if shown else f", reported by {by}" if by else ""
+        told.append(KINDS[kind].title + (f" ({count} times)" if count > 1 else "") + where)
     return tuple(told)
+
+
+def _places(found: Iterable[str]) -> str:
+    places = list(dict.fromkeys(place for place in found if place))
+    return ", ".join(places[:MAX_PLACES]) + (" and others" if len(places) > MAX_PLACES else "")
 
 
 def _is_victim(fault: FaultRecord, blamed: FaultRecord) -> bool:
@@ -263,15 +327,15 @@ def _is_victim(fault: FaultRecord, blamed: FaultRecord) -> bool:
 
 
 def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> tuple[str, ...]:
-    """The ranks that did not come to a barrier, and those that no watchdog names where it names most.
+    """The ranks that did not come to a barrier or went silent, and those that no watchdog names where it names most.
 
     Where the rank of a cause is known, no other one is suspected: a process without a watchdog is silent, too.
     """
-    missing = {fault.rank for fault in fatal if fault.fault == "process_missing" and fault.rank is not None}
+    named = ("process_missing", *_NAMING)
+    missing = {fault.rank for fault in fatal if fault.fault in named and fault.rank is not None}
     waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
     if num_ranks and waiting and max(waiting) < num_ranks and num_ranks - len(waiting) <= len(waiting):
         missing |= set(range(num_ranks)) - waiting
     if blamed.rank is not None and _role(blamed) == "cause":
         missing &= {blamed.rank}
-    silent = [f.where for f in fatal if f.fault == "heartbeat_lost" and f.where]
-    return tuple(dict.fromkeys([*(f"rank {rank}" for rank in sorted(missing)), *silent]))
+    return tuple(f"rank {rank}" for rank in sorted(missing))

@@ -60,7 +60,8 @@ class Completion:
     else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted. `compared` is what
     the processes say of themselves that could be held against what was asked for, and `differences` where it is not
     that; None where none says anything. `idle`: it was started again and did no step. `early_of`: the steps that were
-    planned, where an evaluation ended the run before, as it was asked to.
+    planned, where an evaluation ended the run before, as it was asked to. `unrecognised`: it was read from a log in
+    which nothing was recognised as a step, so that nothing tells how far the run came.
     """
 
     planned_steps: int | None
@@ -82,6 +83,7 @@ class Completion:
     early_of: int | None = None
     compared: tuple[str, ...] = ()
     idle: bool = False
+    unrecognised: bool = False
 
     @property
     def last_planned_step(self) -> int | None:
@@ -163,7 +165,13 @@ def measure_completion(
         compared=compared,
         idle=own.idle,
         early_of=early_of,
+        unrecognised=launcher is None and not any(r.steps for r in records) and _is_of_a_log(own, faults),
     )
+
+
+def _is_of_a_log(own: Record, faults: Sequence[FaultRecord]) -> bool:
+    """True of a record that was read from the log of another program, as far as that is known."""
+    return own.is_foreign or (not own.started and any(fault.source for fault in faults))
 
 
 def _counted_from(started: RunStarted | None, steps: Sequence[int]) -> int:
@@ -282,6 +290,8 @@ def _fault(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
         count=_integer(facts, "count") or 1,
         root=facts.get("root") is True,
         survived=survived,
+        reporter=_integer(facts, "reporter"),
+        reporter_host=str(facts.get("reporter_host", "")),
     )
 
 

@@ -35,7 +35,9 @@ def steps_told(completion: Completion) -> str:
 def _steps(completion: Completion) -> Check:
     last, planned, stride = completion.last_step, completion.last_planned_step, completion.stride
     status: Status = "fail"
-    if completion.planned_steps is None or planned is None:
+    if completion.unrecognised:
+        status, sentence = "inconclusive", "No step was recognised in the log: it does not tell how far the run came."
+    elif completion.planned_steps is None or planned is None:
         status = "inconclusive" if last is not None else "fail"
         told = "No step was done" if last is None else f"The last step was {last}"
         sentence = f"{told}; how many were planned is not known."

@@ -108,6 +108,8 @@ def _ending(checks: Sequence[Check]) -> str:
 def _how_far(completion: Completion, of_process: int | None = None) -> str:
     """Up to where the run came, or the process that broke if it is another."""
     last, planned = of_process or completion.last_step, completion.planned_steps
+    if completion.unrecognised:
+        return "(no step was recognised in the log)"
     if last is None:
         return "before the first step"
     if planned is None:
@@ -139,7 +141,8 @@ def _short(text: str) -> str:
 
 
 def _followed(diagnosis: Diagnosis) -> Iterator[str]:
-    if suspects := [place for place in diagnosis.suspects if place not in diagnosis.cause.where]:
+    named = (*diagnosis.exclude, *diagnosis.cause.where.split(" on "))
+    if suspects := [place for place in diagnosis.suspects if place not in named]:
         yield f"Suspect: {_some(suspects)}."
     if diagnosis.symptoms:
         yield f"What followed: {'; '.join(diagnosis.symptoms[:MAX_PEERS])}."
