@@ -170,6 +170,7 @@ def job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
                 if masked
                 else revealed(process.command.environment),
                 "stdin": process.command.stdin and (str if masked else Secret.reveal)(process.command.stdin),
+                "wake": [list(argv) for argv in process.command.wake],
                 "after": [list(argv) for argv in process.command.after],
                 "cwd": str(at.directory),
                 "log": str(at.root / process.log),
