@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.attempts import STOP
-from seatrial.errors import InputError
-from seatrial.judging import judge_run, report_run
+from seatrial.errors import InputError, LaunchError
+from seatrial.judging import judge_and_report
+from seatrial.launch.copies import shortage
+from seatrial.launch.drive import STOP
 from seatrial.launch.files import write_json
 from seatrial.launch.live import watched
 from seatrial.launch.targets import Target, target
@@ -37,11 +38,13 @@ def attach(run_dir: Path) -> Verdict:
     spec, _ = read_asked(run_dir)
     assert spec is not None  # only of logs that were judged there is none, and they have no status
     there, engine = _planned(run_dir)
-    with watched(run_dir, spec, engine) as following:
-        there.attach(run_dir, following, name=spec.name, planned_steps=spec.steps)
-    text, verdict = judge_run(run_dir, as_json=False)
-    print(text)
-    print(report_run(run_dir, "html"), flush=True)
+    try:
+        with watched(run_dir, spec, engine) as following:
+            there.attach(run_dir, following, name=spec.name, planned_steps=spec.steps)
+    except OSError as error:
+        raise LaunchError(f"the run cannot be followed here: {shortage(error, run_dir)}") from error
+    text, verdict = judge_and_report(run_dir)
+    print(text, flush=True)
     return verdict
 
 
