@@ -306,7 +306,7 @@ def _submit(script: Path, hidden: Mapping[str, str]) -> int:
     try:
         done = subprocess.run(
             argv, env={**os.environ, **hidden}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=SUBMIT_SECONDS,
+            timeout=SUBMIT_SECONDS, start_new_session=True,  # Ctrl-C would leave a job of which nobody knows the number
         )  # fmt: skip
     except FileNotFoundError:
         raise LaunchError("there is no sbatch here: start this on a host that submits jobs to Slurm") from None
