@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial import attempts, returning
+from seatrial.launch.drive import STOP
 from seatrial.run_directory import rank_logs
 from seatrial.run_files import write_json
 from seatrial.spec import RunSpec
@@ -165,7 +166,7 @@ def test_who_is_stopped_between_two_attempts_is_not_tried_again(run_dir: Path) -
     told = returning.stop(run_dir, now=False)
     over.join()
     assert "it is over (died), and is not tried again" in told
-    assert (run_dir / attempts.STOP).exists()
+    assert (run_dir / STOP).exists()
 
 
 def test_who_is_stopped_while_it_begins_is_told_as_soon_as_it_runs(run_dir: Path) -> None:

@@ -245,6 +245,21 @@ def test_ctrl_c_ends_a_run_in_order(tmp_path: Path, run_dir: Path) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("when", ["before its directory is there", "while it begins"])
+def test_a_run_that_is_only_being_started_is_stopped(tmp_path: Path, run_dir: Path, when: str) -> None:
+    launcher = start(write_config(tmp_path), run_dir)
+    if when == "while it begins":
+        wait_until(lambda: (run_dir / "status.json").exists() or launcher.poll() is not None)
+    else:
+        assert not run_dir.exists()
+    stopped = subprocess.run([*SEATRIAL, "stop", str(run_dir)], capture_output=True, text=True, timeout=100)
+    assert stopped.returncode == 0, stopped.stderr
+    code, text = end_of(launcher)
+    assert code == 130, text
+    assert reason(run_dir) == "interrupted"
+    assert "Traceback" not in text
+
+
 def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path, run_dir: Path) -> None:
     config = write_config(tmp_path, steps=50, optimizer={"learning_rate": 1e9, "weight_decay": 1e9})
     code, text = end_of(start(config, run_dir), 200)

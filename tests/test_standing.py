@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.history.summary import summarise
-from seatrial.standing import UNDECIDED, launcher, read_status, require_over, state_of
+from seatrial.standing import UNDECIDED, launcher, read_status, require_over, starting, state_of
 from tests.command_line import seatrial
 from tests.history.runs import make
 
@@ -98,3 +100,46 @@ def test_odd_values_are_of_nobody_who_lives(run_dir: Path, odd: Any) -> None:
 def test_a_number_that_a_process_of_another_kind_has_is_no_launcher() -> None:
     """As of a run in a container, whose launcher is process 1 there."""
     assert launcher({"launcher_pid": 1, "started": time.time()}) is None
+
+
+@pytest.mark.parametrize("words", [("run", "x.yaml"), ("run", "x.yaml", "--out", "other"), ("plan", "--out", "run")])
+def test_nobody_waits_for_a_run_that_nobody_starts(tmp_path: Path, words: tuple[str, ...]) -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)", "seatrial", *words]
+    with subprocess.Popen(sleeps, cwd=tmp_path) as other:
+        try:
+            assert starting(tmp_path / "run") is None
+        finally:
+            other.kill()
+
+
+@pytest.mark.parametrize("words", [("--out", "run"), ("--out=run",), ("--out", "./else/../run")])
+def test_who_starts_a_run_is_known_by_its_directory(tmp_path: Path, words: tuple[str, ...]) -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)", "seatrial", "run", "x.yaml", *words]
+    with subprocess.Popen(sleeps, cwd=tmp_path) as other:
+        try:
+            assert starting(tmp_path / "run") == other.pid
+            done = seatrial("attach", "run", cwd=tmp_path)
+            assert (done.returncode, f"process {other.pid} follows it already" in done.stderr) == (2, True)
+        finally:
+            other.kill()
+
+
+def test_one_of_which_not_all_could_be_copied_is_not_judged(run_dir: Path) -> None:
+    say(run_dir, heartbeat=0.0, uncopied={"a": "the disk is full"})
+    for verb in ("judge", "report"):
+        done = seatrial(verb, run_dir, cwd=run_dir.parent)
+        assert done.returncode == 2, done.stdout
+        assert "not all that its hosts wrote could be copied here" in done.stderr
+        assert "seatrial attach run" in done.stderr
+    say(run_dir, state="ended", reason="completed", uncopied={"a": "the disk is full"})
+    require_over(run_dir)
+
+
+def test_of_one_on_hosts_whose_launcher_is_gone_there_may_be_more(run_dir: Path) -> None:
+    say(run_dir, heartbeat=LONG_AGO)
+    assert require_over(run_dir) == ()
+    (run_dir / "launch").mkdir(exist_ok=True)
+    (run_dir / "launch" / "places.json").write_text("{}")
+    done = seatrial("judge", run_dir, cwd=run_dir.parent)
+    assert "nobody follows it any more" in done.stderr
+    assert "seatrial attach run" in done.stderr

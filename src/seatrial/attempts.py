@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from seatrial import standing
 from seatrial.errors import LaunchError, SeatrialError
 from seatrial.events import Fault, RunEnded, Writer
 from seatrial.launch.conclude import LAUNCHER
+from seatrial.launch.copies import shortage
+from seatrial.launch.drive import STOP
 from seatrial.plan import Plan, Site
 from seatrial.report.gather import gather
 from seatrial.run_directory import ATTEMPTS, EVIDENCE, INPUTS
@@ -26,7 +28,6 @@ from seatrial.run_files import write_json, write_text
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
-STOP = "launch/stop"  # is there once somebody has told the run to end
 _BROKEN = ("died", "no_progress", "could_not_run")
 _OF_A_NODE = ("native", "maxtext")  # engines of which a process is a rank, and not a launcher of many
 
@@ -71,7 +72,9 @@ def beginning(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = LaunchError(f"the run was given up: {error}")
+        why = shortage(error, run_dir) if run_dir.exists() else str(error)
+        is_begun = _status(run_dir).get("state", "starting") not in standing.BETWEEN
+        told = LaunchError(f"{'the run is no longer followed' if is_begun else 'nothing was started'}: {why}")
         _record_unbegun(run_dir, told)
         raise told from error
     except (SeatrialError, KeyboardInterrupt) as error:
@@ -79,11 +82,15 @@ def beginning(run_dir: Path) -> Iterator[None]:
         raise
 
 
-def _record_unbegun(run_dir: Path, error: BaseException) -> None:
+def _status(run_dir: Path) -> dict[str, Any]:
     try:
-        status = standing.read_status(run_dir)
+        return standing.read_status(run_dir)
     except SeatrialError:
-        return
+        return {}
+
+
+def _record_unbegun(run_dir: Path, error: BaseException) -> None:
+    status = _status(run_dir)
     if status.get("state") not in standing.BETWEEN or status.get("launcher_pid") != os.getpid():
         return
     reason = "could_not_run" if isinstance(error, SeatrialError) else "interrupted"

@@ -288,6 +288,7 @@ def judge(
 ) -> None:
     """Judge what is there: foreign logs, or a run once more; needs no cluster and no jax. Exits with the verdict."""
     from seatrial.judging import Options, judge_logs, judge_run, options_of, run_directory_in, sort_arguments
+    from seatrial.report.problems import warn
     from seatrial.standing import require_over
 
     paths, overrides = sort_arguments(what, against)
@@ -297,13 +298,12 @@ def judge(
         if against:
             why, fix = f"{run_dir} holds the configuration that it is judged by", "leave it away, or judge the log"
             raise InputError.single("run-directory", "--against", why, fix)
-        require_over(run_dir)
+        warn(require_over(run_dir))
         text, verdict = judge_run(run_dir, options, as_json=as_json)
     else:
         resolved = None
         if against:
             from seatrial.checking import bars
-            from seatrial.report.problems import warn
 
             resolved = bars(against, overrides, model=model, gpu=gpu)
             warn(resolved.problems)
@@ -330,10 +330,11 @@ def judge(
 def report(run_dirs: tuple[Path, ...], output: str) -> None:
     """Write the report of a run again; of several runs of one workload, the table of how it scales."""
     from seatrial.judging import report_run, report_scaling
+    from seatrial.report.problems import warn
     from seatrial.standing import require_over
 
     for run_dir in run_dirs:
-        require_over(run_dir)
+        warn(require_over(run_dir))
     text = report_run(run_dirs[0], output) if len(run_dirs) == 1 else report_scaling(run_dirs, output)
     click.echo(text)
 

@@ -48,7 +48,8 @@ class Command:
     """What one process is started with: argument vector, the variables added to its environment, and text files.
 
     `files` maps a path, relative to the run directory, to the content that must stand there first; `stdin` is what the
-    process reads; `after` are commands that clear away what it leaves behind, whichever way it ended.
+    process reads; `after` are commands that clear away what it leaves behind, whichever way it ended, `wake` those that
+    let it go on where somebody has paused it, so that it can be told to end: they fail where nobody has.
     """
 
     argv: tuple[str, ...]
@@ -56,6 +57,7 @@ class Command:
     files: Mapping[str, str] = field(default_factory=dict)
     stdin: Secret | None = None
     after: tuple[tuple[str, ...], ...] = ()
+    wake: tuple[tuple[str, ...], ...] = ()
 
     def shell(self) -> str:
         """The command as one line that can be pasted into a POSIX shell; secrets stay masked."""
@@ -109,5 +111,6 @@ def in_container(
         argv=tuple(argv),
         environment={},
         stdin=Secret(exports) if apart else None,
+        wake=((runtime, "unpause", name),),
         after=((runtime, "rm", "--force", *(("--ignore",) if runtime == "podman" else ()), name),),
     )

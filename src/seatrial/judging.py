@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial import events, flops, observed, published
 from seatrial.engines import ENGINES, engine
-from seatrial.errors import InputError
-from seatrial.events import Event, Fault, RunStarted, Step
+from seatrial.errors import InputError, LaunchError
+from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
+from seatrial.launch.copies import shortage
 from seatrial.run_directory import asked, claim, copy_config, rank_logs, read_asked, short
 from seatrial.run_files import NotAFile, read_object, replacing, write_json, write_text
 from seatrial.spec import Resolved, RunSpec
+from seatrial.standing import read_status
 
 if TYPE_CHECKING:
     from seatrial.metrics import Metrics
@@ -104,6 +106,7 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
     """
     spec, was_rehearsal = read_asked(run_dir)
     try:
+        _read_unrecorded(run_dir)
         _read_foreign(run_dir)
         _read_kernels(run_dir)
         record = events.read_run(run_dir)
@@ -112,6 +115,37 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     wanted = _as_before(run_dir, options or Options())
     return _judge(run_dir, record, spec, wanted, rehearsal=was_rehearsal, as_json=as_json)
+
+
+def judge_and_report(run_dir: Path) -> tuple[str, Verdict]:
+    """Judges a run that has just ended and writes its report; what to say of both, and the verdict.
+
+    Raises LaunchError where the verdict cannot be written.
+    """
+    try:
+        text, verdict = judge_run(run_dir, as_json=False)
+    except OSError as error:
+        why = shortage(error, run_dir)
+        raise LaunchError(f"the run is over, but cannot be judged: {why}; then: seatrial judge {run_dir}") from error
+    try:
+        report = report_run(run_dir, "html")
+    except OSError as error:
+        report = f"report: none: {shortage(error, run_dir)}; then: seatrial report {short(run_dir)}"
+    return f"{text}\n{report}", verdict
+
+
+def _read_unrecorded(run_dir: Path) -> None:
+    """Writes what the launcher saw and, on a full disk, could only note in the run's status."""
+    path = run_dir / "events-launcher.jsonl"
+    try:
+        lines = read_status(run_dir).get("unrecorded")
+    except InputError:
+        return
+    if not isinstance(lines, list) or (path.exists() and any(isinstance(e, RunEnded) for e in events.read(path))):
+        return
+    with closing(events.Writer(path)) as writer:
+        for line in lines:
+            writer.write(events.loads(str(line)))
 
 
 def _read_foreign(run_dir: Path) -> None:

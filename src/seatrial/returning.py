@@ -9,14 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.attempts import STOP
-from seatrial.errors import InputError
-from seatrial.judging import judge_run, report_run
+from seatrial.errors import InputError, LaunchError
+from seatrial.judging import judge_and_report
+from seatrial.launch.copies import shortage
+from seatrial.launch.drive import STOP
 from seatrial.launch.live import watched
 from seatrial.launch.targets import Target, target
 from seatrial.run_directory import ATTEMPTS, rank_logs, read_asked, short
-from seatrial.run_files import read_object, touch, write_json
-from seatrial.standing import BETWEEN, FILE, launcher, read_status, state_of
+from seatrial.run_files import read_object, write_json
+from seatrial.standing import BETWEEN, FILE, launcher, read_status, starting, state_of
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -27,20 +28,23 @@ CHUNK_BYTES = 1 << 16
 
 def attach(run_dir: Path) -> Verdict:
     """Follows a run on a cluster again, to its verdict. Raises InputError if somebody does so, or it is over."""
-    status = read_status(run_dir)
+    is_there = (run_dir / FILE).exists()
+    status = read_status(run_dir) if is_there or starting(run_dir) is None else {}
     if state_of(run_dir, status) == "ended":
         raise _over(run_dir, status, f"read it: seatrial judge {short(run_dir)}")
-    if pid := launcher(status):
+    if pid := launcher(status) if is_there else starting(run_dir):
         why, fix = f"process {pid} follows it already", "look there, or end that one first; the run goes on without it"
         raise InputError.single("run-followed", str(run_dir), why, fix)
     spec, _ = read_asked(run_dir)
     assert spec is not None  # only of logs that were judged there is none, and they have no status
     there, engine = _planned(run_dir)
-    with watched(run_dir, spec, engine) as following:
-        there.attach(run_dir, following, name=spec.name, planned_steps=spec.steps)
-    text, verdict = judge_run(run_dir, as_json=False)
-    print(text)
-    print(report_run(run_dir, "html"), flush=True)
+    try:
+        with watched(run_dir, spec, engine) as following:
+            there.attach(run_dir, following, name=spec.name, planned_steps=spec.steps)
+    except OSError as error:
+        raise LaunchError(f"the run cannot be followed here: {shortage(error, run_dir)}") from error
+    text, verdict = judge_and_report(run_dir)
+    print(text, flush=True)
     return verdict
 
 
@@ -49,13 +53,12 @@ def stop(run_dir: Path, *, now: bool) -> str:
 
     Raises InputError for a run that is over, unless hosts are left that could not be told.
     """
-    status = read_status(run_dir)
+    status = _first_status(run_dir)
     if state_of(run_dir, status) == "ended":
         if not _left(status):
             raise _over(run_dir, status, "there is nothing to stop")
     else:
-        with suppress(FileNotFoundError):
-            touch(run_dir / STOP, below=run_dir)
+        _ask_to_stop(run_dir, status)
     while (state := state_of(run_dir, status)) in BETWEEN:
         time.sleep(POLL_SECONDS)
         status = read_status(run_dir)
@@ -70,6 +73,29 @@ def stop(run_dir: Path, *, now: bool) -> str:
     if state == "ended":
         write_json(run_dir / FILE, status | {"left": []})
     return f"{short(run_dir)}: its processes are told to {'end at once' if now else 'save what they must and end'}"
+
+
+def _first_status(run_dir: Path) -> dict[str, Any]:
+    """The status of a run; of one that somebody here has only just called for, as soon as there is one."""
+    while True:
+        is_starting = not (run_dir / FILE).exists() and starting(run_dir) is not None
+        try:
+            return read_status(run_dir)
+        except InputError:
+            if not is_starting:
+                raise
+        time.sleep(POLL_SECONDS)
+
+
+def _ask_to_stop(run_dir: Path, status: dict[str, Any]) -> None:
+    """Leaves the request where its launcher looks for it. Raises OSError where it can be left nowhere else."""
+    try:
+        (run_dir / STOP).touch()
+    except FileNotFoundError:
+        return
+    except OSError:  # a full disk: what runs can be told where it runs
+        if status.get("state") in BETWEEN:
+            raise
 
 
 def logs(run_dir: Path, *, rank: int | None, follow: bool) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from seatrial.dialects.data_files import has_data
 from seatrial.engines import ENGINES
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
-from seatrial.judging import judge_run, report_run
+from seatrial.judging import judge_and_report
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.drive import revealed
 from seatrial.launch.live import watched
@@ -90,8 +90,7 @@ def run(
                 readiness.before_run(plan, site, run_dir, transport=where.ssh)
             with watched(run_dir, plan.spec, plan.engine, deadlines) as following:
                 there.run(plan, run_dir, following, where=where, site=site, attempt=attempt)
-        text, verdict = judge_run(run_dir, as_json=False)
-        report = report_run(run_dir, "html")
+        text, verdict = judge_and_report(run_dir)
         if attempt > retries or verdict.outcome == "pass":
             break
         worth_it, why, blamed = attempts.again(verdict, run_dir, plan, site)
@@ -101,8 +100,7 @@ def run(
         attempts.set_aside(run_dir, plan.spec, attempt)
         where = there.without(where, blamed) if blamed else where
     attempts.decided(run_dir)
-    print(text)
-    print(report, flush=True)
+    print(text, flush=True)
     return verdict
 
 

@@ -6,10 +6,13 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import InputError
+from seatrial.errors import InputError, Problem
+from seatrial.launch.copies import PLACES
 from seatrial.run_directory import short
 from seatrial.run_files import read_object, read_text, write_json
 from seatrial.spec import RunSpec
@@ -67,12 +70,32 @@ def launcher(status: Mapping[str, Any]) -> int | None:
         return None
 
 
-def require_over(run_dir: Path) -> None:
-    """Raises InputError for a run that goes on. One without a status that can be read does not."""
+def starting(run_dir: Path) -> int | None:
+    """The process here that is to make a run directory and has not yet: `seatrial run … --out DIR`."""
+    import psutil  # late: as above
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError, ValueError):
+            words = process.cmdline()
+            if "run" not in words or not any("seatrial" in word for word in words):
+                continue
+            words = words[words.index("run") :]
+            named = [word for option, word in pairwise(words) if option == "--out"]
+            named += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+            if any(Path(process.cwd(), each).resolve() == run_dir.resolve() for each in named):
+                return process.pid
+    return None
+
+
+def require_over(run_dir: Path) -> tuple[Problem, ...]:
+    """What to warn of before a run is judged. Raises InputError for one that goes on, or that lacks what hosts wrote.
+
+    One without a status that can be read does not go on.
+    """
     try:
         status = read_status(run_dir)
     except InputError:
-        return
+        return ()
     state = state_of(run_dir, status)
     if state in GOES_ON:
         step = status.get("last_step")
@@ -81,6 +104,16 @@ def require_over(run_dir: Path) -> None:
         wait = f"seatrial logs -f {name}, or on a cluster seatrial attach {name}"
         fix = f"wait for its end ({wait}), or end it: seatrial stop {name}"
         raise InputError.single("run-goes-on", str(run_dir), why, fix)
+    if state != "ended" and status.get("uncopied"):
+        why = "not all that its hosts wrote could be copied here, and steps would seem to be missing"
+        fix = f"make room here and copy the rest: seatrial attach {short(run_dir)}; if its hosts are gone for good, "
+        fix += f"judge what is here of its logs: seatrial judge {short(run_dir / 'nodes')}"
+        raise InputError.single("run-uncopied", str(run_dir), why, fix)
+    if state != "abandoned" or not (run_dir / PLACES).exists():
+        return ()
+    fix = f"seatrial attach {short(run_dir)} copies it"
+    why = f"nobody follows it any more, and what its hosts have written since is not here: {fix}"
+    return (Problem(severity="warning", code="run-abandoned", path=str(run_dir), why=why, fix=fix),)
 
 
 def put(run_dir: Path, spec: RunSpec, state: str) -> None:

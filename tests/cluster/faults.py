@@ -75,6 +75,50 @@ def disk_full(node: Node, folder: str | Path = "/tmp") -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int = 8) -> Iterator[Path]:
+    """A folder of this machine on a disk of its own."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    """No block is left on a disk of this machine."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+@contextlib.contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """The run directory there can only be read; what is in it is hidden until then."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk / "run")], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk / "run")], check=True)
+
+
+@contextlib.contextmanager
+def removed(disk: Path) -> Iterator[None]:
+    """The run directory there is away."""
+    (disk / "run").rename(disk / "away")
+    try:
+        yield
+    finally:
+        (disk / "away").rename(disk / "run")
+
+
+@contextlib.contextmanager
 def sshd_stopped(node: Node) -> Iterator[None]:
     """New connections are refused; those that are open stay."""
     node.stop_sshd()

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -166,6 +166,175 @@ def test_a_disk_that_becomes_full_is_named_with_its_host(make_person: Callable[.
     assert code == 4
     assert person.first_fault() == ("process_died", f"rank 2 on {third.address}"), told
     assert "No space left on device" in told
+    assert nothing_is_left(person.cluster)
+
+
+@pytest.fixture
+def make_person_with_a_small_disk(
+    make_person: Callable[..., Person], tmp_path: Path
+) -> Iterator[Callable[[int], Person]]:
+    """Somebody whose run directory is on a disk of its own, which nothing else is on."""
+    with ExitStack() as stack:
+        disk = stack.enter_context(faults.small_disk(tmp_path / "disk"))
+
+        def make(nodes: int) -> Person:
+            person = make_person(nodes, containers=False)
+            person.out = disk / "run"
+            stack.callback(person.cluster.__exit__)  # what writes there ends first
+            return person
+
+        yield make
+
+
+STEPS = 600  # so many are over before the tests that need them have waited for long
+
+
+def test_a_disk_that_is_full_here_for_a_while_costs_a_run_on_hosts_nothing(
+    make_person_with_a_small_disk: Callable[[int], Person],
+) -> None:
+    person = make_person_with_a_small_disk(3)
+    run = person.begin()
+    (person.out / "events-0.jsonl").chmod(0o600)  # it is the file that goes on, not another
+    with faults.filled(person.out.parent):
+        seen = person.last_step()
+        wait_until(lambda: person.last_step() > seen + 5 or run.poll() is not None, 60)
+        copied = (person.out / "events-0.jsonl").stat().st_size
+        time.sleep(HANG_SECONDS + 10)  # longer than a run may take no step
+        assert run.poll() is None, over(run)
+        assert (person.out / "events-0.jsonl").stat().st_size <= copied + 4096
+    wait_until(lambda: (person.out / "events-0.jsonl").stat().st_size > copied + 8192, 60)
+    run.send_signal(signal.SIGINT)
+    code, told = over(run)
+    words = " ".join(told.split())
+    assert code == 130, told
+    assert "what the hosts write cannot be copied here" in words
+    assert "No space left on device, 0 KiB free: make room there" in words
+    assert "all that the hosts have written is copied again" in words
+    assert "could not be told" not in words
+    events = [json.loads(line) for line in (person.out / "events-0.jsonl").read_text().splitlines()]
+    steps = [event["step"] for event in events if event["kind"] == "step"]
+    assert steps == list(range(len(steps)))
+    assert person.ended_in_order(0)
+    assert nothing_is_left(person.cluster)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (faults.filled, "No space left on device, 0 KiB free: make room there"),
+        (faults.read_only, "Read-only file system: mount it for writing again"),
+        (faults.removed, "has been removed: put it back"),
+    ],
+    ids=["full", "read-only", "removed"],
+)
+def test_a_run_that_ends_while_nothing_can_be_written_here_is_judged_once_it_can(
+    make_person_with_a_small_disk: Callable[[int], Person],
+    fault: Callable[[Path], AbstractContextManager[None]],
+    said: str,
+) -> None:
+    person = make_person_with_a_small_disk(1)
+    run = person.start(*person.on_hosts(person.endless(nodes=1, steps=STEPS)))
+    person.wait_for_steps(run, 2)
+    with fault(person.out.parent):
+        code, told = over(run, 200)
+        words = " ".join(told.split())
+        assert code == 3, told
+        assert "the run is over (completed), but not all that its hosts wrote could be copied here" in words
+        assert f"{said}; then: seatrial attach {person.out}" in words
+        assert not list(person.out.parent.glob("run/verdict.json"))
+        if fault is not faults.removed:
+            code, told = person.run("judge", person.out)
+            assert code == 2, told
+            if fault is faults.filled:  # else even this could not be written
+                assert f"seatrial attach {person.out}" in " ".join(told.split())
+    code, told = person.run("attach", person.out)
+    assert code == 0, told
+    assert f"All {STEPS} steps were done" in told
+    assert nothing_is_left(person.cluster)
+
+
+def test_a_disk_that_is_full_from_the_beginning_starts_nothing(
+    make_person_with_a_small_disk: Callable[[int], Person],
+) -> None:
+    person = make_person_with_a_small_disk(1)
+    config = person.endless(nodes=1)
+    with faults.filled(person.out.parent):
+        code, told = person.run(*person.on_hosts(config))
+    assert code in (2, 3), told
+    assert "No space left on device" in told
+    assert "Traceback" not in told
+    assert not person.cluster.nodes[0].path("/var/tmp/seatrial-root/run").exists()
+
+
+def test_a_run_on_this_machine_that_fills_its_disk_has_died_of_that(
+    make_person_with_a_small_disk: Callable[[int], Person],
+) -> None:
+    person = make_person_with_a_small_disk(1)
+    run = person.start("run", person.endless(nodes=1), "--out", person.out)
+    person.wait_for_steps(run, 2)
+    with faults.filled(person.out.parent):
+        code, told = over(run)
+        words = " ".join(told.split())
+        assert code == 3, told
+        assert "the run is over (died: rank 0 on local0 " in words
+        assert f"make room there; then: seatrial judge {person.out}" in words
+    code, told = person.run("judge", person.out)
+    assert code == 4, told
+    assert "No space left on device" in told
+
+
+def test_a_container_whose_monitor_is_killed_has_died_and_not_failed_to_start(
+    make_person: Callable[..., Person],
+) -> None:
+    person = make_person(2)
+    run = person.begin("--container", "podman", nodes=2)
+    node = person.cluster.nodes[1]
+    (monitor,) = [process.pid for process in node.processes("conmon") if process.argv[0].endswith("conmon")]
+    node.kill(monitor)
+    code, told = over(run)
+    assert (code, person.first_fault()) == (4, ("monitor_lost", f"rank 1 on {node.address}")), told
+    (fault, *_) = person.faults()
+    assert f"podman lost the container of rank 1 on {node.address} after step " in fault["text"]
+    assert "its monitor (conmon) was killed or died" in fault["text"]
+    assert "the training in it was still alive and was stopped" in fault["text"]
+    assert "could not be started" not in told
+    assert nothing_is_left(person.cluster)
+    assert [containers(node) for node in person.cluster.nodes] == [[], []]
+
+
+@pytest.mark.parametrize("ends", ["by itself", "stop"])
+def test_a_paused_container_is_named_and_not_left_behind(make_person: Callable[..., Person], ends: str) -> None:
+    person = make_person(2)
+    run = person.begin("--container", "podman", nodes=2)
+    node = person.cluster.nodes[1]
+    (name,) = containers(node)
+    node.run(["podman", "pause", name])
+    if ends == "stop":
+        assert person.run("stop", person.out)[0] == 0
+    code, told = over(run, 200)
+    if ends == "stop":
+        assert code == 130, told
+        assert person.ended_in_order(1), told
+    else:
+        assert (code, person.first_fault()) == (5, ("no_progress", f"rank 1 on {node.address}")), told
+        assert "its container was paused" in " ".join(told.split())
+    assert nothing_is_left(person.cluster)
+    assert [containers(node) for node in person.cluster.nodes] == [[], []]
+
+
+@pytest.mark.parametrize("when", ["before its directory is there", "while it looks at its hosts"])
+def test_a_run_that_is_only_being_started_is_stopped(make_person: Callable[..., Person], when: str) -> None:
+    person = make_person(2, containers=False)
+    run = person.start(*person.on_hosts(person.endless(nodes=2)))
+    if when == "while it looks at its hosts":
+        wait_until(lambda: (person.out / "status.json").exists() or run.poll() is not None, 60)
+    else:
+        assert not person.out.exists()
+    code, told = person.run("stop", person.out)
+    assert code == 0, told
+    code, told = over(run)
+    assert code == 130, told
+    assert json.loads((person.out / "status.json").read_text())["reason"] == "interrupted"
     assert nothing_is_left(person.cluster)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -199,6 +201,41 @@ def test_who_interrupts_a_job_that_waits_leaves_none_behind(make_user: Callable[
     assert code == 130, told
     assert f"job {number}: pending" in told
     assert user.slurm.run(["squeue", "--noheader"]).stdout == ""
+
+
+@pytest.fixture
+def slow_sbatch(tmp_path: Path) -> Path:
+    """A folder for PATH in which sbatch takes its time: it says so, and hands the job over a while later."""
+    program = tmp_path / "slow" / "sbatch"
+    program.parent.mkdir()
+    real = shutil.which("sbatch", path=SEARCH_PATH)
+    program.write_text(f'#!/bin/sh\ntouch {tmp_path}/submitting\nsleep 3\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    return program.parent
+
+
+@pytest.mark.parametrize("how", ["stop", "ctrl-c"])
+def test_a_job_that_is_only_being_submitted_is_ended(
+    make_user: Callable[..., SlurmUser], slow_sbatch: Path, how: str
+) -> None:
+    user = make_user(1, containers=False)
+    user.variables["PATH"] = f"{slow_sbatch}:{user.variables['PATH']}"
+    _, argv, environment = user.command(*user.under_slurm(user.endless(nodes=1)))
+    run = subprocess.Popen(
+        argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    user.cluster.used_by.append(run)
+    wait_until((slow_sbatch.parent / "submitting").exists, 60)
+    if how == "stop":
+        assert user.run("stop", user.out)[0] == 0
+    else:
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does, to all that is in the foreground
+    code, told = over(run)
+    assert code == 130, told
+    wait_until(lambda: user.slurm.run(["squeue", "--noheader"]).stdout == "", 60)
+    assert user.job() in told
+    assert "Traceback" not in told
+    assert nothing_is_left(user.cluster)
 
 
 def test_a_job_is_stopped_from_another_shell(make_user: Callable[..., SlurmUser]) -> None:

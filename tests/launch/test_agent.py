@@ -132,6 +132,29 @@ def test_a_suspended_process_is_seen_and_stopped(start_agent: Start, mark: str) 
     assert processes_with(mark) == []
 
 
+def test_what_somebody_has_paused_is_woken_before_it_is_told_to_end(start_agent: Start, tmp_path: Path) -> None:
+    """As the engines do: what wakes fails where nothing was paused, and what clears away may fail at first."""
+    order = tmp_path / "order"
+    program = f"import signal, sys, time\nsignal.signal(15, lambda *_: open({str(order)!r}, 'a').write('told\\n'))\n"
+    program += "print('up', flush=True)\nsignal.pause()"
+
+    def held(rank: int) -> dict[str, Any]:
+        wake = f"echo wake {rank} >> {order}; exit {rank}"
+        clear = f"echo after {rank} >> {order}; mkdir {tmp_path}/failed{rank} && exit 1; exit 0"
+        return {
+            "rank": rank, "argv": [sys.executable, "-c", program], "log": str(tmp_path / f"rank{rank}.log"),
+            "wake": [["sh", "-c", wake]], "after": [["sh", "-c", clear]],
+        }  # fmt: skip
+
+    agent = start_agent([], processes=[held(0), held(1)])
+    up(agent, 2)
+    (tmp_path / "stop").touch()
+    agent.wait()
+    lines = order.read_text().splitlines()
+    assert lines == [*("wake 0", "wake 1", "told", "told"), *("after 0", "after 0", "after 1", "after 1")]
+    assert [p["paused"] for p in agent.ranks()] == [True, False]
+
+
 def test_an_expired_lease_stops_everything(start_agent: Start, tmp_path: Path, mark: str) -> None:
     lease = tmp_path / "lease"
     agent = start_agent([FOREVER], lease_seconds=1, lease_file=str(lease))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS
-from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue
+from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue, with_stopped
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.processes import describe_exit
 from seatrial.presets import MODELS
@@ -72,6 +72,61 @@ def test_the_culprit_is_found_across_hosts() -> None:
     assert (fault.fault, fault.where, fault.process) == ("process_died", "rank 1 on h1", -1)
     assert fault.text.startswith("rank 1 on h1 was ended by SIGKILL (9)")
     assert fault.text.endswith("its last line: the last words")
+
+
+@pytest.mark.parametrize("code", [2, 125, 126, 127])
+def test_what_has_taken_steps_was_started(code: int) -> None:
+    early = conclude(progress([done(0, code)], [process(1)]), NOW)
+    late = conclude(progress([done(0, code)], [process(1, last_step=3)]), NOW)
+    assert early is not None
+    assert late is not None
+    assert (early.reason, early.faults[0].fault) == ("could_not_run", "start_failed")
+    assert (late.reason, late.faults[0].fault) == ("died", "process_died")
+
+
+@pytest.mark.parametrize(
+    ("engine", "code", "outlived", "last_step", "words"),
+    [
+        ("podman", 127, True, 3, ("after step 3", "(conmon)", "was still alive and was stopped")),
+        ("podman", 127, True, None, ("before the first step", "was still alive and was stopped")),
+        ("docker", 125, False, 3, ("(containerd-shim or dockerd)", "has died, or nothing is known of it")),
+    ],
+)
+def test_a_container_engine_that_loses_its_container_is_named(
+    engine: str, code: int, outlived: bool, last_step: int | None, words: tuple[str, ...]
+) -> None:
+    lost = done(0, code, contained=engine, outlived=outlived)
+    ending = conclude(progress([lost], [process(1, last_step=last_step)]), NOW)
+    assert ending is not None
+    assert (ending.reason, ending.exit_code) == ("died", code)
+    (fault,) = ending.faults
+    assert (fault.fault, fault.where) == ("monitor_lost", "rank 0 on h0")
+    assert fault.text.startswith(f"{engine} lost the container of rank 0 on h0 ")
+    assert all(word in fault.text for word in words), fault.text
+
+
+@pytest.mark.parametrize(("code", "kind"), [(125, "start_failed"), (127, "start_failed"), (1, "process_died")])
+def test_a_container_that_ended_by_itself_has_a_monitor(code: int, kind: str) -> None:
+    ending = conclude(progress([done(0, code, contained="podman", outlived=False)], [process(1)]), NOW)
+    assert ending is not None
+    assert ending.faults[0].fault == kind
+
+
+def test_who_dies_because_a_rank_is_held_is_not_the_cause() -> None:
+    aborted = done(0, None, signal=6)
+    ending = conclude(progress([aborted], [process(1, suspended=True)]), NOW)
+    assert ending is not None
+    assert [(fault.fault, fault.where) for fault in ending.faults] == [
+        ("no_progress", "rank 1 on h1"),
+        ("peer_stopped", "rank 0 on h0"),
+    ]
+    seen = progress([aborted], [done(1, None, signal=15, stopped=True, paused=True)], ended=True)
+    died = conclude(seen, NOW)
+    assert died is not None
+    assert died.reason == "died"
+    paused = with_stopped(died, seen)
+    assert (paused.reason, paused.faults[0].where) == ("no_progress", "rank 1 on h1")
+    assert "its container was paused" in paused.faults[0].text
 
 
 def test_a_symptom_waits_for_its_cause() -> None:

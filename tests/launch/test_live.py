@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from rich.console import Console
@@ -128,3 +130,38 @@ def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
         file.write(lines[1][20:] + lines[2])
         file.flush()
     assert [getattr(event, "step", None) for event in tail.read()] == [1, 2]
+
+
+def test_steps_that_cannot_be_copied_here_are_shown_by_what_their_hosts_report(tmp_path: Path) -> None:
+    output = io.StringIO()
+    with closing(events.Writer(tmp_path / "events-0.jsonl")) as writer:
+        writer.write(events.Step(step=0, seconds=1.0, loss=6.0))
+    with View(tmp_path, name="a-run", planned_steps=40, console=Console(file=output, width=200)) as view:
+        view.update(progress(last_step=0))
+        for step in range(1, 40):
+            seen = progress(last_step=step)
+            seen.uncopied = {"h0": "no room"} if step < 30 else {}
+            view.update(seen)
+    lines = output.getvalue().splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("step")] == [f"{n}/40" for n in (1, *range(4, 31, 4))]
+    assert sum("cannot be copied here: no room." in line for line in lines) == 1
+    assert lines[-1] == "all that the hosts have written is copied again"
+
+
+def printing_to(file: IO[str], run_dir: Path) -> None:
+    with View(run_dir, name="a-run", planned_steps=40, console=Console(file=file)) as view:
+        view.say("a line")
+
+
+def test_a_full_disk_behind_what_is_printed_stops_nobody_and_a_closed_terminal_does(tmp_path: Path) -> None:
+    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115 - closing it fails as well
+    printing_to(full, tmp_path)
+    with suppress(OSError):
+        full.close()
+    terminal, inside = os.openpty()
+    os.close(terminal)
+    gone = os.fdopen(inside, "w")
+    with pytest.raises(OSError, match="Input/output error"):
+        printing_to(gone, tmp_path)
+    with suppress(OSError):
+        gone.close()

@@ -2,14 +2,15 @@
 
     python agent.py JOB.json        (or the job on stdin:  python agent.py -)
 
-The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "after"}],
-"step_pattern", "first_step" (as the logs number it), "grace_seconds", "lease_seconds", "lease_file",
+The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "wake",
+"after"}], "step_pattern", "first_step" (as the logs number it), "grace_seconds", "lease_seconds", "lease_file",
 "signals_reach_all", "observe_seconds"}. Each process is started in a session of its own, and the agent is the only
-writer of its log; when all have ended, the commands in "after" are run. `directory/status.json` is replaced atomically
-on every change and at least once a second. The agent stops everything when a process fails, when told to (SIGTERM,
-SIGINT, or a file `directory/stop`), and when nobody has touched the lease file for `lease_seconds`. A signal that tells
-it is passed on, unless it reaches all without that. With "observe_seconds", `observer.py` watches the node meanwhile.
-It ends when nothing that it started is left: with 0 if every process ended with 0, else with 1.
+writer of its log; before it is told to end, the commands in "wake" are run; when all have ended, those in "after".
+`directory/status.json` is replaced atomically on every change and at least once a second. The agent stops everything
+when a process fails, when told to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease
+file for `lease_seconds`. A signal that tells it is passed on, unless it reaches all without that. With
+"observe_seconds", `observer.py` watches the node meanwhile. It ends when nothing that it started is left: with 0 if
+every process ended with 0, else with 1.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ else:  # on a node, where all that it needs lies beside it
     import processes
 
 VERSION = 1
+ENGINE_FAILED = (125, 126, 127)  # exit codes of docker and podman that may be their own
 PEER_LOST = 75  # a trainer's exit code for "a step failed", most often because a peer was lost: a symptom
 SETTLE_SECONDS = 2.0  # how long a symptom waits for its cause to show
 SIMULTANEOUS_SECONDS = 0.05  # deaths closer than this cannot be ordered by time
@@ -47,6 +49,7 @@ OBSERVER_SECONDS = 3.0  # in which what watches the node writes its last lines
 UNKILLABLE_SECONDS = 4.0  # after SIGKILL: what still lives then is stuck in the kernel
 READ_BYTES = 1 << 16
 AFTER_SECONDS = 30.0
+WAKE_SECONDS = 5.0
 PIPE_BYTES = 1 << 20  # no pipe holds more
 REPORTED = ("state", "started", "stop_reason", "left_behind", "survivors")
 
@@ -147,8 +150,14 @@ class Agent:
 
     def _clear_away(self) -> None:
         for argv in [argv for process in self.processes for argv in process.job.get("after", ())]:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=AFTER_SECONDS)
+            # Once more where it fails: podman then takes in that its monitor, and with it the container, is gone.
+            _run(argv, AFTER_SECONDS) or _run(argv, AFTER_SECONDS)
+
+    def _wake(self) -> None:
+        """Lets those go on that somebody has paused: they could neither hear that they are to end, nor be removed."""
+        for process in self.processes:
+            if process.died is None and any(_run(argv, WAKE_SECONDS) for argv in process.job.get("wake", ())):
+                process.paused = True
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         self.requests.append(signal.Signals(number).name)
@@ -193,6 +202,8 @@ class Agent:
         os.waitpid(result.si_pid, 0)
         self._drain(process)
         process.end(result, monotonic, wall)
+        if process.contained and process.exit_code in ENGINE_FAILED:  # of what goes on, its monitor has lost hold
+            process.outlived = bool(self._below(b"conmon", *(p.pid for p in self.processes)))
         process.stopped = self.stopping_since is not None and monotonic >= self.stopping_since
         self.changed = True
 
@@ -240,13 +251,14 @@ class Agent:
 
     def _stop(self, reason: str, now: float) -> None:
         if self.stopping_since is None:
-            self.stop_reason, self.stopping_since, self.state = reason, now, "stopping"
+            self._wake()
+            self.stop_reason, self.stopping_since, self.state = reason, time.monotonic(), "stopping"
             self.changed = True
             if not (reason.startswith("SIG") and self.job.get("signals_reach_all")):
                 self._signal_all(signal.SIGTERM)
             self._signal_all(signal.SIGCONT)  # a stopped process would not notice
 
-    def _below(self, *apart: bytes) -> list[int]:
+    def _below(self, *apart: Any) -> list[int]:
         return processes.descendants(os.getpid(), self.observer and self.observer.pid, *apart)
 
     def _signal_all(self, number: int) -> None:
@@ -293,6 +305,13 @@ class Agent:
                 os.replace(name, path)
                 self.changed = self.stepped = False
                 return
+
+
+def _run(argv: list[str], seconds: float) -> bool:
+    """Runs a command; whether it succeeded."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds).returncode == 0
+    return False
 
 
 def main(arguments: list[str]) -> int:

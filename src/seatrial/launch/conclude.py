@@ -18,6 +18,7 @@ DOUBT_SECONDS = 6.0  # of a host that speaks once a second
 LAUNCHER = -1
 EXIT_SPEC_WRONG = 2  # the trainer's code for a spec that it cannot run
 EXIT_UNSTARTABLE = (125, 126, 127)  # 125: docker and podman could not make the container
+MONITORS = {"podman": "conmon", "docker": "containerd-shim or dockerd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Progress:
     missing: list[str] = field(default_factory=list)  # hosts without a status yet
     processes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # (host, status) in rank order
     silent: dict[str, float] = field(default_factory=dict)  # seconds since something was heard, by host
+    uncopied: dict[str, str] = field(default_factory=dict)  # why not all that a host wrote is here, by host
     last_step: int | None = None
     step_seen: float = 0.0  # when last_step came, monotonic
     intervals: list[float] = field(default_factory=list)
@@ -102,7 +104,7 @@ def conclude(progress: Progress, wall_now: float) -> Ending | None:
     ]
     culprit = blame(failed, wall_now)
     if culprit:
-        return _died(culprit)
+        return _stood_still(_died(culprit, progress.last_step), suspended(progress), "suspended by a signal")
     if not progress.statuses or progress.missing:
         return None
     if any(status["state"] != "ended" for status in progress.statuses.values()):
@@ -126,19 +128,44 @@ def _stopped_by_an_agent(progress: Progress) -> Ending:
     return Ending(reason="interrupted", faults=faults)
 
 
-def _died(process: dict[str, Any]) -> Ending:
+def _died(process: dict[str, Any], last_step: int | None) -> Ending:
     where = f"rank {process['rank']} on {process['host']}"
     last = f"; its last line: {process['last_line']}" if process["last_line"] else ""
     code = process["exit_code"] if process["signal"] is None else 128 + process["signal"]
-    could_not_run = code in (EXIT_SPEC_WRONG, *EXIT_UNSTARTABLE)
-    fault = Fault(
-        process=LAUNCHER,
-        fault="start_failed" if could_not_run else "process_died",
-        where=where,
-        text=f"{where} {process['sentence']}{last}",
-        facts={"exit_code": code, "rank": process["rank"]},
-    )
+    began = last_step is not None or process.get("outlived", False)
+    could_not_run = code in (EXIT_SPEC_WRONG, *EXIT_UNSTARTABLE) and not began
+    kind, text = "start_failed" if could_not_run else "process_died", f"{where} {process['sentence']}"
+    if began and (process.get("outlived") or (process.get("contained") and code == EXIT_UNSTARTABLE[0])):
+        kind, text = "monitor_lost", _monitor_lost(process, where, last_step)
+    facts = {"exit_code": code, "rank": process["rank"]}
+    fault = Fault(process=LAUNCHER, fault=kind, where=where, text=f"{text}{last}", facts=facts)
     return Ending(reason="could_not_run" if could_not_run else "died", exit_code=code, faults=(fault,))
+
+
+def _monitor_lost(process: dict[str, Any], where: str, last_step: int | None) -> str:
+    """What became of a container whose engine has lost it."""
+    engine = process["contained"]
+    when = "before the first step" if last_step is None else f"after step {last_step}"
+    fate = "was still alive and was stopped" if process["outlived"] else "has died, or nothing is known of it"
+    return (
+        f"{engine} lost the container of {where} {when}: its monitor ({MONITORS.get(engine, 'of the engine')}) was "
+        f"killed or died, and `{engine} run` {process['sentence']}; the training in it {fate}"
+    )
+
+
+def suspended(progress: Progress) -> list[str]:
+    """The ranks that a signal has suspended, and their hosts."""
+    return [f"rank {p['rank']} on {host}" for host, p in progress.processes if p["suspended"]]
+
+
+def _stood_still(ending: Ending, held: list[str], how: str) -> Ending:
+    """The ending of a run whose others died, or took no step, because somebody held some of its ranks."""
+    if not held or ending.reason not in ("died", "no_progress"):
+        return ending
+    where = ", ".join(held)
+    fault = Fault(process=LAUNCHER, fault="no_progress", where=where, text=f"{where} took no further step: {how}")
+    victims = tuple(replace(fault, fault="peer_stopped") for fault in ending.faults)
+    return Ending(reason="no_progress", faults=(fault, *victims), left=ending.left)
 
 
 def _agent_lost(host: str) -> Ending:
@@ -149,13 +176,13 @@ def _agent_lost(host: str) -> Ending:
 
 
 def _stuck(progress: Progress, text: str) -> Ending:
-    suspended = [f"rank {p['rank']} on {host}" for host, p in progress.processes if p["suspended"]]
-    evidence = f"; suspended by a signal: {', '.join(suspended)}" if suspended else ""
+    held = suspended(progress)
+    evidence = f"; suspended by a signal: {', '.join(held)}" if held else ""
     if progress.missing or not progress.processes:
         hosts = ", ".join(progress.missing) if progress.statuses else ""
         fault = Fault(process=LAUNCHER, fault="start_failed", where=hosts, text=text)
         return Ending(reason="could_not_run", faults=(fault,))
-    where = ", ".join(suspended) or "all ranks"
+    where = ", ".join(held) or "all ranks"
     fault = Fault(process=LAUNCHER, fault="no_progress", where=where, text=text + evidence)
     return Ending(reason="no_progress", faults=(fault,))
 
@@ -216,7 +243,12 @@ def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:
 
 
 def with_stopped(ending: Ending, progress: Progress) -> Ending:
-    """The ending with the peers that went down with the culprit, so that nobody takes them for the cause."""
+    """The ending with the peers that went down with the culprit, so that nobody takes them for the cause.
+
+    That a container was paused is known only now.
+    """
+    paused = [f"rank {p['rank']} on {host}" for host, p in progress.processes if p.get("paused")]
+    ending = _stood_still(ending, paused, "its container was paused")
     if ending.reason != "died":
         return ending
     blamed = {fault.where for fault in ending.faults}

@@ -5,6 +5,7 @@ How an agent is started and asked differs from target to target, and is the `Nod
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -16,14 +17,18 @@ from typing import Any, NamedTuple
 from seatrial import events
 from seatrial.cluster import Host
 from seatrial.command import Secret
+from seatrial.errors import LaunchError
 from seatrial.launch import agent
 from seatrial.launch.conclude import LAUNCHER, Ending, Progress
+from seatrial.launch.copies import shortage
 from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
 from seatrial.plan import Plan
 from seatrial.run_files import write_json, write_text
 
 LEASE = "launch/lease"
+STOP = "launch/stop"  # is there once somebody has told the run to end
 STATUS_SECONDS = 1.0
+BLOCK_BYTES = 4096
 OBSERVE_SECONDS = 5.0  # from one look at a node's devices to the next
 
 Job = dict[str, Any]  # what an agent reads
@@ -77,9 +82,12 @@ def drive(
     for host in plan.hosts:
         write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True))
     jobs = [(host.name, job(plan, host, at, masked=False)) for host in plan.hosts]
+    if (run_dir / STOP).exists():
+        following.say("it was told to end, and nothing was started")
+        raise KeyboardInterrupt
     return accompany(
-        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.steps,
-        detached=not leased, queue=queue,
+        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.steps, root=root,
+        detached=not leased, queue=queue, stop_file=run_dir / STOP,
     )  # fmt: skip
 
 
@@ -90,21 +98,29 @@ def accompany(
     *,
     name: str,
     planned_steps: int,
+    root: PurePath,
     detached: bool,
     queue: Callable[[], Queue] | None = None,
+    stop_file: Path | None = None,
 ) -> Ending:
     """Follows what `begin` started, or found running, until none of it is left, and records what was seen.
 
-    `queue` is asked for when `begin` is through. What is `detached` goes on where this ends by a mistake of its own;
-    the rest, which nobody would look after, is stopped.
+    `queue` is asked for when `begin` is through; `root` is the run directory on the hosts. What is `detached` goes on
+    where this ends by a mistake of its own; the rest, which nobody would look after, is stopped. A `stop_file` that
+    comes to be is an interrupt.
+
+    Raises LaunchError where the run is over and that cannot be written here, or not all that its hosts wrote.
     """
     writer = events.Writer(run_dir / "events-launcher.jsonl")
     lease = Lease(run_dir / LEASE)
     state = StatusFile(run_dir, name=name, planned_steps=planned_steps)
 
     lost: dict[str, int] = {}
+    uncopied: dict[str, str] = {}
 
     def progressed(progress: Progress) -> None:
+        nonlocal uncopied
+        uncopied = progress.uncopied
         state.write(progress)
         lost.update(
             {f"rank {p['rank']} on {host}": p["lost_bytes"] for host, p in progress.processes if p["lost_bytes"]}
@@ -113,7 +129,7 @@ def accompany(
 
     nodes: Sequence[Node] = ()
     try:
-        with Interrupts(detached=detached).caught() as interrupts:
+        with Interrupts(detached=detached, stop_file=stop_file).caught() as interrupts:
             nodes, waits = begin(), queue() if queue else None
             ending = follow(
                 nodes,
@@ -129,11 +145,6 @@ def accompany(
             following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
         if ending.left:
             following.say(f"could not be told to end: {', '.join(ending.left)}; try again: seatrial stop {run_dir}")
-        for fault in ending.faults:
-            writer.write(fault)
-        writer.write(events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code))
-        state.close(ending)
-        return ending
     except BaseException:
         if nodes and not detached:  # what is detached goes on; that nothing could be started is for others to say
             for node in nodes:
@@ -142,9 +153,40 @@ def accompany(
                 writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
                 state.close(Ending(reason="interrupted"))
         raise
+    else:
+        if uncopied:
+            state.leave()
+            raise LaunchError(_unfinished(ending, next(iter(uncopied.values())), run_dir, root))
+        end = events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code)
+        unrecorded: list[events.Event] = [*ending.faults, end]
+        try:
+            while unrecorded:
+                writer.write(unrecorded[0])
+                del unrecorded[0]
+        except OSError as error:
+            if detached:
+                state.leave()
+            else:
+                state.close(ending, unrecorded)
+            raise LaunchError(_unfinished(ending, shortage(error, run_dir), run_dir, root)) from error
+        state.close(ending)
+        return ending
     finally:
         lease.end()
-        writer.close()
+        with suppress(OSError):  # said already
+            writer.close()
+
+
+def _unfinished(ending: Ending, why: str, run_dir: Path, root: PurePath) -> str:
+    """What to say of a run that is over and not all here."""
+    told = [fault.text for fault in ending.faults[:1]]
+    how = ": ".join([ending.reason.replace("_", " "), *told])
+    if root == run_dir:
+        return f"the run is over ({how}), but that cannot be recorded: {why}; then: seatrial judge {run_dir}"
+    return (
+        f"the run is over ({how}), but not all that its hosts wrote could be copied here, and it is not judged: {why}; "
+        f"then: seatrial attach {run_dir}. The hosts keep what they wrote in {root}"
+    )
 
 
 class Terms(NamedTuple):
@@ -170,6 +212,7 @@ def job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
                 if masked
                 else revealed(process.command.environment),
                 "stdin": process.command.stdin and (str if masked else Secret.reveal)(process.command.stdin),
+                "wake": [list(argv) for argv in process.command.wake],
                 "after": [list(argv) for argv in process.command.after],
                 "cwd": str(at.directory),
                 "log": str(at.root / process.log),
@@ -189,7 +232,7 @@ def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
     """A process that stopped because its loss was not finite, or on a signal, did not die: its own events say so."""
     if ending.reason != "died":
         return ending
-    with suppress(ValueError):  # a damaged record: whoever judges it will say so
+    with suppress(OSError, ValueError):  # a damaged record: whoever judges it will say so
         ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
         for event in ended:
             if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
@@ -218,15 +261,38 @@ class StatusFile:
         if time.monotonic() - self._written >= STATUS_SECONDS:
             self._put("stopping" if progress.ending else "running", progress.ending)
 
-    def close(self, ending: Ending) -> None:
-        """Writes for the last time."""
+    def close(self, ending: Ending, unrecorded: Sequence[events.Event] = ()) -> None:
+        """Writes for the last time; here may be room for events that could not be written."""
         self._status["left"] = list(ending.left)
+        if unrecorded:
+            self._status["unrecorded"] = [events.dumps(event) for event in unrecorded]
         self._put("ended", ending)
 
-    def _put(self, state: str, ending: Ending | None) -> None:
+    def leave(self) -> None:
+        """Writes that nobody follows the run any more, of which somebody else is to find out how it ended."""
+        self._put("running", None, heartbeat=0.0)
+
+    def _put(self, state: str, ending: Ending | None, *, heartbeat: float | None = None) -> None:
         self._written = time.monotonic()
-        self._status |= {"state": state, "reason": ending.reason if ending else None, "heartbeat": time.time()}
+        beat = time.time() if heartbeat is None else heartbeat
+        self._status |= {"state": state, "reason": ending.reason if ending else None, "heartbeat": beat}
         self._status["last_step"] = self._progress.last_step
         self._status["processes"] = [{"host": host, **process} for host, process in self._progress.processes]
-        with suppress(OSError):  # a full disk must not end a run that can go on
+        self._status["uncopied"] = self._progress.uncopied
+        if not self._path.parent.is_dir():  # who has removed it does not want half of it back
+            return
+        try:
             write_json(self._path, self._status)
+        except OSError:  # a full disk must not end a run that can go on
+            with suppress(OSError):
+                self._write_over()
+
+    def _write_over(self) -> None:
+        """Writes where the last one stands, as far as its blocks go: a full disk has no room for another file."""
+        file = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            before, text = os.fstat(file).st_size, (json.dumps(self._status) + "\n").encode()
+            if len(text) <= -(-before // BLOCK_BYTES) * BLOCK_BYTES:
+                os.pwrite(file, text.ljust(before), 0)  # JSON may end in spaces
+        finally:
+            os.close(file)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from seatrial.errors import LaunchError
@@ -17,6 +18,7 @@ from seatrial.launch.conclude import DOUBT_SECONDS, Ending, Progress, Status, ju
 from seatrial.launch.deadlines import Deadlines
 
 POLL_SECONDS = 0.2
+COPY_SECONDS = 20.0  # in which there may be room here again for the rest of what a run that is over has written
 GONE_SECONDS = 20.0  # for an agent that was pressed to end what it has started, and itself
 
 
@@ -33,6 +35,9 @@ class Node(Protocol):
 
     def behind(self) -> bool:
         """Whether what the host has written is still on its way here."""
+
+    def uncopied(self) -> str:
+        """Why what the host has written cannot be copied here; nothing where it can, or need not be."""
 
     def now(self) -> float:
         """The monotonic time up to which all is known that the host has said: late where this process is."""
@@ -72,10 +77,16 @@ class Interrupts:
     """Counts requests to stop: Ctrl-C, termination, a closed terminal. Only the main thread can.
 
     What is detached goes on without a terminal: then a closed one only ends this process, once `left` is looked at.
+    A stop file is how others request it.
     """
 
-    def __init__(self, *, detached: bool = False) -> None:
-        self.count, self.left, self._detached = 0, False, detached
+    def __init__(self, *, detached: bool = False, stop_file: Path | None = None) -> None:
+        self.count, self.left, self._detached, self._stop_file = 0, False, detached, stop_file
+
+    def look(self) -> None:
+        """Counts the stop file, once."""
+        if self._stop_file and self._stop_file.exists():
+            self.count, self._stop_file = self.count + 1, None
 
     @contextmanager
     def caught(self) -> Iterator[Interrupts]:
@@ -115,11 +126,13 @@ def follow(
     copied = 0.0  # when something was on its way here last
     looked, deaf = time.monotonic(), 0.0  # the last look, and the seconds in which nobody was heard
     while True:
+        interrupts.look()
         if interrupts.left:
             raise SystemExit(128 + signal.SIGHUP)
         gone = [node.name for node in nodes if node.agent_ended()]  # asked before the status is read
         statuses = {node.name: node.status() for node in nodes}
         progress.silent = silent = {node.name: node.silent_seconds() for node in nodes}
+        progress.uncopied = {node.name: why for node in nodes if (why := node.uncopied())}
         looked, before = min((node.now() for node in nodes), default=time.monotonic()), looked
         unheard = min(silent.values(), default=0.0)
         if unheard > DOUBT_SECONDS:
@@ -146,7 +159,9 @@ def follow(
             patience = deadlines.stop_seconds(progress.ending.reason)
             if interrupts.count < 2 and any(node.behind() for node in nodes):
                 copied = now
-            if len(out_of_reach.union(gone)) == len(nodes) or now - max(since, copied) > patience + GONE_SECONDS:
+            waits_for_room = progress.uncopied and interrupts.count < 2 and now - since < COPY_SECONDS
+            over = len(out_of_reach.union(gone)) == len(nodes) and not waits_for_room
+            if over or now - max(since, copied) > patience + GONE_SECONDS:
                 left = [host for host, status in statuses.items() if status is None or status["state"] != "ended"]
                 ending = replace(progress.ending, left=tuple(host for host in left if host not in gone))
                 return with_stopped(ending, progress)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial import events
 from seatrial.engines import engine
 from seatrial.launch.conclude import Progress
+from seatrial.launch.copies import NO_ROOM
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
 from seatrial.spec import RunSpec
@@ -24,6 +25,16 @@ WINDOW = 20  # steps behind the figures shown
 REFRESHES_PER_SECOND = 5
 QUIET_SECONDS = 20.0  # after which it is said that nothing is heard of a host
 ROWS = 8  # of processes on a terminal; of more, those that are behind
+
+
+@contextmanager
+def _full_disk_ignored() -> Iterator[None]:
+    """What is printed may go to a file on a disk that is full; nobody who follows a run gives it up for that."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 @contextmanager
@@ -47,7 +58,7 @@ class Tail:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 complete, newline, _ = file.read().rpartition(b"\n")
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not to be read just now
             return []
         self._offset += len(complete) + len(newline)
         found = []
@@ -83,6 +94,7 @@ class View:
         self._has_events, self._told_steps = has_events, 0
         self._told_ending = False
         self._quiet: list[str] = []
+        self._is_uncopied = False
         self._live: Any = None
 
     def __enter__(self) -> View:
@@ -110,11 +122,12 @@ class View:
         for event in self._tail.read():
             self._take(event)
         self._hear(progress)
+        self._tell_of_copies(progress)
         ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
-        seen = None if self._has_events else progress.last_step
+        seen = progress.last_step if not self._has_events or progress.uncopied else None
         if self._live is not None:
             doing = "training" if self._steps or seen is not None else "compiling" if progress.processes else "starting"
-            done = self._steps[-1].step + 1 if self._steps else 0 if seen is None else seen + 1
+            done = max(self._steps[-1].step + 1 if self._steps else 0, 0 if seen is None else seen + 1)
             self._bar.update(self._task, completed=done, description="stopping" if ending else doing)
             self._live.update(self._picture(progress))
         elif ending and not self._told_ending:
@@ -132,6 +145,20 @@ class View:
             some = ", ".join(quiet[:ROWS]) + (f" and {len(quiet) - ROWS:,} more" if len(quiet) > ROWS else "")
             self.say(f"nothing is heard of {some}; waiting" if quiet else "all hosts are heard again")
 
+    def _tell_of_copies(self, progress: Progress) -> None:
+        """Says once that what the hosts write cannot be written here, and that it is again."""
+        if bool(progress.uncopied) == self._is_uncopied:
+            return
+        self._is_uncopied = bool(progress.uncopied)
+        if self._is_uncopied:
+            why = next(iter(progress.uncopied.values()))
+            self.say(
+                f"what the hosts write cannot be copied here: {why}. The run goes on there and is followed by what its "
+                "hosts report; copying goes on by itself once it can"
+            )
+        else:
+            self.say("all that the hosts have written is copied again")
+
     def _take(self, event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             self._started = event
@@ -144,7 +171,8 @@ class View:
 
     def say(self, line: str) -> None:
         """Prints a line, above the display where there is one."""
-        self._console.print(printable(line), markup=False, soft_wrap=True)
+        with _full_disk_ignored():
+            self._console.print(printable(line), markup=False, soft_wrap=True)
 
     @property
     def _every(self) -> int:

@@ -83,19 +83,21 @@ class LocalNode:
         assert self._agent.stdin is not None
         with suppress(BrokenPipeError), self._agent.stdin as pipe:
             pipe.write(json.dumps(job).encode())
+        self._status: Status | None = None
 
     def status(self) -> Status | None:
-        try:
-            text = (self._directory / "status.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        return dict(json.loads(text))
+        with suppress(OSError, ValueError):  # half written on a full disk, or not to be read just now
+            self._status = dict(json.loads((self._directory / "status.json").read_text(encoding="utf-8")))
+        return self._status
 
     def agent_ended(self) -> bool:
         return self._agent.poll() is not None
 
     def behind(self) -> bool:
         return False
+
+    def uncopied(self) -> str:
+        return ""
 
     def now(self) -> float:
         return time.monotonic()
@@ -104,8 +106,11 @@ class LocalNode:
         return 0.0
 
     def stop(self, *, now: bool) -> None:
-        (self._directory / "stop").touch()
-        if now and not self.agent_ended():
+        told = False
+        with suppress(OSError):  # where nothing can be written, the signal says the same
+            (self._directory / "stop").touch()
+            told = True
+        if (now or not told) and not self.agent_ended():
             self._agent.send_signal(signal.SIGTERM)
 
 

@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 REPORTED = (
-    *("pid", "state", "exit_code", "signal", "stopped", "started", "ended"),
+    *("pid", "state", "exit_code", "signal", "stopped", "started", "ended", "contained", "paused", "outlived"),
     *("log_bytes", "lost_bytes", "last_output", "last_step", "last_step_at"),
 )
 MEANINGS = {
@@ -111,6 +111,8 @@ class Process:
     ended: float | None = None
     died: float | None = None  # when it ended, on the monotonic clock
     stopped: bool = False  # it ended after the agent had told it to
+    paused: bool = False  # somebody had paused its container
+    outlived: bool = False  # its container engine has failed, and what was in the container lives
     log_bytes: int = 0
     lost_bytes: int = 0
     last_output: float | None = None
@@ -119,6 +121,11 @@ class Process:
     last_line: bytes = b""
     partial: bytes = b""  # of the line that is being written
     first_step: int = 0  # as its log numbers it; here that is 0
+
+    @property
+    def contained(self) -> str | None:
+        """The engine of the container that it runs in, if it does."""
+        return os.path.basename(self.job["argv"][0]) if self.job.get("after") else None
 
     def start(self) -> None:
         """Starts the process; what cannot be started is recorded like a process that failed at once."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from seatrial.errors import LaunchError
 from seatrial.launch import relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
 from seatrial.launch.conclude import Status
-from seatrial.run_files import write_text
+from seatrial.launch.copies import Copies, shortage
 
 ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes
@@ -30,6 +29,7 @@ ROUNDS = 3  # of the event loop, after which all that had come before is taken i
 STALE_SECONDS = 15.0  # after which a relay that says nothing is left; it is alive once a second
 KEEP_SECONDS = 5.0  # from one copy of a status to the next, while the state in it is the same
 RETRY_SECONDS = 2.0
+COPY_AGAIN_SECONDS = 2.0, 30.0  # after copies could not be written: at first, and when that does not help
 RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 _FILES = re.compile(r"nodes/(?P<host>[\w.:-]+)/[\w.-]+\.(log|jsonl?)|events-(?P<rank>\d+)\.jsonl")
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Clock:
 class RemoteNode:
     """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
 
-    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock) -> None:
+    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, copies: Copies) -> None:
         self.host, self.ranks = host, ranks
         self.orders: list[str] = []
         self.ordered = asyncio.Event()
@@ -60,6 +60,10 @@ class RemoteNode:
         self._status: Status | None = None
         self._agent_lives: bool | None = None
         self._more = False
+        self._copies = copies
+        self._failed: set[str] = set()  # names of what could not be copied over this connection
+        self._resuming = False  # a new connection is to tell what is missing here
+        self._uncopied = ""
 
     @property
     def name(self) -> str:
@@ -69,10 +73,13 @@ class RemoteNode:
         return self._status
 
     def agent_ended(self) -> bool:
-        return self._agent_lives is False and not self._more
+        return self._agent_lives is False and not self.behind()
 
     def behind(self) -> bool:
-        return self._more
+        return self._more or self._resuming
+
+    def uncopied(self) -> str:
+        return self._uncopied
 
     def now(self) -> float:
         return self._clock.now
@@ -88,16 +95,54 @@ class RemoteNode:
         """A frame that is no file's."""
         self.heard = time.monotonic()
         if "alive" in frame:
-            self._agent_lives, self._more = frame["agent"], frame["more"]
+            self._agent_lives, self._more, self._resuming = frame["agent"], frame["more"], False
+            if not self._more and not self._failed:
+                self._uncopied = ""
 
-    def report(self, text: bytes, copy: Path) -> None:
+    def report(self, name: str, text: bytes) -> None:
         """The agent's status.json, which may be half written where the disk there is full; of some, a copy is kept."""
         with contextlib.suppress(ValueError):
             before, self._status = self._status, dict(json.loads(text))
             same = before is not None and before.get("state") == self._status.get("state")
-            if not same or time.monotonic() - self._kept > KEEP_SECONDS:
+            if not same or time.monotonic() - self._kept > KEEP_SECONDS or name in self._failed:
                 self._kept = time.monotonic()
-                write_text(copy, text.decode())
+                with self._copying(name):
+                    self._copies.replace(name, text.decode())
+                    self._failed.discard(name)
+
+    def copy(self, name: str, offset: int, content: bytes) -> None:
+        """A piece of a file. What follows one that could not be written waits for the next connection."""
+        if name not in self._failed:
+            with self._copying(name):
+                self._copies.append(name, offset, content)
+
+    def connecting(self) -> dict[str, int]:
+        """Where the copies end, from where a new connection is to go on."""
+        self._resuming, self._failed = bool(self._uncopied), set()
+        sizes: dict[str, int] = {}
+        with self._copying(""):
+            sizes = self._copies.sizes(self.name, list(self.ranks))
+        return sizes
+
+    def lacks(self) -> bool:
+        """Whether something could not be written that only another connection tells again."""
+        return bool(self._failed)
+
+    def copy_again(self) -> None:
+        """Leaves a connection for one that begins where the copies end."""
+        if self.connected:
+            self._resuming = True
+            self.connected[1].cancel()
+
+    @contextlib.contextmanager
+    def _copying(self, name: str) -> Iterator[None]:
+        """A copy that cannot be written breaks no connection: what the host tells of the run is still heard."""
+        try:
+            yield
+        except OSError as error:
+            self._failed.add(name)
+            error.filename = error.filename or str(self._copies.run_dir / name)  # what writes does not name it
+            self._uncopied = shortage(error, self._copies.run_dir)
 
     def leave_if_stale(self) -> None:
         """Gives up a connection of which nothing has come for too long."""
@@ -115,6 +160,7 @@ class Session:
         self._tasks: list[asyncio.Task[None]] = []
         self._nodes: list[RemoteNode] = []
         self._clock = Clock()
+        self._copied, self._copy_pause = 0.0, COPY_AGAIN_SECONDS[0]
 
         async def make() -> Ways:
             self._tasks.append(asyncio.create_task(self._attend()))
@@ -147,9 +193,11 @@ class Session:
         Returns when each host was tried once: no host is silent before it was asked.
         """
 
+        self._copies = Copies(run_dir)
+
         async def start() -> list[RemoteNode]:
-            self._nodes = [RemoteNode(host, own, self._clock) for host, own in ranks.items()]
-            self._tasks += [asyncio.create_task(self._listen(node, root, run_dir)) for node in self._nodes]
+            self._nodes = [RemoteNode(host, own, self._clock, self._copies) for host, own in ranks.items()]
+            self._tasks += [asyncio.create_task(self._listen(node, root)) for node in self._nodes]
             for node in self._nodes:
                 await node.tried.wait()
             for node in self._nodes:
@@ -219,14 +267,24 @@ class Session:
             self._clock.now = come
             for node in self._nodes:
                 node.leave_if_stale()
+            self._copy_again(come)
             await asyncio.sleep(ATTEND_SECONDS)
 
-    async def _listen(self, node: RemoteNode, root: PurePosixPath, run_dir: Path) -> None:
+    def _copy_again(self, now: float) -> None:
+        """Goes on with copies that could not be written, once something can be: less and less often, if in vain."""
+        lacking = [node for node in self._nodes if node.lacks()]
+        if not any(node.uncopied() for node in self._nodes):
+            self._copy_pause, self._copied = COPY_AGAIN_SECONDS[0], now
+        elif lacking and now - self._copied > self._copy_pause:
+            self._copied = now
+            if self._copies.room():
+                self._copy_pause = min(2 * self._copy_pause, COPY_AGAIN_SECONDS[1])
+                for node in lacking:
+                    node.copy_again()
+
+    async def _listen(self, node: RemoteNode, root: PurePosixPath) -> None:
         while True:
-            own = run_dir / "nodes" / node.name
-            events = [run_dir / f"events-{rank}.jsonl" for rank in node.ranks]
-            copies = [path for path in (*own.glob("*.log"), *own.glob("*.jsonl"), *events) if path.exists()]
-            offsets = {str(path.relative_to(run_dir)): path.stat().st_size for path in copies}
+            offsets = node.connecting()
             given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
             # Whatever becomes of a connection, the next one goes on where the copy ends. `silent_seconds` grows
             # meanwhile, and whoever follows decides what that means.
@@ -236,7 +294,7 @@ class Session:
                         channel = await self._begin(node.host, "tell", given, RELAY)
                 finally:
                     node.tried.set()
-                taking = asyncio.create_task(_take_frames(node, channel, run_dir))
+                taking = asyncio.create_task(_take_frames(node, channel))
                 orders = asyncio.create_task(_give_orders(node, channel))
                 node.connected = channel, taking
                 try:
@@ -251,7 +309,7 @@ class Session:
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _take_frames(node: RemoteNode, channel: Channel, run_dir: Path) -> None:
+async def _take_frames(node: RemoteNode, channel: Channel) -> None:
     """Copies what is told. Raises EOFError when that is over, ValueError where it makes no sense."""
     while True:
         frame = json.loads(await channel.until(b"\n", MAX_HEAD))
@@ -261,26 +319,18 @@ async def _take_frames(node: RemoteNode, channel: Channel, run_dir: Path) -> Non
         content = await channel.exactly(size)
         node.take(frame)
         if "file" in frame:
-            _take_file(node, frame["file"], frame["offset"], content, run_dir)
+            _take_file(node, frame["file"], frame["offset"], content)
 
 
-def _take_file(node: RemoteNode, name: str, offset: int, content: bytes, run_dir: Path) -> None:
+def _take_file(node: RemoteNode, name: str, offset: int, content: bytes) -> None:
     match = _FILES.fullmatch(name)
     own = match and (match["host"] == node.name if match["host"] else int(match["rank"]) in node.ranks)
     if not own:
         raise ValueError(f"{node.name} speaks of a file that is none of its own")
-    path = run_dir / name
     if name.endswith("/status.json"):
-        node.report(content, path)
-        return
-    if offset == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        if offset == 0:
-            file.truncate(0)
-        if file.seek(0, os.SEEK_END) != offset:
-            raise ValueError(f"{node.name} does not go on where the copy of {name} ends")
-        file.write(content)
+        node.report(name, content)
+    else:
+        node.copy(name, offset, content)
 
 
 async def _give_orders(node: RemoteNode, channel: Channel) -> None:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -138,6 +139,9 @@ class SlurmNode:
     def behind(self) -> bool:
         return False
 
+    def uncopied(self) -> str:
+        return ""
+
     def now(self) -> float:
         return time.monotonic()
 
@@ -147,10 +151,13 @@ class SlurmNode:
 
     def stop(self, *, now: bool) -> None:
         # Slurm's own signal would reach agent and processes alike, and a second one means: at once.
-        if now or self._host is None:
+        told = False
+        if self._host is not None and not now:
+            with suppress(OSError):
+                (self._run_dir / "nodes" / self._host / "stop").touch()
+                told = True
+        if not told:
             self._watch.cancel()
-        else:
-            (self._run_dir / "nodes" / self._host / "stop").touch()
 
 
 def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
@@ -166,7 +173,11 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         results = wish.options.get("results")
         link = str(Path(results).resolve() / recipe_log(plan.spec, plan.engine, number)) if results else None
         record = Submitted(job=number, nodes=len(jobs), options=dict(wish.options), log=link)
-        write_json(run_dir / RECORD, asdict(record))
+        try:
+            write_json(run_dir / RECORD, asdict(record))
+        except OSError:  # nobody would find it again
+            cancel(number)
+            raise
         following.say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
         watch = Watch(
             number, run_dir=run_dir, requeues=wish.requeues,
@@ -196,8 +207,8 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     try:
         return accompany(
             lambda: [SlurmNode(n, run_dir, watch) for n in range(record.nodes)],
-            run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, detached=True,
-            queue=lambda: watch,
+            run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, root=run_dir,
+            detached=True, queue=lambda: watch,
         )  # fmt: skip
     finally:
         watch.close()
@@ -296,7 +307,7 @@ def _submit(script: Path, hidden: Mapping[str, str]) -> int:
     try:
         done = subprocess.run(
             argv, env={**os.environ, **hidden}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=SUBMIT_SECONDS,
+            timeout=SUBMIT_SECONDS, start_new_session=True,  # Ctrl-C would leave a job of which nobody knows the number
         )  # fmt: skip
     except FileNotFoundError:
         raise LaunchError("there is no sbatch here: start this on a host that submits jobs to Slurm") from None
@@ -319,21 +330,25 @@ class _Settled:
     def see(self, progress: Progress) -> None:
         place = _read(self._run_dir / (slurm_node.PLACE % 0)) if progress.statuses else None
         if place and place["hosts"] != self._hosts:
-            hosts = self._hosts = place["hosts"]
-            plan = _read(self._run_dir / PLAN)
-
-            def known(what: str, number: int) -> str:
-                return str(place["address"] if what == "address" else hosts[number])
-
-            filled = slurm_node.fill(plan, known)
-            write_json(self._run_dir / "plan.json", filled)
-            record = find(self._run_dir)
-            if record.log:
-                link = Path(record.log)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.unlink(missing_ok=True)  # of a host that the job had before
-                link.symlink_to(self._run_dir / filled["processes"][0]["log"])
+            with suppress(OSError):  # on a full disk, the next time
+                self._settle(place)
+                self._hosts = place["hosts"]
         self._then(progress)
+
+    def _settle(self, place: dict[str, Any]) -> None:
+        hosts, plan = place["hosts"], json.loads((self._run_dir / PLAN).read_text(encoding="utf-8"))
+
+        def known(what: str, number: int) -> str:
+            return str(place["address"] if what == "address" else hosts[number])
+
+        filled = slurm_node.fill(plan, known)
+        write_json(self._run_dir / "plan.json", filled)
+        record = find(self._run_dir)
+        if record.log:
+            link = Path(record.log)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)  # of a host that the job had before
+            link.symlink_to(self._run_dir / filled["processes"][0]["log"])
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.channels import TRANSPORTS, Unreachable
 from seatrial.launch.conclude import Ending
+from seatrial.launch.copies import PLACES
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
@@ -28,7 +29,6 @@ from seatrial.run_files import read_object, write_json
 from seatrial.spec import RunSpec
 
 UNDO_SECONDS = 10.0
-PLACES = "launch/places.json"
 
 KNOWS_ITS_HOSTS = True
 
@@ -130,7 +130,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     try:
         return accompany(
             lambda: session.listen(found.ranks, found.root, run_dir), run_dir, following,
-            name=name, planned_steps=planned_steps, detached=True,
+            name=name, planned_steps=planned_steps, root=found.root, detached=True,
         )  # fmt: skip
     finally:
         session.close()

@@ -42,6 +42,8 @@ _ROWS: tuple[_Row, ...] = (
      ""),
     ("start_failed", "start failed", "fatal", "cause", "could_not_run", "never",
      ""),
+    ("monitor_lost", "container monitor lost", "fatal", "cause", "died", "again",
+     "Look in the host's kernel log and the container engine's for what ended the monitor: the OOM killer, a restart."),
     ("no_progress", "no progress", "fatal", "cause", "no_progress", "again",
      ""),
     ("step_failed", "step failed", "fatal", "symptom", "died", "again",
