@@ -260,3 +260,10 @@ def test_an_unknown_transport_is_refused(run_dir: Path, tmp_path: Path, verb: st
     done = seatrial(verb, run_dir, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert f"no transport is called {transport!r}" in done.stderr or "launch/places.json cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/seatrial-outside", "nodes/../../outside"])
+def test_nothing_is_written_outside_of_the_run_directory(run_dir: Path, name: str) -> None:
+    with pytest.raises(InputError, match="a place outside"):
+        write_text(run_dir / name / "stop", "", below=run_dir)
+    assert not (run_dir / name).exists()

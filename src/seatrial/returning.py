@@ -16,7 +16,7 @@ from seatrial.launch.drive import STOP
 from seatrial.launch.live import watched
 from seatrial.launch.targets import Target, target
 from seatrial.run_directory import ATTEMPTS, rank_logs, read_asked, short
-from seatrial.run_files import read_object, write_json
+from seatrial.run_files import read_object, touch, write_json
 from seatrial.standing import BETWEEN, FILE, launcher, read_status, starting, state_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _first_status(run_dir: Path) -> dict[str, Any]:
 def _ask_to_stop(run_dir: Path, status: dict[str, Any]) -> None:
     """Leaves the request where its launcher looks for it. Raises OSError where it can be left nowhere else."""
     try:
-        (run_dir / STOP).touch()
+        touch(run_dir / STOP, below=run_dir)
     except FileNotFoundError:
         return
     except OSError:  # a full disk: what runs can be told where it runs

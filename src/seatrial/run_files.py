@@ -153,7 +153,11 @@ def _open_folder(path: Path, below: Path | None) -> int:
         return os.open(path, _FOLDER)
     below.mkdir(parents=True, exist_ok=True)
     folder = os.open(below, _FOLDER)
-    for name in path.relative_to(below).parts:
+    names = path.relative_to(below).parts if path.is_relative_to(below) else ("..",)
+    if ".." in names:
+        why, fix = f"a file of this run names a place outside {below}", "look at the files in its launch folder"
+        raise InputError.single("outside-run-directory", str(path), why, fix)
+    for name in names:
         outer = folder
         try:
             with suppress(FileExistsError):

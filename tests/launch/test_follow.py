@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS
-from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue, with_stopped
+from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue, status_of, with_stopped
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.processes import describe_exit
 from seatrial.presets import MODELS
@@ -285,3 +286,32 @@ def test_those_that_die_of_a_lost_host_are_not_blamed() -> None:
     ending = judged(seen, {"h0": 0.5, "h1": 0.5})
     assert ending is not None
     assert ending.faults[0].where == "rank 0 on h0"
+
+
+STATUS = {"state": "running", "stop_reason": None, "processes": [{**process(0), "started": 1.0, "lost_bytes": 0}]}
+
+
+def test_a_status_that_an_agent_wrote_is_taken_as_it_is() -> None:
+    assert status_of(json.dumps({**STATUS, "of_a_newer_version": 1})) == {**STATUS, "of_a_newer_version": 1}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"processes": None}, {"processes": {}}, {"processes": [1]}, {"processes": [{}]}, {"state": 5},
+        *({"processes": [{**STATUS["processes"][0], name: value}]}
+          for name, value in (("rank", "x"), ("rank", True), ("last_step", "7"), ("last_line", None), ("ended", []))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_one_that_no_agent_wrote_is_refused(damage: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not an agent's status"):
+        status_of(json.dumps({**STATUS, **damage}))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"state":"running"}', "[]", "5", "null", "", "{", "[" * 100_000], ids=lambda t: t[:9]
+)
+def test_so_is_what_is_not_even_like_one(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
+        status_of(text)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import Any
 
 from seatrial.events import Fault
@@ -18,7 +20,36 @@ DOUBT_SECONDS = 6.0  # of a host that speaks once a second
 LAUNCHER = -1
 EXIT_SPEC_WRONG = 2  # the trainer's code for a spec that it cannot run
 EXIT_UNSTARTABLE = (125, 126, 127)  # 125: docker and podman could not make the container
+_NUMBER = (int, float)
+# What is relied on of an agent's status, and of each process in it; other keys may be there or not.
+_AGENT: Mapping[str, tuple[type, ...]] = {
+    "state": (str,), "stop_reason": (str, NoneType), "processes": (list,),
+}  # fmt: skip
+_PROCESS: Mapping[str, tuple[type, ...]] = {
+    "rank": (int,), "state": (str,), "exit_code": (int, NoneType), "signal": (int, NoneType),
+    "stopped": (bool,), "suspended": (bool,), "started": (*_NUMBER, NoneType), "ended": (*_NUMBER, NoneType),
+    "last_step": (int, NoneType), "last_line": (str,), "lost_bytes": (int,), "sentence": (str, NoneType),
+}  # fmt: skip
 MONITORS = {"podman": "conmon", "docker": "containerd-shim or dockerd"}
+
+
+def status_of(text: str | bytes) -> Status:
+    """An agent's status.json. Raises ValueError for what no agent has written, or not all of."""
+    try:
+        status = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its brackets nest too deep") from error
+    if not _has(status, _AGENT) or not all(_has(process, _PROCESS) for process in status["processes"]):
+        raise ValueError("it is not an agent's status")
+    return dict(status)
+
+
+def _has(data: Any, fields: Mapping[str, tuple[type, ...]]) -> bool:
+    """Whether plain data is an object with all of these keys, each of one of its types; a boolean is no number."""
+    return isinstance(data, dict) and all(
+        isinstance(data.get(name, ...), types) and (bool in types or not isinstance(data[name], bool))
+        for name, types in fields.items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

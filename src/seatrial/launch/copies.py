@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from seatrial.run_files import write_text
+from seatrial.run_files import append_to, write_text
 
 PLACES = "launch/places.json"  # of a run directory: where the hosts are whose files are copied
 ROOM_BYTES = 1 << 18  # that can be written before copying is tried again
@@ -65,9 +65,7 @@ class Copies:
         """Goes on with a copy from where it ends. Raises ValueError where `offset` is another place."""
         path = self.run_dir / name
         self._require_folder()
-        if offset == 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
+        with append_to(path, below=self.run_dir) as file:
             if offset == 0:
                 file.truncate(0)
             if file.seek(0, os.SEEK_END) != offset:
@@ -77,7 +75,7 @@ class Copies:
     def replace(self, name: str, text: str) -> None:
         """Puts a copy in the place of the one before."""
         self._require_folder()
-        write_text(self.run_dir / name, text)
+        write_text(self.run_dir / name, text, below=self.run_dir)
 
     def sizes(self, host: str, ranks: list[int]) -> dict[str, int]:
         """How far the copies of what a host writes go, by name."""

@@ -23,7 +23,7 @@ from seatrial.launch.conclude import LAUNCHER, Ending, Progress
 from seatrial.launch.copies import shortage
 from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
 from seatrial.plan import Plan
-from seatrial.run_files import write_json, write_text
+from seatrial.run_files import touch, write_json, write_text
 
 LEASE = "launch/lease"
 STOP = "launch/stop"  # is there once somebody has told the run to end
@@ -42,16 +42,19 @@ def revealed(environment: Mapping[str, str | Secret]) -> dict[str, str]:
 class Lease:
     """Touches a file from a thread of its own: it must go on while the terminal blocks, and stop when this dies."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
         self._over = threading.Event()
-        self._path.touch()
+        self._touch()
         threading.Thread(target=self._renew, daemon=True).start()
 
     def _renew(self) -> None:
         while not self._over.wait(1.0):
             with suppress(OSError):
-                self._path.touch()
+                self._touch()
+
+    def _touch(self) -> None:
+        touch(self._run_dir / LEASE, below=self._run_dir)
 
     def end(self) -> None:
         self._over.set()
@@ -75,12 +78,12 @@ def drive(
     `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
     """
     for relative, text in plan.files.items():
-        write_text(run_dir / relative, text)
+        write_text(run_dir / relative, text, below=run_dir)
     (run_dir / "launch").mkdir(exist_ok=True)
     deadlines = following.deadlines
     at = Terms(root, directory, deadlines.grace_seconds, deadlines.lease_seconds if leased else None)
     for host in plan.hosts:
-        write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True))
+        write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True), below=run_dir)
     jobs = [(host.name, job(plan, host, at, masked=False)) for host in plan.hosts]
     if (run_dir / STOP).exists():
         following.say("it was told to end, and nothing was started")
@@ -112,7 +115,7 @@ def accompany(
     Raises LaunchError where the run is over and that cannot be written here, or not all that its hosts wrote.
     """
     writer = events.Writer(run_dir / "events-launcher.jsonl")
-    lease = Lease(run_dir / LEASE)
+    lease = Lease(run_dir)
     state = StatusFile(run_dir, name=name, planned_steps=planned_steps)
 
     lost: dict[str, int] = {}

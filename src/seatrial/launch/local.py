@@ -17,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.launch.conclude import Ending, Status
+from seatrial.launch.conclude import Ending, Status, status_of
 from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
 from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.targets import Where
 from seatrial.plan import Machine, Plan, Site
-from seatrial.run_files import write_text
+from seatrial.run_files import read_text, touch, write_text
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them
@@ -87,7 +87,7 @@ class LocalNode:
 
     def status(self) -> Status | None:
         with suppress(OSError, ValueError):  # half written on a full disk, or not to be read just now
-            self._status = dict(json.loads((self._directory / "status.json").read_text(encoding="utf-8")))
+            self._status = status_of(read_text(self._directory / "status.json"))
         return self._status
 
     def agent_ended(self) -> bool:
@@ -108,7 +108,7 @@ class LocalNode:
     def stop(self, *, now: bool) -> None:
         told = False
         with suppress(OSError):  # where nothing can be written, the signal says the same
-            (self._directory / "stop").touch()
+            touch(self._directory / "stop", below=self._directory)
             told = True
         if (now or not told) and not self.agent_ended():
             self._agent.send_signal(signal.SIGTERM)
@@ -155,4 +155,4 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
 def stop(run_dir: Path, *, now: bool) -> None:
     """Tells the agents to end their processes; they press by themselves."""
     for node in (run_dir / "nodes").iterdir():
-        (node / "stop").touch()
+        touch(node / "stop", below=run_dir)

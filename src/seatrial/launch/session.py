@@ -17,7 +17,7 @@ from seatrial.cluster import Cluster, Host
 from seatrial.errors import LaunchError
 from seatrial.launch import relay
 from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
-from seatrial.launch.conclude import Status
+from seatrial.launch.conclude import Status, status_of
 from seatrial.launch.copies import Copies, shortage
 
 ANSWER_SECONDS = 60.0
@@ -102,7 +102,7 @@ class RemoteNode:
     def report(self, name: str, text: bytes) -> None:
         """The agent's status.json, which may be half written where the disk there is full; of some, a copy is kept."""
         with contextlib.suppress(ValueError):
-            before, self._status = self._status, dict(json.loads(text))
+            before, self._status = self._status, status_of(text)
             same = before is not None and before.get("state") == self._status.get("state")
             if not same or time.monotonic() - self._kept > KEEP_SECONDS or name in self._failed:
                 self._kept = time.monotonic()

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TypedDict
 
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch import slurm_node
-from seatrial.launch.conclude import Ending, Progress, Status
+from seatrial.launch.conclude import Ending, Progress, Status, status_of
 from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
@@ -31,7 +31,7 @@ from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log,
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.targets import Where
 from seatrial.plan import Plan, Process, Site
-from seatrial.run_files import write_json, write_text
+from seatrial.run_files import read_object, read_text, touch, write_json, write_text
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False
@@ -124,13 +124,14 @@ class SlurmNode:
         if job and job.restarts > self._restarts:  # what was there is over
             self._host = self._status = None
         if self._host is None:
-            place = _read(self._run_dir / (slurm_node.PLACE % self.number))
+            place = _place(self._run_dir, self.number)
             if place is None or (job and job.restarts > place["restarts"]):
                 return None
             self._host, self._restarts, self._heard = place["host"], place["restarts"], time.monotonic()
-        status = _read(self._run_dir / "nodes" / self._host / "status.json")
-        if status is not None and status != self._status:
-            self._status, self._heard = status, time.monotonic()
+        with suppress(OSError, ValueError):  # not there yet, or half written
+            status = status_of(read_text(self._run_dir / "nodes" / self._host / "status.json"))
+            if status != self._status:
+                self._status, self._heard = status, time.monotonic()
         return self._status
 
     def agent_ended(self) -> bool:
@@ -154,7 +155,7 @@ class SlurmNode:
         told = False
         if self._host is not None and not now:
             with suppress(OSError):
-                (self._run_dir / "nodes" / self._host / "stop").touch()
+                touch(self._run_dir / "nodes" / self._host / "stop", below=self._run_dir)
                 told = True
         if not told:
             self._watch.cancel()
@@ -217,12 +218,12 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
 def stop(run_dir: Path, *, now: bool) -> None:
     """Ends a job: its agents are told to; one that has none yet, or is to end at once, is cancelled."""
     record = find(run_dir)
-    places = [_read(run_dir / (slurm_node.PLACE % n)) for n in range(record.nodes)]
+    places = [_place(run_dir, n) for n in range(record.nodes)]
     if now or not all(places) or meaning(look(record.job)).phase == "waiting":
         cancel(record.job)
         return
     for place in filter(None, places):
-        (run_dir / "nodes" / place["host"] / "stop").touch()
+        touch(run_dir / "nodes" / place["host"] / "stop", below=run_dir)
 
 
 def find(run_dir: Path) -> Submitted:
@@ -328,15 +329,15 @@ class _Settled:
         self._hosts: list[str] = []
 
     def see(self, progress: Progress) -> None:
-        place = _read(self._run_dir / (slurm_node.PLACE % 0)) if progress.statuses else None
+        place = _place(self._run_dir, 0) if progress.statuses else None
         if place and place["hosts"] != self._hosts:
             with suppress(OSError):  # on a full disk, the next time
                 self._settle(place)
                 self._hosts = place["hosts"]
         self._then(progress)
 
-    def _settle(self, place: dict[str, Any]) -> None:
-        hosts, plan = place["hosts"], json.loads((self._run_dir / PLAN).read_text(encoding="utf-8"))
+    def _settle(self, place: _Place) -> None:
+        hosts, plan = place["hosts"], read_object(self._run_dir / PLAN)
 
         def known(what: str, number: int) -> str:
             return str(place["address"] if what == "address" else hosts[number])
@@ -346,14 +347,32 @@ class _Settled:
         record = find(self._run_dir)
         if record.log:
             link = Path(record.log)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)  # of a host that the job had before
-            link.symlink_to(self._run_dir / filled["processes"][0]["log"])
+            _link(link, self._run_dir / filled["processes"][0]["log"])
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """A file of JSON that others write; None while it is not there, or cannot be read just now."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+def _link(link: Path, log: Path) -> None:
+    """Puts the link where a recipe has its log; only one that leads to a host that the job had before is replaced."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink() and link.readlink().parent.parent == log.parent.parent:
+        link.unlink()
+    if not os.path.lexists(link):
+        link.symlink_to(log)
+
+
+class _Place(TypedDict):
+    """What a node of a job says of itself, in its file PLACE."""
+
+    host: str
+    address: str
+    restarts: int
+    hosts: list[str]
+
+
+def _place(run_dir: Path, number: int) -> _Place | None:
+    """Where a job's node of this number is; None while its file is not there, or cannot be read just now."""
+    from pydantic import TypeAdapter  # late: only the border pays for it
+
+    try:  # pydantic's is a ValueError
+        return TypeAdapter(_Place).validate_python(read_object(run_dir / (slurm_node.PLACE % number)), strict=True)
+    except (OSError, ValueError):
         return None
