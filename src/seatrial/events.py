@@ -59,7 +59,8 @@ class Step(Event):
 
     `seconds` is the time from the previous step's end to this one's; `data_seconds` is what of it was spent waiting
     for data. A log of every n-th step gives the mean of the n. `reported` keeps a foreign log's own figures, by the
-    names of `REPORTED`. `phase` says why the time of a step does not count: "profiler", "batch_rampup"; else "".
+    names of `REPORTED`; other names there are an objective's own, such as a loss beside the loss that is not finite.
+    `phase` says why the time of a step does not count: "profiler", "batch_rampup"; else "".
     """
 
     kind: ClassVar[str] = "step"

@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
 from seatrial.logs.grammar import Family, Note
-from seatrial.logs.numbers import quantity
+from seatrial.logs.numbers import commas_for, commas_of, quantity
 
 # A step that comes again so few steps later, with the same loss, is another rank's copy and no new attempt.
 RANKS_APART = 8
@@ -152,7 +152,9 @@ class Stream:
         when: dict[str, Any] = {"process": self.process, "wall_time": self.wall_time, "monotonic_time": self.wall_time}
         numbers: dict[str, float | None] = {}
         if note.means not in ("facts", "start"):
-            numbers = {name: quantity(str(text)) for name, text in groups.items() if text is not None}
+            texts = {name: str(text) for name, text in groups.items() if text is not None}
+            commas = commas_of(texts.items())
+            numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
         step = numbers.get("step")
         match note.means:
             case "facts" | "start":

@@ -75,6 +75,9 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
         last = completion.last_step
         stopped = "; the run stopped there" if last == numerics.first_bad_step != completion.last_planned_step else ""
         return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
+    if numerics.non_finite_others:
+        name, value, steps = numerics.non_finite_others[0]
+        return f"{name} became {value} at step {steps[0][0]}."
     if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
         return _broke(completion, completion.diagnosis)
     causes = [check for check in checks if check.status == outcome]

@@ -16,6 +16,7 @@ MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down st
 SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
 LONG_SEARCH = 40  # steps: a loss scale is halved in each, from 2**32 at the most
 PERPLEXITY_WITHIN = 0.02
+MAX_EVIDENCE = 10  # lines
 EXPLODING, EXPLODED = 10.0, 100.0  # times the early gradient norm, in the last third
 
 
@@ -41,10 +42,16 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
 
 def _loss_finite(numerics: Numerics) -> Check:
     step, value, count = numerics.first_bad_step, numerics.first_bad_value, numerics.num_non_finite
+    evidence = [show_ranges(numerics.non_finite_steps)] if count > 1 else []
     status: Status
     if step is not None:
         status = "fail"
         sentence = f"The loss is {value} at step {step}" + (f" and in {count} steps in all." if count > 1 else ".")
+    elif numerics.non_finite_others:
+        status = "fail"
+        (name, first, steps), *more = numerics.non_finite_others
+        sentence = f"{name} is {first} at {show_ranges(steps)}."
+        evidence = [f"{name}: {value} at {show_ranges(steps)}" for name, value, steps in more]
     elif numerics.non_finite_evals:
         status = "fail"
         sentence = f"The loss of the evaluation after {show_ranges(numerics.non_finite_evals)} is not finite."
@@ -60,7 +67,7 @@ def _loss_finite(numerics: Numerics) -> Check:
         measured=count,
         bound=0,
         unit="non-finite steps",
-        evidence=(show_ranges(numerics.non_finite_steps),) if count > 1 else (),
+        evidence=tuple(evidence[:MAX_EVIDENCE]),
     )
 
 
