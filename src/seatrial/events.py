@@ -37,7 +37,9 @@ class RunStarted(Event):
 
     `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on. A reader of
     foreign logs puts there what it read: `family`, `source` (the file), and `clock`, which is "log" if the wall times
-    stand in the log and "counted" if they only add up the seconds of the steps.
+    stand in the log and "counted" if they only add up the seconds of the steps; `unannounced` where no line says that a
+    program began, and `steps_inferred` where the steps have the numbers of a progress bar. `log` is "empty" or "no
+    steps" for a process that reports none, though its log should.
     """
 
     kind: ClassVar[str] = "run_started"

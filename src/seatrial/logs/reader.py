@@ -311,7 +311,7 @@ class Reader:
             self._learn(family, reading, line, stream, fields, time=where, rank=prefix.rank_span)
         if where:
             time = seconds_since_epoch(text[slice(*where)])
-        return stream.step(family, fields, total, time)
+        return stream.step(family, fields, total, time, inferred=reading.inferred)
 
     def _learn(
         self,

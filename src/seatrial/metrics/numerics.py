@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
+from seatrial.metrics.contradictions import Contradiction
 from seatrial.metrics.record import Ranges, Record, ranges
 from seatrial.metrics.window import lines_apart
 
@@ -53,7 +54,8 @@ class Numerics:
     `num_evals` evaluations report a loss; `non_finite_evals` are the steps of those whose loss is not finite.
     `settled_loss` is where the last third stood, if the very end lies far above it.
     `non_finite_others` are the losses beside the loss, and whatever else an objective reports of its own, that are not
-    finite in some process: its name, the value at the first of the steps, and these.
+    finite in some process: its name, the value at the first of the steps, and these. `contradictions` are the steps for
+    which the log of one process gives two losses.
     """
 
     num_steps: int
@@ -98,6 +100,7 @@ class Numerics:
     non_finite_evals: Ranges = ()
     settled_loss: float | None = None
     non_finite_others: tuple[tuple[str, float, Ranges], ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
 
 
 def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval] = ()) -> Numerics:
@@ -169,6 +172,7 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         non_finite_evals=ranges(sorted({e.step for e in evals if e.loss is not None and not math.isfinite(e.loss)})),
         settled_loss=_settled_below_the_end(finite),
         non_finite_others=_non_finite_others((own, *others)),
+        contradictions=tuple(found for record in (own, *others) for found in record.contradictions),
     )
 
 
