@@ -72,6 +72,8 @@ def _value(number: str, commas: Commas) -> float | None:
     """A number that is finite; None where its points and commas do not say which it is."""
     if "," not in number and "_" not in number and commas != "decimal":
         return float(number) if number.count(".") < 2 else None
+    if commas == "thousands" and _GROUPS.fullmatch(number):
+        return float(number.replace(",", "").replace("_", ""))
     digits, exponent = _WRITTEN.findall(number)[0]
     sign = "-" if number[0] == "-" else ""
     either = _EITHER.fullmatch(digits)
