@@ -40,8 +40,10 @@ class RunStarted(Event):
 
     `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on. A reader of
     foreign logs puts there what it read: `family`, `source` (the file), and `clock`, which is "log" if the wall times
-    stand in the log and "counted" if they only add up the seconds of the steps. `tokens_counted` says which tokens the
-    steps count: "all" of the batch, or those that have a part in the "loss", without padding and prompts.
+    stand in the log and "counted" if they only add up the seconds of the steps; `unannounced` where no line says that a
+    program began, and `steps_inferred` where the steps have the numbers of a progress bar. `log` is "empty" or "no
+    steps" for a process that reports none, though its log should. `tokens_counted` says which tokens the steps count:
+    "all" of the batch, or those that have a part in the "loss", without padding and prompts.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -63,7 +65,8 @@ class Step(Event):
 
     `seconds` is the time from the previous step's end to this one's; `data_seconds` is what of it was spent waiting
     for data. A log of every n-th step gives the mean of the n. `reported` keeps a foreign log's own figures, by the
-    names of `REPORTED`. `phase` says why the time of a step does not count: "profiler", "batch_rampup"; else "".
+    names of `REPORTED`; other names there are an objective's own, such as a loss beside the loss that is not finite.
+    `phase` says why the time of a step does not count: "profiler", "batch_rampup"; else "".
     """
 
     kind: ClassVar[str] = "step"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.logs.numbers import floats, integers, seconds_of_all, seconds_since_epoch
+from seatrial.logs.numbers import commas_of, floats, integers, quantity, seconds_of_all, seconds_since_epoch
 
 FORMATS = ("{:.6E}", "{:.3f}", "{!r}", "{:.0f}", "{:e}", "{:.17g}")
 
@@ -62,3 +62,44 @@ def test_times_that_do_not_exist_are_none(text: str) -> None:
     assert seconds_since_epoch(text) is None
     with pytest.raises((KeyError, ValueError), match=r"."):
         seconds_of_all([text, text])
+
+
+@pytest.mark.parametrize(
+    ("text", "thousands", "decimal", "unclear"),
+    [
+        ("2,478912E+00", 2.478912, 2.478912, 2.478912), ("2,478E+00", 2.478, 2.478, 2.478),
+        ("654,5", 654.5, 654.5, 654.5),
+        ("0,123", 0.123, 0.123, 0.123), ("1035,886", 1035.886, 1035.886, 1035.886), ("-2,5", -2.5, -2.5, -2.5),
+        ("1,234.5", 1234.5, 1234.5, 1234.5), ("1.234,56", 1234.56, 1234.56, 1234.56), ("12_345", 12345, 12345, 12345),
+        ("1,234,567", 1234567, 1234567, 1234567), ("12,345", 12345, 12.345, None), ("460.480", 460.48, None, 460.48),
+        ("1,23,456", None, None, None), ("1.2.3", None, None, None), ("1E-04,5", None, None, None),
+    ],
+)  # fmt: skip
+def test_commas_and_points_are_read_as_the_line_has_them_or_not_at_all(
+    text: str, thousands: float | None, decimal: float | None, unclear: float | None
+) -> None:
+    assert (quantity(text), quantity(text, commas="decimal")) == (thousands, decimal)
+    assert quantity(text, commas="unclear") == unclear
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"loss": "7.62", "tokens_per_second_per_device": "10,050"}, "thousands"),
+        ({"tokens_per_second_per_device": "10,050"}, "thousands"),
+        ({"loss": "7,62585"}, "decimal"),
+        ({"loss": "9,877"}, "decimal"),
+        ({"loss": "9,877", "seconds": "0.5"}, "thousands"),
+        ({"loss": "2,478912E+00", "seconds": "0.5"}, "unclear"),
+        ({"loss": "nan", "step": "5"}, "thousands"),
+    ],
+)
+def test_a_line_says_what_its_commas_are(values: dict[str, str], expected: str) -> None:
+    assert commas_of(values.items()) == expected
+
+
+@given(st.floats(min_value=0, max_value=1e9), st.sampled_from(["{:.1f}", "{:.2f}", "{:.6E}", "{:.3f}"]))
+def test_a_decimal_comma_never_makes_another_number(value: float, form: str) -> None:
+    point = form.format(value)
+    assert quantity(point.replace(".", ","), commas="decimal") == float(point)
+    assert quantity(point.replace(".", ","), commas="unclear") in (float(point), None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from seatrial.events import Event, Fault, RunStarted, Step, merge
 from seatrial.logs.fault_kinds import KINDS
 from seatrial.logs.grammar import Family
+from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_file
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
@@ -24,6 +25,9 @@ _RANK_NAMES = tuple(
     )
 )
 _SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
+# What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
+_STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
+EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,7 @@ class _Log:
 
     path: Path
     events: tuple[Event, ...]
+    process: int
     steps: tuple[int, int] | None
     times: tuple[float, float] | None  # None: the log tells no times
 
@@ -45,12 +50,12 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     numbers = _processes(paths)
     by_name = [_rank(path, _RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
     logs = [
-        _log(path, _of_rank(rank, read_file(path, families, process=number)))
+        _log(path, _of_rank(rank, read_file(path, families, process=number)), process=number)
         for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
     if not following:
-        return merge(log.events for log in logs)
+        return merge([*(log.events for log in logs), _without_steps(logs)])
     others = [log for log in logs if not any(log is other for other in following)]
     return merge([_as_one(following), *(log.events for log in others)])
 
@@ -62,10 +67,19 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def _named(paths: Sequence[Path]) -> list[int] | None:
-    """The process of each file by its name; None unless every name says so, and each something else."""
-    found = [_rank(path) for path in paths]
-    numbers = [number for number in found if number is not None]
-    return numbers if len(set(numbers)) == len(paths) else None
+    """The process of each file by its name; None unless every name says so, and each something else.
+
+    Only the two streams of a process may have one number.
+    """
+    found = {_place(path): _rank(path) for path in paths}
+    if None in found.values() or len(set(found.values())) < len(found):
+        return None
+    return [number for path in paths if (number := found[_place(path)]) is not None]
+
+
+def _place(path: Path) -> str:
+    """The name and folders of a file, but for which of the streams of its process it holds."""
+    return _STREAM.sub("", "/".join(path.parts[-3:]))
 
 
 def _rank(path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES) -> int | None:
@@ -91,16 +105,53 @@ def _processes(paths: Sequence[Path]) -> list[int]:
     return (_named(paths) if len(paths) > 1 else None) or list(range(len(paths)))
 
 
-def _log(path: Path, events: Iterable[Event]) -> _Log:
+def _log(path: Path, events: Iterable[Event], *, process: int) -> _Log:
     kept = tuple(events)
     steps = [event for event in kept if isinstance(event, Step)]
     timed = any(isinstance(event, RunStarted) and event.facts.get("clock") == "log" for event in kept)
     return _Log(
         path=path,
         events=kept,
+        process=process,
         steps=(min(step.step for step in steps), max(step.step for step in steps)) if steps else None,
         times=(steps[0].wall_time, steps[-1].wall_time) if steps and timed else None,
     )
+
+
+def _without_steps(logs: Sequence[_Log]) -> list[RunStarted]:
+    """The beginnings of the processes that should have reported steps, by their logs, and have not.
+
+    A log is one of these if it is named like one that has steps, but for the numbers, and its process has none in the
+    other stream either. Where most are empty, or few report steps, the program prints on these few only.
+    """
+    places: dict[str, list[_Log]] = {}
+    for log in logs:
+        places.setdefault(_place(log.path), []).append(log)
+    alike = {_shape(log.path): next(e for e in log.events if isinstance(e, RunStarted)) for log in logs if log.steps}
+    ranks = [own for own in places.values() if any(_shape(log.path) in alike for log in own)]
+    silent = [own for own in ranks if not any(log.steps for log in own)]
+    empty = [own for own in silent if all(map(_is_empty, own))]
+    num_reporting = len(ranks) - len(silent)
+    if num_reporting < 2 or num_reporting <= len(silent):
+        silent = empty if 2 * len(empty) <= len(ranks) else []
+    found = []
+    for own in silent:
+        log = next(log for log in own if _shape(log.path) in alike)
+        like = alike[_shape(log.path)]
+        facts = {"family": like.facts["family"], "source": str(log.path), "clock": like.facts["clock"]}
+        facts["log"] = EMPTY if own in empty else NO_STEPS
+        found.append(
+            RunStarted(process=log.process, wall_time=like.wall_time, monotonic_time=like.wall_time, facts=facts)
+        )
+    return found
+
+
+def _shape(path: Path) -> str:
+    return re.sub(r"\d+", "#", "/".join(path.parts[-3:]))
+
+
+def _is_empty(log: _Log) -> bool:
+    return not log.events and str(log.path) != "-" and not any(line.strip() for line in read_lines(log.path))
 
 
 def _in_succession(logs: Sequence[_Log]) -> list[_Log]:

@@ -59,11 +59,18 @@ Span = tuple[int, int, str, Field | None]  # start, end, name; the field of a va
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One step line: `values` by `Field.name`, and `step` and maybe `total`; `spans` are where its numbers stand."""
+    """One step line: `values` by `Field.name`, and `step` and maybe `total`; `spans` are where its numbers stand.
+
+    A loss beside the loss is in `values` by its own key, where it is not finite. `alike`: the numbers of a line that
+    looks the same can be read one by one. `inferred`: the number of the step is that of a progress bar, which may have
+    been drawn for the step before.
+    """
 
     values: Mapping[str, float]
     phase: str = ""
     spans: tuple[Span, ...] = ()
+    alike: bool = True
+    inferred: bool = False
 
 
 ReadLine = Callable[[str], Iterable[Reading | tuple[Note, Mapping[str, Any]]]]

@@ -12,11 +12,12 @@ run's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.logs.grammar import Family, Field, Note, Reading, ReadLine
 from seatrial.logs.numbers import NUMBER, quantity
+from seatrial.logs.pairs import read_pairs
 
 FIELDS: Mapping[str, Field] = {
     "train_step_timing in s": Field(name="seconds"),
@@ -34,6 +35,8 @@ FIELDS: Mapping[str, Field] = {
     "throughput": Field(name="samples_per_second_total"),
 }
 
+# Of an evaluation, and the running mean of Lightning's own bar, which is NaN before it has a first loss.
+_OF_OTHERS = {"val_loss", "loss"}
 _PAIR = re.compile(rf"([^|:]{{1,60}}): ({NUMBER})(?=\s*(?:\||$))", re.IGNORECASE)
 _LINE = re.compile(r"Training epoch \d+, iteration (?P<n>\d+)/(?P<total>\d+)\s*\|(?P<pairs>.{0,2000})")
 _BAR = re.compile(
@@ -60,7 +63,7 @@ def _read(line: str) -> Iterator[Found]:
                 counted += int(bar["epoch"]) * int(bar["of"])
             step = _step(dict(pairs).get("global_step", ""), counted)
             if step >= 0:
-                yield from _found(step, pairs)
+                yield from _found(step, pairs, inferred=True)
     if "Training epoch " in line and (found := _LINE.search(line)) and not FAMILY.head.search(line):
         pairs = [(pair[1].strip(), pair[2]) for pair in _PAIR.finditer(found["pairs"])]
         n, total, said = int(found["n"]), int(found["total"]), dict(pairs).get("global_step", "")
@@ -80,19 +83,16 @@ def _step(said: str, counted: int) -> int:
     return int(number)
 
 
-def _found(step: int, pairs: Iterable[tuple[str, str]], total: int | None = None) -> Iterator[Found]:
-    values: dict[str, float] = {"step": step, **({} if total is None else {"total": total})}
-    validated: list[Found] = []
-    for name, text in pairs:
-        number = quantity(text)
-        if number is None:
-            continue
-        if name == "val_loss":
-            validated = [(_VALIDATED, {"loss": text})]
-        elif (field := FIELDS.get(name)) and field.name not in values:
-            values[field.name] = number
-    yield Reading(values=values)
-    yield from validated
+def _found(
+    step: int, pairs: Sequence[tuple[str, str]], total: int | None = None, *, inferred: bool = False
+) -> Iterator[Found]:
+    own = [(name, text) for name, text in pairs if name not in _OF_OTHERS]
+    values = {"step": step, **({} if total is None else {"total": total}), **read_pairs(own, FIELDS).values}
+    validated = [
+        (_VALIDATED, {"loss": text}) for name, text in pairs if name == "val_loss" and quantity(text) is not None
+    ]
+    yield Reading(values=values, inferred=inferred)
+    yield from validated[-1:]
 
 
 FAMILY = Family(

@@ -16,7 +16,7 @@ from seatrial.logs.numbers import NUMBER
 _TFLOPS = Field(name="tflops_per_second_per_device")
 
 # Every number but total_weights has three decimals: one with fewer, and nothing behind it, was cut.
-_VALUE = rf"{NUMBER}(?=[,\s])|[-+]?(?:nan|inf)\b|[-+]?\d+\.\d{{3}}(?:e[-+]\d\d\b|(?![\deE%]))"
+_VALUE = rf"{NUMBER}(?=[,\s])|[-+]?(?:nan|inf)\b|[-+]?\d+[.,]\d{{3}}(?:e[-+]\d\d\b|(?![\deE%]|[.,]\d))"
 
 _CONFIG = re.compile(r"Config param (\w+): (.+?)\s*$")
 # Parameter of the configuration, printed in full by every program → fact.

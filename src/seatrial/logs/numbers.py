@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import repeat
 from operator import add, sub
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import SchemaValidator, core_schema
 
@@ -20,8 +20,19 @@ _SUFFIXES = {
     "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
 }  # fmt: skip
-NUMBER = r"[-+]?(?:nan|inf(?:inity)?|(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+_DIGITS, _EXPONENT = r"\d+(?:[.,_]\d+)*\.?|\.\d+", r"[eE][-+]?\d+"
+# All of a number: what goes on with digits behind a point, a comma or an E was not read to its end.
+NUMBER = rf"[-+]?(?:nan|inf(?:inity)?|(?:{_DIGITS})(?:{_EXPONENT})?)(?![.,_]?\d|{_EXPONENT})"
 _QUANTITY = re.compile(rf"\s*({NUMBER})\s*([%A-Za-z]*)", re.IGNORECASE)
+_WRITTEN = re.compile(rf"({_DIGITS})({_EXPONENT})?")
+
+Commas = Literal["thousands", "decimal", "unclear"]
+_POINT = re.compile(r"\d*\.?\d*")
+_GROUPS = re.compile(r"[1-9]\d{0,2}(?:[,_]\d{3})+(?:\.\d*)?")
+_COMMA = re.compile(r"\d+,\d+|[1-9]\d{0,2}(?:\.\d{3})+,\d+")  # the second: of a locale whose thousands have points
+_EITHER = re.compile(r"[1-9]\d{0,2}([.,])\d{3}")  # 12,345 and 12.345 are a fraction in one locale, thousands in another
+# No program writes these in groups of thousands without a decimal point behind them.
+_MEASURES = frozenset({"loss", "seconds", "grad_norm", "learning_rate", "tflops_per_second_per_device", "mfu"})
 
 _FLOATS = SchemaValidator(core_schema.list_schema(core_schema.float_schema(strict=True)))
 _INTEGERS = SchemaValidator(core_schema.list_schema(core_schema.int_schema(strict=True)))
@@ -38,10 +49,11 @@ NEAR = 400  # characters between a time and what it is the time of
 NO_YEAR = 1972  # stands in where a log gives none: a leap year, and visibly wrong
 
 
-def quantity(text: str, part: int = 0) -> float | None:
+def quantity(text: str, part: int = 0, commas: Commas = "thousands") -> float | None:
     """The number that a text begins with, its suffix applied; of "a/b/c" the one numbered `part`. None without any.
 
-    Knows nan, inf, 1.249e+03, 12,345 and 14.6K, 88.81%, 66.91GiB.
+    Knows nan, inf, 1.249e+03, 12,345 and 14.6K, 88.81%, 66.91GiB, and of decimal commas those that can be nothing else:
+    2,478912E+00. What 2,478 is depends on `commas`, as `commas_of` finds them; None if that is unclear.
     """
     if part:
         pieces = text.split("/")
@@ -50,8 +62,56 @@ def quantity(text: str, part: int = 0) -> float | None:
     if found is None or text.endswith(CUT):
         return None
     number, suffix = found.groups()
-    value = float(number.replace(",", "").replace("_", ""))
+    value = float(number) if number[-1] in "nfyNFY" else _value(number, commas)
+    if value is None:
+        return None
     return value / 100 if suffix == "%" else value * _SUFFIXES.get(suffix, 1.0)
+
+
+def _value(number: str, commas: Commas) -> float | None:
+    """A number that is finite; None where its points and commas do not say which it is."""
+    if "," not in number and "_" not in number and commas != "decimal":
+        return float(number) if number.count(".") < 2 else None
+    if commas == "thousands" and _GROUPS.fullmatch(number):
+        return float(number.replace(",", "").replace("_", ""))
+    digits, exponent = _WRITTEN.findall(number)[0]
+    sign = "-" if number[0] == "-" else ""
+    either = _EITHER.fullmatch(digits)
+    if either and not exponent:
+        if commas == "unclear" or (commas == "decimal" and either[1] == "."):
+            return None
+        digits = digits.replace(",", "." if commas == "decimal" else "")
+    elif _GROUPS.fullmatch(digits) and not (exponent and either):
+        digits = digits.replace(",", "").replace("_", "")
+    elif _COMMA.fullmatch(digits):
+        digits = digits.replace(".", "").replace(",", ".")
+    elif not _POINT.fullmatch(digits):
+        return None
+    return float(sign + digits + exponent)
+
+
+def commas_of(named: Iterable[tuple[str, str]]) -> Commas:
+    """What a comma means in the values of a line, each with its name (`grammar.Field.name`).
+
+    One value that can only be read in one way decides for those that can be read in two. Where there is none, a comma
+    in a loss, a time or another measure is a decimal one: nobody writes thousands of these.
+    """
+    by_point = by_comma = measured = False
+    for name, text in named:
+        for digits, exponent in _WRITTEN.findall(text):
+            either = None if exponent else _EITHER.fullmatch(digits)
+            by_point |= "." in digits and not either and not _COMMA.fullmatch(digits)
+            by_comma |= "," in digits and not either and _COMMA.fullmatch(digits) is not None
+            if either and name in _MEASURES:
+                measured |= either[1] == ","
+    if by_point:
+        return "unclear" if by_comma else "thousands"
+    return "decimal" if by_comma or measured else "thousands"
+
+
+def commas_for(name: str, commas: Commas) -> Commas:
+    """What a comma means in a value of this name: in a line with decimal commas, 10,050 tokens may still be 10 050."""
+    return "unclear" if commas == "decimal" and name not in _MEASURES else commas
 
 
 def floats(texts: Sequence[str]) -> list[float]:

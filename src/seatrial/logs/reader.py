@@ -14,7 +14,8 @@ from seatrial.events import Event
 from seatrial.logs.faults import FaultScanner, shape_of
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
-from seatrial.logs.numbers import find_time, floats, integers, quantity, seconds_of_all, seconds_since_epoch
+from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch
+from seatrial.logs.pairs import read_pairs
 from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
 
@@ -236,7 +237,7 @@ class Reader:
         for family, reading in readings:
             while said and said[0][0] < reading.spans[0][0]:  # glued together, the order counts
                 events += self._note(*said.pop(0)[1], text, prefix)
-            events += self._step(family, reading, line, text, prefix, teaches=teaches)
+            events += self._step(family, reading, line, text, prefix, teaches=teaches and reading.alike)
         for family, other in kind.others:
             if not any(word in text for word in family.other_words):
                 continue
@@ -309,7 +310,7 @@ class Reader:
             self._learn(family, reading, line, stream, fields, time=where, rank=prefix.rank_span)
         if where:
             time = seconds_since_epoch(text[slice(*where)])
-        return [*before, *stream.step(family, fields, total, time)]
+        return [*before, *stream.step(family, fields, total, time, inferred=reading.inferred)]
 
     def _learn(
         self,
@@ -363,20 +364,17 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
         numbers = [name for name in ("step", "total") if groups.get(name)]
         values: dict[str, float] = {name: int(groups[name].replace(",", "")) for name in numbers}
         spans: dict[str, Span] = {name: (*head.span(name), name, None) for name in numbers}
-        for pair in family.pair.finditer(text, head.end(), end):
-            field = family.fields.get(pair[1].strip())
-            if field is None or (field.name in values and not field.preferred):
-                continue
-            value = quantity(pair[2], field.part)
-            if value is None or value == field.missing:
-                continue
-            values[field.name] = value / field.per
+        found = list(family.pair.finditer(text, head.end(), end))
+        pairs = read_pairs([(pair[1].strip(), pair[2]) for pair in found], family.fields)
+        for name, place in pairs.places.items():
+            pair = found[place]
             start = pair.start(2) + len(pair[2]) - len(pair[2].lstrip())
-            spans[field.name] = (start, pair.start(2) + len(pair[2].rstrip()), field.name, field)
+            spans[name] = (start, pair.start(2) + len(pair[2].rstrip()), name, family.fields[pair[1].strip()])
         yield Reading(
-            values=values,
+            values={**values, **pairs.values},
             phase=next((phase for phase in PHASES if groups.get(phase)), ""),
             spans=tuple(spans.values()),
+            alike=pairs.alike,
         )
 
 

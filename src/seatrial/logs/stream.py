@@ -10,10 +10,11 @@ from typing import Any
 
 from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
 from seatrial.logs.grammar import Family, Note
-from seatrial.logs.numbers import quantity
+from seatrial.logs.numbers import commas_for, commas_of, quantity
 
 # A step that comes again so few steps later, with the same loss, is another rank's copy and no new attempt.
 RANKS_APART = 8
+ROUNDED = 1e-6  # relative: what the order of a sum makes of a loss on another rank
 MOST_LATE = 86_400.0  # seconds
 
 _RUN_FIELDS = ("planned_steps", "num_devices", "num_processes", "tokens_per_step", "num_parameters")
@@ -69,9 +70,12 @@ class Stream:
             "reported": {}, "phase": phase,
         }  # fmt: skip
 
-    def step(self, family: Family, fields: dict[str, Any], total: int | None, time: float | None) -> Sequence[Event]:
+    def step(
+        self, family: Family, fields: dict[str, Any], total: int | None, time: float | None, *, inferred: bool = False
+    ) -> Sequence[Event]:
         """A step line was read: all `fields` of its step, which are kept, but not the times.
 
+        `inferred`: the number of the step is a progress bar's.
         There is no event for a line that only repeats what another rank has said.
         """
         step = fields["step"]
@@ -98,7 +102,7 @@ class Stream:
         fields["wall_time"] = fields["monotonic_time"] = self.wall_time
         if self._figures:
             self._add_figures(fields)
-        started = self._start(family, total, timed=time is not None) if begins else None
+        started = self._start(family, total, timed=time is not None, inferred=inferred) if begins else None
         if self._full_batch is not None and fields["reported"].get("global_batch_size", math.inf) < self._full_batch:
             fields["phase"] = "batch_rampup"
         event = trusted(Step, fields)
@@ -152,7 +156,9 @@ class Stream:
         when: dict[str, Any] = {"process": self.process, "wall_time": self.wall_time, "monotonic_time": self.wall_time}
         numbers: dict[str, float | None] = {}
         if note.means not in ("facts", "start"):
-            numbers = {name: quantity(str(text)) for name, text in groups.items() if text is not None}
+            texts = {name: str(text) for name, text in groups.items() if text is not None}
+            commas = commas_of(texts.items())
+            numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
         step = numbers.get("step")
         match note.means:
             case "facts" | "start":
@@ -228,7 +234,8 @@ class Stream:
             return False
         return _same(said["seconds"], seconds) or loss is not None
 
-    def _start(self, family: Family, total: int | None, *, timed: bool) -> RunStarted:
+    def _start(self, family: Family, total: int | None, *, timed: bool, inferred: bool) -> RunStarted:
+        announced = self._begins
         self._family, self._begins, self._total = family, False, total
         self._recent = [None] * RANKS_APART
         self._attempt += 1
@@ -246,6 +253,7 @@ class Stream:
         facts |= {
             "family": family.name, "source": self.source, "clock": self._clock, "counted_from": family.counted_from,
         }  # fmt: skip
+        facts |= {name: True for name, holds in (("unannounced", not announced), ("steps_inferred", inferred)) if holds}
         device_kind = str(facts.pop("device_kind", ""))
         host = str(facts.pop("host", self._host))
         return RunStarted(
@@ -261,7 +269,9 @@ class Stream:
 
 
 def _same(a: float | None, b: float | None) -> bool:
-    return a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b))
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=ROUNDED) or (math.isnan(a) and math.isnan(b))
 
 
 def _fact(name: str, text: Any) -> Any:

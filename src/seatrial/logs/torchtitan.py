@@ -52,7 +52,7 @@ FAMILY = Family(
     head=re.compile(
         r"(?<!validate )\bstep:\s*(?P<step>\d+)(?:/(?P<total>\d+) = [\d.]+%)?(?=\s+loss:.{0,200}?(?:memory|tps|wps):)"
     ),
-    pair=re.compile(rf"(?:\b|(?<=\d))([A-Za-z_]{{1,30}})(?::\s*|\()({_VALUE})", re.IGNORECASE),
+    pair=re.compile(rf"(?:\b|(?<=\d))([A-Za-z_][\w/]{{0,40}})(?::\s*|\()({_VALUE})", re.IGNORECASE),
     fields={
         "loss": Field(name="loss", missing=-1.0),
         "grad_norm": Field(name="grad_norm"),

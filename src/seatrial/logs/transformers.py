@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seatrial.logs.grammar import Family, Field, Note, Reading, ReadLine
-from seatrial.logs.numbers import NUMBER, quantity
+from seatrial.logs.numbers import NUMBER
+from seatrial.logs.pairs import read_pairs
 
 _FIELDS: Mapping[str, Field] = {
     "loss": Field(name="loss"),
@@ -58,18 +59,19 @@ class _Log:
                     self._step = step
 
     def _told(self, text: str) -> Iterator[Reading | tuple[Note, Mapping[str, Any]]]:
-        pairs = {pair[1]: (pair[2], pair[3]) for pair in _PAIR.finditer(text)}
-        numbers = {name: number for name, (said, _) in pairs.items() if (number := quantity(said)) is not None}
+        found = list(_PAIR.finditer(text))
+        pairs = {pair[1]: (pair[2], pair[3]) for pair in found}
         said, of = pairs.get("step") or pairs.get("global_step/max_steps") or (None, None)
-        step = int(said) if said is not None and said.isdigit() else self._step
+        is_own = said is not None and said.isdigit()
+        step = int(said) if said is not None and is_own else self._step
         total = int(of) if of else self._total
         if "train_runtime" in pairs:
             yield _END, {}
-        elif "eval_loss" in numbers and step is not None:
+        elif "eval_loss" in pairs and step is not None:
             yield _EVAL, {"step": step, "loss": pairs["eval_loss"][0]}
-        elif "loss" in numbers and step:
-            found = {_FIELDS[name].name: number for name, number in numbers.items() if name in _FIELDS}
-            yield Reading(values={"step": step, **({"total": total} if total else {}), **found})
+        elif "loss" in pairs and step:
+            values = read_pairs([(pair[1], pair[2]) for pair in found], _FIELDS).values
+            yield Reading(values={"step": step, **({"total": total} if total else {}), **values}, inferred=not is_own)
 
 
 def _reader() -> ReadLine:

@@ -18,6 +18,7 @@ from typing import Any
 from seatrial.events import Eval, Event, encode
 from seatrial.metrics.causes import Diagnosis, FaultRecord
 from seatrial.metrics.completion import Completion, ProcessRecord, measure_completion
+from seatrial.metrics.contradictions import Contradiction
 from seatrial.metrics.drift import Drift, Levels, Spikes
 from seatrial.metrics.identities import Identity
 from seatrial.metrics.interval import Estimate
@@ -31,7 +32,7 @@ from seatrial.metrics.performance import (
     time_to_train,
     tokens_per_second,
 )
-from seatrial.metrics.record import LAUNCHER, Ranges, Record, record_that_counts, records, show_ranges
+from seatrial.metrics.record import LAUNCHER, Ranges, Record, ranges, record_that_counts, records, show_ranges
 from seatrial.metrics.stragglers import Straggler
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
@@ -40,6 +41,7 @@ __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
     "Completion",
+    "Contradiction",
     "Diagnosis",
     "Drift",
     "Estimate",
@@ -59,6 +61,7 @@ __all__ = [
     "days_to_train",
     "from_dict",
     "measure",
+    "ranges",
     "record_that_counts",
     "records",
     "sequences_per_second",

@@ -38,7 +38,10 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRecord:
-    """What one process left behind; `reason` and `exit_code` only where it said itself how it ended."""
+    """What one process left behind; `reason` and `exit_code` only where it said itself how it ended.
+
+    `silent` says of a log that should have steps and has none what it is: "rank3.log is empty".
+    """
 
     process: int
     host: str
@@ -48,6 +51,7 @@ class ProcessRecord:
     missing_steps: Ranges
     reason: str | None
     exit_code: int | None
+    silent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,7 @@ def measure_completion(
     if early_of is not None:  # as it was asked to: the step that it came to is the last of the run
         planned = steps[-1] - counted_from + 1
     stride = _stride(steps) if steps and (own.is_foreign or not own.started) else 1
-    reporting = sum(1 for record in trainers if record.steps)
+    reporting = sum(1 for record in trainers if record.steps or _silent(record))
     num_processes = max([reporting, 1, *(s.num_processes or 1 for s in started if not own.is_foreign)])
     last = counted_from + planned - 1 if planned else None
     done = bool(steps) and last is not None and steps[-1] >= last and not own.idle
@@ -310,7 +314,17 @@ def _process(record: Record, missing: Ranges) -> ProcessRecord:
         missing_steps=missing,
         reason=record.ended.reason if record.ended else None,
         exit_code=record.ended.exit_code if record.ended else None,
+        silent=_silent(record),
     )
+
+
+def _silent(record: Record) -> str:
+    """What is wrong with a log in which there should be steps."""
+    facts = record.started.facts if record.started and not record.steps else {}
+    wrong = {"empty": "is empty", "no steps": "has no step"}.get(str(facts.get("log")))
+    *_, folder, name = ("", *str(facts.get("source", "")).split("/"))
+    place = name if any(map(str.isdigit, name)) or not folder else f"{folder}/{name}"  # 3/stdout.log
+    return f"{place} {wrong}" if wrong else ""
 
 
 def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Ranges:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from seatrial import flops, hardware
-from seatrial.events import RunStarted, Step
+from seatrial.events import REPORTED, RunStarted, Step
 from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding
 from seatrial.metrics.record import ranges, show_ranges
 from seatrial.spec import RunSpec
@@ -88,7 +88,8 @@ def _numbers(facts: Facts) -> Identity | None:
     bad: dict[str, list[int]] = {}
     for step in facts.all_steps:
         own = (("seconds", step.seconds), ("data_seconds", step.data_seconds), ("learning_rate", step.learning_rate))
-        for name, value in (*own, *step.reported.items()):
+        told = ((name, value) for name, value in step.reported.items() if name in REPORTED)  # others are of numerics
+        for name, value in (*own, *told):
             if value is not None and not is_number(value):
                 bad.setdefault(name, []).append(step.step)
     if not bad:

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seatrial.events import Eval
+from seatrial.events import REPORTED, Eval
+from seatrial.metrics.contradictions import Contradiction
 from seatrial.metrics.record import Ranges, Record, ranges
 from seatrial.metrics.window import lines_apart
 
@@ -52,6 +53,9 @@ class Numerics:
     `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
     `num_evals` evaluations report a loss; `non_finite_evals` are the steps of those whose loss is not finite.
     `settled_loss` is where the last third stood, if the very end lies far above it.
+    `non_finite_others` are the losses beside the loss, and whatever else an objective reports of its own, that are not
+    finite in some process: its name, the value at the first of the steps, and these. `contradictions` are the steps for
+    which the log of one process gives two losses.
     """
 
     num_steps: int
@@ -95,6 +99,8 @@ class Numerics:
     num_evals: int = 0
     non_finite_evals: Ranges = ()
     settled_loss: float | None = None
+    non_finite_others: tuple[tuple[str, float, Ranges], ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
 
 
 def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval] = ()) -> Numerics:
@@ -165,7 +171,21 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         num_evals=sum(e.loss is not None for e in evals),
         non_finite_evals=ranges(sorted({e.step for e in evals if e.loss is not None and not math.isfinite(e.loss)})),
         settled_loss=_settled_below_the_end(finite),
+        non_finite_others=_non_finite_others((own, *others)),
+        contradictions=tuple(found for record in (own, *others) for found in record.contradictions),
     )
+
+
+def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:
+    """What is not finite of the figures that only this objective has, the first to become so first."""
+    found: dict[str, dict[int, float]] = {}
+    for record in everyone:
+        for step in record.steps:
+            for name, value in step.reported.items():
+                if name not in REPORTED and not math.isfinite(value):
+                    found.setdefault(name, {}).setdefault(step.step, value)
+    first = sorted(found.items(), key=lambda each: min(each[1]))
+    return tuple((name, values[min(values)], ranges(sorted(values))) for name, values in first)
 
 
 def record_with_losses(own: Record, others: Sequence[Record]) -> Record:

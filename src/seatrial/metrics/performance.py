@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from seatrial.metrics.identities import Facts, Identity, above_zero, check_ident
 from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
 from seatrial.metrics.memory import memory_fraction
 from seatrial.metrics.record import Record
-from seatrial.metrics.stragglers import Straggler, find_stragglers
+from seatrial.metrics.stragglers import Clock, Straggler, find_stragglers
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window
 from seatrial.spec import RunSpec
 
@@ -104,14 +103,6 @@ def time_to_train(performance: Performance, tokens: float) -> Estimate | None:
     return Estimate(value=value, low=low, high=high, origin=rate.origin)
 
 
-class _Clock(NamedTuple):
-    """What a step's time is taken from: proportional to seconds, or in seconds."""
-
-    time_of: Callable[[Step], float | None]
-    in_seconds: bool
-    origin: str
-
-
 def measure_performance(
     events: Sequence[Event],
     spec: RunSpec | None,
@@ -129,7 +120,8 @@ def measure_performance(
     known = hardware.find(device)
     peak = _peak(known, spec)
     per_device = tokens_per_step / num_devices if tokens_per_step and num_devices else None
-    clock = _clock(own, per_device, spec)
+    clocks = _clocks(per_device, spec)
+    clock = next((c for c in clocks if any(c.time_of(step) is not None for step in own.steps)), clocks[0])
     least = _fewest_flops(spec) * (per_device or 0.0) / (peak.flops_per_second if peak else math.inf)
     window = measure_window(
         events, own, planned_steps=spec.steps if spec else None, policy=policy, time_of=clock.time_of,
@@ -186,7 +178,7 @@ def measure_performance(
         drift=find_slowdown(times, np.array([timed.time for timed in window.undisturbed])) if window else None,
         spikes=find_spikes([step.step for step in steps], times) if window else None,
         levels=find_levels(times),
-        stragglers=find_stragglers((own, *others), steps[0].step, steps[-1].step) if steps else (),
+        stragglers=find_stragglers((own, *others), clocks, steps[0].step, steps[-1].step) if steps else (),
     )
 
 
@@ -219,19 +211,21 @@ def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
     return time_of
 
 
-def _clock(own: Record, tokens_per_device: float | None, spec: RunSpec | None) -> _Clock:
-    """Seconds where the log gives any; else what it gives of a throughput."""
+def _clocks(tokens_per_device: float | None, spec: RunSpec | None) -> list[Clock]:
+    """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
     batch = float(spec.batch.global_batch_size) if spec else None
-    choices = [_Clock(lambda step: positive(step.seconds), in_seconds=True, origin="")]
-    choices += [
-        _Clock(_inverse(name, amount), in_seconds=amount is not None, origin=f"from the reported {words}")
-        for name, amount, words in (
-            ("tokens_per_second_per_device", tokens_per_device, "tokens/s"),
-            ("samples_per_second_total", batch, "samples/s"),
-            ("tflops_per_second_per_device", None, "TFLOP/s"),
-        )
+    return [
+        Clock(lambda step: positive(step.seconds), in_seconds=True, origin=""),
+        *(
+            Clock(_inverse(name, amount), in_seconds=amount is not None, origin=f"from the reported {words}")
+            for name, amount, words in (
+                ("tokens_per_second_per_device", tokens_per_device, "tokens/s"),
+                ("samples_per_second_total", batch, "samples/s"),
+                ("tflops_per_second_per_device", None, "TFLOP/s"),
+                ("mfu", None, "MFU"),
+            )
+        ),
     ]
-    return next((c for c in choices if any(c.time_of(step) is not None for step in own.steps)), choices[0])
 
 
 def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Step, float], bool]:
@@ -240,7 +234,7 @@ def _beyond(least_seconds: float, peak: Peak | None) -> Callable[[Step, float], 
     return lambda step, time: time < least_seconds or step.reported.get(TFLOPS, 0.0) > highest
 
 
-def _counted_flops(window: Window | None, tokens_per_device: float | None, clock: _Clock) -> float | None:
+def _counted_flops(window: Window | None, tokens_per_device: float | None, clock: Clock) -> float | None:
     """FLOPs per token by the log's own TFLOP/s, over its tokens/s or else the configuration's tokens in its seconds."""
     if window is None:
         return None
@@ -264,7 +258,7 @@ def _own_figures(window: Window | None) -> dict[str, Estimate]:
     return {name: estimate(values, statistic, "as reported") for name, values in present.items() if len(values)}
 
 
-def _told(window: Window | None, clock: _Clock) -> str:
+def _told(window: Window | None, clock: Clock) -> str:
     if window is None:
         return ""
     return window.summary.rule + (f" Speed is taken {clock.origin}." if clock.origin else "")
@@ -276,7 +270,7 @@ def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:
 
 
 def _speed(
-    window: Window | None, clock: _Clock, own: Mapping[str, Estimate], tokens_per_device: float | None,
+    window: Window | None, clock: Clock, own: Mapping[str, Estimate], tokens_per_device: float | None,
     flops_per_token: float | None, peak: Peak | None, device: str,
 ) -> dict[str, Estimate | str]:  # fmt: skip
     """Each metric of speed, or the reason why there is none: by the times, else as the log reports it."""

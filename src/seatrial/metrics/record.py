@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.events import Event, RunEnded, RunStarted, Step
+from seatrial.metrics.contradictions import Contradiction, find_contradictions
 
 LAUNCHER = -1
 
@@ -18,7 +19,8 @@ class Record:
     """The steps of one process: by attempt, and in `steps` each one as the last attempt that ran it left it.
 
     `starts` is what each attempt said of itself when it began; one that only went back in its steps said what the one
-    before did. `idle`: it was started once more after its last step, and did none.
+    before did. `idle`: it was started once more after its last step, and did none. `contradictions` are the steps that
+    two ranks or runs seem to have written into its log.
     """
 
     process: int
@@ -28,6 +30,7 @@ class Record:
     steps: tuple[Step, ...]
     starts: tuple[RunStarted | None, ...] = ()
     idle: bool = False
+    contradictions: tuple[Contradiction, ...] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -84,6 +87,7 @@ def _record(process: int, events: Sequence[Event]) -> Record:
     starts: list[RunStarted | None] = [None]
     started: RunStarted | None = None
     ended: RunEnded | None = None
+    goes_back = False
     for event in events:
         last = attempts[-1][-1].step if attempts[-1] else -1
         if isinstance(event, RunEnded):
@@ -94,6 +98,7 @@ def _record(process: int, events: Sequence[Event]) -> Record:
             starts.append(event)
         elif isinstance(event, Step):
             ended = None
+            goes_back |= event.step <= last
             if event.step < last:
                 attempts.append([event])
                 starts.append(started)
@@ -114,4 +119,5 @@ def _record(process: int, events: Sequence[Event]) -> Record:
         steps=tuple(steps),
         starts=tuple(start for start, attempt in zip(starts, attempts, strict=True) if attempt),
         idle=bool(steps) and not attempts[-1],
+        contradictions=find_contradictions(events) if goes_back or len(attempts) > 2 else (),
     )

@@ -184,7 +184,8 @@ def _evenness(report: RunReport) -> Section | None:
         rows.append(("Two speeds", f"{levels.share_slow:.0%} of the steps are {apart:.1%} slower than the others"))
     for slow in performance.stragglers[:MAX_STRAGGLERS]:
         host = f" on {slow.host}" if slow.host else ""
-        rows.append(("Straggler", f"rank {slow.process}{host}: {slow.slower_by:.1%} slower than the median of all"))
+        told = f"rank {slow.process}{host}: {slow.slower_by:.1%} slower than the median of all"
+        rows.append(("Straggler", told + (f", {slow.origin}" if slow.origin else "")))
     if len(performance.stragglers) > MAX_STRAGGLERS:
         rows.append(("Stragglers", f"{len(performance.stragglers) - MAX_STRAGGLERS} more"))
     if performance.padding:

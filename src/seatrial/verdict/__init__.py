@@ -127,7 +127,11 @@ def _axis(checks: Iterable[Check]) -> AxisVerdict:
 
 
 def _outcome(completion: Completion, numerics: Numerics, axes: Mapping[Axis, AxisVerdict]) -> Outcome:
-    if numerics.num_non_finite or "non_finite_loss" in (completion.reason, _blamed(completion)):
+    if (
+        numerics.num_non_finite
+        or numerics.non_finite_others
+        or "non_finite_loss" in (completion.reason, _blamed(completion))
+    ):
         return "fail"  # that the run stopped because of it is a consequence
     if completion.all_steps_done:
         failed = [check.name for check in axes["completion"].checks if check.status == "fail"]

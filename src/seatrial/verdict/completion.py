@@ -116,7 +116,9 @@ def _processes(completion: Completion) -> Check:
         each = "; ".join(f"rank {process} stopped after step {step}" for process, step in behind.items())
         status, sentence = "fail", f"Not all processes got to step {max(last.values())}: {each}."
     elif silent:
-        status, sentence = "inconclusive", f"{silent} of {completion.num_processes} processes report no step."
+        logs = [process.silent for process in completion.processes if process.silent]
+        why = f": {', '.join(logs[:MAX_FAULTS_SHOWN])}{', …' if len(logs) > MAX_FAULTS_SHOWN else ''}" if logs else ""
+        status, sentence = "inconclusive", f"{silent} of {completion.num_processes} processes report no step{why}."
     else:
         status, sentence = "pass", f"The {completion.num_processes} processes got equally far."
     return Check(name="processes together", axis=AXIS, status=status, sentence=sentence)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from seatrial.metrics import Completion, Diagnosis, Metrics, Numerics, Performance, show_ranges
 from seatrial.verdict.check import Check, show
 from seatrial.verdict.completion import steps_told
+from seatrial.verdict.numerics import ONE_LOSS
 
 MAX_CAUSE = 300  # characters
 MAX_PEERS = 3
@@ -75,6 +76,12 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
         last = completion.last_step
         stopped = "; the run stopped there" if last == numerics.first_bad_step != completion.last_planned_step else ""
         return f"The loss became {numerics.first_bad_value} at step {numerics.first_bad_step}{stopped}."
+    if numerics.non_finite_others:
+        name, value, steps = numerics.non_finite_others[0]
+        return f"{name} became {value} at step {steps[0][0]}."
+    mixed = next((check for check in checks if check.name == ONE_LOSS and check.status == outcome), None)
+    if mixed:  # whatever else was found is of several ranks or runs
+        return mixed.sentence
     if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
         return _broke(completion, completion.diagnosis)
     causes = [check for check in checks if check.status == outcome]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 
-from seatrial.metrics import Numerics, show_ranges
+from seatrial.metrics import Numerics, ranges, show_ranges
 from seatrial.spec import RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show
 
 AXIS: Axis = "numerics"
+ONE_LOSS = "one loss per step"  # the name of a check
 MIN_REPORTED = 0.99
 MIN_REPEATED = 10  # losses in a row that are the same to the last digit
 AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
@@ -16,6 +18,8 @@ MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down st
 SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
 LONG_SEARCH = 40  # steps: a loss scale is halved in each, from 2**32 at the most
 PERPLEXITY_WITHIN = 0.02
+MIN_CONTRADICTED = 3  # steps with two losses
+MAX_EVIDENCE = 10  # lines
 EXPLODING, EXPLODED = 10.0, 100.0  # times the early gradient norm, in the last third
 
 
@@ -30,6 +34,7 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
         _loss_trend(numerics, spec.data.kind if spec else "unknown"),
         *_steps_skipped(numerics),
         *_perplexity(numerics),
+        *_one_loss_per_step(numerics),
         _gradient_finite(numerics),
         _processes_agree(numerics),
     ]
@@ -41,10 +46,16 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
 
 def _loss_finite(numerics: Numerics) -> Check:
     step, value, count = numerics.first_bad_step, numerics.first_bad_value, numerics.num_non_finite
+    evidence = [show_ranges(numerics.non_finite_steps)] if count > 1 else []
     status: Status
     if step is not None:
         status = "fail"
         sentence = f"The loss is {value} at step {step}" + (f" and in {count} steps in all." if count > 1 else ".")
+    elif numerics.non_finite_others:
+        status = "fail"
+        (name, first, steps), *more = numerics.non_finite_others
+        sentence = f"{name} is {first} at {show_ranges(steps)}."
+        evidence = [f"{name}: {value} at {show_ranges(steps)}" for name, value, steps in more]
     elif numerics.non_finite_evals:
         status = "fail"
         sentence = f"The loss of the evaluation after {show_ranges(numerics.non_finite_evals)} is not finite."
@@ -60,7 +71,7 @@ def _loss_finite(numerics: Numerics) -> Check:
         measured=count,
         bound=0,
         unit="non-finite steps",
-        evidence=(show_ranges(numerics.non_finite_steps),) if count > 1 else (),
+        evidence=tuple(evidence[:MAX_EVIDENCE]),
     )
 
 
@@ -222,6 +233,36 @@ def _perplexity(numerics: Numerics) -> list[Check]:
             measured=off,
             bound=PERPLEXITY_WITHIN,
             unit="fraction",
+        )
+    ]
+
+
+def _one_loss_per_step(numerics: Numerics) -> list[Check]:
+    """Two losses for a step in one log are of two ranks or runs; nothing where there is none.
+
+    One or two such steps may be of a program that began again without a word, and did its last steps once more.
+    """
+    found = numerics.contradictions
+    if not found:
+        return []
+    steps = sorted({each.step for each in found})
+    log = found[0].source.rpartition("/")[2] or "The log"
+    several = any(len(each.losses) > 1 for each in found)
+    what = "gives two losses for" if several else "has lines of another run at"
+    clear = len(steps) >= MIN_CONTRADICTED
+    why = "several ranks or runs have written into it"
+    sentence = f"{log} {what} {show_ranges(ranges(steps))}: {why}{'' if clear else ', or it was started again there'}."
+    told = (f"step {each.step}: {' and '.join(map(str, each.losses))}" for each in found if len(each.losses) > several)
+    return [
+        Check(
+            name=ONE_LOSS,
+            axis=AXIS,
+            status="fail" if clear else "inconclusive",
+            sentence=sentence,
+            measured=len(steps),
+            bound=0,
+            unit="steps with two losses",
+            evidence=(*islice(told, MAX_EVIDENCE), "what to do: judge the log of each rank or run by itself"),
         )
     ]
 

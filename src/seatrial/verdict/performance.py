@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.metrics import Estimate, Performance, show_ranges
+from seatrial.metrics import Estimate, Performance, Straggler, show_ranges
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show
 
@@ -210,12 +210,14 @@ def _course(performance: Performance) -> tuple[str, ...]:
             f"slow steps, up to {show(spikes.longest_seconds, 's')}: {show_ranges(spikes.steps)}; "
             f"they cost {spikes.share_lost:.1%} of the time"
         )
-    lines += [
-        f"rank {straggler.process}{f' on {straggler.host}' if straggler.host else ''} is {straggler.slower_by:.1%} "
-        f"slower than the others: {show(straggler.step_seconds, 's')}"
-        for straggler in performance.stragglers
-    ]
-    return tuple(lines)
+    return (*lines, *map(_straggler, performance.stragglers))
+
+
+def _straggler(found: Straggler) -> str:
+    host = f" on {found.host}" if found.host else ""
+    seconds = "" if found.step_seconds is None else f": {show(found.step_seconds, 's')}"
+    origin = f", {found.origin}" if found.origin else ""
+    return f"rank {found.process}{host} is {found.slower_by:.1%} slower than the others{seconds}{origin}"
 
 
 def _contradicting_bars(performance: Performance, expectation: Expectation, spec: RunSpec) -> tuple[str, ...]:
