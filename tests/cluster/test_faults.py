@@ -239,7 +239,7 @@ def test_a_run_that_ends_while_nothing_can_be_written_here_is_judged_once_it_can
         code, told = over(run, 200)
         words = " ".join(told.split())
         assert code == 3, told
-        assert "the run is over (completed), but not all that its hosts wrote could be copied here" in words
+        assert "the run is over (completed), but it is not judged, because not all that its hosts wrote" in words
         assert f"{said}; then: seatrial attach {person.out}" in words
         assert not list(person.out.parent.glob("run/verdict.json"))
         if fault is not faults.removed:

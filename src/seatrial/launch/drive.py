@@ -158,8 +158,10 @@ def accompany(
         raise
     else:
         if uncopied:
-            state.leave()
-            raise LaunchError(_unfinished(ending, next(iter(uncopied.values())), run_dir, root))
+            state.leave(uncopied)
+            why = f"not all that its hosts wrote could be copied here: {next(iter(uncopied.values()))}"
+            then = f"seatrial attach {run_dir}. The hosts keep it in {root}"
+            raise LaunchError(f"{_over(ending)}, but it is not judged, because {why}; then: {then}")
         end = events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code)
         unrecorded: list[events.Event] = [*ending.faults, end]
         try:
@@ -167,11 +169,13 @@ def accompany(
                 writer.write(unrecorded[0])
                 del unrecorded[0]
         except OSError as error:
-            if detached:
-                state.leave()
+            why = shortage(error, run_dir)
+            if detached:  # whoever attaches finds out the same
+                state.leave({"launcher": why})
             else:
                 state.close(ending, unrecorded)
-            raise LaunchError(_unfinished(ending, shortage(error, run_dir), run_dir, root)) from error
+            then = f"seatrial {'attach' if detached else 'judge'} {run_dir}"
+            raise LaunchError(f"{_over(ending)}, but that cannot be recorded: {why}; then: {then}") from error
         state.close(ending)
         return ending
     finally:
@@ -180,16 +184,9 @@ def accompany(
             writer.close()
 
 
-def _unfinished(ending: Ending, why: str, run_dir: Path, root: PurePath) -> str:
-    """What to say of a run that is over and not all here."""
-    told = [fault.text for fault in ending.faults[:1]]
-    how = ": ".join([ending.reason.replace("_", " "), *told])
-    if root == run_dir:
-        return f"the run is over ({how}), but that cannot be recorded: {why}; then: seatrial judge {run_dir}"
-    return (
-        f"the run is over ({how}), but not all that its hosts wrote could be copied here, and it is not judged: {why}; "
-        f"then: seatrial attach {run_dir}. The hosts keep what they wrote in {root}"
-    )
+def _over(ending: Ending) -> str:
+    """How a run ended, in the words of what is blamed."""
+    return f"the run is over ({': '.join([ending.reason.replace('_', ' '), *(f.text for f in ending.faults[:1])])})"
 
 
 class Terms(NamedTuple):
@@ -271,8 +268,9 @@ class StatusFile:
             self._status["unrecorded"] = [events.dumps(event) for event in unrecorded]
         self._put("ended", ending)
 
-    def leave(self) -> None:
-        """Writes that nobody follows the run any more, of which somebody else is to find out how it ended."""
+    def leave(self, uncopied: Mapping[str, str]) -> None:
+        """Writes that nobody follows the run any more, and why somebody who attaches is to find out how it ended."""
+        self._progress.uncopied = dict(uncopied)
         self._put("running", None, heartbeat=0.0)
 
     def _put(self, state: str, ending: Ending | None, *, heartbeat: float | None = None) -> None:
