@@ -27,6 +27,9 @@ BENIGN = re.compile(
     r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
     r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
+    # What JAX's coordination says of a start and an end in order.
+    r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
+    r"|expected (?:upon|during) program shutdown"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting.
