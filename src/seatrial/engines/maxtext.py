@@ -18,7 +18,7 @@ from seatrial.dialects.maxtext import writer
 from seatrial.dialects.maxtext.keys import DEFAULTS
 from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
-from seatrial.spec import RunSpec
+from seatrial.spec import AXES, RunSpec
 
 TITLE = "MaxText"
 STEP_PATTERN = r"completed (?:profiler activation/deactivation )?step: (\d+)"
@@ -97,7 +97,6 @@ _NOTHING: Mapping[str, Any] = {
 }  # fmt: skip
 _OF_CHECKPOINTS = ("async_checkpointing", "checkpoint_period", "max_num_checkpoints_to_keep")
 _SEGMENTS = 32  # of a packed sequence, as MaxText recommends
-_MESH_ORDER = ("data", "pipeline", "fsdp", "context", "tensor")  # of its axes, those that are ours (`mesh_axes`)
 
 
 def commands(spec: RunSpec, ground: Ground) -> Commands:
@@ -156,15 +155,15 @@ def _in_one_slice(stated: Mapping[str, Any]) -> dict[str, int]:
 def _other_crossing(spec: RunSpec) -> Iterator[str]:
     """What is worth saying where a slice of all nodes has other devices side by side than the run asks for.
 
-    MaxText numbers a slice's devices node by node, the last axis fastest: that is the asked-for mesh only where each
-    axis before the last one across nodes has no part within a node.
+    MaxText numbers a slice's devices node by node, the last axis fastest (its order of the axes is ours): that is the
+    mesh asked for only where each axis before the last one across nodes has no part within a node.
     """
     slow = spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes
     fast = spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes
-    crossing = [axis for axis in _MESH_ORDER if slow[axis] > 1]
-    before = _MESH_ORDER[: _MESH_ORDER.index(crossing[-1])] if crossing else ()
+    crossing = [axis for axis in AXES if slow[axis] > 1]
+    before = AXES[: AXES.index(crossing[-1])] if crossing else ()
     if any(fast[axis] > 1 for axis in before):
-        mesh = " × ".join(f"{axis} {slow[axis] * fast[axis]}" for axis in _MESH_ORDER if slow[axis] * fast[axis] > 1)
+        mesh = " × ".join(f"{axis} {slow[axis] * fast[axis]}" for axis in AXES if slow[axis] * fast[axis] > 1)
         yield (
             f"here MaxText takes all nodes for one slice: the mesh is {mesh}, as asked for, but laid over the nodes in "
             f"this order, so that other axes cross the nodes than {' and '.join(crossing)}"
