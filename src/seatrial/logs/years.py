@@ -30,7 +30,8 @@ def dated(events: Iterable[Event], written: float) -> Iterator[Event]:
                 day = int(moment // DAY)
                 near = _nearest(day, near) if near is not None else _latest(day, written)
                 offset = near - day * DAY
-            vars(event).update(wall_time=moment + offset, monotonic_time=moment + offset)
+            fields = vars(event)  # faster than to make another one
+            fields["wall_time"] = fields["monotonic_time"] = moment + offset
         elif moment >= FIRST_CLOCK:
             near = moment
         yield event
