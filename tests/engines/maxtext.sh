@@ -42,11 +42,7 @@ echo "Installing MaxText and what it needs into $folder; once, unless its requir
 "${inside[@]}" "$folder/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --no-deps \
     --requirement "$pins"
 mkdir "$folder/bin"
-if [ "${#inside[@]}" = 0 ]; then
-    ln -s "$folder/venv/bin/python3" "$folder/bin/python3"
-else
-    { echo '#!/bin/sh' && printf 'exec' && printf ' %q' "${inside[@]}" "$folder/venv/bin/python3" && echo ' "$@"'; } \
-        >"$folder/bin/python3"
-    chmod +x "$folder/bin/python3"
-fi
+{ echo '#!/bin/sh' && printf 'exec' && printf ' %q' "${inside[@]}" "$folder/venv/bin/python3" && echo ' "$@"'; } \
+    >"$folder/bin/python3"
+chmod +x "$folder/bin/python3"
 cp "$pins" "$folder/made.txt"
