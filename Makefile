@@ -18,10 +18,10 @@ ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
 
-.PHONY: help demo test test-slow test-gpu-plan check golden bench
+.PHONY: help demo test test-slow test-gpu-plan test-maxtext check golden bench
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in a verdict and a report.
 	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
@@ -39,6 +39,10 @@ test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetch
 	    --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13 && \
 	  mv $(VENV)/.plan-gpu $(VENV)/plan-gpu; }
 	PYTHONPATH=$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py
+
+test-maxtext: $(INSTALLED)test ## Run the real MaxText; fetches 600 MB, and another Debian if there is no Python 3.12.
+	tests/engines/maxtext.sh $(VENV)/maxtext
+	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py
 
 check: $(INSTALLED)lint ## Lint, formatting, types.
 	$(BIN)/ruff check

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seatrial import events
+from seatrial.events import RunEnded
+from seatrial.judging import judge_run, report_run
+from seatrial.spec import to_dict
 from tests.command_line import seatrial
+from tests.streams import make_spec
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPE = CONFIGS / "native" / "recipe-llama2-70b-h100.yaml"
@@ -302,3 +310,47 @@ def test_a_log_whose_evaluations_alone_have_a_loss_is_not_passed_and_not_failed(
     result = seatrial("judge", write(folder, lines), cwd=folder)
     assert result.returncode == 6, result.stdout
     assert "12 evaluations do" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("clock", "logged_in", "touched"),
+    [
+        (None, 0.0, 0.0),  # counts seconds
+        ("%Y-%m-%d %H:%M:%S,000 ", 0.0, 0.0),
+        ("%Y-%m-%d %H:%M:%S,000 ", 9.0, 0.0),  # Tokyo
+        ("%Y-%m-%d %H:%M:%S,000 ", -9.5, 0.0),  # the Marquesas
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", 0.0, 0.0),
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", -8.0, 0.0),
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", 5.75, 200.0),  # Nepal; the run directory was copied months later
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", 0.0, 1000.0),  # or years
+    ],
+)
+@pytest.mark.parametrize("begin", [datetime(2026, 11, 23, 8), datetime(2026, 12, 31, 23, 58)])
+def test_a_run_took_as_long_as_its_processes_lived_by_whatever_clock_they_log(
+    begin: datetime, clock: str | None, logged_in: float, touched: float, tmp_path: Path
+) -> None:
+    """A minute until the first step, fifty steps of seven seconds, and a minute until the end is known."""
+    run_dir, lines = tmp_path / "run", maxtext(seconds=7.0)
+    began = begin.replace(tzinfo=UTC).timestamp()
+    ended = began + 60 + 50 * 7 + 60
+    (run_dir / "nodes" / "local0").mkdir(parents=True)
+    plan = {"v": 1, "engine": "maxtext", "on": "local", "spec": to_dict(make_spec(steps=50)), "rehearsal": None}
+    (run_dir / "plan.json").write_text(json.dumps({**plan, "processes": [], "notes": [], "files": {}}))
+    process = {"rank": 0, "host": "local0", "started": began, "ended": ended - 60, "last_output": ended - 60}
+    for path in (run_dir / "status.json", run_dir / "nodes/local0/status.json"):
+        path.write_text(json.dumps({"v": 1, "state": "ended", "started": began, "processes": [process]}))
+    ending = RunEnded(process=-1, wall_time=ended, monotonic_time=ended, reason="completed", exit_code=0)
+    (run_dir / "events-launcher.jsonl").write_text(events.dumps(ending) + "\n")
+    said = [begin + timedelta(hours=logged_in, seconds=60 + 7 * (n + 1)) for n in range(50)]
+    log = run_dir / "nodes" / "local0" / "rank0.log"
+    log.write_text(
+        "".join(f"{time.strftime(clock) if clock else ''}{line}\n" for time, line in zip(said, lines, strict=True))
+    )
+    os.utime(log, (ended + touched * 86400,) * 2)
+
+    judge_run(run_dir, as_json=False)
+    took = json.loads((run_dir / "metrics.json").read_text())["completion"]["wall_seconds"]
+    assert ended - began - 70 <= took <= ended - began
+    shown = re.search(r"1 process, ([\d,.]+) s", report_run(run_dir, "text"))
+    assert shown
+    assert float(shown[1].replace(",", "")) == pytest.approx(took, abs=1)

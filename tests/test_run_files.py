@@ -267,3 +267,22 @@ def test_nothing_is_written_outside_of_the_run_directory(run_dir: Path, name: st
     with pytest.raises(InputError, match="a place outside"):
         write_text(run_dir / name / "stop", "", below=run_dir)
     assert not (run_dir / name).exists()
+
+
+ODD_STATUSES = [
+    '{"state":"running"}', "[]", "5", '{"processes": {}}', '{"processes": [1]}', '{"processes": [{"rank": []}]}',
+    '{"processes": [{"rank": 0, "started": "x"}]}', '{"processes": [{"rank": 0, "started": 1e400, "ended": 1}]}',
+    '{"processes": [{"rank": 0, "started": NaN, "ended": NaN, "last_output": 1}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD_STATUSES)
+def test_a_node_whose_status_is_none_does_not_keep_its_logs_from_being_judged(
+    run_dir: Path, tmp_path: Path, text: str
+) -> None:
+    plan = json.loads((run_dir / "plan.json").read_text())
+    write_json(run_dir / "plan.json", {**plan, "engine": "maxtext"})
+    write_text(run_dir / "nodes" / "local0" / "status.json", text, below=run_dir)
+    done = seatrial("judge", run_dir, cwd=tmp_path)
+    assert done.returncode in (0, 1, 4, 6), done.stderr
+    assert seatrial("report", run_dir, cwd=tmp_path).returncode == 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from seatrial.metrics import Metrics
     from seatrial.report.gather import RunReport
     from seatrial.verdict import Verdict
+
+
+ZONES_APART, MOST_AHEAD = 900.0, 14 * 3600.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +174,54 @@ def _read_kernels(run_dir: Path) -> None:
 
 
 def _on_the_clock(record: Sequence[Event], run_dir: Path) -> list[Event]:
-    """The events of logs that tell no time, which count seconds, from the moment at which their process was started."""
-    began: dict[int, float] = {}
-    for path in run_dir.glob("nodes/*/status.json"):
-        with suppress(OSError, ValueError, KeyError):
-            processes = json.loads(path.read_text(encoding="utf-8"))["processes"]
-            began |= {process["rank"]: process["started"] or 0.0 for process in processes}
+    """The events of foreign logs on the clock of the hosts, by which their processes were started and ended.
+
+    Logs that tell no time count seconds, from the moment at which their process was started. The others tell it in a
+    zone of their own, and some without the year.
+    """
+    lived: dict[int, tuple[float, float]] = {}
+    for path in (run_dir / "status.json", *run_dir.glob("nodes/*/status.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            processes = read_object(path)["processes"]
+            lived |= {each["rank"]: _lived(each) for each in processes if each["started"]}
+    if not lived:
+        return list(record)
+    whole = min(began for began, _ in lived.values()), max(ended for _, ended in lived.values())
+    told: dict[int, list[float]] = {}
+    for event in record:
+        if event.wall_time >= events.FIRST_CLOCK:
+            told.setdefault(event.process, []).append(event.wall_time)
+    moved = {process: _ahead(min(times), max(times), *lived.get(process, whole)) for process, times in told.items()}
     return [
-        dataclasses.replace(event, wall_time=event.wall_time + began.get(event.process, 0.0))
-        if event.wall_time < events.FIRST_CLOCK
-        else event
+        dataclasses.replace(
+            event,
+            wall_time=event.wall_time - moved[event.process]
+            if event.wall_time >= events.FIRST_CLOCK
+            else event.wall_time + lived.get(event.process, whole)[0],
+        )
         for event in record
     ]
+
+
+def _lived(process: Mapping[str, Any]) -> tuple[float, float]:
+    """When a process was started and ended, or was last heard of. Raises ValueError for what is no time."""
+    began, ended = float(process["started"]), float(process["ended"] or process["last_output"] or process["started"])
+    if not began <= ended < math.inf:
+        raise ValueError("a process cannot have lived so")
+    return began, ended
+
+
+def _ahead(first: float, last: float, began: float, ended: float) -> float:
+    """The seconds by which a log's clock is ahead of its host's, of a process that logged and lived so long.
+
+    Zones differ by quarters of an hour. Of several that would do, it is none, or else that with which the log ends as
+    late as it can: most end with their process. Where none would do, it is another year, or another clock.
+    """
+    least = math.ceil((last - ended) / ZONES_APART - 0.5) * ZONES_APART
+    most = math.floor((first - began) / ZONES_APART + 0.5) * ZONES_APART
+    if least <= 0 <= most:
+        return 0.0
+    return least if least <= most and abs(least) <= MOST_AHEAD else last - ended
 
 
 def _as_before(run_dir: Path, options: Options) -> Options:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,11 +99,18 @@ class Rehearsal:
 
 
 def rehearse(
-    spec: RunSpec, *, cores: int, memory_bytes: int, has_data: bool = True, hosts: int | None = None
+    spec: RunSpec,
+    *,
+    cores: int,
+    memory_bytes: int,
+    has_data: bool = True,
+    hosts: int | None = None,
+    fixed: Sequence[tuple[str, str]] = (),
 ) -> Rehearsal:
     """The rehearsal of a spec on a machine with so many cores and so much memory, and with its data or without.
 
-    With `hosts`, each of at most so many processes has a host of its own; without, all are on this machine.
+    With `hosts`, each of at most so many processes has a host of its own; without, all are on this machine. What is
+    `fixed`, (part, field) of the spec, stays as it is: the program that trains has no other.
 
     An axis that is split stays split whatever the limits are, so a mesh of many split axes may need more than
     MAX_DEVICES devices or MAX_PROCESSES processes: two of each.
@@ -139,6 +146,9 @@ def rehearse(
             resume_from=None,
         ),
     )
+    for part, name in fixed:
+        whole, kept = getattr(small, part), getattr(getattr(spec, part), name)
+        small = dataclasses.replace(small, **{part: dataclasses.replace(whole, **{name: kept})})
     return Rehearsal(spec=small, changes=tuple(differences(spec, small, RULES)))
 
 

@@ -262,6 +262,7 @@ def _plan(
             memory_bytes=machine.memory_bytes,
             has_data=has_data(spec),
             hosts=len(site.cluster.hosts) if site else None,
+            fixed=engine_called(engine).FIXED,
         )
     return make_plan(
         spec,

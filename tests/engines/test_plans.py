@@ -23,8 +23,8 @@ from seatrial.dialects import load
 from seatrial.engines import Commands, Ground, Placement, engine, maxtext, megatron, nics
 from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, Site, make_plan
-from seatrial.rehearsal import rehearse
-from seatrial.spec import Container, RunSpec
+from seatrial.rehearsal import Rehearsal, rehearse
+from seatrial.spec import Container, MeshShape, Parallelism, RunSpec, Topology
 from tests.command_line import seatrial
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +216,81 @@ def test_megatron_computes_on_no_cpu() -> None:
         plan(spec, "megatron", rehearsal=small)
     with pytest.raises(LaunchError, match="this machine has no accelerator"):
         make_plan(spec, run_dir=Path("/run"), machine=HERE, engine="megatron")
+
+
+def nodes(count: int, each: int, within: dict[str, int], across: dict[str, int], **parallelism: Any) -> RunSpec:
+    """A run on nodes of whatever devices there are."""
+    _, spec = read("maxtext-quick")
+    return replace(
+        spec,
+        topology=Topology(num_nodes=count, devices_per_node=each),
+        batch=replace(spec.batch, micro_batch_size=1, global_batch_size=count * each),
+        parallelism=Parallelism(within_node=MeshShape(**within), across_nodes=MeshShape(**across), **parallelism),
+    )
+
+
+def mesh_of(made: Plan) -> dict[str, dict[str, int]]:
+    """The sizes other than 1 in MaxText's file, by the part of the mesh and the axis."""
+    config = yaml.safe_load(made.files[maxtext.CONFIG_FILE])
+    found: dict[str, dict[str, int]] = {"ici": {}, "dcn": {}}
+    for key, size in config.items():
+        if (match := re.fullmatch(r"(ici|dcn)_(\w+)_parallelism", key)) and size != 1:
+            found[match[1]][match[2]] = size
+    return found
+
+
+def here(spec: RunSpec, machine: Machine = HERE) -> Plan:
+    return make_plan(spec, run_dir=Path("/run"), machine=machine, engine="maxtext", coordinator="127.0.0.1:5000")
+
+
+@pytest.mark.parametrize(
+    ("within", "across", "mesh", "is_another"),
+    [
+        ({"fsdp": 2}, {"data": 4}, {"data": 4, "fsdp": 2}, False),
+        ({"fsdp": 2}, {"fsdp": 4}, {"fsdp": 8}, False),
+        ({"fsdp": 2}, {"fsdp": -1}, {"fsdp": 8}, False),
+        ({"tensor": 2}, {"data": 2, "fsdp": 2}, {"data": 2, "fsdp": 2, "tensor": 2}, False),
+        ({"tensor": 2}, {"pipeline": 2, "tensor": 2}, {"pipeline": 2, "tensor": 4}, False),
+        ({"fsdp": 2}, {"tensor": 4}, {"fsdp": 2, "tensor": 4}, True),
+        ({"data": 2}, {"fsdp": 4}, {"data": 2, "fsdp": 4}, True),
+    ],
+)
+def test_on_cpus_and_on_one_machine_the_axes_across_nodes_are_within_maxtexts_only_slice(
+    within: dict[str, int], across: dict[str, int], mesh: dict[str, int], is_another: bool
+) -> None:
+    spec = nodes(4, 2, within, across)
+    eight = Machine(cores=2, memory_bytes=1 << 33, vendor="nvidia", accelerators=tuple("01234567"))
+    hosts = tuple(Host(name=f"n{n}", address=f"10.0.0.{n}") for n in range(4))
+    site = Site(cluster=Cluster(hosts=hosts, transport="ssh"), root=PurePosixPath("/var/tmp/run"))
+    small = Rehearsal(spec=spec, changes=())
+    on_hosts = make_plan(spec, run_dir=Path("/run"), machine=HERE, engine="maxtext", site=site, rehearsal=small)
+    for made in (here(spec), here(spec, eight), on_hosts):
+        assert mesh_of(made) == {"ici": mesh, "dcn": {}}
+        assert any("other axes cross the nodes" in note for note in made.notes) is is_another
+
+
+def test_between_machines_each_node_is_a_slice() -> None:
+    assert mesh_of(plan(nodes(2, 4, {"fsdp": 4}, {"fsdp": -1}), "maxtext")) == {"ici": {"fsdp": 4}, "dcn": {"fsdp": 2}}
+
+
+def test_on_cpus_maxtext_has_no_ring() -> None:
+    spec = nodes(2, 2, {"context": 2}, {"data": 2}, context_strategy="ring")
+    assert "context_parallel_strategy: ring" in plan(spec, "maxtext").files[maxtext.CONFIG_FILE]
+    made = here(spec)
+    assert "ring" not in made.files[maxtext.CONFIG_FILE]
+    assert any("on CPUs MaxText has no ring" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("mi3") and "megatron" not in name])
+def test_a_rehearsal_keeps_what_maxtext_has_built_in(name: str) -> None:
+    _, spec = read(name)
+    assert spec.model.rope_scaling is not None
+    small = rehearse(spec, cores=2, memory_bytes=1 << 33, fixed=maxtext.FIXED)
+    assert small.spec.model.rope_scaling == spec.model.rope_scaling
+    assert small.spec.model.hidden_dim < spec.model.hidden_dim
+    assert not [change for change in small.changes if "rope" in change.path]
+    made = make_plan(small.spec, run_dir=Path("/run"), machine=HERE, engine="maxtext", rehearsal=small)
+    assert "rope_type: llama3.1" in made.files[maxtext.CONFIG_FILE]
 
 
 def test_megatron_saves_into_the_run_directory_unless_it_is_told_where() -> None:

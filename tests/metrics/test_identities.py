@@ -229,6 +229,24 @@ def test_a_pause_between_steps_is_no_contradiction_of_the_clock() -> None:
     assert identity(measured([begun, *run]), "clock").agreement == "agree"
 
 
+def test_steps_that_were_only_dispatched_are_held_to_what_their_decimals_say() -> None:
+    """MaxText's seconds are from dispatch to dispatch: some steps seem to take milliseconds, of which it prints one."""
+
+    def dispatched(n: int) -> dict[str, Any]:
+        seconds = 0.0035 + 0.0001 * (n % 9)
+        rate = LLAMA.tokens_per_step / LLAMA.topology.num_devices / seconds
+        return {"seconds": round(seconds, 3), "reported": {TOKENS: round(rate, 3)}} if n % 4 == 3 else {}
+
+    name = "tokens per step"
+    assert identity(measured(log(LLAMA, changes=dispatched)), name).agreement == "agree"
+
+    def doubled(n: int) -> dict[str, Any]:
+        rate = 2 * LLAMA.tokens_per_step / LLAMA.topology.num_devices / 8
+        return {"seconds": 8.0, "reported": {TOKENS: rate}} if n % 4 == 3 else dispatched(n)
+
+    assert identity(measured(log(LLAMA, changes=doubled)), name).agreement == "contradiction"
+
+
 def test_figures_too_coarse_to_tell_prove_nothing() -> None:
     spec = make_spec(steps=40)
     coarse = [

@@ -78,6 +78,7 @@ class Engine(Protocol):
     FIRST_STEP: int  # the number of the first step in those lines
     FAMILY: str | None  # whose logs they are, of `logs.FAMILIES`; None: its processes write events themselves
     ON_CPU: bool  # whether it can compute on virtual CPU devices
+    FIXED: Sequence[tuple[str, str]]  # (part, field) of what it has built in: a rehearsal leaves it as it is
     NEEDS_JAX_HERE: bool  # whether jax has to be installed beside Seatrial, where the run is here
 
     def commands(self, spec: RunSpec, ground: Ground) -> Commands:

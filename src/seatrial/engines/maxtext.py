@@ -7,6 +7,7 @@ for on the node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,13 +18,14 @@ from seatrial.dialects.maxtext import writer
 from seatrial.dialects.maxtext.keys import DEFAULTS
 from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
-from seatrial.spec import RunSpec
+from seatrial.spec import AXES, RunSpec
 
 TITLE = "MaxText"
 STEP_PATTERN = r"completed (?:profiler activation/deactivation )?step: (\d+)"
 FIRST_STEP = 0
 FAMILY = "maxtext"
 ON_CPU = True
+FIXED = (("model", "rope_scaling"),)  # rope_type: llama3.1 has its numbers in the program
 NEEDS_JAX_HERE = False
 
 CONFIG_FILE = "launch/maxtext.yml"
@@ -102,7 +104,8 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     variables, stated = writer.stated(spec)
     on_cpu = any(placement.cpu_devices for placement in ground.placements)
     notes = fit.told(fit.left(dialect.write(spec).notes, besides=_besides(spec)), title=TITLE, name="maxtext")
-    config = dump(dict(_config(spec, stated, ground, on_cpu=on_cpu)))
+    one_slice = _is_one_slice(spec, ground, on_cpu=on_cpu)
+    config = dump(dict(_config(spec, stated, ground, on_cpu=on_cpu, one_slice=one_slice)))
     files = {CONFIG_FILE: config}
     given = {name: str(value) for name, value in spec.execution.environment.items() if is_secret(name)}
     inside = spec.container.environment.get(ROOT) if spec.container else None
@@ -123,7 +126,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         for rank, placement in enumerate(ground.placements)
     ]  # fmt: skip
     about = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground), *about])
+    return Commands(each=each, notes=[*notes, *_notes(spec, ground, on_cpu=on_cpu, one_slice=one_slice), *about])
 
 
 def _besides(spec: RunSpec) -> tuple[str, ...]:
@@ -132,13 +135,53 @@ def _besides(spec: RunSpec) -> tuple[str, ...]:
     return ("log_dir", "data.index_dir", "parallelism.sequence_parallel", *idle)
 
 
-def _config(spec: RunSpec, stated: Mapping[str, Any], ground: Ground, *, on_cpu: bool) -> Iterator[tuple[str, Any]]:
+def _is_one_slice(spec: RunSpec, ground: Ground, *, on_cpu: bool) -> bool:
+    """Whether MaxText takes all nodes for one slice, and refuses axes across slices (configs/types.py).
+
+    A device says which slice it is in: CPUs say nothing, GPUs number the machines (XLA tells those by their boot id),
+    and nodes that meet at a loopback address are one machine.
+    """
+    host, _ = ground.rendezvous(spec)
+    return len(ground.placements) > 1 and (on_cpu or host == "localhost" or host.startswith("127."))
+
+
+def _in_one_slice(stated: Mapping[str, Any]) -> dict[str, int]:
+    """The axes' keys with the sizes across nodes multiplied into those of the slice."""
+    across = {key: size for key, size in stated.items() if re.fullmatch(r"dcn_\w+_parallelism", key)}
+    within = {key: key.replace("dcn", "ici", 1) for key in across}
+    return dict.fromkeys(across, 1) | {within[key]: stated[within[key]] * size for key, size in across.items()}
+
+
+def _other_crossing(spec: RunSpec) -> Iterator[str]:
+    """What is worth saying where a slice of all nodes has other devices side by side than the run asks for.
+
+    MaxText numbers a slice's devices node by node, the last axis fastest (its order of the axes is ours): that is the
+    mesh asked for only where each axis before the last one across nodes has no part within a node.
+    """
+    slow = spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).sizes
+    fast = spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes
+    crossing = [axis for axis in AXES if slow[axis] > 1]
+    before = AXES[: AXES.index(crossing[-1])] if crossing else ()
+    if any(fast[axis] > 1 for axis in before):
+        mesh = " × ".join(f"{axis} {slow[axis] * fast[axis]}" for axis in AXES if slow[axis] * fast[axis] > 1)
+        yield (
+            f"here MaxText takes all nodes for one slice: the mesh is {mesh}, as asked for, but laid over the nodes in "
+            f"this order, so that other axes cross the nodes than {' and '.join(crossing)}"
+        )
+
+
+def _config(
+    spec: RunSpec, stated: Mapping[str, Any], ground: Ground, *, on_cpu: bool, one_slice: bool
+) -> Iterator[tuple[str, Any]]:
     """The keys of the file, in order."""
     yield "base_config", "base.yml"
     values = dict(stated) | {"packing": spec.data.packing}
+    if one_slice:
+        values |= _in_one_slice(stated)
     values.setdefault("base_output_directory", str(ground.run_dir / "maxtext"))
-    if on_cpu:  # one process needs no coordinator, and these devices have one attention
+    if on_cpu:  # one process needs no coordinator, and these devices have one attention, of all keys together
         values |= {"hardware": "cpu", "attention": "dot_product"}
+        values.pop("context_parallel_strategy", None)
         if len(ground.placements) == 1:
             values["skip_jax_distributed_system"] = True
     nested: dict[str, Any] = {}
@@ -201,7 +244,11 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
     return variables
 
 
-def _notes(spec: RunSpec, ground: Ground) -> Iterator[str]:
+def _notes(spec: RunSpec, ground: Ground, *, on_cpu: bool, one_slice: bool) -> Iterator[str]:
+    if on_cpu and spec.mesh["context"] > 1 and spec.parallelism.context_strategy == "ring":
+        yield "on CPUs MaxText has no ring: each device gathers all keys and values"
+    if one_slice:
+        yield from _other_crossing(spec)
     yield "keys of MaxText's that stand for nothing in a spec (kernels, partitioners) are as its base.yml has them"
     if spec.dialect.startswith("cvs"):
         yield from DIFFERENCES

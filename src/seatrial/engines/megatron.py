@@ -24,6 +24,7 @@ STEP_PATTERN = r"\biteration +(\d+)/ *\d+ *\|"
 FIRST_STEP = 1
 FAMILY = "megatron"
 ON_CPU = False
+FIXED = ()
 NEEDS_JAX_HERE = False
 
 PROGRAM = "pretrain_gpt.py"

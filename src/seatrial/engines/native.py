@@ -14,6 +14,7 @@ TITLE = "Seatrial's own trainer"
 FIRST_STEP = 0
 FAMILY = None
 ON_CPU = True
+FIXED = ()
 NEEDS_JAX_HERE = True
 SPEC_FILE = "launch/trainer-spec.json"
 STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer prints

@@ -30,6 +30,9 @@ BENIGN = re.compile(
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
     # An experiment tracker that does not reach its server: training goes on without it.
     r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
+    # What JAX's coordination says of a start and an end in order.
+    r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
+    r"|expected (?:upon|during) program shutdown"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting.

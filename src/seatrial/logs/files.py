@@ -13,6 +13,7 @@ from seatrial.logs.fault_kinds import KINDS
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_file
+from seatrial.logs.years import last_written
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
 _RANK_NAMES = tuple(
@@ -49,8 +50,9 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     """
     numbers = _processes(paths)
     by_name = [_rank(path, _RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
+    written = last_written(paths) if paths else 0.0
     logs = [
-        _log(path, _of_rank(rank, read_file(path, families, process=number)), process=number)
+        _log(path, _of_rank(rank, read_file(path, families, process=number, written=written)), process=number)
         for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])

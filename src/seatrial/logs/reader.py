@@ -18,6 +18,7 @@ from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, s
 from seatrial.logs.pairs import read_pairs
 from seatrial.logs.shape import SELDOM, Shape, learn
 from seatrial.logs.stream import Stream
+from seatrial.logs.years import dated, last_written
 
 MAX_SAID = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_SHAPES = 4  # a program has one or two
@@ -386,8 +387,12 @@ def read_events(lines: Iterable[str], families: Sequence[Family], *, process: in
     yield from reader.finish()
 
 
-def read_file(path: Path, families: Sequence[Family], *, process: int) -> Iterator[Event]:
-    """The events of one log file. Raises OSError."""
+def read_file(path: Path, families: Sequence[Family], *, process: int, written: float | None = None) -> Iterator[Event]:
+    """The events of one log file, last written to at `written` (None: at the file's own time). Raises OSError."""
+    return dated(_of_file(path, families, process), last_written([path]) if written is None else written)
+
+
+def _of_file(path: Path, families: Sequence[Family], process: int) -> Iterator[Event]:
     reader = Reader(families, process=process, source=str(path))
     events = chain.from_iterable(map(reader.feed_block, read_blocks(path)))
     yield from chain.from_iterable(events)

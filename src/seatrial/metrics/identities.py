@@ -15,7 +15,7 @@ import numpy as np
 
 from seatrial import flops, hardware
 from seatrial.events import REPORTED, RunStarted, Step
-from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding
+from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding, rounding
 from seatrial.metrics.record import ranges, show_ranges
 from seatrial.spec import RunSpec
 
@@ -154,7 +154,9 @@ def _tokens(facts: Facts) -> Identity | None:
         return None
     found = rates * facts.seconds * facts.num_devices
     slack = relative_rounding(rates) + relative_rounding(facts.seconds)
-    agreement = _agreement(_present(found), facts.tokens_per_step, slack)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a step that was only dispatched, 0.001 s says little
+        each = rounding(rates) / np.abs(rates) + rounding(facts.seconds) / np.abs(facts.seconds)
+    agreement = _agreement(_present(found), facts.tokens_per_step, slack, each[np.isfinite(found)])
     if agreement is None:
         return None
     value = float(np.median(_present(found)))
@@ -320,13 +322,16 @@ def _present(values: Values) -> Values:
     return values[np.isfinite(values)]
 
 
-def _agreement(values: Values, expected: float, slack: float) -> Agreement | None:
-    """Whether the values are what is expected: the median, and most of them; None if too coarse to tell."""
+def _agreement(values: Values, expected: float, slack: float, each: Values | None = None) -> Agreement | None:
+    """Whether the values are what is expected: the median, and most of them; None if too coarse to tell.
+
+    `slack` is what rounding can have moved the median by, `each` the values, where that differs from step to step.
+    """
     if not len(values) or slack > MOST_ROUNDING:
         return None
     off = np.abs(values / expected - 1)
     tolerance = TOLERANCE + slack
-    many = float(np.mean(off > tolerance)) > OFTEN
+    many = float(np.mean(off > (tolerance if each is None else TOLERANCE + each))) > OFTEN
     return "contradiction" if abs(float(np.median(values)) / expected - 1) > tolerance or many else "agree"
 
 

@@ -89,16 +89,17 @@ def estimate(values: Values, statistic: Statistic = "median", origin: str = "") 
 
 
 def relative_rounding(values: Values) -> float:
-    """Half of the last decimal that the values are printed with, as a fraction of their median; NaN counts for nothing.
+    """What `rounding` can have moved a value by, as a fraction of their median; infinity if they all come out as 0."""
+    half = rounding(values)
+    median = float(np.median(np.abs(values[np.isfinite(values)]))) if half else 0.0
+    return half / median if median else math.inf if half else 0.0
 
-    That is what rounding can have moved each of them by: 0 if they are not rounded, infinity if they all come out as 0.
-    """
+
+def rounding(values: Values) -> float:
+    """Half of the last decimal that the values are printed with: 0 if they are not rounded; NaN counts for nothing."""
     present = np.abs(values[np.isfinite(values)])
     if not len(present):
         return 0.0
     fewest = 0 if len(np.unique(present)) >= TELLING else USUAL  # a few round numbers may be so by chance
     decimals = next((d for d in range(fewest, FINEST) if np.array_equal(np.round(present, d), present)), None)
-    if decimals is None:
-        return 0.0
-    median = float(np.median(present))
-    return 0.5 / 10**decimals / median if median else math.inf
+    return 0.0 if decimals is None else 0.5 / 10**decimals

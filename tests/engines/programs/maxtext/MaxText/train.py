@@ -125,17 +125,21 @@ def meet(host, port, nodes, rank, timeout, config):
         raise RuntimeError("the coordinator went away")
 
 
-def check(config, devices, nodes):
+def check(config, devices, slices):
     """What MaxText refuses."""
     if config["hardware"] not in ("gpu", "cpu"):
         raise ValueError("hardware {}".format(config["hardware"]))
-    for part, count in (("ici", devices), ("dcn", nodes)):
+    if config["hardware"] == "cpu" and config["context_parallel_strategy"] == "ring":
+        raise ValueError("Ring context parallelism strategy is only supported on GPUs")
+    for part, count in (("ici", devices // slices), ("dcn", slices)):
         sizes = [value for key, value in config.items() if re.fullmatch(part + r"_\w+_parallelism", key)]
         product = 1
         for size in sizes:
             product *= size if size != -1 else 1
         if -1 in sizes:
             product = count if count % product == 0 else 0
+        if part == "dcn" and slices == 1 and product > 1:
+            raise ValueError("DCN parallelism requested but only one slice available.")
         if product != count:
             what = "slices" if part == "dcn" else "devices per slice"
             raise ValueError(f"Number of {what} {count} does not match the product of the {part.upper()} parallelism")
@@ -186,7 +190,9 @@ def main():
     address = os.environ["JAX_COORDINATOR_ADDRESS"]
     if address != (f"{host}:{port}" if config["hardware"] == "gpu" else host):
         raise ValueError(f"JAX_COORDINATOR_ADDRESS {address}")
-    check(config, devices, nodes)
+    # CPUs say nothing of slices; GPUs do, a slice a machine, and nodes that meet at a loopback address are one.
+    alone = config["hardware"] == "cpu" or host == "localhost" or host.startswith("127.")
+    check(config, nodes * devices, 1 if alone else nodes)
     print("Attempting to initialize the jax distributed system for GPU backend...")
     meet(host, port, nodes, rank, config["jax_distributed_initialization_timeout"], config)
     print("Jax distributed system initialized on GPU!")
