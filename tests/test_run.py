@@ -217,6 +217,16 @@ def test_answers_that_are_equally_long_are_no_contradiction(
     assert max(counted) < 2 * 64
 
 
+def test_a_run_that_has_to_resume_stops_where_there_is_no_checkpoint(tmp_path: Path, run_dir: Path) -> None:
+    asked = {"enabled": True, "resume": True, "resume_required": True, "directory": str(tmp_path / "checkpoints")}
+    code, text = end_of(start(write_config(tmp_path, steps=3, checkpoint=asked), run_dir), 200)
+    assert code == 3
+    assert "there is no checkpoint to resume from" in " ".join(text.split())
+    assert "checkpoint.resume_required" in text
+    assert reason(run_dir) == "could_not_run"
+    assert "Traceback" not in text
+
+
 def test_flags_of_the_shell_are_used_and_the_configuration_s_come_after_them(tmp_path: Path, run_dir: Path) -> None:
     own = {"xla_cpu_enable_fast_math": "false", "xla_backend_optimization_level": "0"}
     config = write_config(tmp_path, steps=3, execution={"xla_flags": own})
