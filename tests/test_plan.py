@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
+from seatrial.cluster import Cluster, Host, Transport
 from seatrial.collapse import collapse
 from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.plan import Machine, Plan, decided, make_plan
+from seatrial.plan import Machine, Plan, Site, decided, make_plan
 from seatrial.presets import MODELS
 from seatrial.rehearsal import rehearse
-from seatrial.spec import Batch, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
+from seatrial.spec import Batch, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
 
 LAPTOP = Machine(cores=2, memory_bytes=8 << 30)
 EIGHT_GPUS = Machine(cores=96, memory_bytes=1 << 40, vendor="nvidia", accelerators=tuple(str(n) for n in range(8)))
@@ -62,6 +63,59 @@ def test_virtual_devices_get_the_environment_of_a_cpu() -> None:
     assert environment["PYTHONUNBUFFERED"] == "1"
     tunables = str(environment["GLIBC_TUNABLES"]).split(":")
     assert {"glibc.malloc.arena_max=1", "glibc.malloc.hugetlb=1"} <= {*tunables}
+
+
+FLAGS = {"xla_a": "1", "xla_b": "2"}
+
+
+def test_flags_of_the_shell_come_first_and_the_configuration_wins() -> None:
+    """Only where its shell is the processes' own: no flag of this machine is sent to another."""
+    shell = {"XLA_FLAGS": "--xla_b=1 --xla_c", "UNRELATED": "x"}
+    for spec, used in (
+        (make_spec(xla_flags=FLAGS), "--xla_b=2 --xla_c=true --xla_a=1"),
+        (make_spec(), "--xla_b=1 --xla_c=true"),
+        (make_spec(environment={"XLA_FLAGS": "--xla_b=3"}, xla_flags={"xla_d": "4"}),
+         "--xla_b=3 --xla_c=true --xla_d=4"),
+    ):  # fmt: skip
+        here = plan(spec, shell=shell)
+        environment = here.processes[0].command.environment
+        assert environment["XLA_FLAGS"] == used
+        assert "UNRELATED" not in environment
+        assert any("XLA_FLAGS of this shell are used" in note and "--xla_b=1 --xla_c" in note for note in here.notes)
+    silent = plan(make_spec(xla_flags=FLAGS))
+    assert silent.processes[0].command.environment["XLA_FLAGS"] == "--xla_a=1 --xla_b=2"
+    assert not any("XLA_FLAGS" in note for note in silent.notes)
+    assert "XLA_FLAGS" not in plan(make_spec()).processes[0].command.environment
+
+
+@pytest.mark.parametrize(
+    ("transport", "runtime", "said"),
+    [("ssh", None, "not sent to the hosts"), ("slurm", None, "sbatch hands"), ("slurm", "docker", "not sent")],
+)
+def test_no_flag_is_put_in_the_place_of_another_host_s_own(
+    transport: Transport, runtime: str | None, said: str
+) -> None:
+    """There, the trainer puts the configuration's, which its spec holds, behind what it finds."""
+    site = Site(
+        cluster=Cluster(hosts=(Host(name="a", address="a"),), transport=transport),
+        root=PurePosixPath("/runs/it"), runtime=runtime,
+    )  # fmt: skip
+    spec = dataclasses.replace(make_spec(xla_flags=FLAGS), container=Container(image="image"))
+    made = plan(spec, site=site, on=transport, shell={"XLA_FLAGS": "--xla_c=3"})
+    command = made.processes[0].command
+    assert "XLA_FLAGS" not in command.shell()
+    assert "xla_c" not in command.shell() + "".join(made.files.values())
+    assert from_dict(json.loads(made.files["launch/trainer-spec.json"])).execution.xla_flags == FLAGS
+    assert any(said in note for note in made.notes)
+
+
+def test_tunables_of_the_shell_come_after_those_for_virtual_devices() -> None:
+    shell = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=4:glibc.malloc.check=3"}
+    words = str(plan(make_spec(), shell=shell).processes[0].command.environment["GLIBC_TUNABLES"]).split(":")
+    assert {"glibc.malloc.arena_max=4", "glibc.malloc.check=3", "glibc.malloc.hugetlb=1"} <= {*words}
+    assert "glibc.malloc.arena_max=1" not in words
+    asked = make_spec(environment={"GLIBC_TUNABLES": "glibc.malloc.check=0"})
+    assert plan(asked, shell=shell).processes[0].command.environment["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
 
 
 def test_accelerators_are_shared_out_in_order() -> None:

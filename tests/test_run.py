@@ -61,14 +61,15 @@ def run_dir(tmp_path: Path, mark: str) -> Iterator[Path]:
     wait_until(lambda: not processes_with(mark), 5)
 
 
-def start(config: Path, run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
-    """`seatrial run` in the background."""
+def start(config: Path, run_dir: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """`seatrial run` in the background, in a shell with these variables."""
     return subprocess.Popen(
         [*SEATRIAL, "run", str(config), "--out", str(run_dir), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=config.parent,
+        env={**os.environ, **variables},
     )
 
 
@@ -214,6 +215,33 @@ def test_answers_that_are_equally_long_are_no_contradiction(
     counted = {event.tokens for event in events.read(run_dir / "events-0.jsonl") if isinstance(event, events.Step)}
     assert len(counted) == 1
     assert max(counted) < 2 * 64
+
+
+def test_a_run_that_has_to_resume_stops_where_there_is_no_checkpoint(tmp_path: Path, run_dir: Path) -> None:
+    asked = {"enabled": True, "resume": True, "resume_required": True, "directory": str(tmp_path / "checkpoints")}
+    code, text = end_of(start(write_config(tmp_path, steps=3, checkpoint=asked), run_dir), 200)
+    assert code == 3
+    assert "there is no checkpoint to resume from" in " ".join(text.split())
+    assert "checkpoint.resume_required" in text
+    assert reason(run_dir) == "could_not_run"
+    assert "Traceback" not in text
+
+
+def test_flags_of_the_shell_are_used_and_the_configuration_s_come_after_them(tmp_path: Path, run_dir: Path) -> None:
+    own = {"xla_cpu_enable_fast_math": "false", "xla_backend_optimization_level": "0"}
+    config = write_config(tmp_path, steps=3, execution={"xla_flags": own})
+    flags = f"--xla_dump_to={tmp_path / 'dump'} --xla_cpu_enable_fast_math=true"
+    code, text = end_of(start(config, run_dir, XLA_FLAGS=flags), 200)
+    assert code == 0, text
+    assert f"note: XLA_FLAGS of this shell are used, and the configuration's come after them: {flags}\n" in text
+    (process,) = read_json(run_dir / "plan.json")["processes"]
+    planned = process["environment"]["XLA_FLAGS"].split()
+    assert f"--xla_dump_to={tmp_path / 'dump'}" in planned
+    assert "--xla_cpu_enable_fast_math=false" in planned
+    assert "--xla_cpu_enable_fast_math=true" not in planned
+    begun = next(event for event in events.read(run_dir / "events-0.jsonl") if isinstance(event, events.RunStarted))
+    assert begun.facts["xla_flags"].items() >= {**own, "xla_dump_to": str(tmp_path / "dump")}.items()
+    assert any((tmp_path / "dump").iterdir())
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial import events, metrics, verdict
-from seatrial.spec import METRICS, Expectation, RunSpec
+from seatrial.spec import METRICS, Expectation, Objective, RunSpec
 from seatrial.verdict import EXIT_CODES, Check, Verdict, show
 from tests.streams import ended, falling, fault, make_spec, rising, started, steps, whole_run
 
@@ -46,6 +46,26 @@ def test_a_sound_run_passes() -> None:
         "Speed was recorded, not judged: the configuration expects no speed."
     )
     assert (found.tolerance, found.convention) == (0.05, "causal")
+
+
+def test_a_loss_that_falls_unseen_is_no_sign_of_learning() -> None:
+    """DPO with a rate far too low: each loss is below the one before, and all of them are ln 2 to three digits."""
+    falls = {"loss": lambda step: math.log(2) * (1 - 2e-5 * step)}
+    synthetic, real = (make_spec(data=kind, objective=Objective(kind="dpo")) for kind in ("synthetic", "records"))
+    found = judged(whole_run(synthetic, **falls), synthetic, rehearsal=True)
+    assert (found.outcome, check(found, "loss trend").status) == ("pass", "not_applicable")
+    assert "but nothing to speak of was learnt: the loss stayed at 0.693." in found.headline
+    found = judged(whole_run(real, **falls), real)
+    assert (found.outcome, check(found, "loss trend").status) == ("inconclusive", "inconclusive")
+    assert "nothing to speak of is learnt" in found.headline
+
+
+def test_a_loss_that_falls_by_half_a_percent_is_learnt() -> None:
+    """DPO's first fifty steps with the rate of NxDT's example."""
+    spec = make_spec(data="records", objective=Objective(kind="dpo"))
+    found = judged(whole_run(spec, loss=lambda step: 0.693147 - 0.00017 * step), spec)
+    assert found.outcome == "pass"
+    assert "the loss fell from 0.693 to 0.688" in found.headline
 
 
 def test_every_outcome_has_its_exit_code() -> None:

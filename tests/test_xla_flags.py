@@ -72,6 +72,16 @@ def test_a_process_is_left_the_flags_that_its_jaxlib_accepts(
     assert capsys.readouterr().out == told
 
 
+def test_the_flags_of_a_configuration_come_after_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=4  --xla_gpu_enable_cublaslt=false")
+    configured = {"xla_gpu_enable_cublaslt": "true", "xla_gpu_graph_level": "0"}
+    xla_flags.settle(cpu_devices=None, configured=configured)
+    assert os.environ["XLA_FLAGS"] == "--xla_gpu_autotune_level=4 --xla_gpu_enable_cublaslt=true"
+    assert "does not accept: --xla_gpu_graph_level=0\n" in capsys.readouterr().out
+
+
 def test_a_process_is_given_what_suits_its_cpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ from seatrial.spec import Container, RunSpec, to_dict
 
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
 _NOT_OF_PYXIS = ("privileged", "cap_add", "security_opt", "group_add", "pull")
+WITH_XLA = ("native", "maxtext")  # engines that read XLA_FLAGS
 VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
 
@@ -151,13 +152,15 @@ def make_plan(
     attempt: int = 1,
     site: Site | None = None,
     secrets: Mapping[str, Secret] = MappingProxyType({}),
+    shell: Mapping[str, str] = MappingProxyType({}),
     why: Sequence[str] = (),
 ) -> Plan:
     """The plan of a run, on this machine or at a site; with a rehearsal, of its spec.
 
     `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
-    how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds, `why`
-    the notes of `decided`, `attempt` how often the run is being tried. Raises InputError for an unknown engine, for
+    how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds,
+    `shell` those of the shell in which the launcher runs, `why` the notes of `decided`, `attempt` how often the run is
+    being tried. Raises InputError for an unknown engine, for
     what an engine cannot do, and for a site that is not enough; LaunchError where the machine has not what it takes.
     """
     spec = rehearsal.spec if rehearsal else spec
@@ -191,9 +194,10 @@ def make_plan(
             contained=bool(site and site.runtime),
             secrets=secrets,
             attempt=attempt,
+            shell=None if site else shell,
         ),
     )
-    commands, notes = made.each, [*notes, *made.notes]
+    commands, notes = made.each, [*notes, *made.notes, *_about_flags(shell, engine, site)]
     around: Container | None = None
     if site and site.runtime:
         if spec.container is None:
@@ -251,6 +255,18 @@ def _contained(command: Command, rank: int, container: Container, site: Site, ru
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"seatrial-{site.root.name}-{rank}")
     mounts = (str(site.root),)
     return in_container(command, container, runtime=runtime, name=name, run=site.root.name, mounts=mounts)
+
+
+def _about_flags(shell: Mapping[str, str], engine: str, site: Site | None) -> list[str]:
+    """What becomes of the flags for XLA that the user's shell holds."""
+    flags = shell.get("XLA_FLAGS", "").strip()
+    if not flags or engine not in WITH_XLA:
+        return []
+    if site is None:
+        return [f"XLA_FLAGS of this shell are used, and the configuration's come after them: {flags}"]
+    if site.cluster.transport == "slurm" and site.runtime in (None, "pyxis"):
+        return [f"sbatch hands XLA_FLAGS of this shell to the job, as it does with every variable: {flags}"]
+    return ["XLA_FLAGS of this shell are not sent to the hosts: those of their own environment count there"]
 
 
 def _place(

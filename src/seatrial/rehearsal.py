@@ -68,6 +68,7 @@ RULES: dict[str, str] = {
     "evaluation.initial_batches": f"of random tokens, at most {EVALUATION_BATCHES}",
     "checkpoint.interval_steps": "in proportion to the steps",
     "checkpoint.directory": "in the run directory, where no other run's checkpoints are",
+    "checkpoint.resume_required": "begins with random weights: there is no checkpoint of a smaller model",
     "checkpoint.resume_from": "begins with random weights: a smaller model fits no checkpoint",
 }
 
@@ -143,6 +144,7 @@ def rehearse(
             spec.checkpoint,
             interval_steps=_scaled(spec.checkpoint.interval_steps, ratio),
             directory=None,
+            resume_required=False,
             resume_from=None,
         ),
     )

@@ -272,6 +272,7 @@ def _plan(
         site=site,
         rehearsal=rehearsal,
         secrets=_secrets(spec),
+        shell=os.environ,
         why=why,
         **options,
     )

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 Verdict = Literal["ok", "unknown", "bad_value", "malformed"]
@@ -61,21 +62,31 @@ def jaxlib_version() -> str | None:
         return None
 
 
-def settle(*, cpu_devices: int | None) -> None:
-    """Makes of this process's XLA_FLAGS, before jax is loaded, those that its jaxlib accepts; says what it leaves out.
+def flags_of(text: str) -> dict[str, str]:
+    """The flags of a text as XLA_FLAGS holds them, name → value; of one that is given twice, the last counts."""
+    words = (word.removeprefix("--").partition("=") for word in text.split())
+    return {name: value if given else "true" for name, given, value in words}
 
-    On a CPU, the flags with which this machine's is fastest come before, so that others have the last word; and several
-    devices get threads enough.
+
+def as_text(flags: Mapping[str, str]) -> str:
+    """The flags as XLA_FLAGS holds them."""
+    return " ".join(f"--{name}={value}" for name, value in flags.items())
+
+
+def settle(*, cpu_devices: int | None, configured: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Makes this process's XLA_FLAGS, before jax is loaded, of those in its environment and then the configured ones.
+
+    What its jaxlib does not accept is left out, and said. On a CPU, the flags with which this machine's is fastest come
+    before, so that others have the last word; and several devices get threads enough.
     """
     if cpu_devices is not None and cpu_devices > 1:
         os.environ.setdefault("NPROC", str(THREADS_PER_DEVICE * cpu_devices))
-    given = {word.removeprefix("--").partition("=")[0]: word for word in os.environ.get("XLA_FLAGS", "").split()}
-    values = {name: word.partition("=")[2] if "=" in word else "true" for name, word in given.items()}
-    flags = {**(_for_this_cpu() if cpu_devices else {}), **values}
+    given = {**flags_of(os.environ.get("XLA_FLAGS", "")), **configured}
+    flags = {**(_for_this_cpu() if cpu_devices else {}), **given}
     accepted = known(flags)
-    os.environ["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in flags.items() if name in accepted)
-    if left := [word for name, word in given.items() if name not in accepted]:
-        print("left out of XLA_FLAGS, which this jaxlib does not accept:", *left, flush=True)
+    os.environ["XLA_FLAGS"] = as_text({name: value for name, value in flags.items() if name in accepted})
+    if left := as_text({name: value for name, value in given.items() if name not in accepted}):
+        print(f"left out of XLA_FLAGS, which this jaxlib does not accept: {left}", flush=True)
 
 
 def _for_this_cpu() -> Mapping[str, str]:

@@ -157,8 +157,8 @@ _LOGGING = some_of(
 _CHECKPOINTS = some_of(
     Checkpoint, enabled=st.booleans(), asynchronous=st.booleans(), directory=maybe(texts()),
     interval_steps=maybe(_STEPS), interval_minutes=maybe(decimals(0.5, 600)), keep=maybe(st.integers(1, 100)),
-    keep_best=maybe(st.sampled_from(("validation_loss", "loss"))), resume=st.booleans(), resume_from=maybe(texts()),
-    weights_only=st.booleans(),
+    keep_best=maybe(st.sampled_from(("validation_loss", "loss"))), resume=st.booleans(), resume_required=st.booleans(),
+    resume_from=maybe(texts()), weights_only=st.booleans(),
 )  # fmt: skip
 _FLAG = st.from_regex(r"xla_(gpu|cpu)_[a-z]{2,12}", fullmatch=True)
 _MODULES = st.lists(st.sampled_from(("core_attn", "mlp", "layernorm")), min_size=1, unique=True).map(tuple)

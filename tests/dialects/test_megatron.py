@@ -171,6 +171,10 @@ SAID: dict[str, dict[str, Any]] = {
         "checkpoint.keep": None, "checkpoint.asynchronous": False},
     "--save /c --persistent-save-interval 100 --async-save --most-recent-k 3 --load /c": {
         "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.keep": 3, "checkpoint.resume": True},
+    "--save /c --save-interval 10 --load /c --exit-on-missing-checkpoint": {
+        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.resume": True,
+        "checkpoint.resume_required": True, "checkpoint.interval_steps": 10, "checkpoint.keep": None,
+        "checkpoint.asynchronous": False},
     "--load /old": {"checkpoint.resume_from": "/old"},
     "--load /old --finetune": {"checkpoint.resume_from": "/old", "checkpoint.weights_only": True},
     "--load /old --no-load-optim": {"checkpoint.resume_from": "/old", "checkpoint.weights_only": True},

@@ -505,6 +505,23 @@ def test_parts_of_a_sequence_go_around(given: bool | None, context: int, strateg
     assert spec.parallelism.context_strategy == strategy
 
 
+@pytest.mark.parametrize(
+    ("given", "resume", "required"),
+    [
+        ({}, False, False),
+        ({"resume_if_exists": True}, True, True),  # the documented default is to stop
+        ({"resume_if_exists": True, "resume_ignore_no_checkpoint": False}, True, True),
+        ({"resume_if_exists": True, "resume_ignore_no_checkpoint": True}, True, False),
+        ({"resume_if_exists": False, "resume_ignore_no_checkpoint": False}, False, False),
+    ],
+)
+def test_a_run_that_finds_no_checkpoint_stops_unless_told_otherwise(
+    tmp_path: Path, given: dict[str, bool], resume: bool, required: bool
+) -> None:
+    checkpoint = spec_made(tmp_path, exp_manager=given).checkpoint
+    assert (checkpoint.resume, checkpoint.resume_required) == (resume, required)
+
+
 def test_all_training_batches_is_1_with_a_point(tmp_path: Path) -> None:
     spec_made(tmp_path, trainer={"limit_train_batches": 1.0})
     assert found(made(tmp_path, trainer={"limit_train_batches": 1}), "not-possible")

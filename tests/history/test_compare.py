@@ -163,6 +163,14 @@ def test_what_differs_is_named_by_section(tmp_path: Path) -> None:
     }
 
 
+def test_flags_are_compared_as_the_processes_used_them(tmp_path: Path) -> None:
+    """Those of the shell differ too, of one configuration."""
+    a = loaded(tmp_path / "a", xla_flags={"xla_a": "1", "xla_b": "2"})
+    b = loaded(tmp_path / "b", xla_flags={"xla_a": "1", "xla_b": "3"})
+    found = {(s.section, s.path): (s.a, s.b) for s in compare(a, b).settings}
+    assert found == {("flags", "xla_b"): ("2", "3")}
+
+
 def test_nothing_differs_between_a_run_and_itself(tmp_path: Path) -> None:
     run = loaded(tmp_path / "a")
     found = compare(run, run)

@@ -215,6 +215,20 @@ def test_resume_from_takes_a_run_its_folder_or_a_step(path, step, saved, tmp_pat
     assert f"because checkpoint.resume_from names it, and {tmp_path}/checkpoints holds no checkpoint" in other.said[-1]
 
 
+def test_where_a_checkpoint_is_required_the_run_does_not_start_from_scratch(saved, tmp_path):
+    run_dir, *_ = saved
+    required = replace(RESUME, resume_required=True)
+    with pytest.raises(ValueError, match=rf"no checkpoint to resume from: {tmp_path}/checkpoints holds none"):
+        Run(spec_of(checkpoint=required), tmp_path).checkpoints.restore()
+    for where in (
+        replace(required, directory=str(run_dir / "checkpoints")),
+        replace(required, resume_from=str(run_dir)),
+    ):
+        restored = Run(spec_of(checkpoint=replace(where, enabled=False)), tmp_path).restore()
+        assert restored.step == 20
+    assert Run(spec_of(checkpoint=replace(required, resume=False)), tmp_path).checkpoints.restore() is None
+
+
 def test_the_runs_own_checkpoint_comes_before_resume_from(saved, tmp_path):
     run_dir, run, _ = saved
     asked = Checkpoint(enabled=True, resume=True, resume_from=str(run_dir))

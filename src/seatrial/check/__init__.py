@@ -28,6 +28,7 @@ from seatrial.check.schedule import (
     intervals_are_reached,
     optimizer_is_stable,
     schedule_has_room,
+    something_to_resume,
     warmup_ends,
 )
 from seatrial.check.settings import container_can_work, settings_have_an_effect
@@ -74,6 +75,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the schedule has room for a decay", schedule_has_room),
     ("the optimizer's numbers are stable", optimizer_is_stable),
     ("what happens every so many steps does happen", intervals_are_reached),
+    ("a run that has to resume can find a checkpoint", something_to_resume),
     # data
     ("there is data of the kind asked for", data_is_there),
     ("the objective can learn from the data", data_fits_the_objective),

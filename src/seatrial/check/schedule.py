@@ -87,6 +87,17 @@ def intervals_are_reached(finder: Finder) -> Iterator[Problem]:
         yield finder.at("checkpoint.keep_best", "warning", "never-reached", why, "evaluate, or keep the newest")
 
 
+def something_to_resume(finder: Finder) -> Iterator[Problem]:
+    """A run that must go on from a checkpoint can find one: each run directory is a new one."""
+    asked = finder.spec.checkpoint
+    if asked.resume and asked.resume_required and asked.directory is None and asked.resume_from is None:
+        yield finder.at(
+            "checkpoint.resume_required", "warning", "nothing-to-resume",
+            "the run will stop: it has to go on from a checkpoint, and a new run directory holds none",
+            f"say where the checkpoints are ({finder.key('checkpoint.directory')}), or let the run start from scratch",
+        )  # fmt: skip
+
+
 def enough_steps_to_judge(finder: Finder) -> Iterator[Problem]:
     """A run that has bars on its speed has the steps to be judged by them."""
     spec = finder.spec

@@ -25,6 +25,7 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.keep_best", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
+    ("checkpoint.resume_required", lambda s: s.checkpoint.resume, "nothing is resumed"),
     ("checkpoint.weights_only", lambda s: s.checkpoint.resume_from, "no checkpoint is given to begin with"),
     ("evaluation.batches", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction
      or s.evaluation.initial_batches, "nothing is evaluated"),

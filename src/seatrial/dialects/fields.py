@@ -171,6 +171,7 @@ FIELDS: dict[str, Field] = {
     "checkpoint.keep": _field("How many checkpoints are kept; null: all.", "checkpoints"),
     "checkpoint.keep_best": _field("Metric by which the best are kept; null: the newest are."),
     "checkpoint.resume": _field("Whether to go on from this run's newest checkpoint, if there is one."),
+    "checkpoint.resume_required": _field("Whether the run stops where there is no checkpoint to resume from."),
     "checkpoint.resume_from": _field("Checkpoint to begin with where resume finds none."),
     "checkpoint.weights_only": _field("Whether only parameters are taken from resume_from, no optimizer state."),
     "distributed": _field("How the processes find each other."),

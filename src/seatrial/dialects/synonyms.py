@@ -156,6 +156,7 @@ ROWS: tuple[str, ...] = (
     "checkpoint.keep save_top_k max_num_checkpoints_to_keep --most-recent-k save_total_limit keep_latest_k",
     "checkpoint.asynchronous async_checkpointing --async-save async_mode async_save",
     "checkpoint.resume resume_if_exists --load LOAD_CKPT_PATH",
+    "checkpoint.resume_required resume_ignore_no_checkpoint --exit-on-missing-checkpoint",
     "checkpoint.resume_from resume_from_checkpoint load_full_state_path load_parameters_path --pretrained-checkpoint"
     " init_from",
     "checkpoint.weights_only weight_init_only --finetune --no-load-optim load_parameters_path",

@@ -38,7 +38,8 @@ class Placement:
 class Ground:
     """What the commands of a run are made for, beside its spec: the nodes in rank order, and what is where on them.
 
-    `coordinator` is host:port of rank 0, needed for more than one node.
+    `coordinator` is host:port of rank 0, needed for more than one node. `shell` are the variables of the shell that
+    starts the processes; None: it is not on their hosts, whose own nobody knows.
     """
 
     hosts: Sequence[str]  # their names
@@ -49,6 +50,7 @@ class Ground:
     contained: bool = False  # whether each command will run in the configuration's container
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables that no configuration holds
     attempt: int = 1
+    shell: Mapping[str, str] | None = None
 
     def rendezvous(self, spec: RunSpec) -> tuple[str, str]:
         """Host and port of rank 0, as two words; this machine where it is alone."""

@@ -19,6 +19,7 @@ from seatrial.dialects.maxtext.keys import DEFAULTS
 from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
 from seatrial.spec import AXES, RunSpec
+from seatrial.xla_flags import as_text, flags_of
 
 TITLE = "MaxText"
 STEP_PATTERN = r"completed (?:profiler activation/deactivation )?step: (\d+)"
@@ -225,7 +226,7 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
     """Who a process is and whom it calls, in all the spellings in which somebody asks; its flags."""
     nodes = str(len(ground.placements))
     host, port = ground.rendezvous(spec)
-    flags = dict(spec.execution.xla_flags)
+    flags = {**flags_of((ground.shell or {}).get("XLA_FLAGS", "")), **spec.execution.xla_flags}
     if placement.cpu_devices:
         flags["xla_force_host_platform_device_count"] = str(placement.cpu_devices)
     variables = {
@@ -235,7 +236,7 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
         "JAX_PROCESS_COUNT": nodes, "JAX_PROCESS_INDEX": str(rank),  # CVS since 2026
     }  # fmt: skip
     if flags:  # without any, the image's own hold
-        variables["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in flags.items())
+        variables["XLA_FLAGS"] = as_text(flags)
     if placement.cpu_devices:  # what MaxText's `hardware: cpu` reads: its port is fixed, and the address has none
         variables |= {
             "JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE", "JAX_COORDINATOR_ADDRESS": host,

@@ -9,6 +9,7 @@ import sys
 from seatrial.command import Command, Secret, guarded
 from seatrial.engines import Commands, Ground, Placement
 from seatrial.spec import RunSpec, to_dict
+from seatrial.xla_flags import as_text, flags_of
 
 TITLE = "Seatrial's own trainer"
 FIRST_STEP = 0
@@ -17,19 +18,20 @@ ON_CPU = True
 FIXED = ()
 NEEDS_JAX_HERE = True
 SPEC_FILE = "launch/trainer-spec.json"
+XLA_FLAGS, TUNABLES = "XLA_FLAGS", "GLIBC_TUNABLES"
 STEP_PATTERN = r"^completed step: (\d+)"  # MaxText's line, which the trainer prints
 
 # XLA:CPU takes its temporary buffer from malloc in every step, while it still holds that of the step before. As glibc
 # comes, it maps and unmaps each, page by page. Here it stays in one heap, in huge pages, which comes to hold three of
 # them; one of more than a gigabyte is still mapped. Without tcache: that keeps what is cut off a buffer to align it,
 # so that the next finds no room in the same place, and takes another, again and again. Only performance is changed.
-CPU_MALLOC = ":".join(
-    f"glibc.malloc.{name}={value}"
+CPU_MALLOC = {
+    f"glibc.malloc.{name}": str(value)
     for name, value in (
         *(("mmap_threshold", 1 << 30), ("trim_threshold", 1 << 36)),
         *(("arena_max", 1), ("hugetlb", 1), ("tcache_count", 0)),
     )
-)
+}
 
 
 def commands(spec: RunSpec, ground: Ground) -> Commands:
@@ -49,7 +51,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
                 *(("--attempt", str(ground.attempt)) if ground.attempt > 1 else ()),
                 *(("--cpu-devices", str(placement.cpu_devices)) if placement.cpu_devices else ()),
             ),
-            environment=environment(spec, placement),
+            environment=environment(spec, ground, placement),
             files=files,
         )
         for rank, placement in enumerate(ground.placements)
@@ -57,15 +59,22 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     return Commands(each=each)
 
 
-def environment(spec: RunSpec, placement: Placement) -> dict[str, str | Secret]:
+def environment(spec: RunSpec, ground: Ground, placement: Placement) -> dict[str, str | Secret]:
     """The variables of one process: the configuration's own, then what makes the run the one that was planned.
 
-    Of the flags for XLA, the trainer leaves out what its jaxlib does not accept.
+    What the user's shell says of XLA and of malloc comes before it, variable by variable. Of the flags for XLA, the
+    trainer takes those of its environment and then those of its spec, without what its jaxlib does not accept; they are
+    said here only where the shell's are known, and not where they would replace those of another host or an image.
     """
     variables = guarded(spec.execution.environment)
     variables["PYTHONUNBUFFERED"] = "1"
-    variables["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in spec.execution.xla_flags.items())
+    if ground.shell is not None:
+        texts = ground.shell.get(XLA_FLAGS, ""), str(variables.get(XLA_FLAGS, ""))
+        flags = {**flags_of(" ".join(texts)), **spec.execution.xla_flags}
+        variables |= {XLA_FLAGS: as_text(flags)} if flags else {}
     if placement.cpu_devices:
         variables["JAX_PLATFORMS"] = "cpu"
-        variables.setdefault("GLIBC_TUNABLES", CPU_MALLOC)
+        words = (word.partition("=") for word in (ground.shell or {}).get(TUNABLES, "").split(":"))
+        tunables = CPU_MALLOC | {name: value for name, given, value in words if given}
+        variables.setdefault(TUNABLES, ":".join(f"{name}={value}" for name, value in tunables.items()))
     return variables | dict(placement.environment)

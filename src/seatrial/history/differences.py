@@ -66,6 +66,10 @@ def _environment(run: LoadedRun) -> dict[str, Any]:
 
 
 def _flags(run: LoadedRun) -> dict[str, Any]:
+    """The flags for XLA that the first process used, the shell's among them; else the configuration's."""
+    used = _facts(run).get("xla_flags")
+    if isinstance(used, Mapping):
+        return dict(used)
     return dict(run.spec.execution.xla_flags) if run.spec else {}
 
 
@@ -93,8 +97,8 @@ def _spec(run: LoadedRun) -> dict[str, Any]:
 
 
 def _told(run: LoadedRun) -> dict[str, Any]:
-    """What the first process said of itself, without versions, and without what it measured."""
-    skipped = _MEASURED | _ABOUT_THE_LOG | {"versions"}
+    """What the first process said of itself, without versions and flags, and without what it measured."""
+    skipped = _MEASURED | _ABOUT_THE_LOG | {"versions", "xla_flags"}
     facts = {key: value for key, value in _facts(run).items() if key not in skipped}
     return _leaves(facts)
 

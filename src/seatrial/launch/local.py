@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
@@ -22,7 +23,7 @@ from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
 from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.targets import Where
-from seatrial.plan import Machine, Plan, Site
+from seatrial.plan import VISIBLE_DEVICES, Machine, Plan, Site
 from seatrial.run_files import read_text, touch, write_text
 from seatrial.spec import RunSpec
 
@@ -52,9 +53,19 @@ def this_machine(*, for_jax: bool = True) -> Machine:
                 listing = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
             except (OSError, subprocess.SubprocessError):  # installed, but there is no working device
                 continue
-            if names := tuple(re.findall(pattern, listing, re.MULTILINE)):
+            names = tuple(re.findall(pattern, listing, re.MULTILINE))
+            if names := _shown(names, os.environ.get(VISIBLE_DEVICES[vendor])):
                 return Machine(cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names)
     return Machine(cores=cores, memory_bytes=memory)
+
+
+def _shown(names: tuple[str, ...], variable: str | None) -> tuple[str, ...]:
+    """Those of the accelerators that the shell's variable leaves its processes, in its order; unset: all.
+
+    As CUDA reads it, the list ends at a word that is no device; a device may also go by its UUID.
+    """
+    words = names if variable is None or variable.strip() == "all" else map(str.strip, variable.split(","))
+    return tuple(takewhile(lambda word: word in names or word.startswith(("GPU-", "MIG-")), words))
 
 
 def free_port() -> int:

@@ -186,5 +186,6 @@ class Checkpoint:
     keep: int | None = 1  # None: all; which ones, says `keep_best`
     keep_best: str | None = None  # by this metric ("validation_loss"); None: the newest
     resume: bool = False  # from the newest checkpoint of this run, where there is one
+    resume_required: bool = False  # the run stops where `resume` finds none, and `resume_from` names none
     resume_from: str | None = None  # a checkpoint that is used where `resume` finds none
     weights_only: bool = False  # of `resume_from`, take no optimizer state

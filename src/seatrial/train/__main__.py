@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--cpu-devices", type=int, help="compute on this many virtual CPU devices")
     arguments = parser.parse_args()
     spec = from_dict(json.loads(arguments.spec.read_text(encoding="utf-8")))
-    settle(cpu_devices=arguments.cpu_devices)
+    settle(cpu_devices=arguments.cpu_devices, configured=spec.execution.xla_flags)
     from seatrial.train.loop import Place, train  # late: a wrong command line must not pay for jax
 
     place = Place(

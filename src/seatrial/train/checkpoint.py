@@ -86,7 +86,8 @@ class Checkpoints:
         """The state to go on with, and says why that one; None: the run begins anew.
 
         Of this run's own checkpoints the newest that can be read, where `resume` asks for it; else `resume_from`.
-        Raises ValueError where none can be read, or where they are of another model.
+        Raises ValueError where none can be read, where they are of another model, and where there is none although
+        `resume_required` asks for one.
         """
         begun, own = time.monotonic(), stored.step_folders(self.directory)
         if self._asked.enabled:
@@ -108,6 +109,13 @@ class Checkpoints:
                 restored = self._from_hugging_face(folder)
             else:
                 folder, restored, why = self._newest(stored.find(folder), why)
+        elif self._asked.resume and self._asked.resume_required:
+            raise ValueError(
+                f"there is no checkpoint to resume from: {self.directory} holds none, and checkpoint.resume_required "
+                "says to stop then; set checkpoint.directory to the folder that holds them, name one in "
+                "checkpoint.resume_from, or start from scratch without checkpoint.resume_required "
+                "(NxDT: resume_ignore_no_checkpoint: True; Megatron: no --exit-on-missing-checkpoint)"
+            )
         elif self._asked.resume:
             self._say(f"begins anew, because {self.directory} holds no checkpoint")
         if restored is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 import socket
@@ -20,6 +21,7 @@ from seatrial.spec import RunSpec
 from seatrial.train.attention import choose
 from seatrial.train.mesh import backend_of
 from seatrial.train.step import Trainer
+from seatrial.xla_flags import flags_of
 
 _CACHE_EVENT = "/jax/compilation_cache/cache_"  # + "hits" or "misses", once a program
 
@@ -119,6 +121,7 @@ def started(
             "attention": choose(spec, backend_of(device)),
             "scan_layers": spec.execution.scan_layers,
             "flops_convention": flops.DEFAULT_CONVENTION,
+            "xla_flags": flags_of(os.environ.get("XLA_FLAGS", "")),
             "memory": {
                 "argument_bytes": memory.argument_size_in_bytes,
                 "output_bytes": memory.output_size_in_bytes,

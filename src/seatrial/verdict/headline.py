@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from seatrial.metrics import Completion, Diagnosis, Metrics, Numerics, Performance, show_ranges
 from seatrial.verdict.check import Check, show
 from seatrial.verdict.completion import steps_told
-from seatrial.verdict.numerics import ONE_LOSS
+from seatrial.verdict.numerics import ONE_LOSS, falls_slightly
 
 MAX_CAUSE = 300  # characters
 MAX_PEERS = 3
@@ -65,7 +65,10 @@ def _lost(performance: Performance) -> str:
 
 def _loss(numerics: Numerics) -> str:
     first, last = numerics.first_loss, numerics.last_loss
-    if numerics.trend == "falling" and first is not None and last is not None and last < first:
+    if falls_slightly(numerics):
+        return f", but nothing to speak of was learnt: the loss stayed at {show(numerics.late_loss)}"
+    fell = numerics.trend == "falling" and first is not None and last is not None and last < first
+    if fell and show(first) != show(last):
         return f", and the loss fell from {show(first)} to {show(last)}"
     return f", with a finite loss throughout (last {show(last)})"
 

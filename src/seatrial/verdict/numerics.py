@@ -14,6 +14,7 @@ ONE_LOSS = "one loss per step"  # the name of a check
 MIN_REPORTED = 0.99
 MIN_REPEATED = 10  # losses in a row that are the same to the last digit
 AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
+SLIGHT_FALL = 1e-3  # of the loss, between the medians of the first and the last third: clear, but nothing is learnt
 MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down step by step
 SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
 LONG_SEARCH = 40  # steps: a loss scale is halved in each, from 2**32 at the most
@@ -116,6 +117,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "ends high": ("inconclusive", "inconclusive", "inconclusive"),
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
+    "slight": ("inconclusive", "not_applicable", "inconclusive"),
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
 }
@@ -138,6 +140,7 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
         "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had come down to.",
         "spiked": f"The loss jumps to {show(numerics.max_loss)}, out of proportion at {spikes}.",
         "falling": "The loss falls.",
+        "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: nothing to speak of is learnt.",
         "flat": "The loss stays flat, as it may on synthetic data."
         if kind == "synthetic"
         else "The loss neither falls nor rises clearly.",
@@ -175,7 +178,15 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
         return "zero"
     if numerics.settled_loss is not None:
         return "ends high"
-    return "spiked" if numerics.loss_spikes else numerics.trend
+    if numerics.loss_spikes:
+        return "spiked"
+    return "slight" if falls_slightly(numerics) else numerics.trend
+
+
+def falls_slightly(numerics: Numerics) -> bool:
+    """Whether the loss falls, but by so little that the run shows no learning: DPO at ln 2 with too low a rate."""
+    early, late = numerics.early_loss, numerics.late_loss
+    return numerics.trend == "falling" and early is not None and late is not None and early - late < SLIGHT_FALL * early
 
 
 def _is_memorised(numerics: Numerics) -> bool:

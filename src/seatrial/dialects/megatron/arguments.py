@@ -221,6 +221,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "async-save": to("checkpoint.asynchronous", flag),
     "most-recent-k": to("checkpoint.keep", whole, "Checkpoints that are kept; absent, or -1: all."),
     "load": to("checkpoint.resume,checkpoint.resume_from", text, "Where --save writes: to go on from there."),
+    "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops where --load finds nothing."),
     "pretrained-checkpoint": to("checkpoint.resume_from", text, "Weights to begin with where --load finds nothing."),
     "finetune": to("checkpoint.weights_only", flag, "Takes the weights alone from --load, and begins at step 0."),
     "no-load-optim": to("checkpoint.weights_only", flag),

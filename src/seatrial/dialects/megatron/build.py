@@ -302,6 +302,7 @@ def _checkpoint(s: Settings, steps: int) -> Checkpoint:
     weights_only = start is not None and (start != load or s.given("finetune") or s.given("no-load-optim"))
     return Checkpoint(
         enabled=directory is not None, directory=directory, resume=resumes, resume_from=start,
+        resume_required=resumes and s.given("exit-on-missing-checkpoint"),
         weights_only=weights_only, asynchronous=s.given("async-save") if directory else Checkpoint().asynchronous,
         interval_steps=interval if directory and (interval or steps) < steps else None,
         keep=(keep if keep and keep > 0 else None) if directory else Checkpoint().keep,

@@ -80,7 +80,7 @@ _IGNORED: Mapping[str, str] = {
         dist-ckpt-optim-fully-reshardable distrib-optim-fully-reshardable-mem-efficient use-persistent-ckpt-worker
         no-save-optim no-save-rng no-load-rng save-retain-interval= non-persistent-save-interval=
         non-persistent-ckpt-type= non-persistent-global-ckpt-dir= non-persistent-local-ckpt-dir=
-        non-persistent-local-ckpt-algo= replication replication-jump= replication-factor= exit-on-missing-checkpoint
+        non-persistent-local-ckpt-algo= replication replication-jump= replication-factor=
         no-strict-fsdp-dtensor-load use-mp-args-from-checkpoint-args use-checkpoint-args ckpt-step=
         no-use-tokenizer-model-from-checkpoint-args override-opt_param-scheduler override-opt-param-scheduler
         use-checkpoint-opt_param-scheduler use-checkpoint-opt-param-scheduler load-main-params-from-ckpt

@@ -277,6 +277,7 @@ def _checkpoint(spec: RunSpec) -> Iterator[Argument]:
         yield from (("save", directory), ("save-interval", checkpoint.interval_steps or spec.steps),
                     ("async-save", checkpoint.asynchronous), ("most-recent-k", checkpoint.keep))  # fmt: skip
     resumes = directory if checkpoint.resume else None
+    yield "exit-on-missing-checkpoint", resumes is not None and checkpoint.resume_required
     start = checkpoint.resume_from
     if start is not None and resumes:
         yield from (("load", resumes), ("pretrained-checkpoint", start))

@@ -42,9 +42,9 @@ KEYS: dict[str, Key] = {
     ),
     "exp_manager.name": to("log_dir", optional(coerce.text), "The folder of logs in exp_dir."),
     "exp_manager.resume_if_exists": to("checkpoint.resume", boolean),
-    "exp_manager.resume_ignore_no_checkpoint": ignored(
-        "a run that finds no checkpoint begins anew and says so", boolean,
-        "Whether it is no error that there is no checkpoint to resume from.", quiet=(True,),
+    "exp_manager.resume_ignore_no_checkpoint": to(
+        "checkpoint.resume_required", boolean,
+        "Whether a run starts from scratch if resume_if_exists finds no checkpoint; if false or not given, it stops.",
     ),
     "exp_manager.resume_from_checkpoint": to(
         "checkpoint.resume_from", optional(coerce.text), "Used where resume_if_exists finds no checkpoint of this run."
@@ -137,6 +137,7 @@ def checkpoint(settings: Settings) -> Checkpoint:
     keep = settings.get(f"{_P}.save_top_k", 3)
     every = settings.get(f"{_P}.every_n_train_steps")
     seconds = settings.get(f"{_P}.train_time_interval")
+    resumes = settings.get("exp_manager.resume_if_exists", False)
     return Checkpoint(
         enabled=settings.get("exp_manager.create_checkpoint_callback", True),
         asynchronous=settings.get("exp_manager.async_checkpointing", False),
@@ -145,7 +146,8 @@ def checkpoint(settings: Settings) -> Checkpoint:
         interval_minutes=coerce.fraction_of(seconds, 60.0) if seconds and keep != 0 else None,
         keep=None if keep == -1 else max(1, keep),
         keep_best=_best(settings, keep),
-        resume=settings.get("exp_manager.resume_if_exists", False),
+        resume=resumes,
+        resume_required=resumes and not settings.get("exp_manager.resume_ignore_no_checkpoint", False),
         resume_from=settings.get("exp_manager.resume_from_checkpoint") or None,
         weights_only=settings.get("model.weight_init_only", False),
     )

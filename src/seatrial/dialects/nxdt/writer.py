@@ -213,6 +213,7 @@ def _experiment(spec: RunSpec) -> Tree:
         "checkpoint_callback_params": params,
         "async_checkpointing": checkpoint.asynchronous,
         "resume_if_exists": checkpoint.resume,
+        "resume_ignore_no_checkpoint": not checkpoint.resume_required,
         "resume_from_checkpoint": checkpoint.resume_from,
     }
 
