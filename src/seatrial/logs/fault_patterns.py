@@ -27,6 +27,8 @@ BENIGN = re.compile(
     r"|retrying\b|skipping\b|adjusting timeout|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
     r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
     r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
+    r"|\buc[xc]\s+(?:diag|info|trace|req|data|async|func|poll)\b"  # levels below a warning; what matters is said again
+    r"|\blibfabric:.*<(?:info|trace)>|\b(?:nvshmem info|nccl trace)\b"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting.

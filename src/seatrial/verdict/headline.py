@@ -66,6 +66,8 @@ def _loss(numerics: Numerics) -> str:
     first, last = numerics.first_loss, numerics.last_loss
     if numerics.trend == "falling" and first is not None and last is not None and last < first:
         return f", and the loss fell from {show(first)} to {show(last)}"
+    if last is None and numerics.last_eval_loss is not None:
+        return f", with a loss of {show(numerics.last_eval_loss)} in its last evaluation"
     return f", with a finite loss throughout (last {show(last)})"
 
 
