@@ -261,6 +261,8 @@ def test_parse_prints_events(folder: Path) -> None:
         (["train.log", "--against", "megatron.yaml", "setps=100"], "setps"),
         (["train.log", "steps=100"], "--against"),
         (["megatron.yaml"], "no line in it"),
+        (["train.log", "megatron.yaml"], "--against megatron.yaml"),
+        (["train.log", "megatron.yaml", "--against", "megatron.yaml"], "--against megatron.yaml"),
         (["empty"], "no line in it"),
     ],
 )
@@ -302,3 +304,42 @@ def test_a_log_whose_evaluations_alone_have_a_loss_is_not_passed_and_not_failed(
     result = seatrial("judge", write(folder, lines), cwd=folder)
     assert result.returncode == 6, result.stdout
     assert "12 evaluations do" in " ".join(result.stdout.split())
+
+
+def sized(devices: int, *, seed: int, told: bool = True, completed: bool = True) -> list[str]:
+    """A Megatron log of a job of so many devices."""
+    size = [f"using world size: {devices}, data-parallel size: {devices}"] if told else []
+    lines = megatron(30, loss=lambda step: f"{(11 + seed / 50) * 0.97**step:.6E}")
+    return [*size, *lines, *(["[after training is done] datetime: 2026-03-01 11:00:00"] * completed)]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the logs tell their size", "only their losses differ"])
+def test_logs_of_several_runs_are_named_and_not_mixed(folder: Path, told: bool) -> None:
+    (folder / "logs").mkdir()
+    for devices in (64, 128, 256):
+        write(folder, sized(devices, seed=devices, told=told), f"logs/llama-{devices}.log")
+    for verb in ("judge", "parse"):
+        result = seatrial(verb, "logs", cwd=folder)
+        assert (result.returncode, result.stdout) == (2, ""), result.stdout
+        assert "these are logs of 3 runs, not of one" in result.stderr
+        assert "seatrial judge logs/llama-128.log" in result.stderr
+        assert not told or "64 devices" in result.stderr
+    assert seatrial("judge", "logs/llama-64.log", cwd=folder).returncode == 0
+
+
+def test_logs_of_ranks_and_of_attempts_are_logs_of_one_run(folder: Path) -> None:
+    for name in ("ranks", "attempts", "named"):
+        (folder / name).mkdir()
+    for node in "ab":
+        write(folder, sized(64, seed=1), f"ranks/{node}.log")
+    whole = sized(64, seed=1)
+    write(folder, whole[:21], "attempts/one.log")
+    write(folder, ["using world size: 56, data-parallel size: 56", *whole[16:]], "attempts/two.log")  # on fewer devices
+    for folder_name in ("ranks", "attempts"):
+        result = seatrial("judge", folder_name, cwd=folder)
+        assert result.returncode == 0, result.stdout
+    for rank in range(2):
+        write(folder, sized(64, seed=rank), f"named/rank{rank}.log")
+    result = seatrial("judge", "named", cwd=folder)
+    assert result.returncode == 1
+    assert "The processes disagree on the loss" in " ".join(result.stdout.split())
