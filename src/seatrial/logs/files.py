@@ -118,26 +118,33 @@ def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
 
 def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
     """Raises InputError for logs that cannot be of one run; ranks are as large as each other, and see the same loss."""
-    resumed = in_succession and all(a.steps and b.steps and b.steps[0] > a.steps[0] for a, b in pairwise(logs))
+    anew = [in_succession and _begins_anew(a, b) for a, b in pairwise(logs)]
+    resumed = (
+        in_succession and not any(anew) and all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
+    )
     sizes = [_size(log) for log in logs]
-    if len(logs) < 2 or resumed:
-        return
-    if any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
+    if not resumed and any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
         told = [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
-    elif in_succession and all(map(_completed, logs[:-1])):
-        told = ["begins again after the one before was completed" if n else "completed" for n in range(len(logs))]
-    elif not in_succession and all(_losses_differ(logs[0], log) for log in logs[1:]):
+    elif any(anew):
+        told = ["the first", *("starts over after a completed one" if new else "goes on" for new in anew)]
+    elif not in_succession and len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:]):
         told = [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
     else:
         return
-    named = [f"{log.path} ({what})" for log, what in zip(logs, told, strict=True)]
+    together = len({log.path.parent for log in logs}) == 1
+    named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, told, strict=True)]
     more = f" and {len(logs) - MOST_NAMED} more" if len(logs) > MOST_NAMED else ""
     raise InputError.single(
         "several-runs",
         str(logs[0].path.parent),
-        f"these are logs of {len(logs)} runs, not of one: {', '.join(named[:MOST_NAMED])}{more}",
+        f"these are logs of several runs, not of one: {', '.join(named[:MOST_NAMED])}{more}",
         f"judge each by itself: `seatrial judge {logs[0].path}`; ranks of one run say so in their names: rank0.log, …",
     )
+
+
+def _begins_anew(log: _Log, after: _Log) -> bool:
+    """Whether a log does steps again that the one before it had done, and completed."""
+    return log.steps is not None and after.steps is not None and _completed(log) and after.steps[0] <= log.steps[1]
 
 
 _SIZES = ("devices", "tokens per step")
