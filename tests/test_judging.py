@@ -269,6 +269,8 @@ def test_parse_prints_events(folder: Path) -> None:
         (["train.log", "--against", "megatron.yaml", "setps=100"], "setps"),
         (["train.log", "steps=100"], "--against"),
         (["megatron.yaml"], "no line in it"),
+        (["train.log", "megatron.yaml"], "--against megatron.yaml"),
+        (["train.log", "megatron.yaml", "--against", "megatron.yaml"], "--against megatron.yaml"),
         (["empty"], "no line in it"),
     ],
 )
@@ -354,3 +356,54 @@ def test_a_run_took_as_long_as_its_processes_lived_by_whatever_clock_they_log(
     shown = re.search(r"1 process, ([\d,.]+) s", report_run(run_dir, "text"))
     assert shown
     assert float(shown[1].replace(",", "")) == pytest.approx(took, abs=1)
+
+
+def sized(devices: int, *, seed: int, told: bool = True, completed: bool = True) -> list[str]:
+    """A Megatron log of a job of so many devices."""
+    size = [f"using world size: {devices}, data-parallel size: {devices}"] if told else []
+    lines = megatron(30, loss=lambda step: f"{(11 + seed / 50) * 0.97**step:.6E}")
+    return [*size, *lines, *(["[after training is done] datetime: 2026-03-01 11:00:00"] * completed)]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the logs tell their size", "only their losses differ"])
+def test_logs_of_several_runs_are_named_and_not_mixed(folder: Path, told: bool) -> None:
+    (folder / "logs").mkdir()
+    for devices in (64, 128, 256):
+        write(folder, sized(devices, seed=devices, told=told), f"logs/llama-{devices}.log")
+    for verb in ("judge", "parse"):
+        result = seatrial(verb, "logs", cwd=folder)
+        assert (result.returncode, result.stdout) == (2, ""), result.stdout
+        assert "these are logs of several runs, not of one: llama-128.log" in result.stderr
+        assert "seatrial judge logs/llama-128.log" in result.stderr
+        assert not told or "64 devices" in result.stderr
+    assert seatrial("judge", "logs/llama-64.log", cwd=folder).returncode == 0
+
+
+def test_a_run_that_starts_over_after_a_completed_one_is_another_run(folder: Path) -> None:
+    (folder / "logs").mkdir()
+    for day in (1, 2):
+        stamped = [f" [2026-03-0{day} 10:00:{n:02}]{line}" for n, line in enumerate(megatron())]
+        write(folder, stamped, f"logs/day-{day}.log")
+    result = seatrial("judge", "logs", cwd=folder)
+    assert result.returncode == 2
+    assert "day-1.log (the first), day-2.log (starts over after a completed one)" in " ".join(result.stderr.split())
+
+
+def test_logs_of_ranks_and_of_attempts_are_logs_of_one_run(folder: Path) -> None:
+    for name in ("ranks", "attempts", "chain", "named"):
+        (folder / name).mkdir()
+    for node in "ab":
+        write(folder, sized(64, seed=1), f"ranks/{node}.log")
+    whole = sized(64, seed=1)
+    write(folder, whole[:21], "attempts/one.log")
+    write(folder, ["using world size: 56, data-parallel size: 56", *whole[16:]], "attempts/two.log")  # on fewer devices
+    write(folder, [*megatron(15), "[after training is done] datetime: 2026-03-01 11:00:00"], "chain/one.log")
+    write(folder, megatron(first=16), "chain/two.log")
+    for folder_name in ("ranks", "attempts", "chain"):
+        result = seatrial("judge", folder_name, cwd=folder)
+        assert result.returncode == 0, result.stdout
+    for rank in range(2):
+        write(folder, sized(64, seed=rank), f"named/rank{rank}.log")
+    result = seatrial("judge", "named", cwd=folder)
+    assert result.returncode == 1
+    assert "The processes disagree on the loss" in " ".join(result.stdout.split())

@@ -140,7 +140,9 @@ class Fault(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """`reason`: completed, stopped_early, non_finite_loss, died, no_progress, interrupted or could_not_run.
+    """`reason`: completed, stopped_early, aborted, non_finite_loss, died, no_progress, interrupted or could_not_run.
+
+    stopped_early: an evaluation reached what the run was for; aborted: the run gave up before.
 
     `evidence` is what a foreign log says so with: its line.
     """

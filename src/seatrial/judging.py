@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from seatrial.report.gather import RunReport
     from seatrial.verdict import Verdict
 
+_OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
+
 
 ZONES_APART, MOST_AHEAD = 900.0, 14 * 3600.0  # seconds
 
@@ -306,6 +308,7 @@ def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
 
 def _check_logs(paths: Sequence[Path], family: str) -> None:
     from seatrial import logs
+    from seatrial.dialects import configuration_title
 
     if family not in (logs.AUTO, *logs.FAMILIES):
         why = f"no family of logs is called {family!r}"
@@ -315,6 +318,10 @@ def _check_logs(paths: Sequence[Path], family: str) -> None:
             raise InputError.single(
                 "no-such-log", str(path), "there is no such file", "name a log, or a folder of logs"
             )
+        if path.suffix in _OF_CONFIGURATIONS and (title := configuration_title(path)):
+            why = f"this is {title}, and no line in it is one of training"
+            fix = f"name the log, and this as what it is held against: seatrial judge LOG --against {path}"
+            raise InputError.single("no-log", str(path), why, fix)
 
 
 def _unreadable(paths: Sequence[Path], error: OSError) -> InputError:

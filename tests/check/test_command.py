@@ -84,3 +84,48 @@ def test_several_files_are_checked_each_by_itself(tmp_path: Path) -> None:
     code, said = run("check", str(TINY), str(RECIPE), "--format", "json")
     assert [each["config"] for each in json.loads(said)["configurations"]] == [str(TINY), str(RECIPE)]
     assert code == 0
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py"],
+        ["train.py", "steps=10"],
+        ["deep/train.py"],
+        ["pretrain_gpt.py"],
+        ["other.py"],
+        ["base.yml"],
+        ["train_llama3.sh"],
+        ["train_llama3.sh", "TP=1"],
+    ],
+    ids=" ".join,
+)
+def test_a_program_s_name_alone_is_no_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], exists: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path(words[0])
+    if exists:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("import jax\n" if file.suffix == ".py" else "")
+    code, said = run("check", *words)
+    assert code == 2
+    assert said.splitlines()[0].endswith(str(file))
+    missing = "why: there is no such file" in said
+    assert missing is not exists
+    if exists and file.suffix == ".py":
+        assert "this is a program, not a configuration" in said
+    if file.name in ("train.py", "pretrain_gpt.py"):
+        assert f"give the whole command: seatrial … -- python3 {file} " in said
+
+
+def test_a_command_that_gives_maxtext_nothing_is_refused(tmp_path: Path) -> None:
+    code, said = run("check", "python3", "train.py")
+    assert code == 2
+    assert "error[nothing-asked]" in said
+    assert "give the whole command: python3 train.py base.yml model_name=" in said
+    (tmp_path / "go.sh").write_text("python3 -m MaxText.train\n")
+    assert run("check", str(tmp_path / "go.sh"))[0] == 2
+    for words in (["python3", "train.py", "base.yml"], ["python3", "train.py", "steps=5"]):
+        assert run("check", *words)[0] == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from seatrial.spec import RunSpec
 from seatrial.verdict import Check, Verdict
 from tests import streams
 from tests.streams import falling, make_spec
+from tests.verdict import mlperf_logs
 
 OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has no more."
 MARKER = "[after training is done] datetime: 2026-03-01 11:00:00"
@@ -415,3 +416,50 @@ def test_a_run_that_was_watched_died_before_its_first_step() -> None:
     found = verdict.judge(measured, OF_50, rehearsal=False)
     assert found.headline.startswith("GPU out of memory before the first step")
     assert check(found, "all steps done").sentence == "None of the 50 steps was done."
+
+
+mlperf = pytest.mark.parametrize("written", mlperf_logs.GRAMMARS, ids=lambda grammar: grammar.__name__)
+
+
+@mlperf
+def test_mlperf_s_success_passes_in_every_spelling(written: Callable[..., list[str]]) -> None:
+    measured, found = judged(written())
+    assert found.outcome == "pass", found.headline
+    assert found.headline.startswith("An evaluation ended the run after 88 steps")
+    assert len(measured.completion.attempts) == 1
+    assert check(found, "target reached").status == "pass"
+    assert found.axes["performance"].status == "not_applicable"
+
+
+@mlperf
+def test_mlperf_s_run_passes_by_its_last_word_alone(written: Callable[..., list[str]]) -> None:
+    assert judged(written(status="aborted"))[1].outcome == "fail"
+    whole = written()
+    end = next(place for place, line in enumerate(whole) if "run_stop" in line)
+    for cut in range(end):
+        assert judged(whole[:cut])[1].outcome in ("inconclusive", "fail")
+    assert judged([*whole[:end], *whole[end + 1 :]])[1].outcome == "inconclusive"
+
+
+@mlperf
+def test_what_mlperf_calls_a_success_has_to_have_reached_its_target(written: Callable[..., list[str]]) -> None:
+    _, found = judged(written(evaluations=(1.5, 1.1, 0.95, 0.94)))
+    assert (found.outcome, check(found, "target reached").status) == ("fail", "fail")
+    assert judged(written(evaluations=(1.5, 1.1, math.nan, 0.92)))[1].outcome == "fail"
+
+
+@mlperf
+def test_of_two_mlperf_runs_in_one_file_the_last_decides(written: Callable[..., list[str]]) -> None:
+    whole = written()
+    later = [line.replace('"time_ms": 1790', '"time_ms": 1791') for line in whole]
+    measured, found = judged([*whole[:-4], OOM, *later])
+    assert (found.outcome, len(measured.completion.attempts)) == ("pass", 2)
+    assert judged([*whole, *(line.replace("success", "aborted") for line in later)])[1].outcome == "fail"
+
+
+@mlperf
+def test_what_ranks_print_when_an_mlperf_run_is_over_is_no_failure(written: Callable[..., list[str]]) -> None:
+    whole = written()
+    assert judged([*whole, PEER])[1].outcome == "pass"
+    cancelled = "slurmstepd: error: *** STEP 4.0 ON gpu-1 CANCELLED AT 2026-09-21T14:13:20 DUE TO TIME LIMIT ***"
+    assert judged([*whole, cancelled])[1].outcome == "teardown_failed"

@@ -93,6 +93,8 @@ def _command(*programs: str) -> Callable[[Node], bool]:
 
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "train_llama")
 MAXTEXT_PROGRAMS = ("train.py", "maxtext.", "MaxText.", "base.yml")
+# What stands at least behind a program that is started.
+_REST = {MEGATRON_PROGRAMS: "--num-layers …", MAXTEXT_PROGRAMS: "base.yml model_name=…"}
 
 # The first that recognises a file reads it.
 DIALECTS: tuple[Dialect, ...] = (
@@ -169,6 +171,15 @@ def load(
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved, action)))
 
 
+def configuration_title(path: Path) -> str | None:
+    """What kind of configuration a file is, by its keys; None if it is none."""
+    try:
+        root = source.read(path).root
+    except InputError:
+        return None
+    return next((dialect.title for dialect in DIALECTS if dialect.recognise(root)), None)
+
+
 def cluster_of(path: Path) -> tuple[Cluster | None, tuple[Problem, ...]]:
     """The machines that a file names, None where errors left none, and all findings. Raises InputError."""
     from seatrial.dialects import clusters
@@ -201,12 +212,22 @@ def _unknown(root: Node) -> tuple[str, str]:
 
 
 def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[str]]:
-    """What is to be read and the overrides that are left; a file that is not here may be a command's first word."""
+    """What is to be read and the overrides that are left; a file that is not here may be a command's first word.
+
+    A word alone, or with overrides, is a file's name. Raises InputError where that is a program's.
+    """
     words = [str(path), *arguments]
     programs = (*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS)
-    if not any(Path(word).name.startswith(programs) for word in words) or (path.exists() and path.suffix != ".py"):
-        return source.read(path), arguments
-    return source.of_words(words, file="command line"), ()
+    starts_one = any(Path(word).name.startswith(programs) for word in words)
+    has_more = any(word.startswith("-") or "=" not in word for word in arguments)
+    if starts_one and has_more and (path.suffix == ".py" or not path.exists()):
+        return source.of_words(words, file="command line"), ()
+    if path.suffix == ".py":
+        why = "this is a program, not a configuration" if path.exists() else "there is no such file"
+        command = next((rest for names, rest in _REST.items() if path.name.startswith(names)), None)
+        fix = f", or give the whole command: seatrial … -- python3 {path} {command}" if command else ""
+        raise InputError.single("no-configuration", str(path), why, f"name the configuration file{fix}")
+    return source.read(path), arguments
 
 
 def _person() -> tuple[str, Path]:

@@ -46,8 +46,8 @@ def _families(name: str) -> Sequence[Family]:
 def read(paths: Sequence[Path], family: str = AUTO) -> list[Event]:
     """The events of the log files of one run, by time: one file per node or rank, or several attempts.
 
-    A folder stands for the log files in it, "-" for the standard input. Raises OSError, and KeyError for an unknown
-    family.
+    A folder stands for the log files in it, "-" for the standard input. Raises OSError, InputError for logs of several
+    runs, and KeyError for an unknown family.
     """
     return read_files(
         [file for path in paths for file in (files_in(path) if path.is_dir() else [path])], _families(family)

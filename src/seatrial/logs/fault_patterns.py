@@ -33,6 +33,8 @@ BENIGN = re.compile(
     # What JAX's coordination says of a start and an end in order.
     r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
     r"|expected (?:upon|during) program shutdown"
+    r"|\buc[xc]\s+(?:diag|info|trace|req|data|async|func|poll)\b"  # levels below a warning; what matters is said again
+    r"|\blibfabric:.*<(?:info|trace)>|\b(?:nvshmem info|nccl trace)\b"
     r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
 )
 # A line of an option parser's or a program's banner that only echoes a setting.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from seatrial.events import Event, Fault, RunStarted, Step, merge
+from seatrial.errors import InputError
+from seatrial.events import Event, Fault, RunEnded, RunStarted, Step, merge
 from seatrial.logs.fault_kinds import KINDS
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
@@ -25,6 +27,8 @@ _RANK_NAMES = tuple(
         r"(?<![a-z])(?:node|host)[-_.]?(?:rank[-_.]?)?(\d+)",
     )
 )
+MOST_NAMED = 5  # of several runs
+FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
 _SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
@@ -43,7 +47,7 @@ class _Log:
 
 
 def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]:
-    """The events of all files, by time. Raises OSError.
+    """The events of all files, by time. Raises OSError, and InputError for logs of several runs.
 
     Lines that name a rank are that rank's; the others belong to the process that the file's name says, or else to the
     file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
@@ -56,6 +60,8 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
         for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
+    if not _named(paths):
+        _refuse_several(following or [log for log in logs if log.steps], in_succession=bool(following))
     if not following:
         return merge([*(log.events for log in logs), _without_steps(logs)])
     others = [log for log in logs if not any(log is other for other in following)]
@@ -168,6 +174,65 @@ def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
         b[0] > a[1] if log.times else b[0] > a[0] and b[1] > a[1] for (a, log), (b, _) in pairwise(ordered) if a and b
     )
     return [log for _, log in ordered] if apart else []
+
+
+def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
+    """Raises InputError for logs that cannot be of one run; ranks are as large as each other, and see the same loss."""
+    anew = [in_succession and _begins_anew(a, b) for a, b in pairwise(logs)]
+    resumed = (
+        in_succession and not any(anew) and all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
+    )
+    sizes = [_size(log) for log in logs]
+    if not resumed and any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
+        told = [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
+    elif any(anew):
+        told = ["the first", *("starts over after a completed one" if new else "goes on" for new in anew)]
+    elif not in_succession and len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:]):
+        told = [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
+    else:
+        return
+    together = len({log.path.parent for log in logs}) == 1
+    named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, told, strict=True)]
+    more = f" and {len(logs) - MOST_NAMED} more" if len(logs) > MOST_NAMED else ""
+    raise InputError.single(
+        "several-runs",
+        str(logs[0].path.parent),
+        f"these are logs of several runs, not of one: {', '.join(named[:MOST_NAMED])}{more}",
+        f"judge each by itself: `seatrial judge {logs[0].path}`; ranks of one run say so in their names: rank0.log, …",
+    )
+
+
+def _begins_anew(log: _Log, after: _Log) -> bool:
+    """Whether a log does steps again that the one before it had done, and completed."""
+    return log.steps is not None and after.steps is not None and _completed(log) and after.steps[0] <= log.steps[1]
+
+
+_SIZES = ("devices", "tokens per step")
+
+
+def _size(log: _Log) -> dict[str, int]:
+    started = next((event for event in log.events if isinstance(event, RunStarted)), None)
+    found = (started.num_devices, started.tokens_per_step) if started else (None, None)
+    return {name: value for name, value in zip(_SIZES, found, strict=True) if value}
+
+
+def _completed(log: _Log) -> bool:
+    ends = [event for event in log.events if isinstance(event, RunEnded)]
+    return bool(ends) and ends[-1].reason in ("completed", "stopped_early")
+
+
+def _losses(log: _Log) -> dict[int, float]:
+    steps = (event for event in log.events if isinstance(event, Step))
+    return {step.step: step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)}
+
+
+def _losses_differ(log: _Log, other: _Log) -> bool:
+    """Whether two logs agree on no loss of those steps that both have."""
+    here, there = _losses(log), _losses(other)
+    common = here.keys() & there.keys()
+    return len(common) >= FEWEST_LOSSES and not any(
+        math.isclose(here[step], there[step], rel_tol=SAME_LOSS) for step in common
+    )
 
 
 def _as_one(logs: Sequence[_Log]) -> Iterator[Event]:

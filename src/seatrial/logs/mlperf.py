@@ -1,8 +1,10 @@
 """MLPerf training: `:::MLLOG {"time_ms": 1759966614209, "key": "tracked_stats", "value": {"throughput": 30.15}, …}`.
 
-One JSON object a line, maybe behind a launcher's prefix. Throughput is in samples a second of the whole cluster, and
-what is called "step" counts samples (tokens for "gpt3"), so that the batch size makes a step of it; without one there
-are no steps. Since v6.0, some say how long a step took. https://github.com/mlcommons/logging
+One JSON object a line, maybe behind a launcher's prefix. A run is a chain of *blocks*, each from one evaluation to the
+next, and ends with `run_stop`, whose status says whether the evaluation reached its target. Lines with a training loss
+are steps; where there are none, the end of each block is one. What is called "step" counts samples (tokens for "gpt3"),
+unless the samples stand beside it, so that the batch size makes a step of it; without one there are no steps.
+https://github.com/mlcommons/logging
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ _FACT_KEYS = {
     "max_sequence_length": "sequence_length",
     "gradient_accumulation_steps": "accumulation_steps",
     "max_steps": "max_steps",  # most runs reach their target earlier
+    "target_accuracy": "target_eval_loss",  # used only where the evaluations report a loss
     "submission_benchmark": "model",
     "submission_org": "organization",
     "submission_platform": "platform",
 }
+# The loss that an evaluation has to come down to, for logs that leave it out; "closed division" of
+# https://github.com/mlcommons/training_policies/blob/master/training_rules.adoc
+_TARGETS = {"llama2_70b_lora": 0.925, "llama31_8b": 3.3, "llama31_405b": 5.6, "gpt3": 2.69, "flux1": 0.586}
 _SAMPLES = ("samples_count", "step", "epoch_num")  # how metadata says how many; "step_num" is of steps indeed
-_NO_LOSS = re.compile(r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet", re.IGNORECASE)  # a real accuracy
-_REASONS = {"success": "completed", "aborted": "interrupted"}
+_LOSSES = ("loss", "train_loss", "reduced_train_loss")
+_NO_LOSS = re.compile(  # a real accuracy
+    r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet|rgat|gnn|stable_diffusion", re.IGNORECASE
+)
+_REASONS = {"success": "stopped_early", "aborted": "aborted"}
 
 Found = Reading | tuple[Note, Mapping[str, Any]]
 
@@ -48,9 +57,16 @@ class _Log:
         self._batch = 0.0
         self._sequence = 0.0
         self._benchmark = ""
+        self._target_told = False
         self._running = True
-        self._steps_told = False
-        self._block: tuple[float, float] | None = None  # when it began, and how many samples there had been
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was said of the steps of one run counts for nothing in the next."""
+        self._tells_losses = False
+        self._last = 0  # step that was told
+        self._figures: dict[str, float] = {}  # of a block, for the next step that is told
+        self._block: tuple[float, int] | None = None  # when it began, and how many steps there had been
 
     def __call__(self, line: str) -> Iterator[Found]:
         at = line.find(_MARK)
@@ -72,28 +88,26 @@ class _Log:
                 yield _START, time
             case "run_start":
                 self._running = True
+                self._forget()
                 yield _FACTS, {**time, **({"run_start_seconds": time["time"]} if time else {})}
             case "run_stop":
                 self._running = False
                 if reason := _REASONS.get(str(metadata.get("status"))):
                     yield _END, {**time, "reason": reason}
             case "block_start":
-                samples = _number(metadata.get("samples_count"))
-                self._block = (time["time"], samples) if time and samples is not None else None
-            case "block_stop" if self._block and time and not self._steps_told:
-                yield from self._step_of_block(metadata, time)
+                done = self._steps_at_block(metadata)
+                self._block = (time["time"], done) if time and done is not None else None
+            case "block_stop":
+                yield from self._end_of_block(metadata, time)
             case "tracked_stats" if isinstance(value, dict):
-                yield from self._step(metadata, value, time)
+                yield from self._stats(metadata, value, time)
             case "train_loss":
-                yield from self._step(metadata, {"loss": value, **metadata}, time)
+                yield from self._stats(metadata, {**metadata, "loss": value}, time)
             case "eval_accuracy" | "eval_loss":
-                step = self._steps(metadata)
-                loss = None if key == "eval_accuracy" and _NO_LOSS.search(self._benchmark) else _number(value)
-                if step is not None:
-                    yield _EVAL, {**time, "step": step, **({} if loss is None else {"loss": loss})}
+                yield from self._evaluation(metadata, value, time, is_accuracy=key == "eval_accuracy")
             case str() if key in _FACT_KEYS and isinstance(value, (str, int, float)):
                 self._learn(key, value)
-                yield _FACTS, {**time, _FACT_KEYS[key]: value}
+                yield _FACTS, {**time, **self._implied(key), _FACT_KEYS[key]: value}
 
     def _learn(self, key: str, value: str | float) -> None:
         match key:
@@ -103,31 +117,68 @@ class _Log:
                 self._sequence = _number(value) or 0.0
             case "submission_benchmark":
                 self._benchmark = str(value)
+            case "target_accuracy":
+                self._target_told = True
 
-    def _step(
+    def _implied(self, key: str) -> Mapping[str, float]:
+        """The target that follows from the benchmark's name, if the log does not tell it."""
+        known = key == "submission_benchmark" and self._benchmark in _TARGETS and not self._target_told
+        return {"target_eval_loss": _TARGETS[self._benchmark]} if known else {}
+
+    def _stats(
         self, metadata: Mapping[str, Any], value: Mapping[str, Any], time: Mapping[str, float]
     ) -> Iterator[Found]:
-        """Figures of a step; after the end of the run they are sums over it."""
-        step = self._steps(metadata)
+        """A step with its loss, or the means of a block; after the end of the run they are sums over it."""
+        step, tells_loss = self._steps(metadata), any(name in value for name in _LOSSES)
+        if not self._running or step is None:
+            return
         samples_per_second = _number(value.get("throughput"))
         figures = {
-            "seconds": _number(value.get("train_step_time")),
-            "loss": _number(value.get("loss", value.get("reduced_train_loss"))),
-            "learning_rate": _number(value.get("lr")),
+            "seconds": _number(value.get("train_step_time", value.get("train_step_timing in s"))),
             "samples_per_second_total": samples_per_second and samples_per_second / self._tokens(),
         }
-        if self._running and step is not None and (samples_per_second or figures["loss"] is not None):
-            known = {name: number for name, number in figures.items() if number is not None}
-            self._steps_told = True
-            yield Reading(values={"step": step, **time, **known})
+        self._figures |= {name: number for name, number in figures.items() if number is not None}
+        if tells_loss:
+            self._tells_losses = True
+            own = {
+                "loss": next((n for name in _LOSSES if (n := _number(value.get(name))) is not None), None),
+                "learning_rate": _number(value.get("lr", metadata.get("lr"))),
+            }
+            yield from self._step(step, time, {name: number for name, number in own.items() if number is not None})
+        elif self._figures:
+            yield from self._without_loss(step, time)
 
-    def _step_of_block(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
-        """The last step of what lies between two evaluations, for logs that tell of no other."""
-        began, before = self._block or (0.0, 0.0)
-        samples, step = _number(metadata.get("samples_count")), self._steps(metadata)
-        if step is not None and samples is not None and samples > before and time["time"] > began:
-            per_second = (samples - before) / self._tokens() / (time["time"] - began)
-            yield Reading(values={"step": step, **time, "samples_per_second_total": per_second})
+    def _end_of_block(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
+        """The last step of a block, with the mean speed of the block if the log does not tell it."""
+        step = self._steps_at_block(metadata)
+        if step is None:
+            return
+        if self._block and time and not self._figures:
+            began, before = self._block
+            if step > before and time["time"] > began:
+                self._figures["samples_per_second_total"] = (step - before) * self._batch / (time["time"] - began)
+        yield from self._without_loss(step, time)
+
+    def _evaluation(
+        self, metadata: Mapping[str, Any], value: Any, time: Mapping[str, float], *, is_accuracy: bool
+    ) -> Iterator[Found]:
+        step = self._steps(metadata)
+        if step is None:
+            return
+        yield from self._without_loss(step, time)  # some logs tell by nothing else how far they came
+        loss = None if is_accuracy and _NO_LOSS.search(self._benchmark) else _number(value)
+        yield _EVAL, {**time, "step": step, **({} if loss is None else {"loss": loss})}
+
+    def _without_loss(self, step: int, time: Mapping[str, float]) -> Iterator[Found]:
+        """A step by which the log shows how far it came; if it tells losses, its steps are those that have one."""
+        if self._running and not self._tells_losses and step > self._last:
+            if not self._last:
+                yield _FACTS, {**time, "by_block": True}
+            yield from self._step(step, time, {})
+
+    def _step(self, step: int, time: Mapping[str, float], figures: Mapping[str, float]) -> Iterator[Found]:
+        yield Reading(values={"step": step, **time, **self._figures, **figures})
+        self._last, self._figures = max(self._last, step), {}
 
     def _steps(self, metadata: Mapping[str, Any]) -> int | None:
         """The step of a line; None without a batch size that tells it."""
@@ -137,6 +188,12 @@ class _Log:
         if samples is None or self._batch <= 0 or not self._tokens():
             return None
         return _whole(samples / self._tokens() / self._batch)
+
+    def _steps_at_block(self, metadata: Mapping[str, Any]) -> int | None:
+        """The steps at the border of a block: where both are told, the samples are those of the block alone."""
+        if "samples_count" in metadata and (step := _number(metadata.get("step"))) is not None:
+            return _whole(step)
+        return self._steps(metadata)
 
     def _tokens(self) -> float:
         """Of the unit that the benchmark counts in, those in a sample."""

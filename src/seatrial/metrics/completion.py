@@ -10,12 +10,22 @@ from statistics import median_low
 from typing import Any
 
 from seatrial import flops
-from seatrial.events import Checkpoint, Event, Fault, RunEnded, RunStarted, Step
+from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted, Step
 from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
 from seatrial.metrics.record import LAUNCHER, Ranges, Record
 from seatrial.spec import RunSpec
 
-_ENDS = ("completed", "stopped_early", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss")
+_ENDS = (
+    "completed",
+    "stopped_early",
+    "aborted",
+    "interrupted",
+    "could_not_run",
+    "no_progress",
+    "died",
+    "non_finite_loss",
+)
+IN_ORDER = ("completed", "stopped_early")
 _RANK = {reason: rank for rank, reason in enumerate(_ENDS)}  # of several processes' ends, the worst counts
 
 REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
@@ -63,9 +73,11 @@ class Completion:
     program's log, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's word, or
     else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted. `compared` is what
     the processes say of themselves that could be held against what was asked for, and `differences` where it is not
-    that; None where none says anything. `idle`: it was started again and did no step. `early_of`: the steps that were
-    planned, where an evaluation ended the run before, as it was asked to. `unrecognised`: it was read from a log in
-    which nothing was recognised as a step, so that nothing tells how far the run came.
+    that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`: an evaluation
+    ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
+    is what the last evaluation found, `target_eval_loss` what it has to come down to. `by_block`: the record has the
+    last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read from a log in which
+    nothing was recognised as a step, so that nothing tells how far the run came.
     """
 
     planned_steps: int | None
@@ -84,7 +96,11 @@ class Completion:
     stride: int = 1
     is_foreign: bool = False
     evidence: str = ""
+    stopped_early: bool = False
     early_of: int | None = None
+    last_eval_loss: float | None = None
+    target_eval_loss: float | None = None
+    by_block: bool = False
     compared: tuple[str, ...] = ()
     idle: bool = False
     unrecognised: bool = False
@@ -101,7 +117,9 @@ class Completion:
     @property
     def begins_late(self) -> bool:
         """Whether the record begins after the first step of the run."""
-        return self.first_step is not None and _begins_late(self.first_step, self.counted_from, self.stride)
+        if self.first_step is None or self.by_block:
+            return False
+        return _begins_late(self.first_step, self.counted_from, self.stride)
 
     @property
     def culprit(self) -> FaultRecord | None:
@@ -118,6 +136,8 @@ class Completion:
         planned = self.last_planned_step
         if not last or planned is None or self.idle:
             return False
+        if self.stopped_early and self.is_foreign:  # which may not tell of every step
+            return True
         return min(last) >= planned or (self.reason == "completed" and min(last) > planned - self.stride)
 
 
@@ -136,14 +156,18 @@ def measure_completion(
     planned = (
         spec.steps if spec else next((s.planned_steps for s in reversed(own.starts) if s and s.planned_steps), None)
     )
-    early_of = planned if steps and own.ended and own.ended.reason == "stopped_early" else None
-    if early_of is not None:  # as it was asked to: the step that it came to is the last of the run
-        planned = steps[-1] - counted_from + 1
+    evals = [event for event in events if isinstance(event, Eval) and event.process == own.process]
+    stopped_early = bool(steps) and own.ended is not None and own.ended.reason == "stopped_early"
+    early_of = planned if stopped_early else None
+    if stopped_early:  # as it was asked to: the step that it came to is the last of the run
+        last_step = max(steps[-1], evals[-1].step) if own.is_foreign and evals else steps[-1]
+        planned = last_step - counted_from + 1
     stride = _stride(steps) if steps and (own.is_foreign or not own.started) else 1
     reporting = sum(1 for record in trainers if record.steps or _silent(record))
     num_processes = max([reporting, 1, *(s.num_processes or 1 for s in started if not own.is_foreign)])
     last = counted_from + planned - 1 if planned else None
-    done = bool(steps) and last is not None and steps[-1] >= last and not own.idle
+    done = bool(steps) and last is not None and (steps[-1] >= last or stopped_early) and not own.idle
+    by_block = own.started is not None and own.started.facts.get("by_block") is True
     seconds, faults = _faults(events, own, done=done, ended=end)
     compared, differences = _compared(spec, started, own.is_foreign) if spec else ((), None)
     return Completion(
@@ -153,7 +177,7 @@ def measure_completion(
         last_step=steps[-1] if steps else None,
         num_processes=num_processes,
         processes=tuple(
-            _process(record, _missing(record, counted_from, restored))
+            _process(record, () if by_block else _missing(record, counted_from, restored))
             for record in sorted(trainers, key=lambda record: record.process)
         ),
         attempts=_attempts(own),
@@ -168,8 +192,12 @@ def measure_completion(
         evidence=end.evidence if end else "",
         compared=compared,
         idle=own.idle,
+        stopped_early=stopped_early,
         early_of=early_of,
         unrecognised=launcher is None and not any(r.steps for r in records) and _is_of_a_log(own, faults),
+        last_eval_loss=next((e.loss for e in reversed(evals) if e.loss is not None), None),
+        target_eval_loss=own.target_eval_loss,
+        by_block=by_block,
     )
 
 
@@ -245,10 +273,10 @@ def _faults(
 
 def _parted(before: Sequence[Event], fault: Event, ended: RunEnded | None) -> bool:
     """Whether the run had ended in order: by its exit code, or by what the log said `before` of the same process."""
-    if not ended or ended.reason != "completed":
+    if not ended or ended.reason not in IN_ORDER:
         return False
-    said = (e for e in reversed(before) if isinstance(e, RunEnded) and e.process == fault.process)
-    return ended.exit_code == 0 or (ended.exit_code is None and next(said, None) is ended)
+    said_before = fault.process == ended.process and any(event is ended for event in before)
+    return ended.exit_code == 0 or (ended.exit_code is None and said_before)
 
 
 @dataclass

@@ -51,7 +51,8 @@ class Numerics:
     reports no loss at all is not compared. What is not finite counts wherever a process saw it.
 
     `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
-    `num_evals` evaluations report a loss; `non_finite_evals` are the steps of those whose loss is not finite.
+    `num_evals` evaluations report a loss, from `first_eval_loss` to `last_eval_loss`; `non_finite_evals` are the steps
+    of those whose loss is not finite. `evals_reached_target`: the last one came down to what the run was for.
     `settled_loss` is where the last third stood, if the very end lies far above it.
     `non_finite_others` are the losses beside the loss, and whatever else an objective reports of its own, that are not
     finite in some process: its name, the value at the first of the steps, and these. `contradictions` are the steps for
@@ -101,12 +102,16 @@ class Numerics:
     settled_loss: float | None = None
     non_finite_others: tuple[tuple[str, float, Ranges], ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
+    first_eval_loss: float | None = None
+    last_eval_loss: float | None = None
+    evals_reached_target: bool = False
 
 
 def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval] = ()) -> Numerics:
     """The facts of numerics; numbers that are not finite are looked for in every record."""
     telling = record_with_losses(own, others)
     losses = [step.loss for step in telling.steps if step.loss is not None]
+    evaluated = [e.loss for e in evals if e.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
     bad = {
         step.step: step.loss
@@ -168,12 +173,21 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         disagreement=disagreement,
         disagreement_step=where,
         falls_silent=tuple((r.process, n) for r in (own, *others) if (n := _silent_at_end(r))),
-        num_evals=sum(e.loss is not None for e in evals),
+        num_evals=len(evaluated),
         non_finite_evals=ranges(sorted({e.step for e in evals if e.loss is not None and not math.isfinite(e.loss)})),
         settled_loss=_settled_below_the_end(finite),
         non_finite_others=_non_finite_others((own, *others)),
         contradictions=tuple(found for record in (own, *others) for found in record.contradictions),
+        first_eval_loss=evaluated[0] if evaluated else None,
+        last_eval_loss=evaluated[-1] if evaluated else None,
+        evals_reached_target=_reached_target(own, evaluated),
     )
+
+
+def _reached_target(own: Record, losses: Sequence[float]) -> bool:
+    """Whether the last evaluation came down to the target; False where that is not known."""
+    target = own.target_eval_loss
+    return bool(losses) and target is not None and all(map(math.isfinite, losses)) and losses[-1] <= target
 
 
 def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:

@@ -16,7 +16,7 @@ from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_roun
 from seatrial.metrics.memory import memory_fraction
 from seatrial.metrics.record import Record
 from seatrial.metrics.stragglers import Clock, Straggler, find_stragglers
-from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window
+from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
 from seatrial.spec import RunSpec
 
 TERA = 1e12
@@ -144,7 +144,7 @@ def measure_performance(
     facts = Facts(
         steps=steps,
         all_steps=own.steps,
-        seconds=times if window and not clock.origin else None,
+        seconds=times if window and not clock.origin and not mostly_disturbed(events, steps) else None,
         started=started,
         spec=spec,
         tokens_per_step=tokens_per_step,

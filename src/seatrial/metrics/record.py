@@ -37,6 +37,12 @@ class Record:
         """Whether this was read from the log of another program."""
         return self.started is not None and "family" in self.started.facts
 
+    @property
+    def target_eval_loss(self) -> float | None:
+        """What the loss of the evaluations has to come down to, by the run's own word."""
+        told = self.started.facts.get("target_eval_loss") if self.started else None
+        return float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) else None
+
 
 def records(events: Sequence[Event]) -> dict[int, Record]:
     """The record of every process that has one, in the order of their numbers; the launcher's is -1."""
@@ -91,7 +97,9 @@ def _record(process: int, events: Sequence[Event]) -> Record:
     for event in events:
         last = attempts[-1][-1].step if attempts[-1] else -1
         if isinstance(event, RunEnded):
-            ended = event
+            # Of a log of two families, one may know more: that it completed adds nothing to why.
+            if ended is None or event.reason != "completed" or event.exit_code is not None:
+                ended = event
         elif isinstance(event, RunStarted):
             started, ended = event, None
             attempts.append([])

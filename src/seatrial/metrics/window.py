@@ -322,6 +322,12 @@ def _undisturbed(events: Sequence[Event], steps: Sequence[int], stride: int) -> 
     return clear
 
 
+def mostly_disturbed(events: Sequence[Event], steps: Sequence[Step]) -> bool:
+    """Whether an evaluation or a checkpoint lies in most of the stretches between these lines of a log."""
+    numbers = [step.step for step in steps]
+    return 2 * sum(_undisturbed(events, numbers, lines_apart(numbers))) < len(numbers)
+
+
 def _warmup(times: Values) -> tuple[int, bool]:
     """(steps to leave out at the start, whether the rest is steady)."""
     most = len(times) // 2

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from seatrial.metrics import Completion, FaultRecord, show_ranges
+from seatrial.metrics.completion import IN_ORDER
 from seatrial.verdict.check import Axis, Check, Status
 
 AXIS: Axis = "completion"
-_IN_ORDER = ("completed", "stopped_early")
+_WORDS = {"aborted": "aborted, by the log's own word"}
 MAX_FAULTS_SHOWN, MAX_ALIKE_SHOWN = 10, 3
 
 
@@ -17,6 +18,7 @@ def judge_completion(completion: Completion) -> list[Check]:
         _record(completion),
         _processes(completion),
         _ending(completion),
+        *_target(completion),
         _configuration(completion),
     ]
 
@@ -26,8 +28,9 @@ def steps_told(completion: Completion) -> str:
     first, planned = completion.first_step, completion.planned_steps
     if completion.begins_late:
         return f"The run came to the last of {planned:,} steps; the log has them from step {first:,}"
-    if completion.early_of is not None:
-        return f"An evaluation ended the run after {planned:,} of {completion.early_of:,} steps, as it was asked to"
+    if completion.stopped_early:
+        of = "" if completion.early_of is None else f" of {completion.early_of:,}"
+        return f"An evaluation ended the run after {planned:,}{of} steps, as it was asked to"
     attempts = f", in {len(completion.attempts)} attempts" if len(completion.attempts) > 1 else ""
     return f"All {planned:,} steps were done{attempts}"
 
@@ -45,7 +48,7 @@ def _steps(completion: Completion) -> Check:
         sentence = f"None of the {completion.planned_steps} steps was done."
     elif completion.idle:
         sentence = f"The run was started again after step {last} and did no step."
-    elif last == planned:
+    elif last == planned or completion.stopped_early:
         status, sentence = "pass", f"{steps_told(completion)}."
     elif last > planned:
         sentence = f"The run went on to step {last}; it should have ended with {planned}."
@@ -83,7 +86,13 @@ def _record(completion: Completion) -> Check:
     ]
     gaps = {gap for process in completion.processes for gap in process.missing_steps}
     only_late = completion.begins_late and gaps == {(completion.counted_from, (completion.first_step or 0) - 1)}
-    every = f"Every {completion.stride}th step" if completion.stride > 1 else "Every step"
+    every = (
+        "The end of every block of steps"
+        if completion.by_block
+        else f"Every {completion.stride}th step"
+        if completion.stride > 1
+        else "Every step"
+    )
     return Check(
         name="record complete",
         axis=AXIS,
@@ -127,13 +136,13 @@ def _processes(completion: Completion) -> Check:
 def _ending(completion: Completion) -> Check:
     """Every process has to say that it completed; one word, of the launcher too, or one fault against it is enough."""
     reason, code, processes = completion.reason, completion.exit_code, completion.processes
-    against = [p for p in processes if p.reason not in (None, *_IN_ORDER) or p.exit_code]
+    against = [p for p in processes if p.reason not in (None, *IN_ORDER) or p.exit_code]
     unsaid = [str(p.process) for p in processes if p.reason is None]
     diagnosis = completion.diagnosis
     said = [completion.evidence] if completion.evidence else []
     status: Status
-    if reason not in (None, *_IN_ORDER) or code:
-        words = (reason or "").replace("_", " ")
+    if reason not in (None, *IN_ORDER) or code:
+        words = _WORDS.get(reason or "", (reason or "").replace("_", " "))
         status, sentence = "fail", f"The run ended: {words}" + (f", exit code {code}." if code else ".")
     elif against:
         word = f"{against[0].reason}, exit code {against[0].exit_code}".replace("_", " ")
@@ -164,6 +173,20 @@ def _ending(completion: Completion) -> Check:
         bound="completed",
         evidence=(*_told(completion), *codes),
     )
+
+
+def _target(completion: Completion) -> list[Check]:
+    """Whether the evaluations came down to what the run was for; nothing if it is not known."""
+    last, target = completion.last_eval_loss, completion.target_eval_loss
+    if last is None or target is None:
+        return []
+    status: Status
+    if last <= target:
+        status, sentence = "pass", f"The last evaluation is {last:.5g}: the target, {target:.5g}, was reached."
+    else:
+        status = "inconclusive" if completion.reason is None else "fail"
+        sentence = f"The last evaluation is {last:.5g}: the target, {target:.5g}, was not reached."
+    return [Check(name="target reached", axis=AXIS, status=status, sentence=sentence, measured=last, bound=target)]
 
 
 def _told(completion: Completion) -> tuple[str, ...]:

@@ -70,6 +70,8 @@ def _loss(numerics: Numerics) -> str:
     fell = numerics.trend == "falling" and first is not None and last is not None and last < first
     if fell and show(first) != show(last):
         return f", and the loss fell from {show(first)} to {show(last)}"
+    if last is None and numerics.last_eval_loss is not None:
+        return f", with a loss of {show(numerics.last_eval_loss)} in its last evaluation"
     return f", with a finite loss throughout (last {show(last)})"
 
 

@@ -62,6 +62,8 @@ def _loss_finite(numerics: Numerics) -> Check:
         sentence = f"The loss of the evaluation after {show_ranges(numerics.non_finite_evals)} is not finite."
     elif numerics.num_losses:
         status, sentence = "pass", "The loss is finite at every step."
+    elif numerics.num_evals:
+        status, sentence = "pass", f"The loss is finite in every one of {numerics.num_evals} evaluations."
     else:
         status, sentence = "inconclusive", "No step reports a loss."
     return Check(
@@ -85,8 +87,10 @@ def _loss_reported(numerics: Numerics) -> Check:
     if skipped > 0:
         sentence += f" Before them, {skipped} were skipped in search of a loss scale."
     status: Status = "pass" if losses and share >= MIN_REPORTED else "fail"
-    if not losses and numerics.num_evals:  # as many MLPerf logs; they prove less than the steps would
-        status, sentence = "inconclusive", f"No step reports a loss; {numerics.num_evals} evaluations do."
+    if not losses and numerics.num_evals:  # as many MLPerf logs
+        status = "pass" if numerics.evals_reached_target else "inconclusive"
+        times = f"{numerics.num_evals} evaluations do" if numerics.num_evals > 1 else "one evaluation does"
+        sentence = f"No step reports a loss; {times}."
     elif not losses:
         sentence = "No process reports a loss."
     elif numerics.falls_silent:
@@ -118,9 +122,11 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
     "slight": ("inconclusive", "not_applicable", "inconclusive"),
+    "evaluated": ("pass", "pass", "pass"),
     "flat": ("inconclusive", "not_applicable", "inconclusive"),
     "too_short": ("not_applicable", "not_applicable", "not_applicable"),
 }
+_UNDECIDED = ("spiked", "flat", "too_short")  # by training losses; where an evaluation reached its target, it decides
 _KINDS = ("real", "synthetic", "unknown")
 
 
@@ -128,7 +134,9 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
     share, p = numerics.share_lower, numerics.trend_p
     repeated, losses = numerics.repeated_at_end, numerics.num_losses
     last, spikes = show(numerics.last_loss), show_ranges(numerics.loss_spikes)
-    course = _course(numerics, synthetic=kind == "synthetic")
+    course = trained = _course(numerics, synthetic=kind == "synthetic")
+    if course in _UNDECIDED and numerics.evals_reached_target:
+        course = "evaluated"
     sentences = {
         "negative": f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative.",
         "lost": f"All {losses} losses are exactly 0; no cross-entropy starts there.",
@@ -144,6 +152,10 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
         "flat": "The loss stays flat, as it may on synthetic data."
         if kind == "synthetic"
         else "The loss neither falls nor rises clearly.",
+        "evaluated": f"The evaluations came down from {show(numerics.first_eval_loss)} to "
+        f"{show(numerics.last_eval_loss)}, to their target."
+        if numerics.num_evals > 1
+        else f"The evaluation came down to {show(numerics.last_eval_loss)}, to its target.",
         "too_short": f"{losses} losses are too few for a trend.",
     }
     told = f"the later of two losses is the lower one in {share:.0%} of the pairs" if share is not None else ""
@@ -156,7 +168,8 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
         bound=numerics.early_loss,
         unit="median of last, of first third",
         window="first against last third, rank-sum test",
-        evidence=(told + (f"; p = {p:.1g} by chance" if p is not None else ""),) if told else (),
+        evidence=((told + (f"; p = {p:.1g} by chance" if p is not None else ""),) if told else ())
+        + ((sentences[trained],) if trained != course and losses else ()),
     )
 
 

@@ -68,6 +68,10 @@ def split(words: Sequence[Node]) -> Words:
             why = "MaxText takes a configuration file and then key=value, and this is neither"
             fix = "write it as key=value, without blanks around the equals sign"
             problems.append(_problem(text, word, "bad-override", why, fix))
+    if start is not None and not told:
+        why = f"{trainer} is given neither a configuration file nor key=value, so nothing says what to train"
+        fix = f"give the whole command: {' '.join(texts)} base.yml model_name=…"
+        problems.append(_problem("(command)", words[start], "nothing-asked", why, fix))
     return Words(config=config, assignments=tuple(assignments), trainer=trainer, problems=tuple(problems))
 
 
