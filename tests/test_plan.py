@@ -156,9 +156,9 @@ def test_names_of_secrets(name: str, is_one: bool) -> None:
     ("device", "micro", "row", "fits"),
     [
         ("h200", 1, "none", "the least that fits: each device needs about 14."),
-        ("h200", 64, "save_dot_with_context_except_mlp", "the least that fits"),
-        ("h200", 180, "full", "the least that fits"),
-        ("tpu-v5e", 1, "full", "and not even that fits surely"),
+        ("h200", 96, "save_dot_with_context_except_mlp", "the least that fits"),
+        ("h200", 240, "full", "the least that fits"),
+        ("tpu-v5e", 16, "full", "and not even that fits surely"),
         (None, 8, "minimal_with_context", "the least that fits"),
     ],
 )
@@ -168,8 +168,8 @@ def test_auto_recomputes_as_little_as_fits(device: str | None, micro: int, row: 
     batch = dataclasses.replace(spec.batch, micro_batch_size=micro, global_batch_size=2 * micro)
     spec = dataclasses.replace(spec, batch=batch)
     machine = Machine(cores=2, memory_bytes=64 << 30, vendor="nvidia", accelerators=("0", "1"))
-    chosen, why = decided(spec, machine)
+    chosen, why = decided(spec, machine, "native")
     assert chosen == dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, remat=row))
     assert why[0].startswith(f"execution.remat is auto: {row}, {fits}")
     assert plan(chosen, machine, why=why).notes == tuple(why)
-    assert decided(chosen, machine) == (chosen, [])
+    assert decided(chosen, machine, "native") == (chosen, [])

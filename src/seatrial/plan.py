@@ -118,17 +118,17 @@ class Plan:
         }
 
 
-def decided(spec: RunSpec, machine: Machine) -> tuple[RunSpec, list[str]]:
+def decided(spec: RunSpec, machine: Machine, engine: str) -> tuple[RunSpec, list[str]]:
     """The spec with its recomputation chosen, where that is "auto", and why it is that; before any rehearsal.
 
     What counts is the memory of the device that the run names; where it names none, its part of this machine's.
     """
     if spec.execution.remat != "auto":
         return spec, []
-    there = estimate.available_bytes(spec) or machine.memory_bytes / spec.topology.devices_per_node
-    chosen = estimate.decided(spec, there)
+    there = estimate.available_bytes(spec, engine) or machine.memory_bytes / spec.topology.devices_per_node
+    chosen = estimate.decided(spec, engine, there)
     need, whole = (
-        estimate.memory(each, own_pipeline=True).total_bytes / GIB
+        estimate.memory(each, engine).total_bytes / GIB
         for each in (chosen, replace(spec, execution=replace(spec.execution, remat="none")))
     )
     fits = "the least that fits" if need <= estimate.ROOM * there / GIB else "and not even that fits surely"

@@ -151,11 +151,11 @@ def describe(
         plan, missing = None, str(error)
     if as_json:
         made = plan and {**plan.as_dict(), "files": {**plan.files, **scripts(where, plan, run_dir)}}
-        shown = {"asked": asked(resolved), "expected": expected(spec), "plan": made}
+        shown = {"asked": asked(resolved), "expected": expected(spec, engine), "plan": made}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# What to expect of it", _table([(a, b, inert(c)) for a, b, c in expected_lines(spec)])]
+    sections += ["# What to expect of it", _table([(a, b, inert(c)) for a, b, c in expected_lines(spec, engine)])]
     if plan is None:
         return "\n\n".join([*sections, f"note: {inert(missing)}"])
     if plan.rehearsal:
@@ -253,10 +253,10 @@ def _plan(
     if small == "collapse":  # what fits is decided for the devices here
         there = len(machine.accelerators)  # without any, the CPU is one device
         rehearsal = collapsing.collapse(spec, num_devices=there or 1, virtual=not there)
-        collapsed, why = decided(rehearsal.spec, machine)
+        collapsed, why = decided(rehearsal.spec, machine, engine)
         rehearsal = replace(rehearsal, spec=collapsed)
     else:
-        spec, why = decided(spec, machine)
+        spec, why = decided(spec, machine, engine)
     if small == "rehearse":
         rehearsal = rehearsing.rehearse(
             spec,
