@@ -69,6 +69,7 @@ BY_RECOMPUTATION = (
     "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlp",
     "save_qkv_proj", "save_out_proj", "full",
 )  # fmt: skip
+DOUBT = 0.1  # by how much the estimate may be too high
 ROOM = 0.9  # of the memory is what "auto" fills by the estimate
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 OWN_WORKING = 0.55  # the same of our own trainer, beside what is computed again of that layer

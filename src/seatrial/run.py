@@ -11,14 +11,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import util
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from seatrial import attempts, readiness
-from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
 from seatrial.command import Secret
 from seatrial.dialects.data_files import has_data
@@ -32,7 +30,7 @@ from seatrial.launch.files import write_text
 from seatrial.launch.live import watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import HERE, Where, checked, on_hosts, scripts, target
-from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
+from seatrial.plan import Plan, Site, collapsed, collapsed_to_fit, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
 from seatrial.spec import Resolved, RunSpec
@@ -251,10 +249,7 @@ def _plan(
         _require_trainer()
     rehearsal = None
     if small == "collapse":  # what fits is decided for the devices here
-        there = len(machine.accelerators)  # without any, the CPU is one device
-        rehearsal = collapsing.collapse(spec, num_devices=there or 1, virtual=not there)
-        collapsed, why = decided(rehearsal.spec, machine, engine)
-        rehearsal = replace(rehearsal, spec=collapsed)
+        rehearsal, why = (collapsed_to_fit if site is None else collapsed)(spec, machine, engine)[:2]
     else:
         spec, why = decided(spec, machine, engine)
     if small == "rehearse":

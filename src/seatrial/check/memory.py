@@ -10,9 +10,9 @@ from seatrial.check.environment import exported
 from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
+from seatrial.estimate import DOUBT
 from seatrial.xla_flags import SHARE_VARIABLES
 
-DOUBT = 0.1  # by how much the estimate may be too high
 MOST = 0.95  # of a device's memory is what JAX may be given: the rest is for the runtime and its collectives
 
 
