@@ -39,7 +39,8 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
             f"{finder.note('topology.num_nodes')}, and {found}",
             "split them over more devices (fsdp, tensor, pipeline, ZeRO-1), or keep them in bfloat16",
         )  # fmt: skip
-    elif need.total_bytes > (1 + DOUBT) * there:
+    # Other trainers are counted by rules of thumb, our own by what the compiler says of it.
+    elif need.total_bytes > (1 + (DOUBT if finder.engine != estimate.OWN else 0)) * there:
         largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest)
         fix = "recompute more (remat), use a smaller micro batch, or split over more devices"
