@@ -13,10 +13,11 @@ from seatrial.cluster import Cluster, Host, Transport
 from seatrial.collapse import collapse
 from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.plan import Machine, Plan, Site, decided, make_plan
+from seatrial.plan import Machine, Plan, Site, collapsed_to_fit, decided, make_plan
 from seatrial.presets import MODELS
 from seatrial.rehearsal import rehearse
 from seatrial.spec import Batch, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
+from tests.compiled import spec_of
 
 LAPTOP = Machine(cores=2, memory_bytes=8 << 30)
 EIGHT_GPUS = Machine(cores=96, memory_bytes=1 << 40, vendor="nvidia", accelerators=tuple(str(n) for n in range(8)))
@@ -206,13 +207,59 @@ def test_names_of_secrets(name: str, is_one: bool) -> None:
     assert is_secret(name) == is_one
 
 
+LARGE = spec_of("llama3.1-8b", 1, 8192, fsdp=8)
+LARGE = dataclasses.replace(LARGE, topology=dataclasses.replace(LARGE.topology, device="h100-sxm"))
+SMALL_MACHINE = Machine(cores=2, memory_bytes=24 << 30)
+LARGE_MACHINE = Machine(cores=96, memory_bytes=512 << 30)
+
+
+def gpus(number: int, gib: int | None) -> Machine:
+    names = tuple(str(n) for n in range(number))
+    return dataclasses.replace(LARGE_MACHINE, vendor="nvidia", accelerators=names, accelerator_bytes=gib and gib << 30)
+
+
+@pytest.mark.parametrize(
+    ("machine", "engine", "collapse", "rehearse"),
+    [
+        (SMALL_MACHINE, "native", False, True),  # 16 bytes for each of 8e9 parameters
+        (LARGE_MACHINE, "native", True, True),
+        (gpus(4, 80), "native", True, True),
+        (gpus(4, 24), "native", False, True),
+        (gpus(1, None), "native", False, True),  # as much as an H100
+        (SMALL_MACHINE, "megatron", False, False),
+    ],
+)
+def test_only_what_fits_this_machine_is_suggested(
+    machine: Machine, engine: str, collapse: bool, rehearse: bool
+) -> None:
+    with pytest.raises(LaunchError, match="this machine has") as error:
+        make_plan(LARGE, run_dir=Path("/run"), machine=machine, engine=engine)
+    assert ("--collapse" in str(error.value), "--rehearse" in str(error.value)) == (collapse, rehearse)
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (SMALL_MACHINE, "needs about 151.8 GiB of its memory, and there are 24.0 GiB"),
+        (gpus(4, 24), "needs about 46.4 GiB of each of its 4 nvidia accelerators, and there is 21.6 GiB"),
+    ],
+)
+def test_a_collapse_that_cannot_fit_is_refused(machine: Machine, why: str) -> None:
+    with pytest.raises(LaunchError, match="the collapsed run does not fit on this machine: it ") as error:
+        collapsed_to_fit(LARGE, machine, "native")
+    assert why in str(error.value)
+    assert error.value.exit_code == 3
+    small, _ = collapsed_to_fit(LARGE, LARGE_MACHINE, "native")
+    assert small.collapsed
+
+
 @pytest.mark.parametrize(
     ("device", "micro", "row", "fits"),
     [
         ("h200", 1, "none", "the least that fits: each device needs about 14."),
-        ("h200", 64, "save_dot_with_context_except_mlp", "the least that fits"),
-        ("h200", 180, "full", "the least that fits"),
-        ("tpu-v5e", 1, "full", "and not even that fits surely"),
+        ("h200", 96, "save_dot_with_context_except_mlp", "the least that fits"),
+        ("h200", 240, "full", "the least that fits"),
+        ("tpu-v5e", 16, "full", "and not even that fits surely"),
         (None, 8, "minimal_with_context", "the least that fits"),
     ],
 )
@@ -222,8 +269,8 @@ def test_auto_recomputes_as_little_as_fits(device: str | None, micro: int, row: 
     batch = dataclasses.replace(spec.batch, micro_batch_size=micro, global_batch_size=2 * micro)
     spec = dataclasses.replace(spec, batch=batch)
     machine = Machine(cores=2, memory_bytes=64 << 30, vendor="nvidia", accelerators=("0", "1"))
-    chosen, why = decided(spec, machine)
+    chosen, why = decided(spec, machine, "native")
     assert chosen == dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, remat=row))
     assert why[0].startswith(f"execution.remat is auto: {row}, {fits}")
     assert plan(chosen, machine, why=why).notes == tuple(why)
-    assert decided(chosen, machine) == (chosen, [])
+    assert decided(chosen, machine, "native") == (chosen, [])

@@ -522,13 +522,14 @@ def test_an_expectation_that_cannot_be_measured_is_not_met() -> None:
     )
 
 
-def test_a_rehearsal_is_not_judged_by_its_speed() -> None:
+@pytest.mark.parametrize("word", ["rehearsal", "collapsed run"])
+def test_a_rehearsal_is_not_judged_by_its_speed(word: str) -> None:
     spec = expecting(TOKENS, 1e9)
-    found = judged(whole_run(spec), spec, rehearsal=True)
+    found = judged(whole_run(spec), spec, rehearsal=word)
     assert (found.outcome, found.axes["performance"].status) == ("pass", "not_applicable")
-    assert check(found, "speed").sentence == "Not judged: a rehearsal's speed says nothing about the cluster."
+    assert check(found, "speed").sentence == f"Not judged: a {word}'s speed says nothing about the cluster."
     assert check(found, "speed").evidence == ("expected of the cluster: Tokens/s per device 1,000,000,000 tokens/s",)
-    assert found.headline.endswith("Speed was not judged: this was a rehearsal.")
+    assert found.headline.endswith(f"Speed was not judged: this was a {word}.")
 
 
 def test_mutilated_runs_never_pass() -> None:

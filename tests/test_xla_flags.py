@@ -153,6 +153,20 @@ def test_no_replacement_names_a_flag_that_the_jaxlib_here_refuses() -> None:
     assert "correct its name" in replacement("xla_no_such_flag")
 
 
+@pytest.mark.parametrize("given", [{}, {"XLA_CLIENT_MEM_FRACTION": "0.5"}, {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".97"}])
+def test_the_trainer_takes_more_of_a_device_than_jax_unless_it_is_told_how_much(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX ends a process that is given both variables."""
+    for name in xla_flags.SHARE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    xla_flags.settle_share()
+    told = {name: os.environ[name] for name in xla_flags.SHARE_VARIABLES if name in os.environ}
+    assert told == (given or {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"})
+
+
 def test_nothing_asked_is_nothing_answered() -> None:
     assert probe({}) == {}
     assert known({}) == set()

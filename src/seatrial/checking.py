@@ -14,9 +14,17 @@ from seatrial.report.problems import inert, render_json, render_text
 from seatrial.spec import Resolved
 
 
-def resolved(config: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None) -> Resolved:
+def resolved(
+    config: Path,
+    overrides: Sequence[str],
+    *,
+    action: str,
+    model: str | None,
+    gpu: str | None,
+    engine: str | None = None,
+) -> Resolved:
     """The configuration, read and linted; its problems are all in it. Raises InputError where nothing can be read."""
-    return lint(load(config, overrides, action=action, model=model, gpu=gpu), action=action)
+    return lint(load(config, overrides, action=action, model=model, gpu=gpu), action=action, engine=engine)
 
 
 def bars(config: Path, overrides: Sequence[str], *, model: str | None, gpu: str | None) -> Resolved:

@@ -26,12 +26,13 @@ def app() -> None:
     """
 
 
-def _load(config: Path, given: dict[str, Any], *, action: str) -> Any:
+def _load(config: Path, given: dict[str, Any], *, action: str, engine: str | None = None) -> Any:
     """The configuration, without errors; its other findings are told. What of `given` is the file's is taken out."""
     from seatrial.checking import refuse, resolved
     from seatrial.report.problems import warn
 
-    read = resolved(config, action=action, **{name: given.pop(name) for name in ("overrides", "model", "gpu")})
+    of_the_file = {name: given.pop(name) for name in ("overrides", "model", "gpu")}
+    read = resolved(config, action=action, engine=engine, **of_the_file)
     refuse(read)
     warn(read.problems)
     return read
@@ -95,7 +96,7 @@ def plan(
         found = read(config, given["overrides"], action=action, model=given["model"], gpu=given["gpu"])
         click.echo(explained(found, explain, as_json=output == "json"))
         return
-    resolved = _load(config, given, action=action)
+    resolved = _load(config, given, action=action, engine=engine)
     small = {"rehearse": rehearse, "collapse": collapse}
     click.echo(describe(resolved, where=Where(**given), engine=engine, as_json=output == "json", **small))
 
@@ -150,7 +151,7 @@ def run(
     from seatrial.launch.targets import Where
     from seatrial.run import run as start
 
-    resolved = _load(config, given, action="rehearse" if rehearse else "run")
+    resolved = _load(config, given, action="rehearse" if rehearse else "run", engine=engine)
     verdict = start(
         resolved, config=config, where=Where(**given), engine=engine, rehearse=rehearse, collapse=collapse,
         retries=retries, out=out,
@@ -169,7 +170,7 @@ def preflight(config: Path | None, engine: str, rehearse: bool, output: str, **g
     from seatrial.launch.targets import Where
     from seatrial.run import preflight as look
 
-    resolved = _load(config, given, action="plan") if config else None
+    resolved = _load(config, given, action="plan", engine=engine) if config else None
     where = Where(**{name: value for name, value in given.items() if name not in ("overrides", "model", "gpu")})
     told, ready = look(resolved, where=where, engine=engine, rehearse=rehearse, as_json=output == "json")
     click.echo(told)

@@ -7,10 +7,19 @@ Memory, per device, of the pipeline stage that holds most (bytes):
     gradients    accumulated over the micro-batches, split as the parameters
     activations  what the forward pass keeps of every layer for the backward pass, by the row of recomputation; a
                  pipeline keeps them for as many micro-batches as it has stages (Korthikanti et al., Reducing Activation
-                 Recomputation in Large Transformer Models, arXiv 2205.05198, section 4), Seatrial's own for all of a
-                 step; attention keeps no scores unless its row says so
+                 Recomputation in Large Transformer Models, arXiv 2205.05198, section 4); attention keeps no scores
+                 unless its row says so
     working      of two things whichever is larger: one layer in the backward pass, with its weights and their gradient
                  brought together; or the output head, with the logits of one chunk of tokens and their gradient
+
+Seatrial's own trainer holds more, as the buffers say that XLA assigns to its compiled steps (`tests/compiled.py`):
+
+    gradients    of the pass that is being added to the sum, where there are several; with a pipeline, of the layers in
+                 the tick that is being added
+    activations  of a pipeline, those of all micro-batches of a step, and what enters and leaves the stages with them
+    working      with fsdp, the gradients of both tables before they are split, from the head's to the end of the step:
+                 XLA sums them over the network together. Without it, what the embedding's gradient will take serves
+                 the layers before
 
 What a runtime takes beside that (CUDA context, communication buffers, fragmentation) is not in it: some gigabytes.
 """
@@ -22,6 +31,7 @@ from dataclasses import dataclass, replace
 from seatrial import flops, hardware
 from seatrial.hardware import Device
 from seatrial.spec import RunSpec
+from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -59,11 +69,20 @@ BY_RECOMPUTATION = (
     "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlp",
     "save_qkv_proj", "save_out_proj", "full",
 )  # fmt: skip
+DOUBT = 0.1  # by how much the estimate may be too high
 ROOM = 0.9  # of the memory is what "auto" fills by the estimate
-FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # the share of an accelerator's memory that JAX takes at its start
-DEFAULT_FRACTION = 0.75
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
+OWN_WORKING = 0.55  # the same of our own trainer, beside what is computed again of that layer
+OWN_WEIGHTS = {False: 2, True: 7}  # bytes for each weight of that layer; with fsdp, brought together and not yet split
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
+
+OWN = "native"  # the engine that is Seatrial's own trainer
+# Engines whose processes get the memory of an accelerator from JAX, and the share of it that JAX takes if no variable
+# says otherwise. It is a limit, even where it is not taken at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false).
+SHARES = {OWN: OWN_SHARE, "maxtext": 0.75}
+ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"  # of which the row "platform" knows no share
+# The engine of those who have a configuration in this spelling, where nobody has said what is to train.
+USUAL_ENGINES = {"native": OWN, "cvs-jax": "maxtext", "cvs-2026": "maxtext", "maxtext": "maxtext"}
 
 CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer; on a CPU it holds fewer
 
@@ -104,20 +123,20 @@ class Speed:
     peak_format: str
 
 
-def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS, own_pipeline: bool = False) -> Memory:
-    """The memory that a spec needs of each device; its mesh must fit its devices.
+def memory(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
+    """The memory that a spec needs of each device when an engine trains it; its mesh must fit its devices.
 
-    `chunk_tokens` are those whose logits are held at once; None: all of a micro-batch. `own_pipeline`: each stage holds
-    both ends of the model, and the activations of all micro-batches, as Seatrial's own trainer does.
+    `chunk_tokens` are those whose logits are held at once; None: all of a micro-batch.
     """
-    spec = decided(spec)
+    spec, own = decided(spec, engine), engine == OWN
     model, mesh, precision = spec.model, spec.mesh, spec.precision
     tensor, fsdp, zero = mesh["tensor"], mesh["fsdp"], mesh["data"] if spec.parallelism.zero1 else 1
     compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
     layer, head = _layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
-    ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own_pipeline) else 2 * head
+    ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own) else 2 * head
     ends += _positions(spec)
-    held = layer * model.num_layers / mesh["pipeline"] + ends
+    layers = layer * model.num_layers / mesh["pipeline"]
+    held = layers + ends
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
     least = min(stored, compute) if zero > 1 else stored
@@ -125,37 +144,59 @@ def memory(spec: RunSpec, *, chunk_tokens: int | None = CHUNK_TOKENS, own_pipeli
     tokens = spec.sequences_per_example * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
     one_layer = tokens * (_kept(spec, "none", whole_width=True) * compute + _scores(spec))
     logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
+    of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
+    gradients = held / fsdp * BYTES[precision.gradient_dtype]
+    activations = _layers_in_flight(spec, own) * tokens * _activations(spec)
+    if own:
+        gradients += _added(spec, layers, held) / fsdp
+        activations += _between_stages(spec, tokens) * compute
+        again = max(0.0, one_layer - tokens * _activations(spec))
+        of_layer = OWN_WORKING * one_layer + again + OWN_WEIGHTS[fsdp > 1] * layer
+        tables = (head if model.tied_embeddings else 2 * head) * BYTES["float32"]
+        working = max(of_layer, of_head) + (tables if fsdp > 1 else 0.0)
+        if fsdp == 1 and not model.tied_embeddings:
+            working = max(working - head * BYTES["float32"], 0.0)
+    else:
+        working = max(WORKING * one_layer + layer * 2 * compute, of_head + head * BYTES["float32"])
     return Memory(
         parameters_bytes=held / fsdp * stored,
         optimizer_bytes=optimizer,
-        gradients_bytes=held / fsdp * BYTES[precision.gradient_dtype],
-        activations_bytes=_layers_in_flight(spec, own_pipeline) * tokens * _activations(spec),
-        working_bytes=max(
-            WORKING * one_layer + layer * 2 * compute,
-            logits * (2 * BYTES["float32"] + compute) + head * (compute + BYTES["float32"]),
-        ),
+        gradients_bytes=gradients,
+        activations_bytes=activations,
+        working_bytes=working,
         state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
     )
 
 
-def available_bytes(spec: RunSpec) -> float | None:
-    """What JAX takes of each device's memory; None where the device is not known."""
+def usual_engine(spec: RunSpec) -> str:
+    """What will train a run of which nobody has said it: by the spelling of its configuration."""
+    return USUAL_ENGINES.get(spec.dialect, "megatron")
+
+
+def share(spec: RunSpec, engine: str) -> tuple[float, str]:
+    """The share of a device's memory that a process of an engine gets, and the variable that says so ("": none)."""
+    if engine not in SHARES or _exported(spec, ALLOCATOR) == "platform":
+        return 1.0, ""
+    name = next((name for name in SHARE_VARIABLES if _exported(spec, name)), "")
+    return fraction(_exported(spec, name) or None, SHARES[engine]), name
+
+
+def available_bytes(spec: RunSpec, engine: str) -> float | None:
+    """What a process of an engine gets of each device's memory; None where the device is not known."""
     device = hardware.find(spec.topology.device)
-    if device is None:
-        return None
-    return device.memory_bytes * fraction(spec.execution.environment.get(FRACTION), DEFAULT_FRACTION)
+    return device.memory_bytes * share(spec, engine)[0] if device else None
 
 
 def fraction(text: str | None, otherwise: float = 1.0) -> float:
     """A share that is given as text, where it is one."""
     try:
-        share = float(text) if text is not None else otherwise
+        part = float(text) if text is not None else otherwise
     except ValueError:
         return otherwise
-    return share if 0 < share <= 1 else otherwise
+    return part if 0 < part <= 1 else otherwise
 
 
-def decided(spec: RunSpec, memory_bytes: float | None = None) -> RunSpec:
+def decided(spec: RunSpec, engine: str, memory_bytes: float | None = None) -> RunSpec:
     """The spec with the least recomputation by which it fits its devices, where it leaves that open ("auto").
 
     `memory_bytes`: of each device; None: what is known of it. What fits in no way, and what fits an unknown device, is
@@ -163,9 +204,9 @@ def decided(spec: RunSpec, memory_bytes: float | None = None) -> RunSpec:
     """
     if spec.execution.remat != "auto":
         return spec
-    there = (memory_bytes or available_bytes(spec) or 0.0) * ROOM
+    there = (memory_bytes or available_bytes(spec, engine) or 0.0) * ROOM
     rows = [replace(spec, execution=replace(spec.execution, remat=row)) for row in BY_RECOMPUTATION]
-    return next((row for row in rows if memory(row, own_pipeline=True).total_bytes <= there), rows[-1])
+    return next((row for row in rows if memory(row, engine).total_bytes <= there), rows[-1])
 
 
 def speed(spec: RunSpec, device: Device | None) -> Speed | None:
@@ -193,6 +234,12 @@ def speed(spec: RunSpec, device: Device | None) -> Speed | None:
 def _padded_vocabulary(spec: RunSpec) -> int:
     multiple = spec.model.vocab_multiple * spec.mesh["tensor"]
     return -(-spec.model.vocab_size // multiple) * multiple
+
+
+def _exported(spec: RunSpec, name: str) -> str:
+    """A variable as the configuration exports it to every process; empty where it does not."""
+    inside = spec.container.environment if spec.container else {}
+    return inside.get(name, spec.execution.environment.get(name, ""))
 
 
 def _positions(spec: RunSpec) -> float:
@@ -266,10 +313,22 @@ def _scores(spec: RunSpec) -> float:
     return spec.model.num_heads / spec.mesh["tensor"] * spec.batch.sequence_length * each
 
 
-def _layers_in_flight(spec: RunSpec, own_pipeline: bool) -> float:
+def _layers_in_flight(spec: RunSpec, own: bool) -> float:
     """Layers of the first stage × micro-batches whose activations are held at once (arXiv 2205.05198, 4.2.3)."""
     stages, virtual, passes = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.accumulation_steps
-    if own_pipeline and stages > 1:  # what each turn of the ring keeps, idle ones too
+    if own and stages > 1:  # what each turn of the ring keeps, idle ones too
         return spec.model.num_layers / stages / virtual * (virtual * max(passes, stages) + stages - 1)
     interleaved = 1 + (stages - 1) / (stages * virtual) if virtual > 1 else 1
     return spec.model.num_layers / stages * min(stages * interleaved, passes)
+
+
+def _added(spec: RunSpec, layers: float, held: float) -> float:
+    """Bytes of the gradients that our own trainer is about to add to their sum; `layers`, `held`: parameters."""
+    if spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
+        return layers / spec.parallelism.virtual_pipeline * BYTES["float32"]
+    return held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
+
+
+def _between_stages(spec: RunSpec, tokens: float) -> float:
+    """Numbers that our own pipeline keeps of what enters its first stage, and then of what leaves the last."""
+    return _sizes(spec)["input"] * tokens * spec.accumulation_steps if spec.mesh["pipeline"] > 1 else 0.0

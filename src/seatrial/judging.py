@@ -109,7 +109,7 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
 
     Raises InputError where `run_dir` holds no run.
     """
-    spec, was_rehearsal = read_asked(run_dir)
+    spec, rehearsal = read_asked(run_dir)
     try:
         _read_unrecorded(run_dir)
         _read_foreign(run_dir)
@@ -119,7 +119,7 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
         why, fix = f"its events cannot be read: {error}", "look into its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     wanted = _as_before(run_dir, options or Options())
-    return _judge(run_dir, record, spec, wanted, rehearsal=was_rehearsal, as_json=as_json)
+    return _judge(run_dir, record, spec, wanted, rehearsal=rehearsal, as_json=as_json)
 
 
 def judge_and_report(run_dir: Path) -> tuple[str, Verdict]:
@@ -271,7 +271,7 @@ def judge_logs(
             write_json(run_dir / "cvs.json", _cvs_answer(paths, spec))
         if out:
             _write_events(record, run_dir)
-        text, verdict = _judge(run_dir, record, spec, options, rehearsal=False, as_json=as_json)
+        text, verdict = _judge(run_dir, record, spec, options, rehearsal="", as_json=as_json)
         if out:
             report_run(run_dir, "html")
         return text, verdict
@@ -378,7 +378,7 @@ def _rendered(report: RunReport, kind: str) -> str:
 
 
 def _judge(
-    run_dir: Path, record: Sequence[Event], spec: RunSpec | None, options: Options, *, rehearsal: bool, as_json: bool
+    run_dir: Path, record: Sequence[Event], spec: RunSpec | None, options: Options, *, rehearsal: str, as_json: bool
 ) -> tuple[str, Verdict]:
     from seatrial import metrics, verdict
     from seatrial.report.gather import gather

@@ -10,6 +10,7 @@ A process stands for a node. On this machine its devices are, in this order of p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,10 @@ from typing import Any
 
 from seatrial import estimate
 from seatrial.cluster import Cluster, Host
+from seatrial.collapse import collapse
 from seatrial.command import Command, Secret, guarded, in_container
 from seatrial.engines import DEFAULT_PORT as DEFAULT_PORT
-from seatrial.engines import Engine, Ground, Placement, native, nics
+from seatrial.engines import Ground, Placement, native, nics
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.hardware import GIB
@@ -38,13 +40,15 @@ VISIBLE_DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICE
 class Machine:
     """What one machine offers.
 
-    `accelerators` are the names by which its `vendor`'s runtime selects them.
+    `accelerators` are the names by which its `vendor`'s runtime selects them, `accelerator_bytes` is the memory of the
+    smallest; None: nobody says.
     """
 
     cores: int
     memory_bytes: int
     vendor: str | None = None
     accelerators: tuple[str, ...] = ()
+    accelerator_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,17 +123,18 @@ class Plan:
         }
 
 
-def decided(spec: RunSpec, machine: Machine) -> tuple[RunSpec, list[str]]:
+def decided(spec: RunSpec, machine: Machine, engine: str, there: float | None = None) -> tuple[RunSpec, list[str]]:
     """The spec with its recomputation chosen, where that is "auto", and why it is that; before any rehearsal.
 
-    What counts is the memory of the device that the run names; where it names none, its part of this machine's.
+    What counts are the bytes `there` for each device; None: those of the device that the run names, or where it names
+    none, its part of this machine's.
     """
     if spec.execution.remat != "auto":
         return spec, []
-    there = estimate.available_bytes(spec) or machine.memory_bytes / spec.topology.devices_per_node
-    chosen = estimate.decided(spec, there)
+    there = there or estimate.available_bytes(spec, engine) or machine.memory_bytes / spec.topology.devices_per_node
+    chosen = estimate.decided(spec, engine, there)
     need, whole = (
-        estimate.memory(each, own_pipeline=True).total_bytes / GIB
+        estimate.memory(each, engine).total_bytes / GIB
         for each in (chosen, replace(spec, execution=replace(spec.execution, remat="none")))
     )
     fits = "the least that fits" if need <= estimate.ROOM * there / GIB else "and not even that fits surely"
@@ -137,6 +142,34 @@ def decided(spec: RunSpec, machine: Machine) -> tuple[RunSpec, list[str]]:
         f"execution.remat is auto: {chosen.execution.remat}, {fits}: each device needs about {need:,.1f} GiB of the "
         f"{there / GIB:,.1f} GiB that there are; without recomputation it would need {whole:,.1f} GiB"
     ]
+
+
+def collapsed(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, list[str], float, float]:
+    """A run collapsed to this machine, the notes of `decided`, and of each device the bytes needed and those there."""
+    here = len(machine.accelerators)  # without any, the CPU is one device
+    rehearsal = collapse(spec, num_devices=here or 1, virtual=not here)
+    there: float | None = machine.memory_bytes
+    if here:
+        share = estimate.share(spec, engine)[0]
+        each = machine.accelerator_bytes
+        there = each * share if each else estimate.available_bytes(spec, engine)
+    chosen, why = decided(rehearsal.spec, machine, engine, there)
+    need = estimate.memory(chosen, engine).total_bytes
+    return replace(rehearsal, spec=chosen), why, need, math.inf if there is None else there
+
+
+def collapsed_to_fit(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, list[str]]:
+    """A run collapsed to this machine, and the notes of `decided`. Raises LaunchError where it surely does not fit."""
+    rehearsal, why, need, there = collapsed(spec, machine, engine)
+    if need > (1 + estimate.DOUBT) * there:
+        devices = f"each of its {rehearsal.spec.topology.num_devices} {machine.vendor} accelerators"
+        raise LaunchError(
+            f"the collapsed run does not fit on this machine: it needs about {need / GIB:,.1f} GiB of "
+            f"{devices if machine.accelerators else 'its memory'}, and there {'is' if machine.accelerators else 'are'} "
+            f"{there / GIB:,.1f} GiB. To try the configuration here with a small model, give --rehearse instead of "
+            "--collapse"
+        )
+    return rehearsal, why
 
 
 def make_plan(
@@ -182,7 +215,7 @@ def make_plan(
             notes.append(f"rank 0 is {first}")
     else:
         hosts = Cluster.on_this_machine(nodes).hosts
-        placements, notes = _place(spec, machine, nodes_here or nodes, trains, rehearsing=rehearsing)
+        placements, notes = _place(spec, machine, nodes_here or nodes, engine, rehearsing=rehearsing)
     made = trains.commands(
         spec,
         Ground(
@@ -270,7 +303,7 @@ def _about_flags(shell: Mapping[str, str], engine: str, site: Site | None) -> li
 
 
 def _place(
-    spec: RunSpec, machine: Machine, nodes_here: int, trains: Engine, *, rehearsing: bool
+    spec: RunSpec, machine: Machine, nodes_here: int, engine: str, *, rehearsing: bool
 ) -> tuple[list[Placement], list[str]]:
     """What each process computes on, by the order of the module's docstring, and what is worth saying about it."""
     each, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
@@ -282,14 +315,18 @@ def _place(
     virtual = [Placement(cpu_devices=each)] * nodes
     if rehearsing:
         return virtual, []
-    if trains.ON_CPU and spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
+    on_cpu = engine_called(engine).ON_CPU
+    if on_cpu and spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
         return virtual, ["there is no accelerator here for this run; virtual CPU devices stand in"]
     here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
-    raise LaunchError(
-        f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}. "
-        "To try the configuration here with a small model on virtual CPU devices, add --rehearse; "
-        "to train the very model on what is here, add --collapse"
-    )
+    said = f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}."
+    fixes = ["to try the configuration here with a small model on virtual CPU devices, add --rehearse"] * on_cpu
+    if machine.accelerators or on_cpu:
+        _, _, need, there = collapsed(spec, machine, engine)
+        if need <= there:
+            fixes.append("to train the very model on what is here, add --collapse")
+    way = "; ".join(fixes) or "name hosts that have them: --on ssh or --on slurm"
+    raise LaunchError(f"{said} {way[0].upper()}{way[1:]}")
 
 
 def without_secrets(spec: RunSpec) -> dict[str, Any]:

@@ -11,14 +11,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import util
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from seatrial import attempts, readiness
-from seatrial import collapse as collapsing
 from seatrial import rehearsal as rehearsing
 from seatrial.command import Secret
 from seatrial.dialects.data_files import has_data
@@ -31,7 +29,7 @@ from seatrial.launch.drive import revealed
 from seatrial.launch.live import watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import HERE, Where, checked, on_hosts, scripts, target
-from seatrial.plan import Plan, Site, decided, make_plan, without_secrets
+from seatrial.plan import Plan, Site, collapsed, collapsed_to_fit, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
 from seatrial.run_directory import asked, claim, new_directory, short, write_inputs
 from seatrial.run_files import write_text
@@ -149,11 +147,11 @@ def describe(
         plan, missing = None, str(error)
     if as_json:
         made = plan and {**plan.as_dict(), "files": {**plan.files, **scripts(where, plan, run_dir)}}
-        shown = {"asked": asked(resolved), "expected": expected(spec), "plan": made}
+        shown = {"asked": asked(resolved), "expected": expected(spec, engine), "plan": made}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]
-    sections += ["# What to expect of it", _table([(a, b, inert(c)) for a, b, c in expected_lines(spec)])]
+    sections += ["# What to expect of it", _table([(a, b, inert(c)) for a, b, c in expected_lines(spec, engine)])]
     if plan is None:
         return "\n\n".join([*sections, f"note: {inert(missing)}"])
     if plan.rehearsal:
@@ -249,12 +247,9 @@ def _plan(
         _require_trainer()
     rehearsal = None
     if small == "collapse":  # what fits is decided for the devices here
-        there = len(machine.accelerators)  # without any, the CPU is one device
-        rehearsal = collapsing.collapse(spec, num_devices=there or 1, virtual=not there)
-        collapsed, why = decided(rehearsal.spec, machine)
-        rehearsal = replace(rehearsal, spec=collapsed)
+        rehearsal, why = (collapsed_to_fit if site is None else collapsed)(spec, machine, engine)[:2]
     else:
-        spec, why = decided(spec, machine)
+        spec, why = decided(spec, machine, engine)
     if small == "rehearse":
         rehearsal = rehearsing.rehearse(
             spec,

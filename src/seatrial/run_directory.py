@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import time
+from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,16 @@ def asked(resolved: Resolved) -> dict[str, Any]:
     return {"spec": without_secrets(resolved.spec), "origins": origins, "problems": problems}
 
 
-def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
-    """(the spec that was run, whether it was a rehearsal); no spec for logs that were judged without a configuration.
+def made_smaller(plan: Mapping[str, Any]) -> str:
+    """What a run was that was not the one asked for, by its plan.json: "rehearsal", "collapsed run"; else ""."""
+    rehearsal = plan.get("rehearsal")
+    if not isinstance(rehearsal, Mapping):
+        return ""
+    return "collapsed run" if rehearsal.get("collapsed") else "rehearsal"
+
+
+def read_asked(run_dir: Path) -> tuple[RunSpec | None, str]:
+    """(the spec that was run, what `made_smaller` says of it); no spec for logs judged without a configuration.
 
     Raises InputError where no run can be read.
     """
@@ -81,10 +90,10 @@ def read_asked(run_dir: Path) -> tuple[RunSpec | None, bool]:
         if (run_dir / "judged.json").exists():
             against = read_object(run_dir / "judged.json")["against"]
             if against is None:
-                return None, False
-            return from_dict(read_object(run_dir / "spec.json")["spec"]), False
+                return None, ""
+            return from_dict(read_object(run_dir / "spec.json")["spec"]), ""
         plan = read_object(run_dir / "plan.json")
-        return from_dict(plan["spec"]), plan["rehearsal"] is not None
+        return from_dict(plan["spec"]), made_smaller(plan)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"

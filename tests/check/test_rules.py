@@ -378,6 +378,6 @@ def test_every_spec_can_be_looked_at(spec: RunSpec, action: str) -> None:
         assert problem.fix
         assert "\n" not in problem.fix
     if mesh_is_sound(spec):
-        need = estimate.memory(spec)
+        need = estimate.memory(spec, "native")
         assert all(size >= 0 for size in need.parts.values())
         assert 0 < need.state_bytes <= need.total_bytes

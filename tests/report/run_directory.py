@@ -197,7 +197,7 @@ def write(
     )  # fmt: skip
     measured = metrics.measure(events.read_run(run_dir), spec)
     _json(run_dir / "metrics.json", metrics.to_dict(measured))
-    found = verdict.judge(measured, spec, rehearsal=rehearsing)
+    found = verdict.judge(measured, spec, rehearsal="rehearsal" if rehearsing else "")
     _json(run_dir / "verdict.json", verdict.to_dict(found))
     return run_dir
 

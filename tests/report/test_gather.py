@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
+from seatrial.judging import judge_run, report_run
 from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
 from seatrial.spec import RunSpec
 from tests import streams
@@ -21,7 +22,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     report = gather(run_directory.write(tmp_path / "run"))
     assert report.missing == ()
     assert report.name == "mi300x_distributed_llama3_1_70b"
-    assert report.rehearsal
+    assert report.rehearsal == "rehearsal"
     assert report.verdict is not None
     assert report.verdict.outcome == "pass"
     assert report.tails == ()  # nothing went wrong
@@ -34,6 +35,19 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert value.place == f"{run_directory.CONFIG}:10:21"
     assert (value.key, value.written) == ("single_node.model.name", '"0"')
     assert {value.kind for value in report.values} == {"file", "override", "derived", "default"}
+
+
+def test_a_collapsed_run_is_called_by_its_name(tmp_path: Path) -> None:
+    run_dir = run_directory.write(tmp_path / "run")
+    plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+    plan["rehearsal"]["collapsed"] = True
+    (run_dir / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    text, verdict = judge_run(run_dir, as_json=False)
+    assert verdict.headline.endswith("Speed was not judged: this was a collapsed run.")
+    assert gather(run_dir).rehearsal == "collapsed run"
+    assert "the collapsed run changed" in text
+    report_run(run_dir, "html")
+    assert "rehears" not in (text + (run_dir / "report.html").read_text(encoding="utf-8")).lower()
 
 
 @pytest.mark.parametrize("piece", PIECES)

@@ -229,7 +229,7 @@ def test_a_run_that_broke_proves_nothing(tmp_path: Path) -> None:
 def test_rehearsals_single_runs_and_unjudged_ones_are_refused(tmp_path: Path) -> None:
     sound = run(tmp_path, recipe(64), 7.0)
     assert "scaling needs several runs" in refused([sound])
-    assert "it was a rehearsal" in refused([sound, replace(sound, directory="other", rehearsal=True)])
+    assert "it was a rehearsal" in refused([sound, replace(sound, directory="other", rehearsal="rehearsal")])
     assert "it has no verdict" in refused([sound, replace(sound, directory="other", verdict=None)])
 
 

@@ -52,7 +52,7 @@ def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int
         for (name, place), dtype in zip(trainer.batch_shardings.items(), ("int32", "int32", "float32"), strict=True)
     }
     compiled = trainer.step.lower(state, batch).compile().memory_analysis()
-    expected = estimate.memory(spec, own_pipeline=True)
+    expected = estimate.memory(spec, "native")
     held = expected.parameters_bytes + expected.optimizer_bytes
     assert held == pytest.approx(compiled.argument_size_in_bytes, rel=0.02)
     whole = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes

@@ -100,7 +100,7 @@ def test_the_estimate_counts_what_is_kept(execution, decoder, operands, capsys):
     shapes = re.findall(r"^(f32|bool|i1)\[(2,32,[\d,]+)\]", text, re.MULTILINE)  # parameters have others
     kept = sum((4 if kind == "f32" else 1) * np.prod([int(n) for n in shape.split(",")]) for kind, shape in shapes)
     spec = replace(SPEC, execution=execution, batch=Batch(sequence_length=32, global_batch_size=2, micro_batch_size=2))
-    assert estimate.memory(spec).activations_bytes == pytest.approx(kept, rel=0.1)
+    assert estimate.memory(spec, "native").activations_bytes == pytest.approx(kept, rel=0.1)
 
 
 @pytest.fixture(scope="module")

@@ -43,11 +43,11 @@ REMAT = (
 )  # fmt: skip
 
 
-def lint(resolved: Resolved, *, action: str) -> Resolved:
-    """The same, with what the rules found appended to its problems."""
+def lint(resolved: Resolved, *, action: str, engine: str | None = None) -> Resolved:
+    """The same, with what the rules found appended to its problems. `engine`: what will train, where that is said."""
     if resolved.spec is None:
         return resolved
-    finder = Finder(resolved, resolved.spec, action)
+    finder = Finder(resolved, resolved.spec, action, engine)
     said = {(problem.code, problem.path) for problem in resolved.problems}  # a dialect knows its users' words better
     found = [problem for _, rule in RULES for problem in rule(finder) if (problem.code, problem.path) not in said]
     return replace(resolved, problems=(*resolved.problems, *found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from seatrial import estimate
 from seatrial.errors import Problem, Severity
 from seatrial.spec import Resolved, RunSpec
 
@@ -11,11 +12,14 @@ RUNS = ("run", "rehearse", "train")  # the actions in which something is compute
 
 
 class Finder:
-    """What a rule is given: the spec, the action, and a way to say where in the user's file a finding belongs."""
+    """What a rule is given: the spec, the action, what trains, and a way to say where in the user's file a finding
+    belongs. `engine` None: nobody has said what trains.
+    """
 
-    def __init__(self, resolved: Resolved, spec: RunSpec, action: str) -> None:
+    def __init__(self, resolved: Resolved, spec: RunSpec, action: str, engine: str | None) -> None:
         self.spec = spec
         self.action = action
+        self.engine = engine or (estimate.OWN if action in RUNS else estimate.usual_engine(spec))
         self._resolved = resolved
 
     def at(self, path: str, severity: Severity, code: str, why: str, fix: str) -> Problem:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from seatrial import estimate, hardware
 from seatrial.check.environment import exported
-from seatrial.check.finder import RUNS, Finder
+from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
-from seatrial.estimate import FRACTION
+from seatrial.estimate import DOUBT
+from seatrial.xla_flags import SHARE_VARIABLES
 
-DOUBT = 0.1  # by how much the estimate may be too high
+MOST = 0.95  # of a device's memory is what JAX may be given: the rest is for the runtime and its collectives
 
 
 def memory_fits(finder: Finder) -> Iterator[Problem]:
@@ -21,12 +22,14 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
     device = hardware.find(spec.topology.device)
     if device is None or finder.action == "judge" or not mesh_is_sound(spec):
         return
-    # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
-    unrolled = replace(spec, execution=replace(spec.execution, scan_layers=False))
-    need = estimate.memory(unrolled, own_pipeline=finder.action in RUNS)
-    share = estimate.fraction(exported(spec).get(FRACTION))
+    if finder.engine != estimate.OWN:
+        # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
+        spec = replace(spec, execution=replace(spec.execution, scan_layers=False))
+    need = estimate.memory(spec, finder.engine)
+    share, variable = estimate.share(spec, finder.engine)
     there, found = device.memory_bytes * share, f"{device.name} has {_gib(device.memory_bytes)}"
-    found += f", of which {FRACTION} gives {_gib(there)}" if share < 1 else ""
+    if share < 1:
+        found += f", of which {variable or 'JAX'} gives {'' if variable else 'a process '}{_gib(there)}"
     where = "parallelism.within_node.fsdp"
     if need.state_bytes > device.memory_bytes:
         certain = finder.blocking == "error" and not finder.is_assumed("topology.num_nodes")
@@ -36,26 +39,38 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
             f"{finder.note('topology.num_nodes')}, and {found}",
             "split them over more devices (fsdp, tensor, pipeline, ZeRO-1), or keep them in bfloat16",
         )  # fmt: skip
-    elif need.total_bytes > (1 + DOUBT) * there:
+    # Other trainers are counted by rules of thumb, our own by what the compiler says of it.
+    elif need.total_bytes > (1 + (DOUBT if finder.engine != estimate.OWN else 0)) * there:
         largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest)
+        fix = "recompute more (remat), use a smaller micro batch, or split over more devices"
+        if share < MOST and need.total_bytes <= MOST * device.memory_bytes:
+            fix = f"export {variable or SHARE_VARIABLES[-1]}={MOST:g}, or {fix}"
         yield finder.at(
             where, "warning", "out-of-memory",
             f"about {_gib(need.total_bytes)} are needed of each device{finder.note('topology.num_nodes')} ({parts}), "
             f"and {found}",
-            "recompute more (remat), use a smaller micro batch, or split over more devices",
+            fix,
         )  # fmt: skip
 
 
 def memory_fraction(finder: Finder) -> Iterator[Problem]:
-    """The share of a device's memory that JAX is to take is one."""
+    """The share of a device's memory that JAX is to take is one, and is given once."""
+    if finder.engine not in estimate.SHARES:
+        return
     for part in ("execution", "container"):
-        text = exported(finder.spec, part).get(FRACTION)
-        if text is not None and estimate.fraction(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
-            yield finder.at(
-                f"{part}.environment.{FRACTION}", "error", "bad-variable",
-                f"{text!r} is no share of a device's memory, and JAX ends a process for that", "use 0.9, for example",
-            )  # fmt: skip
+        for name in SHARE_VARIABLES:
+            text = exported(finder.spec, part).get(name)
+            if text and estimate.fraction(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
+                yield finder.at(
+                    f"{part}.environment.{name}", "error", "bad-variable",
+                    f"{text!r} is no share of a device's memory, and JAX ends a process for that",
+                    "use 0.9, for example",
+                )  # fmt: skip
+    new, old = SHARE_VARIABLES
+    if all(exported(finder.spec).get(name) for name in SHARE_VARIABLES):
+        why = f"{new} says the same, and JAX ends a process that is given both"
+        yield finder.at(finder.variable(old), "error", "bad-variable", why, "remove it")
 
 
 def _gib(size: float) -> str:

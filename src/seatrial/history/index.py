@@ -19,7 +19,7 @@ from seatrial.errors import InputError
 from seatrial.history.summary import COLUMNS, Row, Value, is_run, stamp, summarise
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
-VERSION = 1  # of the table; another one is made anew
+VERSION = 2  # of the table; another one is made anew
 BUSY_SECONDS = 30.0
 MOST_LEVELS = 6  # below a root, so that a root of "/" ends
 

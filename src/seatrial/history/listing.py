@@ -154,7 +154,7 @@ def _cells(row: Row) -> tuple[str, ...]:
             time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if isinstance(started, (int, float)) else "-",
             str(row["outcome"]).replace("_", " "),
             _directory(row),
-            f"{row['model'] or '-'}{' (rehearsal)' if row['rehearsal'] else ''}",
+            str(row["model"] or "-") + (f" ({row['rehearsal']})" if row["rehearsal"] else ""),
             f"{row['num_devices'] or '?'} × {row['device']}" if row["device"] else _figure(row["num_devices"]),
             str(row["precision"] or "-"),
             f"{_figure(row['sequence_length'])} × {_figure(row['global_batch_size'])}",

@@ -29,15 +29,15 @@ from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them
 
-# Vendor → how its tool lists the devices (the first number of a line is a device's name), and the modules of which one
-# makes JAX able to use them.
+# Vendor → how its tool lists the devices (of a line, a device's name and where it is told, its memory in MiB), and the
+# modules of which one makes JAX able to use them.
 _VENDORS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "nvidia": (
-        ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader"),
-        r"^(\d+)",
+        ("nvidia-smi", "--query-gpu=index,memory.total", "--format=csv,noheader,nounits"),
+        r"^(\d+)(?:, *(\d+))?",
         ("jax_cuda12_plugin", "jax_cuda13_plugin"),
     ),
-    "amd": (("rocm-smi", "--showid", "--csv"), r"^card(\d+)", ("jax_rocm60_plugin", "jax_rocm7_plugin")),
+    "amd": (("rocm-smi", "--showid", "--csv"), r"^card(\d+)()", ("jax_rocm60_plugin", "jax_rocm7_plugin")),
 }
 
 
@@ -53,9 +53,13 @@ def this_machine(*, for_jax: bool = True) -> Machine:
                 listing = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
             except (OSError, subprocess.SubprocessError):  # installed, but there is no working device
                 continue
-            names = tuple(re.findall(pattern, listing, re.MULTILINE))
-            if names := _shown(names, os.environ.get(VISIBLE_DEVICES[vendor])):
-                return Machine(cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names)
+            memory_of = dict(re.findall(pattern, listing, re.MULTILINE))
+            if names := _shown(tuple(memory_of), os.environ.get(VISIBLE_DEVICES[vendor])):
+                told = [int(memory_of[name]) << 20 for name in names if memory_of.get(name)]
+                return Machine(
+                    cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names,
+                    accelerator_bytes=min(told) if len(told) == len(names) else None,
+                )  # fmt: skip
     return Machine(cores=cores, memory_bytes=memory)
 
 

@@ -10,15 +10,16 @@ from seatrial.hardware import GIB, TERA
 from seatrial.spec import RunSpec
 
 
-def expected(spec: RunSpec) -> dict[str, Any]:
-    """The estimates as plain data; None for what cannot be told without knowing the device."""
+def expected(spec: RunSpec, engine: str) -> dict[str, Any]:
+    """The estimates of a run by an engine, as plain data; None for what needs a device that is known."""
     device = hardware.find(spec.topology.device)
-    need, speed = estimate.memory(spec), estimate.speed(spec, device)
+    need, speed = estimate.memory(spec, engine), estimate.speed(spec, device)
     return {
         "device": device.name if device else None,
         "memory_bytes": need.total_bytes,
         "memory_bytes_by_use": need.parts,
         "device_memory_bytes": device.memory_bytes if device else None,
+        "process_memory_bytes": estimate.available_bytes(spec, engine),
         "step_seconds": list(speed.step_seconds) if speed else None,
         "tokens_per_second_per_device": list(speed.tokens_per_second_per_device) if speed else None,
         "mfu": list(speed.utilization) if speed else None,
@@ -27,12 +28,17 @@ def expected(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def expected_lines(spec: RunSpec) -> list[tuple[str, str, str]]:
+def expected_lines(spec: RunSpec, engine: str) -> list[tuple[str, str, str]]:
     """The estimates as rows: what, how much, how it comes about."""
     device = hardware.find(spec.topology.device)
-    need, speed = estimate.memory(spec), estimate.speed(spec, device)
+    need, speed = estimate.memory(spec, engine), estimate.speed(spec, device)
     parts = ", ".join(f"{name} {_size(size)}" for name, size in need.parts.items() if size)
-    share = f"{need.total_bytes / device.memory_bytes:.0%} of {_size(device.memory_bytes)}; " if device else ""
+    there = estimate.available_bytes(spec, engine)
+    share = f"{need.total_bytes / there:.0%} of {_size(there)}" if there else ""
+    share += (
+        f", which a process gets of {_size(device.memory_bytes)}" if device and there != device.memory_bytes else ""
+    )
+    share += "; " if share else ""
     rows = [("memory per device", f"about {_size(need.total_bytes)}", share + parts)]
     if speed is None:
         why = "the run names no device" if device is None else f"no peak of {device.name} is known for this precision"

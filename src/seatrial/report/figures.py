@@ -48,7 +48,7 @@ class Figure:
     known: bool = True
 
 
-def speed(metrics: Metrics, *, rehearsal: bool, tokens: float | None = None) -> list[Figure]:
+def speed(metrics: Metrics, *, rehearsal: str, tokens: float | None = None) -> list[Figure]:
     """Speed in the chosen window; a figure that is not available says why. A rehearsal's is not extrapolated."""
     performance = metrics.performance
     times, estimates, unavailable = performance.step_times, performance.estimates, performance.unavailable
@@ -158,7 +158,7 @@ def spelled(name: str) -> str:
 
 def where(report: RunReport) -> str:
     """What ran where, in a line."""
-    parts = [report.spec.model.name if report.spec else "", "rehearsal" if report.rehearsal else ""]
+    parts = [report.spec.model.name if report.spec else "", report.rehearsal]
     if report.sources:
         source = "read from a log" if len(report.sources) == 1 else f"read from {len(report.sources)} logs"
         parts.append(source + (f" of {report.family}" if report.family else ""))

@@ -25,6 +25,7 @@ from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.observed import Observed
 from seatrial.report.problems import inert
+from seatrial.run_directory import made_smaller
 from seatrial.run_files import read_object
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
@@ -55,7 +56,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One value that a rehearsal replaced, and the rule that made the new one."""
+    """One value that a rehearsal or a collapse replaced, and the rule that made the new one."""
 
     path: str
     original: str
@@ -97,7 +98,7 @@ class RunReport:
     started_at: float | None  # seconds since the epoch
     engine: str
     on: str
-    rehearsal: bool
+    rehearsal: str  # what the run was, where it was not the one asked for; else empty
     spec: RunSpec | None
     values: tuple[Value, ...]
     changes: tuple[Change, ...]
@@ -163,10 +164,10 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         started_at=_started_at(events),
         engine=str(plan.get("engine", "")),
         on=str(plan.get("on", "")),
-        rehearsal=bool(plan.get("rehearsal")),
+        rehearsal=made_smaller(plan),
         spec=spec,
         values=piece("the values in spec.json", lambda: _values(asked), ()) if asked else (),
-        changes=piece("the rehearsal in plan.json", lambda: _changes(plan), ()),
+        changes=piece("the changes in plan.json", lambda: _changes(plan), ()),
         problems=piece("the findings in spec.json", lambda: _problems(asked), ()),
         notes=tuple(str(note) for note in plan.get("notes", ())),
         processes=processes,

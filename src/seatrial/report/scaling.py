@@ -115,7 +115,9 @@ def _unfit(report: RunReport) -> list[Problem]:
             why = performance.unavailable.get("tokens_per_second_per_device", "the record does not give it")
             reasons.append((f"it has no throughput: {why}", "judge it against its configuration, or leave it out"))
     if report.rehearsal:
-        reasons.append(("it was a rehearsal, whose speed says nothing", "name runs on the devices themselves"))
+        reasons.append(
+            (f"it was a {report.rehearsal}, whose speed says nothing", "name runs on the devices themselves")
+        )
     return [_problem("not-comparable", report.directory, why, fix) for why, fix in reasons]
 
 

@@ -106,7 +106,7 @@ def _section(section: Section, paint: _Paint) -> str:
 
 def _changes(report: RunReport, paint: _Paint) -> str:
     rows = [(c.path, f"{_short(c.original)} → {_short(c.rehearsed)}", c.why) for c in report.changes]
-    return "\n".join(["the rehearsal changed", *_columns(rows, paint, (_PLAIN, _PLAIN, _DIM))])
+    return "\n".join([f"the {report.rehearsal} changed", *_columns(rows, paint, (_PLAIN, _PLAIN, _DIM))])
 
 
 def _columns(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.spec import from_dict
-from seatrial.xla_flags import settle
+from seatrial.xla_flags import settle, settle_share
 
 
 def main() -> int:
@@ -25,6 +25,7 @@ def main() -> int:
     arguments = parser.parse_args()
     spec = from_dict(json.loads(arguments.spec.read_text(encoding="utf-8")))
     settle(cpu_devices=arguments.cpu_devices, configured=spec.execution.xla_flags)
+    settle_share()
     from seatrial.train.loop import Place, train  # late: a wrong command line must not pay for jax
 
     place = Place(

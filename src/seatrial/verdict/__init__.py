@@ -99,10 +99,11 @@ def from_dict(data: Mapping[str, Any]) -> Verdict:
     return TypeAdapter(Verdict).validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
 
 
-def judge(metrics: Metrics, spec: RunSpec | None, *, rehearsal: bool, tolerance: float = TOLERANCE) -> Verdict:
+def judge(metrics: Metrics, spec: RunSpec | None, *, rehearsal: str, tolerance: float = TOLERANCE) -> Verdict:
     """The verdict on a run; `tolerance` is the fraction of an expected value by which it may be missed.
 
-    `spec` is what was run, None where no configuration is known: then nothing is expected of its speed.
+    `spec` is what was run, None where no configuration is known: then nothing is expected of its speed. `rehearsal` is
+    the word for a run that was not the one asked for, else empty.
     """
     completion, numerics, performance = metrics.completion, metrics.numerics, metrics.performance
     checks = [

@@ -15,7 +15,7 @@ _OF_MANY = {"collective_timeout", "collective_desync", "process_missing", "start
 MUCH_LOST = 0.05  # of the time
 
 
-def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> str:
+def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> str:
     """What happened, first cause first; `checks` are those of all axes."""
     completion = metrics.completion
     match outcome:
@@ -40,12 +40,12 @@ def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehears
             return f"Interrupted {_how_far(completion)}{cause}"
 
 
-def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: bool) -> str:
+def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> str:
     speeds = {check.status for check in checks if check.axis == "performance"}
     if "pass" in speeds:
         speed = "It was as fast as expected."
     elif rehearsal:
-        speed = "Speed was not judged: this was a rehearsal."
+        speed = f"Speed was not judged: this was a {rehearsal}."
     else:
         why = next((check.sentence for check in checks if check.name == "speed"), "not judged.")
         speed = f"Speed was {why[:1].lower()}{why[1:]}"

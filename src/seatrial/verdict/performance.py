@@ -16,11 +16,11 @@ TERA = 1e12
 
 
 def judge_performance(
-    performance: Performance, spec: RunSpec | None, *, rehearsal: bool, tolerance: float
+    performance: Performance, spec: RunSpec | None, *, rehearsal: str, tolerance: float
 ) -> list[Check]:
     """Whether the figures agree, and a check per expectation; one that says so where no speed is judged."""
     if rehearsal:
-        sentence = "Not judged: a rehearsal's speed says nothing about the cluster."
+        sentence = f"Not judged: a {rehearsal}'s speed says nothing about the cluster."
         expected = tuple(
             f"expected of the cluster: {METRICS[e.metric].title} {show(e.value, METRICS[e.metric].unit)}"
             for e in (spec.expectations if spec else ())
