@@ -46,6 +46,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"{PROGRAMS / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"  # whose python3 has a jaxlib
     monkeypatch.setenv("PATH", path)
     monkeypatch.setenv("STAND_IN_SECONDS", "20")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # other tests' flags, which a stand-in does not know
 
 
 def play(
