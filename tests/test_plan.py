@@ -188,7 +188,7 @@ def test_secrets_are_in_the_environment_and_nowhere_else() -> None:
 
 
 def test_an_unknown_engine_is_the_users_error() -> None:
-    with pytest.raises(InputError, match="there is no 'maxtxt'"):
+    with pytest.raises(InputError, match="there is no engine 'maxtxt'"):
         plan(make_spec(), engine="maxtxt")
 
 

@@ -24,6 +24,13 @@ class _Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
+def _engine(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    """Refuses an unknown engine before anything that would end the verb for another reason, such as a missing jax."""
+    from seatrial.engines import known
+
+    return known(name)
+
+
 class InOrder(click.Group):
     """A group whose --help names the verbs in the order of the file."""
 
@@ -77,6 +84,7 @@ where = together(
 engine = option(
     "--engine",
     default="native",
+    callback=_engine,
     help="What trains: native is Seatrial's own trainer; maxtext and megatron are those of the container or the hosts.",
 )
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")

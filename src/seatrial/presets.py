@@ -1,7 +1,8 @@
-"""Published model architectures by name. Source: each model's own `config.json` as released by Meta."""
+"""Published model architectures and tokenizers by name. Source: each model's own `config.json`, as released."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from seatrial.spec import ModelSpec, RopeScaling
@@ -59,3 +60,19 @@ def same_architecture(model: ModelSpec) -> str | None:
         if all(getattr(preset, field) == getattr(model, field) for field in shape):
             return name
     return None
+
+
+# Vocabularies of tokenizers that are known by name, with their special tokens.
+_VOCABULARIES = (
+    (re.compile(r"llama-?_?[v]?2|code-?llama|tokenizer_llama2", re.IGNORECASE), 32_000),
+    (re.compile(r"llama-?_?[v]?3|tokenizer_llama3", re.IGNORECASE), 128_256),
+    (re.compile(r"(^|/)gpt-?2(-(medium|large|xl))?$|gpt2bpe", re.IGNORECASE), 50_257),
+    (re.compile(r"mistral-7b-(instruct-)?v0\.[12]$|mixtral-8x7b", re.IGNORECASE), 32_000),
+)
+_OF_TYPES = {"Llama2Tokenizer": 32_000, "GPT2BPETokenizer": 50_257}
+
+
+def known_vocabulary(kind: str | None, tokenizer: str | None) -> int | None:
+    """How many tokens a tokenizer has that is known by its type, or by its name or path; else None."""
+    by_name = (size for pattern, size in _VOCABULARIES if tokenizer and pattern.search(tokenizer))
+    return next(by_name, _OF_TYPES.get(kind or ""))

@@ -20,7 +20,6 @@ from seatrial import attempts, readiness
 from seatrial import rehearsal as rehearsing
 from seatrial.command import Secret
 from seatrial.dialects.data_files import has_data
-from seatrial.engines import ENGINES
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.judging import judge_and_report
@@ -241,7 +240,7 @@ def _plan(
     site: Site | None = None,
     **options: Any,
 ) -> Plan:
-    needs_jax = site is None and (engine not in ENGINES or engine_called(engine).NEEDS_JAX_HERE)
+    needs_jax = engine_called(engine).NEEDS_JAX_HERE and site is None
     machine = this_machine(for_jax=needs_jax)
     if needs_jax:
         _require_trainer()

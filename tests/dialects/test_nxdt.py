@@ -606,6 +606,53 @@ def test_a_tokenizer_that_is_here_gives_the_vocabulary(tmp_path: Path) -> None:
     assert found(resolved, "vocabulary-assumed") == []
 
 
+# A Megatron model of the sizes of Llama 3 8B, as those of Mistral 7B are; each case changes what tells them apart.
+_EIGHT_B = (
+    "model.num_kv_heads=8", "model.ffn_hidden_size=14336", "data.tokenizer.type=/data/tokenizer",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "why"),
+    [
+        (("model.position_freq_base=500000",), 128_256, "that of llama3-8b"),
+        (("model.position_freq_base=500000", "model.layernorm_epsilon=1e-6"), 128_256, "that of llama3-8b"),
+        ((), 32_000, "Llama 2's (the sizes are those of llama3-8b, but not its rope_theta)"),
+        (("model.sliding_window_size=4096",), 32_000, "but not its rope_theta, sliding_window)"),
+        (("model.position_freq_base=500000", "model.sliding_window_size=4096"), 32_000, "not its sliding_window)"),
+        (("model.position_freq_base=500000", "model.num_layers=4"), 32_000, "assumed are 32000 tokens, Llama 2's"),
+    ],
+)
+def test_the_vocabulary_of_a_preset_is_assumed_only_where_nothing_contradicts_it(
+    changes: tuple[str, ...], size: int, why: str
+) -> None:
+    resolved = load(MEGATRON, *_EIGHT_B, *changes)
+    assert resolved.spec is not None
+    assert resolved.spec.model.vocab_size == size
+    (problem,) = found(resolved, "vocabulary-assumed")
+    assert problem.why.endswith(why)
+    assert (problem.severity, problem.fix) == ("warning", f"give the size: model.vocab_size={size}")
+
+
+def test_of_presets_of_one_size_the_vocabulary_is_that_of_the_one_that_fits() -> None:
+    sizes = ("num_layers=80", "hidden_size=8192", "num_attention_heads=64", "num_kv_heads=8", "ffn_hidden_size=28672")
+    given = [*(f"model.{size}" for size in sizes), "data.tokenizer.type=/data/tokenizer"]
+    assert spec_of(MEGATRON, *given).model.vocab_size == 32_000
+    assert spec_of(MEGATRON, *given, "model.position_freq_base=500000").model.vocab_size == 128_256
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "size"),
+    [("/data/llama3_tokenizer", 128_256), ("/data/Llama-2-7b-hf", 32_000), ("GPT2BPETokenizer", 50_257),
+     ("mistralai/Mistral-7B-v0.1", 32_000)],
+)  # fmt: skip
+def test_a_tokenizer_that_is_known_by_name_decides_before_the_sizes_do(tokenizer: str, size: int) -> None:
+    resolved = load(MEGATRON, *_EIGHT_B, "model.sliding_window_size=4096", f"data.tokenizer.type={tokenizer}")
+    assert resolved.spec is not None
+    assert resolved.spec.model.vocab_size == size
+    assert found(resolved, "vocabulary-assumed") == []
+
+
 # --- the way back -----------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -55,6 +56,27 @@ def test_what_cannot_be_looked_at_is_said(arguments: tuple[str, ...], code: str,
     (problem,) = json.loads(done.stdout)["problems"]
     assert (done.returncode, problem["code"]) == (2, code)
     assert fix in problem["fix"]
+
+
+@pytest.mark.parametrize("has_jax", [True, False])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("plan", TINY), ("plan", TINY, "--rehearse"), ("plan", TINY, "--collapse"),
+        ("plan", TINY, "topology.device=h100", "topology.num_nodes=4"), ("plan", TINY, "--explain", "steps"),
+        ("run", TINY, "--out", "run"), ("run", TINY, "--out", "run", *ON_SSH), ("preflight",),
+    ],
+)  # fmt: skip
+def test_an_unknown_engine_is_refused_before_anything_else(
+    verb: tuple[str, ...], has_jax: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_jax:
+        monkeypatch.setitem(sys.modules, "jax", None)  # type: ignore[arg-type]  # as if it were not installed
+    done = seatrial(*verb, "--engine", "maxtxt", "--format=json" if verb[0] != "run" else "--retries=0", cwd=here)
+    assert done.returncode == 2
+    for told in ("unknown-engine", "maxtxt", "did you mean maxtext?", "native, maxtext, megatron"):
+        assert told in done.stdout + done.stderr
+    assert not (here / "run").exists()
 
 
 def test_a_plan_under_slurm_has_the_script(here: Path) -> None:

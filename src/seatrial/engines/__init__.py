@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Protocol, cast
 
 from seatrial.command import Command, Secret
+from seatrial.dialects.suggestions import suggestions
 from seatrial.errors import InputError
 from seatrial.spec import RunSpec
 
@@ -89,7 +90,13 @@ class Engine(Protocol):
 
 def engine(name: str) -> Engine:
     """An engine's module. Raises InputError where there is none of the name."""
+    return cast(Engine, import_module(ENGINES[known(name)]))
+
+
+def known(name: str) -> str:
+    """The same name, if there is an engine of it; nothing of the engine is imported. Raises InputError."""
     if name not in ENGINES:
-        why, fix = f"there is no {name!r}", f"use one of: {', '.join(ENGINES)}"
-        raise InputError.single("unknown-engine", "--engine", why, fix)
-    return cast(Engine, import_module(ENGINES[name]))
+        meant = suggestions(name, tuple(ENGINES))
+        fix = f"{f'did you mean {meant[0]}? ' if meant else ''}the engines are {', '.join(ENGINES)}"
+        raise InputError.single("unknown-engine", "--engine", f"there is no engine {name!r}", fix)
+    return name

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from seatrial.dialects.megatron.settings import Settings
 from seatrial.dialects.suggestions import did_you_mean
-from seatrial.presets import MODELS, architecture
+from seatrial.presets import MODELS, architecture, known_vocabulary
 from seatrial.spec import ModelSpec, RopeScaling
-
-# Vocabularies of tokenizers that are known by name, with their special tokens.
-_VOCABULARIES = (
-    (re.compile(r"llama-?_?[v]?2|code-?llama|tokenizer_llama2", re.IGNORECASE), 32_000),
-    (re.compile(r"llama-?_?[v]?3|tokenizer_llama3", re.IGNORECASE), 128_256),
-    (re.compile(r"(^|/)gpt-?2(-(medium|large|xl))?$|gpt2bpe", re.IGNORECASE), 50_257),
-    (re.compile(r"mistral-7b-(instruct-)?v0\.[12]$|mixtral-8x7b", re.IGNORECASE), 32_000),
-)
-_OF_TYPES = {"Llama2Tokenizer": 32_000, "GPT2BPETokenizer": 50_257}
-
-
-def known_vocabulary(kind: str | None, tokenizer: str | None) -> int | None:
-    """The size of a tokenizer that is known by its type or name."""
-    by_name = (size for pattern, size in _VOCABULARIES if tokenizer and pattern.search(tokenizer))
-    return next(by_name, _OF_TYPES.get(kind or ""))
 
 
 def model_of(s: Settings, length: int) -> ModelSpec | None:

@@ -13,11 +13,10 @@ from seatrial.dialects import coerce
 from seatrial.dialects.entries import Request
 from seatrial.dialects.megatron.arguments import FP8
 from seatrial.dialects.megatron.build import ASSUMED_DEVICES, ATTENTION, SCHEDULES
-from seatrial.dialects.megatron.model import known_vocabulary
 from seatrial.dialects.megatron.script import SCRIPTS, VARIABLES
 from seatrial.dialects.megatron.settings import is_handed_on
 from seatrial.dialects.written import Note, Written, changed, shown
-from seatrial.presets import MODELS, same_architecture
+from seatrial.presets import MODELS, known_vocabulary, same_architecture
 from seatrial.spec import Resolved, RunSpec
 
 Read = Callable[[Request], Resolved]

@@ -16,13 +16,18 @@ from seatrial.dialects import coerce
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.overrides import did_you_mean
 from seatrial.errors import InputError
-from seatrial.presets import MODELS
+from seatrial.presets import MODELS, known_vocabulary
 from seatrial.presets import architecture as shape_of
 from seatrial.spec import Dropout, Initialization, ModelSpec, RopeScaling
 
 MAX_TOKENIZER_BYTES = 20_000_000  # Llama 3's has 17 MB at most
 ASSUMED_VOCABULARY = 32_000
-KNOWN_TOKENIZERS = {"gpt2bpetokenizer": 50_257, "gpt2": 50_257}  # the size of OpenAI's GPT-2 vocabulary
+# What tells models of one size apart. Left out: what people change in a model that stays the same.
+_SIZES = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim")
+_TELLING = (
+    "head_dim", "rope_theta", "sliding_window", "tied_embeddings", "norm", "activation", "positions",
+    "rotary_fraction", "biases",
+)  # fmt: skip
 # The longest sequence that each family was released for: Meta's config.json, max_position_embeddings.
 _PUBLISHED_POSITIONS = {"llama2": 4096, "llama3": 8192, "llama3.1": 131_072, "llama3.2": 131_072, "llama3.3": 131_072}
 
@@ -228,15 +233,10 @@ def assumed_vocabulary(settings: Settings, model: ModelSpec) -> int:
     counted = _counted(tokenizer) if tokenizer else None
     if counted:
         return counted
-    known = KNOWN_TOKENIZERS.get((tokenizer or "").lower())
+    known = known_vocabulary(None, tokenizer)
     if known:
         return known
-    same = [
-        preset for preset in MODELS.values()
-        if (preset.hidden_dim, preset.num_layers, preset.num_heads, preset.num_kv_heads, preset.ffn_dim)
-        == (model.hidden_dim, model.num_layers, model.num_heads, model.num_kv_heads, model.ffn_dim)
-    ]  # fmt: skip
-    size, why = (same[0].vocab_size, f"that of {same[0].name}") if same else (ASSUMED_VOCABULARY, "Llama 2's")
+    size, why = _likeliest_vocabulary(model)
     what = f"the tokenizer {coerce.shown(tokenizer)} is not here" if tokenizer else "no tokenizer is named"
     settings.add(
         "data.tokenizer.type", "warning", "vocabulary-assumed",
@@ -244,6 +244,23 @@ def assumed_vocabulary(settings: Settings, model: ModelSpec) -> int:
         f"give the size: model.vocab_size={size}",
     )  # fmt: skip
     return size
+
+
+def _likeliest_vocabulary(model: ModelSpec) -> tuple[int, str]:
+    """The vocabulary of a preset of these sizes, unless anything else of the model speaks against it; and why it is."""
+    alike = {
+        preset.name: [name for name in _TELLING if getattr(preset, name) != getattr(model, name)]
+        for preset in MODELS.values()
+        if all(getattr(preset, name) == getattr(model, name) for name in _SIZES)
+    }
+    for name, differing in alike.items():
+        if not differing:
+            return MODELS[name].vocab_size, f"that of {name}"
+    why = "Llama 2's"
+    if alike:
+        nearest = min(alike, key=lambda name: len(alike[name]))
+        why += f" (the sizes are those of {nearest}, but not its {', '.join(alike[nearest])})"
+    return ASSUMED_VOCABULARY, why
 
 
 def _counted(tokenizer: str) -> int | None:
