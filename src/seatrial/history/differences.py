@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.command import is_secret
+from seatrial.command import MASK, is_secret, masked
 from seatrial.history.loaded import LoadedRun
-from seatrial.history.masking import MASK, masked
 from seatrial.plan import without_secrets
 
 _ABSENT = object()
