@@ -122,6 +122,11 @@ def masked(text: str, *, same_length: bool = False) -> str:
     return _LOOKS_SO.sub(lambda match: "*" * len(match[0]) if same_length else MASK, rest)
 
 
+def secrets_in(text: str) -> set[str]:
+    """The values that `masked` hides, without quotes around them."""
+    return {text[start:end].strip("\"'") for start, end in _spans(text)}
+
+
 def _spans(text: str) -> Iterator[tuple[int, int]]:
     place = 0
     while named := _NAMED.search(text, place):

@@ -127,7 +127,7 @@ def _shown(section: str, path: str, values: Mapping[str, Any]) -> str | None:
     value = values[path]
     name = path.rpartition(".")[2]
     is_variable = section == "environment" or "environment." in path or name.isupper()
-    if is_variable and is_secret(name):
+    if is_variable and is_secret(path):
         return MASK
     if value is None:
         return "not set"
