@@ -7,12 +7,50 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from seatrial.spec import Container
 
-_SECRET_NAME = re.compile(r"TOKEN(?!I)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+# The rules read a name as capitals between underscores: HF_TOKEN, hf-token and hfToken are all _HF_TOKEN_.
+_WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_MAX_NAME = 200  # characters of a name that are looked at
+_OF_A_FILE = re.compile(r"_(FILE|FILENAME|PATH|DIR|FOLDER|DIRECTORY)_$")  # it says where a secret is, and is none
+_KEYS = (
+    "API ACCESS ACCOUNT ADMIN APP AUTH AZURE CLIENT COMET DEPLOY ENCRYPTION GPG HMAC KAGGLE LICENSE MASTER NGC OPENAI "
+    "PRIVATE RSA SERVICE SHARED SIGNING SSH SSL STORAGE SUBSCRIPTION TLS WANDB"
+)
+_SERVICES = "AMQP BROKER DATABASE DB MONGO MONGODB MYSQL POSTGRES POSTGRESQL REDIS"  # their URLs hold passwords
+# A token may be a piece of text, and a pass one over data.
+_BEFORE_A_PASS = "BACKWARD BY FIRST FORWARD HLO MULTI NUM ONE PER SECOND SINGLE THREE TWO"
+_BEFORE_A_PIECE = (
+    "AUDIO BOS CLS EACH END EOD EOS IMAGE IMPLICIT MASK MULTI NEXT PAD PER SEP SPECIAL START STOP UNK VIDEO"
+)
+_AFTER_A_PIECE = (
+    "ID IDS COUNT LEN LENGTH LIMIT BUDGET SIZE LOSS DROP DROPOUT DISPATCHER SHUFFLE TYPE TTL TIMEOUT EMBEDDING"
+)
+
+
+def _any(words: str) -> str:
+    return f"({'|'.join(words.split())})"
+
+
+def _not_after(words: str) -> str:
+    return "".join(f"(?<!_{word}_)" for word in words.split())
+
+
+_SECRET_NAME = re.compile(
+    "|".join(
+        (
+            r"SECRET(?!AR)", r"PASSW(OR)?DS?_", "PASSPHRASE", "PASSCODE", "SSHPASS_", "CREDENTIALS?_", "_CREDS?_",
+            r"_AUTH_(CONFIG_)?$", "AUTHORIZATION_", "WEBHOOK", r"CONN(ECTION)?_?STR(ING)?_", r"[A-Z]_PWD_",
+            "_(PATS?|JWT|DSN|BEARER|COOKIES?)_", f"{_any(_KEYS)}_?KEYS?_", f"_{_any(_SERVICES)}_UR[IL]_",
+            r"_(ACCESS|API|AUTH|GITHUB|HF)_?TOKENS_", rf"{_not_after(_BEFORE_A_PASS)}(?<=_)PASS_$",
+            rf"{_not_after(_BEFORE_A_PIECE)}TOKEN_(?!{_any(_AFTER_A_PIECE)}_)",
+        )
+    )
+)  # fmt: skip
 
 
 class Secret:
@@ -34,13 +72,121 @@ class Secret:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable's name says that its value is nobody's business."""
-    return _SECRET_NAME.search(name) is not None
+    """Whether the value of a variable, key or option of this name is a secret; of a dotted path, if any part's is.
+
+    This is the only place that decides so. In doubt it does: a harmless value that is masked is the smaller loss. Names
+    of files are none, as HF_TOKEN_FILE, nor are words about text, as EOS_TOKEN_ID and MAX_TOKENS.
+    """
+    return any(_is_secret_part(part) for part in name.split("."))
+
+
+@lru_cache(maxsize=4096)
+def _is_secret_part(name: str) -> bool:
+    name = f"_{'_'.join(_WORDS.findall(name[:_MAX_NAME])).upper()}_"
+    name = re.sub(r"_[0-9_]+$", "_", name)  # HF_TOKEN_2
+    return not _OF_A_FILE.search(name) and _SECRET_NAME.search(name) is not None
 
 
 def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
     """The variables with those made secret whose names say that they are."""
     return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
+
+
+# --- secrets in the middle of a text ----------------------------------------------------------------------------------
+
+MASK = "***"
+# `HF_TOKEN=`, `"password": `, `--api-key `; what stands behind a slash is part of a path.
+_NAMED = re.compile(
+    r"""(?<![\w./-])(?P<option>--?)?(?P<name>[A-Za-z_][\w.-]*)(?P<quote>\\?["'])?\]?
+    (?:[^\S\n]*(?P<sign>\+=|:=|=>|[=:])[^\S\n]*|(?(option)["']?[^\S\n]*,?[^\S\n]+(?!-)|(?!)))""",
+    re.VERBOSE,
+)
+_LOOKS_SO = re.compile(r"\bhf_[A-Za-z0-9]{8,}\b")  # a token of Hugging Face
+_QUOTED = re.compile(r"""(?s)(\\?)(["'])(?:(?!\1\2)(?:\\.|[^\\]))*\1\2""")
+_SCHEME = re.compile(r"(?i)(?:bearer|basic|token)[^\S\n]+")
+_WORD = re.compile(r"""(?:\\.|"[^"\n]*"|'[^'\n]*'|[^\s;])*""")
+_IN_A_LINE = re.compile(r"[^,;}\]\n]*")
+_STRUCTURE = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^'\n]*'|[\[\]{}()]""", re.DOTALL)
+
+
+def masked(text: str, *, same_length: bool = False) -> str:
+    """The text without the values that stand in it under the names of secrets, whatever their kind and length.
+
+    Each is `***`; with `same_length`, a star for each of its characters, so that columns and lines stay.
+    """
+    pieces, done = [], 0
+    for start, end in _spans(text):
+        pieces += [text[done:start], re.sub(r"\S", "*", text[start:end]) if same_length else MASK]
+        done = end
+    rest = "".join([*pieces, text[done:]])
+    return _LOOKS_SO.sub(lambda match: "*" * len(match[0]) if same_length else MASK, rest)
+
+
+def secrets_in(text: str) -> set[str]:
+    """The values that `masked` hides, without quotes around them."""
+    return {text[start:end].strip("\"'") for start, end in _spans(text)}
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    place = 0
+    while named := _NAMED.search(text, place):
+        place = named.end()
+        if is_secret(named["name"]):
+            end = _end_of_value(text, named)
+            if end > place:
+                yield place, end
+            place = max(place, end)
+
+
+def _end_of_value(text: str, named: re.Match[str]) -> int:
+    """Where the value behind a name ends: a bracket's or a quote's partner, or the lines that are indented below it."""
+    start = named.end()
+    if named["quote"] and not text[start : text.find("\n", start) + 1].strip():
+        start += len(text[start:]) - len(text[start:].lstrip())  # JSON's value may stand in a line of its own
+    if text[start : start + 1] in ("{", "[", "("):
+        return _end_of_structure(text, start)
+    if quoted := _QUOTED.match(text, start):
+        return quoted.end()
+    scheme = _SCHEME.match(text, start)
+    start = scheme.end() if scheme else start
+    if named["sign"] != ":":
+        found = _WORD.match(text, start)
+    elif not text[text.rfind("\n", 0, named.start()) + 1 : named.start()].strip(" \t-\"'?"):
+        return _end_of_block(text, named)
+    else:
+        found = _IN_A_LINE.match(text, start)
+    return found.end() if found else start
+
+
+def _end_of_structure(text: str, start: int) -> int:
+    depth = 0
+    for part in _STRUCTURE.finditer(text, start):
+        depth += (part[0] in "[{(") - (part[0] in "]})")
+        if depth == 0:
+            return part.end()
+    return len(text)
+
+
+def _end_of_block(text: str, named: re.Match[str]) -> int:
+    """The end of a value in YAML: of the lines that are indented more than its key, or are items of its list."""
+    column = named.start() - text.rfind("\n", 0, named.start()) - 1
+    end = _line_end(text, named.end())
+    while end < len(text):
+        after = _line_end(text, end + 1)
+        line = text[end + 1 : after]
+        indent = len(line) - len(line.lstrip(" "))
+        if line.strip() and indent <= column and not (indent == column and line.lstrip(" ").startswith("-")):
+            break
+        end = after
+    return end
+
+
+def _line_end(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

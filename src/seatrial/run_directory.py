@@ -10,7 +10,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from seatrial.command import is_secret
+from seatrial.command import MASK, is_secret
 from seatrial.errors import InputError
 from seatrial.plan import Plan, without_secrets
 from seatrial.run_files import read_object, write_bytes, write_json
@@ -67,7 +67,7 @@ def asked(resolved: Resolved) -> dict[str, Any]:
     origins = {}
     for path, origin in resolved.origins.items():
         mark = vars(origin.mark) if origin.mark else {}
-        text = "***" if ".environment." in path and is_secret(path) else origin.text
+        text = MASK if ".environment." in path and is_secret(path) else origin.text
         origins[path] = {"kind": origin.kind, "key": origin.key, "text": text, "note": origin.note, **mark}
     problems = [problem.as_dict() for problem in resolved.problems]
     return {"spec": without_secrets(resolved.spec), "origins": origins, "problems": problems}

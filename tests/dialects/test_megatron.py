@@ -364,9 +364,12 @@ def test_every_option_of_torchrun_is_taken() -> None:
 
 
 def test_variables_reach_the_processes_but_for_secrets_and_what_the_launcher_sets() -> None:
-    text = f"export NCCL_DEBUG=INFO HF_TOKEN=hf_abc WORLD_SIZE=8 RANK=0\ntorchrun pretrain_gpt.py {LEAST}"
+    secrets = {"HF_TOKEN", "DB_PASSWD", "WANDB_APIKEY"}
+    exports = " ".join(f"{name}=hf_abc" for name in secrets)
+    text = f"export NCCL_DEBUG=INFO {exports} WORLD_SIZE=8 RANK=0 TRAIN_TOKENS=1\ntorchrun pretrain_gpt.py {LEAST}"
     resolved = read(text)
-    assert spec_of(resolved).execution.environment == {"NCCL_DEBUG": "INFO"}
+    assert spec_of(resolved).execution.environment == {"NCCL_DEBUG": "INFO", "TRAIN_TOKENS": "1"}
+    assert {problem.path for problem in resolved.problems if problem.code == "secret"} == secrets
     assert "hf_abc" not in repr(resolved)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import data_files, overrides, suggestions
+from seatrial.dialects import data_files, hiding, overrides, suggestions
 from seatrial.dialects.coerce import shown
 from seatrial.dialects.entries import Request
 from seatrial.dialects.keys import Key
@@ -152,6 +152,17 @@ def load(
     """
     suggestions.start_anew()
     document, arguments = _document(path, arguments)
+    hidden = hiding.secrets(document, arguments)
+    try:
+        resolved = _load(path, document, arguments, action=action, model=model, gpu=gpu)
+    except InputError as error:
+        raise hiding.refused(error, hidden) from None
+    return replace(resolved, problems=hiding.without(resolved.problems, hidden))
+
+
+def _load(
+    path: Path, document: Document, arguments: Sequence[str], *, action: str, model: str | None, gpu: str | None
+) -> Resolved:
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
     if dialect is None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from seatrial import source
 from seatrial.check import lint
-from seatrial.command import is_secret
+from seatrial.command import MASK, is_secret
 from seatrial.dialects.entries import Request
 from seatrial.dialects.written import Note, Written, changed, shown
 from seatrial.errors import InputError
@@ -96,7 +96,7 @@ def _without_secrets(spec: RunSpec) -> tuple[RunSpec, list[Note]]:
 
     def cleared(path: str, variables: Mapping[str, str]) -> dict[str, str]:
         why = "a secret is not copied from file to file: export it where the run is started"
-        notes.extend(Note(path=f"{path}.{name}", value="***", why=why) for name in variables if is_secret(name))
+        notes.extend(Note(path=f"{path}.{name}", value=MASK, why=why) for name in variables if is_secret(name))
         return {name: value for name, value in variables.items() if not is_secret(name)}
 
     environment = cleared("execution.environment", spec.execution.environment)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from seatrial.command import MASK
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.convert import TARGETS, about, parse
 from seatrial.dialects.fields import FIELDS, Field
@@ -213,7 +214,7 @@ def _masked(path: str, value: Any) -> Any:
     """The value as it is, but for secrets."""
     if isinstance(value, Mapping):
         return {name: _masked(f"{path}.{name}", item) for name, item in value.items()}
-    return "***" if shown(path, value) == "***" else value
+    return MASK if shown(path, value) == MASK else value
 
 
 def _place(path: str, origin: Origin) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from seatrial.command import is_secret
+from seatrial.command import MASK, is_secret
 from seatrial.spec import Expectation, RunSpec, flatten
 
 
@@ -50,8 +50,8 @@ def changed(spec: RunSpec, again: RunSpec) -> Iterator[tuple[str, Any, Any]]:
 
 def shown(path: str, value: Any) -> str:
     """A value of the spec as people are shown it; secrets stay masked."""
-    if ".environment." in path and is_secret(path.rpartition(".")[2]):
-        return "***"
+    if is_secret(path.partition(".environment.")[2]):
+        return MASK
     if value is ABSENT or value in ("", (), {}):
         return "nothing"
     if isinstance(value, Expectation):

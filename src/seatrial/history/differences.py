@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.command import is_secret
+from seatrial.command import MASK, is_secret, masked
 from seatrial.history.loaded import LoadedRun
-from seatrial.history.masking import MASK, masked
 from seatrial.plan import without_secrets
 
 _ABSENT = object()
@@ -132,7 +131,7 @@ def _shown(section: str, path: str, values: Mapping[str, Any]) -> str | None:
     value = values[path]
     name = path.rpartition(".")[2]
     is_variable = section == "environment" or "environment." in path or name.isupper()
-    if is_variable and is_secret(name):
+    if is_variable and is_secret(path):
         return MASK
     if value is None:
         return "not set"

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from seatrial.command import masked
 from seatrial.errors import InputError
 from seatrial.history.compare import Comparison
 from seatrial.history.loaded import LoadedRun
-from seatrial.history.masking import masked
 from seatrial.metrics import Estimate
 
 Status = Literal["pass", "fail", "inconclusive"]

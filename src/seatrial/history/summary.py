@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from seatrial.history.masking import masked
+from seatrial.command import masked
 from seatrial.run_directory import made_smaller
 from seatrial.run_files import read_lines, read_object
 from seatrial.standing import GOES_ON, state_of

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
+from seatrial.command import masked
 from seatrial.errors import Mark, Problem, Severity
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
@@ -22,18 +23,10 @@ MAX_SHOWN = 100  # findings; who has more than that has one cause for many of th
 REPEATED = 3  # findings that say the same are shown as one
 MAX_NAMED = 10  # of the keys in such a group
 MAX_EXCERPT = 100
-MAX_SECRET = 4000  # characters around an excerpt in which a secret's name is looked for
 # What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-# What a line calls a token, a password or a key itself: `HF_TOKEN=…`, `"password": "…"`. A file of them is named.
-_SECRET = re.compile(
-    r"((?:TOKEN(?![SI]|_?FILE|_?PATH)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API[_-]?KEY|ACCESS[_-]?KEY)[\w-]*[\"']*\s*[=:]\s*"
-    r"[\"']*)([^\s\"',;]+)",
-    re.IGNORECASE,
 )
 
 
@@ -141,7 +134,7 @@ def _summary(problems: list[Problem]) -> str:
 
 
 class _Lines:
-    """The lines of files, each read once; of a file that is gone, none."""
+    """The lines of files, each read once, with secrets masked; of a file that is gone, none."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
@@ -149,7 +142,8 @@ class _Lines:
     def get(self, mark: Mark) -> str | None:
         if mark.file not in self._of:
             try:
-                self._of[mark.file] = Path(mark.file).read_bytes().decode("utf-8", "replace").split("\n")
+                text = Path(mark.file).read_bytes().decode("utf-8", "replace")
+                self._of[mark.file] = masked(text, same_length=True).split("\n")  # a secret may take several lines
             except (OSError, ValueError):
                 self._of[mark.file] = []
         lines = self._of[mark.file]
@@ -162,9 +156,7 @@ def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
     if line is None:
         return []
     start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
-    first = max(0, start - MAX_SECRET)
-    masked = _SECRET.sub(lambda match: match[1] + "*" * len(match[2]), line[first : start + MAX_EXCERPT + MAX_SECRET])
-    shown = masked[start - first : start - first + MAX_EXCERPT].rstrip().replace("\t", " ")
+    shown = line[start : start + MAX_EXCERPT].rstrip().replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])
     return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('caret', '^')}"]
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seatrial.command import is_secret
 from seatrial.dialects import coerce
 from seatrial.dialects.coerce import Reader
 from seatrial.dialects.entries import Entry, Request
@@ -42,9 +43,8 @@ _LOOKALIKES = {
     **dict.fromkeys("\u00a0\u2009\u202f", "a blank"),
     **dict.fromkeys("\u2018\u2019\u201c\u201d", "a quote"),
 }  # fmt: skip
-# Names that the launcher sets for its processes, and names of secrets: neither is handed on.
+# Names that the launcher sets for its processes; like secrets, they are not handed on.
 _LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
-_SECRET = re.compile(r"(.*_)?(TOKEN|API_KEY|PASSWORD|SECRET|ACCESS_KEY)(_.*)?")
 
 
 @dataclass
@@ -306,7 +306,7 @@ def _keep_option(found: Settings, option: str, written: str, value: str, node: N
 def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
     looks = 0
     for name, entry in stated.items():
-        if _SECRET.fullmatch(name):
+        if is_secret(name):
             found.problems.append(
                 replace(entry, text="").key_problem(
                     "info", "secret", "it looks like a secret, so it is neither kept nor handed on",
@@ -365,7 +365,7 @@ def _take_variables(
         key = VARIABLES.get(name)
         if key is None:
             rest[name] = entry
-            if len(rest) <= _MOST_LOOKS and _is_misspelt(name) and not (name in _LAUNCHERS or _SECRET.fullmatch(name)):
+            if len(rest) <= _MOST_LOOKS and _is_misspelt(name) and not (name in _LAUNCHERS or is_secret(name)):
                 severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
                 why = f"{found.script} has no such variable, and would go on with its own default"
                 fix = did_you_mean(name, list(VARIABLES))
@@ -391,9 +391,7 @@ def _take_variables(
 
 def is_handed_on(name: str) -> bool:
     """Whether a variable is one that reaches the processes as it stands."""
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (
-        _SECRET.fullmatch(name) or name in _LAUNCHERS
-    )
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (is_secret(name) or name in _LAUNCHERS)
 
 
 def _is_misspelt(name: str, known: Collection[str] = VARIABLES) -> bool:

@@ -1,0 +1,73 @@
+"""Findings without the values of secrets, which the readers of values and keys quote as they quote all others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from seatrial.command import MASK, is_secret, masked, secrets_in
+from seatrial.dialects import placeholders
+from seatrial.errors import InputError, Problem
+from seatrial.source import Document, Node, walk
+
+MIN_LENGTH = 6  # of a value that is looked for in findings about other keys: what is shorter stands in many words
+_WORD = re.compile(r"-*([\w.-]+)[\"']?\]?[=:](.*)", re.DOTALL)
+_RUN = re.compile(r"\w{3,}")
+
+
+def secrets(document: Document, arguments: Sequence[str] = ()) -> frozenset[str]:
+    """The values under names of secrets, of a file, of the command in it and of the words behind it."""
+    argv = document.root.members.get("argv")
+    words = [str(item.value) for item in argv.value] if argv is not None and isinstance(argv.value, list) else []
+    found = {text for path, node in walk(document.root) if any(map(is_secret, path)) for text in _as_text(node)}
+    found |= {value for given in (words, arguments) for value in _of_words(given)}
+    if argv is not None:  # a shell text has variables that are in no tree, and put into other words
+        found |= secrets_in(_text_of(document.file))
+    return frozenset(value for value in found if value and not placeholders.is_unfilled(value))
+
+
+def _as_text(node: Node) -> tuple[str, ...]:
+    return () if isinstance(node.value, (dict, list)) else (node.text, str(node.value))
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError):  # the words of a command come from no file
+        return ""
+
+
+def _of_words(words: Sequence[str]) -> Iterator[str]:
+    for word, after in zip(words, [*words, ""][1:], strict=True):
+        pair = _WORD.fullmatch(word)
+        if pair and is_secret(pair[1]):
+            yield pair[2]
+        elif word.startswith("-") and is_secret(word):
+            yield after
+
+
+def without(problems: Iterable[Problem], hidden: frozenset[str]) -> tuple[Problem, ...]:
+    """The findings with `***` for each of some values; in those about a secret itself, for any part of one."""
+    if not hidden:
+        return tuple(problems)
+    wholes = sorted((value for value in hidden if len(value) >= MIN_LENGTH), key=len, reverse=True)
+    whole = re.compile("|".join(re.escape(form) for value in wholes for form in (value, repr(value)[1:-1])) or "(?!)")
+    return tuple(_without(problem, hidden, whole) for problem in problems)
+
+
+def _without(problem: Problem, hidden: frozenset[str], whole: re.Pattern[str]) -> Problem:
+    def shown(text: str) -> str:
+        text = whole.sub(MASK, text)
+        if is_secret(problem.path):
+            return _RUN.sub(lambda run: MASK if any(run[0] in value for value in hidden) else run[0], text)
+        return text
+
+    path = masked(whole.sub(MASK, problem.path))
+    return replace(problem, path=path, why=shown(problem.why), fix=shown(problem.fix))
+
+
+def refused(error: InputError, hidden: frozenset[str]) -> InputError:
+    """The same error, with its findings without these values."""
+    return InputError(without(error.problems, hidden))
