@@ -52,6 +52,16 @@ def test_golden_script(name: str) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
+@pytest.mark.parametrize(
+    ("there", "mount"),
+    [("/b", "/a:/b"), ("/b:ro", "/a:/b:ro"), ("/b:z,ro", "/a:/b:ro"), ("/b:rw", "/a:/b"), ("/b:Z", "/a:/b")],
+)
+def test_of_a_mounts_options_pyxis_gets_that_it_is_only_read(there: str, mount: str) -> None:
+    container = Container(image="jax:1", volumes=(("/a", there),))
+    text = render(Script(name="run", root=ROOT, nonce="00", nodes=1, container=container))
+    assert f"--container-mounts={ROOT}:{ROOT},{mount} " in text
+
+
 @given(st.sampled_from(sorted(OPTIONS)), st.text())
 def test_what_is_accepted_stays_one_word_of_one_line(key: str, value: str) -> None:
     try:

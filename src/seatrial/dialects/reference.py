@@ -29,6 +29,11 @@ class Page:
     intro: str
 
 
+_CONTAINER = (
+    "Of the `docker run`, `podman run`, `apptainer exec`, `enroot start` or `srun --container-image=…` that stands "
+    "before the program, image, mounts, devices, rights and the size of shared memory become the run's `container`, "
+    "in which `--container` starts it; what a run's container has not is reported."
+)
 _CELLS = "Keys of `config` are written with it; all others stand in a cell, `model_params.<topology>.<model>.<gpu>`."
 PAGES: dict[str, Page] = {
     "cvs-jax": Page(
@@ -52,12 +57,12 @@ PAGES: dict[str, Page] = {
     "maxtext": Page(
         title="MaxText", module="maxtext",
         intro="A command (`train.py base.yml key=value …`), a YAML file of the same keys, or variables `M_<KEY>`. What "
-        "is not said is MaxText's own default.",
+        f"is not said is MaxText's own default. {_CONTAINER}",
     ),
     "megatron": Page(
         title="Megatron-LM", module="megatron",
         intro="A command that starts `pretrain_gpt.py`, with its arguments (here without `--`), or the variables (in "
-        "capitals) of ROCm's `train_llama3.sh`.",
+        f"capitals) of ROCm's `train_llama3.sh`. {_CONTAINER}",
     ),
     "nxdt": Page(
         title="NxDT", module="nxdt",

@@ -153,7 +153,7 @@ def _pyxis(script: Script) -> list[str]:
     assert container is not None
     root = str(script.root)
     mounts = [(root, root), *((device, device) for device in container.devices), *container.volumes]
-    told = ",".join(f"{plain(here, 'a volume')}:{plain(there, 'a volume')}" for here, there in mounts)
+    told = ",".join(_mount(here, there) for here, there in mounts)
     # The image's own variables would win over those of the same name that come from outside.
     names = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", *script.secrets)
     return [
@@ -163,6 +163,13 @@ def _pyxis(script: Script) -> list[str]:
         "--no-container-mount-home",
         "--container-writable",
     ]
+
+
+def _mount(here: str, there: str) -> str:
+    """A mount as pyxis writes it; of docker's options behind the place, it knows that nothing may be written."""
+    place, _, options = there.partition(":")
+    read_only = ":ro" if "ro" in options.split(",") else ""
+    return f"{plain(here, 'a volume')}:{plain(place, 'a volume')}{read_only}"
 
 
 def enroot_image(image: str) -> str:

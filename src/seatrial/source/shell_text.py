@@ -43,11 +43,12 @@ _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 # Wrappers whose options put something into the environment of what they start, and those that hand on nothing else.
 _ENVIRONMENT_FLAGS = {
     "docker": ("-e", "--env"), "podman": ("-e", "--env"), "nerdctl": ("-e", "--env"), "mpirun": ("-x",),
-    "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",),
+    "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",), "enroot": ("-e", "--env"),
 }  # fmt: skip
 _SET_BY_LAUNCHERS = ("WORLD_SIZE", "RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # and so by many texts in vain
 _EXPORTED_BEFORE = ("XLA_FLAGS",)  # by the images in which it is assigned
-_CUTS_OFF = ("docker", "podman", "nerdctl", "kubectl", "ssh")
+_CUTS_OFF = ("docker", "podman", "nerdctl", "enroot", "kubectl", "ssh")
+_IN_ONE_WORD = ("srun", "singularity", "apptainer")  # take A=1,B=2
 
 
 @dataclass(frozen=True)
@@ -300,16 +301,17 @@ class _Reader:
 
     def _handed_on(self, wrappers: Sequence[Field], seen: dict[str, Value]) -> Iterator[tuple[str, Value]]:
         """What `env A=b`, `docker -e A=b`, `mpirun -x A=b` and `srun --export=ALL,A=b` add."""
-        flags: tuple[str, ...] = ()
-        before, behind_env = "", False
+        program, before, behind_env = "", "", False
         for field in wrappers:
             word = text_of(field)
             behind_env = behind_env or _base(word) == "env"
-            flags = _ENVIRONMENT_FLAGS.get(_base(word), flags)
-            flag = next((flag for flag in flags if word.startswith(f"{flag}=")), None)
+            program = _base(word) if _base(word) in _ENVIRONMENT_FLAGS else program
+            flags = _ENVIRONMENT_FLAGS.get(program, ())
+            joined = (flag for flag in flags if word.startswith(f"{flag}=" if flag.startswith("--") else flag))
+            flag = next((flag for flag in joined if word != flag), None)
             if flag or before in flags or behind_env:
-                told = word[len(flag) + 1 :] if flag else word
-                for pair in told.split(",") if "--export" in flags else [told]:
+                told = word[len(flag) :].removeprefix("=") if flag else word
+                for pair in told.split(",") if program in _IN_ONE_WORD else [told]:
                     name, equals, value = pair.partition("=")
                     if equals and name.isidentifier():
                         yield name, Value(((Piece(value, field[0].offset),),), field[0].offset, exported=True)
@@ -348,7 +350,7 @@ def _is_script(shell: str, flag: str) -> bool:
 def _is_program(words: Sequence[str], index: int) -> bool:
     if index and words[index - 1] == "-m":
         return bool(_MODULE.fullmatch(words[index]))
-    return bool(_PROGRAM.fullmatch(_base(words[index])))
+    return bool(_PROGRAM.fullmatch(_base(words[index]))) and ":" not in words[index]  # a mount is none
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------

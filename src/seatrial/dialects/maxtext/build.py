@@ -67,6 +67,7 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
         return None, built.origins
     _virtual_pipeline(settings, built, model.num_layers, within.pipeline * across.pipeline)
     name = settings.get("run_name")
+    built.origins |= settings.around.origins
     is_named = name is not None and "$" not in name and "<" not in name
     built.origins["name"] = settings.origin("run_name", "" if is_named else "the model's name stands in for it")
     spec = RunSpec(
@@ -94,6 +95,7 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
         execution=built.part(Execution, "execution"),
         checkpoint=built.part(Checkpoint, "checkpoint"),
         distributed=built.part(Distributed, "distributed"),
+        container=settings.around.container,
         log_dir=built.values["log_dir"],
         expectations=_expectations(settings, built),
         seed=built.values["seed"],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.dialects import coerce
+from seatrial.dialects.containers import Around, around
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.maxtext import command as maxtext_command
@@ -44,6 +45,7 @@ class Settings:
     values: dict[str, Any] = field(default_factory=dict)
     variables: Variables = field(default_factory=Variables)
     trainer: str = ""
+    around: Around = field(default_factory=Around)
     problems: list[Problem] = field(default_factory=list)
 
     def get(self, name: str) -> Any:
@@ -78,10 +80,12 @@ def gather(request: Request) -> Settings:
     words = maxtext_command.Words()
     if "argv" in root.members:
         argv = root.members["argv"].value
-        words = maxtext_command.split(argv if isinstance(argv, list) else [])
+        argv = argv if isinstance(argv, list) else []
+        settings.around = around(argv)
+        words = maxtext_command.split(argv[settings.around.behind :])
         settings.trainer = words.trainer
         settings.variables = sort_variables(root.members.get("environment"))
-        settings.problems.extend(words.problems)
+        settings.problems.extend((*settings.around.problems, *words.problems))
         if words.config is not None:
             chain.follow(str(words.config.value), words.config, key="(configuration file)")
         else:

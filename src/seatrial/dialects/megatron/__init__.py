@@ -54,7 +54,7 @@ _DERIVED = {
 
 def _origins(s: Settings) -> dict[str, Origin]:
     """Where each value came from: the command, the script, or Megatron's defaults; what is derived has a note."""
-    origins = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()}
+    origins = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()} | dict(s.around.origins)
     for name in DEFAULTS:
         for path in ARGUMENTS[name].to.split(","):
             origins.setdefault(path, Origin(kind="default", key=f"--{name}", note="Megatron-LM's default"))

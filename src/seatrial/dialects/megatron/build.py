@@ -91,6 +91,7 @@ def build(s: Settings, file: str) -> RunSpec | None:
         execution=_execution(s),
         checkpoint=_checkpoint(s, steps),
         distributed=_distributed(s),
+        container=s.around.container,
         log_dir=s.values.get("LOG_DIR"),
         seed=s["seed"],
     )  # fmt: skip

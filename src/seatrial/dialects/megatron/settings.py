@@ -10,6 +10,7 @@ from typing import Any
 from seatrial.command import is_secret
 from seatrial.dialects import coerce
 from seatrial.dialects.coerce import Reader
+from seatrial.dialects.containers import Around, around
 from seatrial.dialects.entries import Entry, Request
 from seatrial.dialects.keys import Key
 from seatrial.dialects.megatron.arguments import (
@@ -59,6 +60,7 @@ class Settings:
     variables: dict[str, Any] = field(default_factory=dict)  # of the script, as stated
     decided_by: dict[str, str] = field(default_factory=dict)  # argument → the variable that it comes from
     environment: dict[str, str] = field(default_factory=dict)
+    around: Around = field(default_factory=Around)
     problems: list[Problem] = field(default_factory=list)
     is_broken: bool = False  # a value that decides something is wrong
 
@@ -118,14 +120,18 @@ def settings(request: Request) -> Settings:
     members = request.document.root.members
     argv = _items(members["argv"])
     words = [str(node.value) for node in argv]
-    program = next((i for i, word in enumerate(words) if _is_program(word, words[i - 1] if i else "")), None)
+    outside = around(argv)
+    inside = range(outside.behind, len(words))
+    program = next((i for i in inside if _is_program(words[i], words[i - 1] if i else "")), None)
     if program is None:
         why = "no word of the command is pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
         at = members["argv"].mark
         raise InputError.single("unknown-program", request.document.file, why, "give the command that starts one", at)
     name = words[program].rpartition("/")[2]
-    found = Settings(file=request.document.file, mark=argv[program].mark, script=name if name in SCRIPTS else "")
-    found.problems += request.document.problems
+    found = Settings(
+        file=request.document.file, mark=argv[program].mark, script=name if name in SCRIPTS else "", around=outside
+    )
+    found.problems += (*request.document.problems, *outside.problems)
     stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
     if found.script:
         _take_variables(found, stated, argv[program + 1 :], request.overrides)
