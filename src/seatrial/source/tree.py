@@ -25,6 +25,13 @@ class Node:
     text: str = ""
     key_mark: Mark | None = None
 
+    @classmethod
+    def of(cls, value: Any, mark: Mark) -> Node:
+        """The node of a plain value, all of it at one place."""
+        if isinstance(value, dict):
+            return cls(value={key: cls.of(item, mark) for key, item in value.items()}, mark=mark)
+        return cls(value=[cls.of(item, mark) for item in value] if isinstance(value, list) else value, mark=mark)
+
     @property
     def members(self) -> dict[str, Node]:
         """The members of a mapping; of anything else, none."""

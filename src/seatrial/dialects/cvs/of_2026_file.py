@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from seatrial.dialects import coerce, placeholders
 from seatrial.dialects.cvs.of_2026_keys import find, groups
@@ -68,7 +69,8 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
             continue
         if any(path[:length] in strange for length in range(1, len(path))):
             continue
-        if isinstance(node.value, dict) and (dotted in mappings or find(table, dotted)):
+        row = find(table, dotted)
+        if isinstance(node.value, dict) and (dotted in mappings or (row and row[0] != dotted)):
             continue
         if node.members:
             strange.add(path)  # said once, not of each key in it
@@ -109,8 +111,18 @@ def _override(file: File, open_names: Collection[str]) -> None:
         except InputError as error:
             file.problems.extend(error.problems)
             continue
-        value = override.text.split(",") if path.endswith(("volumes", "devices", "_list")) else override.text
+        row = find(file.table, path)
+        value = _items(override.text) if row and row[1].read is coerce.texts else override.text
         file.entries[path] = Entry(key=path, value=value, text=override.text)
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list on the command line: `a,b`, or a list of JSON."""
+    try:
+        items = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        items = text.split(",")
+    return cast(list[str], items)
 
 
 def _known(file: File) -> dict[str, str]:

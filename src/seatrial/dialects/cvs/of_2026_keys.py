@@ -173,6 +173,6 @@ def groups(table: Mapping[str, Key]) -> set[str]:
     """Every mapping that has a row somewhere in it."""
     found = set()
     for name in table:
-        parts = name.removesuffix(".*").split(".")
-        found |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+        parts = name.split(".")
+        found |= {".".join(parts[:length]) for length in range(1, len(parts))}
     return found

@@ -37,8 +37,9 @@ def read(request: Request) -> Resolved:
     moved |= {COMBINATION[name]: entry for name, entry in combination.items() if name in COMBINATION}
     moved |= {COMBINATION[name]: entry for name, entry in file.changes.items()}
     if "precision" in moved:
-        word = moved["precision"].text
-        moved["precision"] = replace(moved["precision"], value=f"TE_{word}" if not word.startswith("TE_") else word)
+        word = moved["precision"].value
+        if isinstance(word, str) and not word.startswith("TE_"):
+            moved["precision"] = replace(moved["precision"], value=f"TE_{word}")
     told = moved.pop("config.nnodes", None)
     framework = file.entries.get("framework")
     is_single = framework is not None and framework.text.endswith("single")
@@ -55,10 +56,9 @@ def read(request: Request) -> Resolved:
             own[name] = coerce.text(entry.value)
         elif name != "model_size" or entry.value != "":
             part, _, key = name.rpartition(".")
-            tree[part or "cell"][key] = Node(
-                value=entry.value if not isinstance(entry.value, (list, dict)) else None,
-                text=entry.text, mark=entry.mark or here(file), key_mark=entry.key_mark,
-            )  # fmt: skip
+            tree[part or "cell"][key] = replace(
+                Node.of(entry.value, entry.mark or here(file)), text=entry.text, key_mark=entry.key_mark
+            )
     if inline is not None:
         tree["cell"]["result_dict"] = inline
     cell: Node = Node(value=tree["cell"], mark=root.mark)
@@ -72,7 +72,7 @@ def read(request: Request) -> Resolved:
     before = replace(request, document=document, overrides=overrides_for(own))
     resolved = _in_our_words(cvs_megatron.read(before), moved)
     batch = {name: moved[name].text for name in ("micro_batch_size", "batch_size") if name in moved}
-    precision = moved["precision"].value.removeprefix("TE_") if "precision" in moved else "FP8"
+    precision = str(moved["precision"].value).removeprefix("TE_") if "precision" in moved else "FP8"
     made = f"MBS={batch.get('micro_batch_size')},GBS={batch.get('batch_size')},PRECISION={precision}"
     threshold = file.entries.get("threshold_json")
     bars = Bars()

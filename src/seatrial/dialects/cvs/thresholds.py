@@ -67,7 +67,7 @@ class Bars:
 def read_bars(named: Entry | None, config: Path, cells: Iterable[str], *, enforced: bool = True) -> Bars:
     """The bars of the first of some cells that the file has; no file is a finding, not an error."""
     bars = Bars()
-    if named is None:
+    if named is None or named.value == "":
         beside = config.with_name(f"{config.stem.removesuffix('_config')}_threshold.json")
         path, entry = beside, Entry(key="threshold_json", value=None, text=beside.name)
         if not beside.is_file():
