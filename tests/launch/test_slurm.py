@@ -135,17 +135,24 @@ def test_a_host_is_known_when_its_agent_says_so_and_another_one_after_a_restart(
     watch = SimpleNamespace(job=Job(state="RUNNING"), over=lambda: False)
     node = SlurmNode(0, tmp_path, cast(Any, watch))
     assert (node.name, node.status(), node.silent_seconds()) == ("slurm-node-0.invalid", None, 0.0)
-    write(tmp_path / "launch/slurm/node-0.json", {"host": "gpu7", "restarts": 0})
+    write(
+        tmp_path / "launch/slurm/node-0.json",
+        {"host": "gpu7", "hosts": ["gpu7"], "address": "127.0.0.1", "restarts": 0},
+    )
     assert (node.name, node.status()) == ("slurm-node-0.invalid", None)
-    write(tmp_path / "nodes/gpu7/status.json", {"state": "running", "processes": []})
-    assert node.status() == {"state": "running", "processes": []}
+    first, second = ({"state": state, "stop_reason": None, "processes": []} for state in ("running", "stopping"))
+    write(tmp_path / "nodes/gpu7/status.json", first)
+    assert node.status() == first
     assert node.name == "gpu7"
     write(tmp_path / "nodes/gpu7/status.json", '{"state": "run')  # as a network file system may show it for a moment
-    assert node.status() == {"state": "running", "processes": []}
+    assert node.status() == first
     watch.job = Job(state="PENDING", restarts=1)
     assert node.status() is None  # what was there is over
-    write(tmp_path / "launch/slurm/node-0.json", {"host": "gpu8", "restarts": 1})
-    write(tmp_path / "nodes/gpu8/status.json", {"state": "running", "processes": [1]})
-    assert node.status() == {"state": "running", "processes": [1]}
+    write(
+        tmp_path / "launch/slurm/node-0.json",
+        {"host": "gpu8", "hosts": ["gpu8"], "address": "127.0.0.1", "restarts": 1},
+    )
+    write(tmp_path / "nodes/gpu8/status.json", second)
+    assert node.status() == second
     node.stop(now=False)
     assert (tmp_path / "nodes/gpu8/stop").exists()

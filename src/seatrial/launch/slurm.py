@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TypedDict
 
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
@@ -125,9 +124,9 @@ class SlurmNode:
             self._host = self._status = None
         if self._host is None:
             place = _place(self._run_dir, self.number)
-            if place is None or (job and job.restarts > place["restarts"]):
+            if place is None or (job and job.restarts > place.restarts):
                 return None
-            self._host, self._restarts, self._heard = place["host"], place["restarts"], time.monotonic()
+            self._host, self._restarts, self._heard = place.host, place.restarts, time.monotonic()
         with suppress(OSError, ValueError):  # not there yet, or half written
             status = status_of(read_text(self._run_dir / "nodes" / self._host / "status.json"))
             if status != self._status:
@@ -223,7 +222,7 @@ def stop(run_dir: Path, *, now: bool) -> None:
         cancel(record.job)
         return
     for place in filter(None, places):
-        touch(run_dir / "nodes" / place["host"] / "stop", below=run_dir)
+        touch(run_dir / "nodes" / place.host / "stop", below=run_dir)
 
 
 def find(run_dir: Path) -> Submitted:
@@ -330,17 +329,17 @@ class _Settled:
 
     def see(self, progress: Progress) -> None:
         place = _place(self._run_dir, 0) if progress.statuses else None
-        if place and place["hosts"] != self._hosts:
+        if place and place.hosts != self._hosts:
             with suppress(OSError):  # on a full disk, the next time
                 self._settle(place)
-                self._hosts = place["hosts"]
+                self._hosts = place.hosts
         self._then(progress)
 
     def _settle(self, place: _Place) -> None:
-        hosts, plan = place["hosts"], read_object(self._run_dir / PLAN)
+        hosts, plan = place.hosts, read_object(self._run_dir / PLAN)
 
         def known(what: str, number: int) -> str:
-            return str(place["address"] if what == "address" else hosts[number])
+            return str(place.address if what == "address" else hosts[number])
 
         filled = slurm_node.fill(plan, known)
         write_json(self._run_dir / "plan.json", filled)
@@ -359,7 +358,8 @@ def _link(link: Path, log: Path) -> None:
         link.symlink_to(log)
 
 
-class _Place(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Place:
     """What a node of a job says of itself, in its file PLACE."""
 
     host: str
@@ -373,6 +373,6 @@ def _place(run_dir: Path, number: int) -> _Place | None:
     from pydantic import TypeAdapter  # late: only the border pays for it
 
     try:  # pydantic's is a ValueError
-        return TypeAdapter(_Place).validate_python(read_object(run_dir / (slurm_node.PLACE % number)), strict=True)
+        return TypeAdapter(_Place).validate_json(read_text(run_dir / (slurm_node.PLACE % number)), strict=True)
     except (OSError, ValueError):
         return None
