@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from seatrial import logs, metrics, verdict
+from seatrial.events import Event
 from seatrial.metrics import Metrics
+from seatrial.spec import RunSpec, Topology
+from tests.streams import ended, make_spec, started, steps
 
 N, RANKS = 40, 4
 
@@ -113,3 +116,20 @@ def test_times_are_compared_before_rates(tmp_path: Path) -> None:
     (slow,) = measured(tmp_path, line, 0.8).performance.stragglers
     assert (slow.process, slow.origin) == (3, "")
     assert slow.step_seconds == pytest.approx(1.25, rel=0.02)
+
+
+@pytest.mark.parametrize(("slow", "word"), [(0.9, "But rank 3 on local3 is 11% slower"), (1.0, "")])
+def test_the_headline_of_a_run_that_passes_names_the_slow_rank(slow: float, word: str, tmp_path: Path) -> None:
+    spec = make_spec(steps=N, topology=Topology(num_nodes=1, devices_per_node=4))
+    record = [each for rank in range(RANKS) for each in own_events(spec, rank, slow if rank == 3 else 1.0)]
+    judged = verdict.judge(metrics.measure(record, spec), spec, rehearsal=False)
+    assert judged.outcome == "pass", judged.headline
+    assert word in judged.headline
+    assert ("slower than" in judged.headline) == bool(word)
+
+
+def own_events(spec: RunSpec, rank: int, speed: float) -> list[Event]:
+    made = random.Random(rank)
+    first = [started(spec, rank)]
+    taken = steps(spec, rank, seconds=lambda n: (3.0 if n == 0 else 1.0) * made.gauss(1, 0.01) / speed)
+    return [*first, *taken, ended(process=rank)]

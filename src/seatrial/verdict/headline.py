@@ -49,18 +49,22 @@ def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> st
     else:
         why = next((check.sentence for check in checks if check.name == "speed"), "not judged.")
         speed = f"Speed was {why[:1].lower()}{why[1:]}"
-    return f"{steps_told(metrics.completion)}{_loss(metrics.numerics)}. {speed}{_lost(metrics.performance)}"
+    return f"{steps_told(metrics.completion)}{_loss(metrics.numerics)}. {speed}{_but(metrics.performance)}"
 
 
-def _lost(performance: Performance) -> str:
-    """What a median does not show, where it is much."""
-    spikes = performance.spikes
-    if spikes is None or spikes.share_lost < MUCH_LOST:
-        return ""
-    longest = show(spikes.longest_seconds, "s")
-    return (
-        f" But slow steps cost {spikes.share_lost:.0%} of the time, up to {longest} each: {show_ranges(spikes.steps)}."
-    )
+def _but(performance: Performance) -> str:
+    """What a median does not show: slow steps where they cost much, and a rank that is slower than the others."""
+    said, spikes = "", performance.spikes
+    if spikes is not None and spikes.share_lost >= MUCH_LOST:
+        longest = show(spikes.longest_seconds, "s")
+        where = show_ranges(spikes.steps)
+        said += f" But slow steps cost {spikes.share_lost:.0%} of the time, up to {longest} each: {where}."
+    if performance.stragglers:
+        slowest, *more = performance.stragglers
+        host = f" on {slowest.host}" if slowest.host else ""
+        others = f", and {len(more)} more ranks are slow" if more else ""
+        said += f" But rank {slowest.process}{host} is {slowest.slower_by:.0%} slower than the others{others}."
+    return said
 
 
 def _loss(numerics: Numerics) -> str:
