@@ -130,6 +130,7 @@ S = "s3cr3t-Value/1+2"
     f"x:\n  HF_TOKEN: |\n    {S}\n    {S}\n", f"HF_TOKEN: ab,{S}", f'{{"HF_TOKEN":\n"{S}"}}',
     f'{{"HF_TOKEN": [\n1, [2,\n"{S}"]]}}', f'{{\\"HF_TOKEN\\": \\"{S}\\"}}', f'["--hf-token", "{S}"]',
     f"Authorization: Bearer {S}", f"env['HF_TOKEN'] = '{S}'", f"${{HF_TOKEN:-{S}}}", f"HF_TOKEN: [a, '{S}'",
+    f'HF_TOKEN="a"{S}',
 ])  # fmt: skip
 def test_what_is_named_a_secret_is_masked(text: str) -> None:
     assert S not in masked(text)

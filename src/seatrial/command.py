@@ -123,8 +123,8 @@ def masked(text: str, *, same_length: bool = False) -> str:
 
 
 def secrets_in(text: str) -> set[str]:
-    """The values that `masked` hides, without quotes around them."""
-    return {text[start:end].strip("\"'") for start, end in _spans(text)}
+    """The values that `masked` hides, without quotes and YAML's signs around them."""
+    return {text[start:end].strip("\"'*&! \n") for start, end in _spans(text)}
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
@@ -146,7 +146,8 @@ def _end_of_value(text: str, named: re.Match[str]) -> int:
     if text[start : start + 1] in ("{", "[", "("):
         return _end_of_structure(text, start)
     if quoted := _QUOTED.match(text, start):
-        return quoted.end()
+        rest = _WORD.match(text, quoted.end()) if named["sign"] == "=" else None
+        return rest.end() if rest and '"' not in rest[0] else quoted.end()  # a shell takes "a"b for one word
     scheme = _SCHEME.match(text, start)
     start = scheme.end() if scheme else start
     if named["sign"] != ":":

@@ -164,3 +164,14 @@ def test_secrets_of_a_script_are_treated_alike(tmp_path: Path) -> None:
     assert {p["path"]: p["severity"] for p in said["problems"] if p["code"] == "secret"} == dict.fromkeys(NAMES, "info")
     plan = _said(tmp_path, f"{exports}{text}", ".sh", ("plan", "--rehearse", "--format", "json"))
     assert not [name for name in NAMES if name in json.dumps(json.loads(plan)["plan"])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["model: x\nHF_TOKEN: *{}\n", 'HF_TOKEN: "{}\\q"\n', '{{"HF_TOKEN": {}}}', "HF_TOKEN: [{}\n"],
+)
+def test_a_text_that_cannot_be_read_shows_none(text: str, tmp_path: Path) -> None:
+    suffix = ".json" if text.startswith("{") else ".yaml"
+    said = _said(tmp_path, text.format(MARKER), suffix, ("check",))
+    assert "error" in said
+    _assert_hidden(said, text)

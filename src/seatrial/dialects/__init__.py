@@ -151,9 +151,10 @@ def load(
     nothing can be read; everything else that is wrong is among the problems.
     """
     suggestions.start_anew()
-    document, arguments = _document(path, arguments)
-    hidden = hiding.secrets(document, arguments)
+    hidden = hiding.of_text(path)
     try:
+        document, arguments = _document(path, arguments)
+        hidden |= hiding.secrets(document, arguments)
         resolved = _load(path, document, arguments, action=action, model=model, gpu=gpu)
     except InputError as error:
         raise hiding.refused(error, hidden) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.command import MASK, is_secret, masked, secrets_in
 from seatrial.dialects import placeholders
 from seatrial.errors import InputError, Problem
-from seatrial.source import Document, Node, walk
+from seatrial.source import MAX_BYTES, Document, Node, walk
 
 MIN_LENGTH = 6  # of a value that is looked for in findings about other keys: what is shorter stands in many words
 _WORD = re.compile(r"-*([\w.-]+)[\"']?\]?[=:](.*)", re.DOTALL)
@@ -23,8 +23,6 @@ def secrets(document: Document, arguments: Sequence[str] = ()) -> frozenset[str]
     words = [str(item.value) for item in argv.value] if argv is not None and isinstance(argv.value, list) else []
     found = {text for path, node in walk(document.root) if any(map(is_secret, path)) for text in _as_text(node)}
     found |= {value for given in (words, arguments) for value in _of_words(given)}
-    if argv is not None:  # a shell text has variables that are in no tree, and put into other words
-        found |= secrets_in(_text_of(document.file))
     return frozenset(value for value in found if value and not placeholders.is_unfilled(value))
 
 
@@ -32,11 +30,15 @@ def _as_text(node: Node) -> tuple[str, ...]:
     return () if isinstance(node.value, (dict, list)) else (node.text, str(node.value))
 
 
-def _text_of(file: str) -> str:
+def of_text(path: Path) -> frozenset[str]:
+    """Those of a file that cannot be read as a tree, and a shell text's variables, which are put into other words."""
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError):  # the words of a command come from no file
-        return ""
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return frozenset()
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(value for value in secrets_in(text) if value and not placeholders.is_unfilled(value))
 
 
 def _of_words(words: Sequence[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from seatrial.command import is_secret
 from seatrial.dialects import coerce
 from seatrial.dialects.containers import Around, around
 from seatrial.dialects.entries import Entry, Request
@@ -32,7 +33,6 @@ _UNFILLED = re.compile(r"\$\{?[A-Za-z_]|\$\(|`|<[A-Za-z][\w -]*>")
 _NAMES = tuple(KEYS)
 _OPTIONS = {"model": "model_name"}  # what --model says
 _KINDLY = {"run_name"}  # what may stay unfilled
-_SECRETS = ("hf_access_token",)
 _SHOWN = {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}  # defaults, as MaxText writes them
 
 
@@ -194,7 +194,7 @@ def _read(settings: Settings, name: str, entry: Entry, *, is_told: bool) -> None
         why = f"{coerce.shown(entry.value)} looks as if something were to be filled in; it stays as it is written"
         settings.problems.append(entry.problem("warning", "placeholder", why, "write the value itself"))
     if key.disposition == "rejected" and value not in key.quiet:
-        shown = "it" if name in _SECRETS else coerce.shown(entry.value)
+        shown = "it" if is_secret(name) else coerce.shown(entry.value)
         why = f"{shown} cannot be obeyed: {key.why}"
         settings.problems.append(entry.problem("error", "not-supported", why, _without(key)))
         return
