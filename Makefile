@@ -38,7 +38,7 @@ test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetch
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
 	    --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13 && \
 	  mv $(VENV)/.plan-gpu $(VENV)/plan-gpu; }
-	PYTHONPATH=$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py
+	PYTHONPATH=$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py $(PARALLEL)
 
 test-maxtext: $(INSTALLED)test ## Run the real MaxText; fetches 600 MB, and another Debian if there is no Python 3.12.
 	tests/engines/maxtext.sh $(VENV)/maxtext

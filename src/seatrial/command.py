@@ -40,6 +40,10 @@ def _not_after(words: str) -> str:
     return "".join(f"(?<!_{word}_)" for word in words.split())
 
 
+# A quick look first: each rule below has one of these letters in a row.
+_MAY_BE_ONE = re.compile(
+    "TOKEN|SECRET|PASS|PWD|CRED|KEY|AUTH|PAT|JWT|DSN|BEARER|COOKIE|WEBHOOK|CONN|UR[IL]", re.IGNORECASE
+)
 _SECRET_NAME = re.compile(
     "|".join(
         (
@@ -77,7 +81,7 @@ def is_secret(name: str) -> bool:
     This is the only place that decides so. In doubt it does: a harmless value that is masked is the smaller loss. Names
     of files are none, as HF_TOKEN_FILE, nor are words about text, as EOS_TOKEN_ID and MAX_TOKENS.
     """
-    return any(_is_secret_part(part) for part in name.split("."))
+    return _MAY_BE_ONE.search(name) is not None and any(map(_is_secret_part, name.split(".")))
 
 
 @lru_cache(maxsize=4096)
