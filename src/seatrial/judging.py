@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -125,9 +127,11 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
 def judge_and_report(run_dir: Path) -> tuple[str, Verdict]:
     """Judges a run that has just ended and writes its report; what to say of both, and the verdict.
 
-    Raises LaunchError where the verdict cannot be written.
+    Raises LaunchError where the verdict cannot be written, or the run directory is gone.
     """
     try:
+        if not run_dir.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(run_dir))
         text, verdict = judge_run(run_dir, as_json=False)
     except OSError as error:
         why = shortage(error, run_dir)
