@@ -41,8 +41,23 @@ def _not_after(words: str) -> str:
 
 
 # A quick look first: each rule below has one of these letters in a row.
-_MAY_BE_ONE = re.compile(
-    "TOKEN|SECRET|PASS|PWD|CRED|KEY|AUTH|PAT|JWT|DSN|BEARER|COOKIE|WEBHOOK|CONN|UR[IL]", re.IGNORECASE
+_IN_A_SECRET = (
+    "TOKEN",
+    "SECRET",
+    "PASS",
+    "PWD",
+    "CRED",
+    "KEY",
+    "AUTH",
+    "PAT",
+    "JWT",
+    "DSN",
+    "BEARER",
+    "COOKIE",
+    "WEBHOOK",
+    "CONN",
+    "URL",
+    "URI",
 )
 _SECRET_NAME = re.compile(
     "|".join(
@@ -81,7 +96,12 @@ def is_secret(name: str) -> bool:
     This is the only place that decides so. In doubt it does: a harmless value that is masked is the smaller loss. Names
     of files are none, as HF_TOKEN_FILE, nor are words about text, as EOS_TOKEN_ID and MAX_TOKENS.
     """
-    return _MAY_BE_ONE.search(name) is not None and any(map(_is_secret_part, name.split(".")))
+    return _may_name_one(name) and any(map(_is_secret_part, name.split(".")))
+
+
+def _may_name_one(text: str) -> bool:
+    upper = text.upper()
+    return any(word in upper for word in _IN_A_SECRET)
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +152,7 @@ def secrets_in(text: str) -> set[str]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    place = 0
+    place = 0 if _may_name_one(text) else len(text)
     while named := _NAMED.search(text, place):
         place = named.end()
         if is_secret(named["name"]):
