@@ -38,8 +38,9 @@ from typing import Any
 
 import record
 
-from seatrial import events, flops
+from seatrial import events
 from seatrial.engines import Ground, Placement, native
+from seatrial.estimate import flops
 from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, Precision, RunSpec
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -33,7 +33,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import record  # noqa: E402
 
-from seatrial import flops  # noqa: E402
+from seatrial.estimate import flops  # noqa: E402
 from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, Precision, RunSpec  # noqa: E402
 from seatrial.train.data import make_batch  # noqa: E402
 from seatrial.train.data.synthetic import Synthetic  # noqa: E402

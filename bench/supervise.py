@@ -130,9 +130,9 @@ def supervise(socket: str, hosts: int) -> None:
     from seatrial.cluster import Cluster, Host
     from seatrial.launch import channels, live, session, ssh
     from seatrial.launch.deadlines import Deadlines
-    from seatrial.launch.targets import Where
+    from seatrial.launch.where import Where
     from seatrial.plan import Machine, Site, make_plan
-    from seatrial.presets import MODELS
+    from seatrial.spec.presets import MODELS
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
 

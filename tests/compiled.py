@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Execution, MeshShape, Parallelism, Precision, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 JAX = "0.10.2"
 

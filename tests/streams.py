@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from seatrial import events, flops
+from seatrial import events
+from seatrial.estimate import flops
 from seatrial.spec import Batch, Data, Expectation, ModelSpec, RunSpec, Topology
 
 MODEL = ModelSpec(

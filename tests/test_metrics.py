@@ -12,8 +12,8 @@ import pytest
 
 from seatrial import events, metrics
 from seatrial.metrics import show_ranges
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Precision, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 from tests import streams
 from tests.streams import START, falling, make_spec, rising, whole_run
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from seatrial.cluster import Cluster, Host, Transport
-from seatrial.collapse import collapse
 from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, Site, collapsed_to_fit, decided, make_plan
-from seatrial.presets import MODELS
-from seatrial.rehearsal import rehearse
+from seatrial.shrink.collapse import collapse
+from seatrial.shrink.rehearsal import rehearse
 from seatrial.spec import Batch, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
+from seatrial.spec.presets import MODELS
 from tests.compiled import spec_of
 
 LAPTOP = Machine(cores=2, memory_bytes=8 << 30)

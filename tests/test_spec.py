@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from seatrial import presets
-from seatrial.flops import num_parameters
+from seatrial.estimate.flops import num_parameters
 from seatrial.spec import (
     AXES,
     Batch,
@@ -26,6 +25,7 @@ from seatrial.spec import (
     Topology,
     flatten,
     from_dict,
+    presets,
     to_dict,
 )
 

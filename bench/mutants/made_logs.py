@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from seatrial import flops
-from seatrial.presets import MODELS
+from seatrial.estimate import flops
 from seatrial.spec import Batch, Data, Expectation, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 Kind = Literal["step", "noise", "setup", "end"]
 

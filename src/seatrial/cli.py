@@ -13,9 +13,9 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
-from seatrial import parameters
+from seatrial.commands import options
+from seatrial.commands.options import FILE, FOLDER, InOrder
 from seatrial.errors import InputError, SeatrialError
-from seatrial.parameters import FILE, FOLDER, InOrder
 
 
 @click.group(cls=InOrder, no_args_is_help=True, context_settings={"show_default": True})
@@ -28,7 +28,7 @@ def app() -> None:
 
 def _load(config: Path, given: dict[str, Any], *, action: str, engine: str | None = None) -> Any:
     """The configuration, without errors; its other findings are told. What of `given` is the file's is taken out."""
-    from seatrial.checking import refuse, resolved
+    from seatrial.commands.check import refuse, resolved
     from seatrial.report.problems import warn
 
     of_the_file = {name: given.pop(name) for name in ("overrides", "model", "gpu")}
@@ -48,10 +48,10 @@ def init(name: str | None) -> None:
 
 
 @app.command()
-@parameters.configuration
-@parameters.rehearse
+@options.configuration
+@options.rehearse
 @option("--strict", is_flag=True, help="Take warnings for errors.")
-@parameters.format_option("text", "json")
+@options.format_option("text", "json")
 def check(
     config: Path,
     overrides: tuple[str, ...],
@@ -65,7 +65,7 @@ def check(
 
     Several files may be given; the same overrides hold for all.
     """
-    from seatrial.checking import check as look
+    from seatrial.commands.check import check as look
 
     told, has_errors = look(
         config, overrides, rehearse=rehearse, strict=strict, model=model, gpu=gpu, as_json=output == "json"
@@ -76,20 +76,20 @@ def check(
 
 
 @app.command()
-@parameters.configuration
-@parameters.where
-@parameters.engine
-@parameters.rehearse
-@parameters.collapse
+@options.configuration
+@options.where
+@options.engine
+@options.rehearse
+@options.collapse
 @option("--explain", metavar="KEY", help="Only say where this value came from, and what each dialect calls it.")
-@parameters.format_option("text", "json")
+@options.format_option("text", "json")
 def plan(
     config: Path, engine: str, rehearse: bool, collapse: bool, explain: str | None, output: str, **given: Any
 ) -> None:
     """Show what would be run: the resolved spec with each value's origin, and the command of every process."""
-    from seatrial.checking import resolved as read
-    from seatrial.launch.targets import Where
-    from seatrial.run import describe, explained
+    from seatrial.commands.check import resolved as read
+    from seatrial.commands.run import describe, explained
+    from seatrial.launch.where import Where
 
     action = "rehearse" if rehearse else "plan"
     if explain is not None:
@@ -102,7 +102,7 @@ def plan(
 
 
 @app.command()
-@parameters.configuration
+@options.configuration
 @option("--to", required=True, help="native, cvs, cvs-megatron, maxtext, megatron, megatron-env or nxdt.")
 @option("--out", type=FILE, metavar="FILE", help="A new file for it; by default it is printed.")
 def convert(
@@ -136,20 +136,20 @@ def schema() -> None:
 
 
 @app.command()
-@parameters.configuration
-@parameters.where
-@parameters.engine
-@parameters.rehearse
-@parameters.collapse
+@options.configuration
+@options.where
+@options.engine
+@options.rehearse
+@options.collapse
 @option("--preflight/--no-preflight", default=True, help="Look at the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="How often to try again what machines have ended.")
-@parameters.out
+@options.out
 def run(
     config: Path, engine: str, rehearse: bool, collapse: bool, retries: int, out: Path | None, **given: Any
 ) -> None:
     """Run the configuration, live, and exit with the verdict."""
-    from seatrial.launch.targets import Where
-    from seatrial.run import run as start
+    from seatrial.commands.run import run as start
+    from seatrial.launch.where import Where
 
     resolved = _load(config, given, action="rehearse" if rehearse else "run", engine=engine)
     verdict = start(
@@ -160,15 +160,15 @@ def run(
 
 
 @app.command()
-@parameters.optional_configuration
-@parameters.where
-@parameters.engine
-@parameters.rehearse
-@parameters.format_option("text", "json")
+@options.optional_configuration
+@options.where
+@options.engine
+@options.rehearse
+@options.format_option("text", "json")
 def preflight(config: Path | None, engine: str, rehearse: bool, output: str, **given: Any) -> None:
     """Look whether the hosts of a cluster file can run it; nothing is changed there. Exit code 0, or 3 for errors."""
-    from seatrial.launch.targets import Where
-    from seatrial.run import preflight as look
+    from seatrial.commands.run import preflight as look
+    from seatrial.launch.where import Where
 
     resolved = _load(config, given, action="plan", engine=engine) if config else None
     where = Where(**{name: value for name, value in given.items() if name not in ("overrides", "model", "gpu")})
@@ -184,7 +184,7 @@ _RUN_DIR = argument("run_dir", type=FILE, help="The directory that the run print
 @_RUN_DIR
 def attach(run_dir: Path) -> None:
     """Follow a run on a cluster again, to its verdict: it goes on when whoever started it has gone."""
-    from seatrial.returning import attach as follow
+    from seatrial.commands.attach import attach as follow
 
     raise Exit(follow(run_dir).exit_code)
 
@@ -194,7 +194,7 @@ def attach(run_dir: Path) -> None:
 @option("--now", is_flag=True, help="Leave the processes no time to save.")
 def stop(run_dir: Path, now: bool) -> None:
     """End a run, from anywhere."""
-    from seatrial.returning import stop as end
+    from seatrial.commands.attach import stop as end
 
     click.echo(end(run_dir, now=now))
 
@@ -205,8 +205,8 @@ def stop(run_dir: Path, now: bool) -> None:
 @option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
 def logs(run_dir: Path, rank: int | None, follow: bool) -> None:
     """Print what the processes of a run have printed."""
+    from seatrial.commands.attach import logs as read
     from seatrial.report.problems import inert
-    from seatrial.returning import logs as read
 
     for chunk in read(run_dir, rank=rank, follow=follow):  # as they are for a file, harmless for a terminal
         lines = chunk.decode("utf-8", "replace").split("\n") if sys.stdout.isatty() else ()
@@ -214,11 +214,11 @@ def logs(run_dir: Path, rank: int | None, follow: bool) -> None:
 
 
 @app.command()
-@parameters.configuration
-@parameters.out
+@options.configuration
+@options.out
 def train(config: Path, out: Path | None, **given: Any) -> None:
     """Be one trainer process for the configuration, here and now, without launcher or verdict."""
-    from seatrial.run import train_here
+    from seatrial.commands.run import train_here
 
     train_here(_load(config, given, action="train"), config=config, out=out)
 
@@ -227,7 +227,7 @@ def train(config: Path, out: Path | None, **given: Any) -> None:
 @click.pass_context
 def data(context: click.Context) -> None:
     """Tokenise text once, into Megatron's files: seatrial data TEXT... --tokenizer T --out PREFIX."""
-    from seatrial.run import tokenise_here
+    from seatrial.commands.run import tokenise_here
 
     tokenise_here(context.args)
 
@@ -236,7 +236,7 @@ def data(context: click.Context) -> None:
 @click.pass_context
 def export(context: click.Context) -> None:
     """Write a checkpoint's weights for Hugging Face: seatrial export RUN_DIR|CHECKPOINT --to FOLDER."""
-    from seatrial.run import export_here
+    from seatrial.commands.run import export_here
 
     export_here(context.args)
 
@@ -246,10 +246,10 @@ _LOGS_HELP = "Log files, folders of them, or - for standard input."
 
 @app.command()
 @argument("paths", type=FILE, nargs=-1, required=True, metavar="LOG...", help=_LOGS_HELP)
-@parameters.family
+@options.family
 def parse(paths: tuple[Path, ...], family: str) -> None:
     """Turn foreign logs into events, one JSON object per line; a single log is read as it comes."""
-    from seatrial.judging import parse_logs
+    from seatrial.commands.judge import parse_logs
 
     for line in parse_logs(paths, family):
         click.echo(line)
@@ -264,15 +264,15 @@ def parse(paths: tuple[Path, ...], family: str) -> None:
     help="The logs of one run (files, folders of them, or -), or a run directory; then overrides of --against.",
 )
 @option("--against", type=FILE, help="The configuration that was run; it is held to its expectations.")
-@parameters.family
+@options.family
 @option("--policy", help="Which steps count for the speed: steady (default), cvs-jax, last-10, …")
 @option("--convention", help="How FLOPs are counted: causal, non_causal, palm; by default as the log does.")
 @option("--published", help="Hold it to the nearest published result, within so much: 10%.")
 @option("--tokens", help="Also say how long so many tokens would take: 15T.")
 @option("--cvs-compat", is_flag=True, help="Also show what ROCm CVS would have said.")
-@parameters.cell
+@options.cell
 @option("--out", type=FOLDER, metavar="DIRECTORY", help="Keep it as a run directory, with report.html.")
-@parameters.format_option("text", "json")
+@options.format_option("text", "json")
 def judge(
     what: tuple[str, ...],
     against: Path | None,
@@ -288,28 +288,28 @@ def judge(
     output: str,
 ) -> None:
     """Judge what is there: foreign logs, or a run once more; needs no cluster and no jax. Exits with the verdict."""
-    from seatrial.judging import Options, judge_logs, judge_run, options_of, run_directory_in, sort_arguments
+    from seatrial.commands.judge import judge_logs, judge_run, options_of, run_directory_in, sort_arguments
     from seatrial.report.problems import warn
-    from seatrial.standing import require_over
+    from seatrial.runs.status import require_over
 
     paths, overrides = sort_arguments(what, against)
-    options: Options = options_of(policy=policy, convention=convention, published=published, tokens=tokens)
+    how = options_of(policy=policy, convention=convention, published=published, tokens=tokens)
     as_json = output == "json"
     if run_dir := run_directory_in(paths):
         if against:
             why, fix = f"{run_dir} holds the configuration that it is judged by", "leave it away, or judge the log"
             raise InputError.single("run-directory", "--against", why, fix)
         warn(require_over(run_dir))
-        text, verdict = judge_run(run_dir, options, as_json=as_json)
+        text, verdict = judge_run(run_dir, how, as_json=as_json)
     else:
         resolved = None
         if against:
-            from seatrial.checking import bars
+            from seatrial.commands.check import bars
 
             resolved = bars(against, overrides, model=model, gpu=gpu)
             warn(resolved.problems)
         text, verdict = judge_logs(
-            paths, options, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat,
+            paths, how, resolved=resolved, config=against, family=family, cvs_compat=cvs_compat,
             out=out, as_json=as_json,
         )  # fmt: skip
     click.echo(text)
@@ -325,14 +325,14 @@ def judge(
     metavar="RUN_DIR...",
     help="A run directory; of several, how they scale.",
 )
-@parameters.format_option(
+@options.format_option(
     "html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print."
 )
 def report(run_dirs: tuple[Path, ...], output: str) -> None:
     """Write the report of a run again; of several runs of one workload, the table of how it scales."""
-    from seatrial.judging import report_run, report_scaling
+    from seatrial.commands.judge import report_run, report_scaling
     from seatrial.report.problems import warn
-    from seatrial.standing import require_over
+    from seatrial.runs.status import require_over
 
     for run_dir in run_dirs:
         warn(require_over(run_dir))
@@ -347,7 +347,7 @@ def report(run_dirs: tuple[Path, ...], output: str) -> None:
 @option("--device", help="Only devices whose name contains this.")
 @option("--outcome", help="Only runs that ended so: pass, fail, died, running …")
 @option("--limit", default=30, help="How many of the newest to show; 0 for all.")
-@parameters.format_option("text", "json")
+@options.format_option("text", "json")
 def history(
     root: Path,
     rebuild: bool,
@@ -369,7 +369,7 @@ def history(
 @argument("b", help="The run to look at.")
 @option("--fail-if-slower", metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3% or 0.03.")
 @option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
-@parameters.format_option("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
+@options.format_option("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
 def compare(a: str, b: str, fail_if_slower: str | None, anyway: bool, output: str) -> None:
     """Compare two runs: speed with its interval, losses, and what differs. Exits with 0, or with the gate's answer."""
     from seatrial.history import compare_runs

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
-from seatrial.run_files import append_to, read_lines
+from seatrial.runs.files import append_to, read_lines
 
 VERSION = 1
 FIRST_CLOCK = 946_684_800.0  # the year 2000: a wall time before it counts seconds, or comes from no clock

@@ -18,16 +18,16 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from seatrial import estimate
 from seatrial.cluster import Cluster, Host
-from seatrial.collapse import collapse
 from seatrial.command import Command, Secret, guarded, in_container
 from seatrial.engines import DEFAULT_PORT as DEFAULT_PORT
 from seatrial.engines import Ground, Placement, native, nics
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
-from seatrial.hardware import GIB
-from seatrial.rehearsal import Rehearsal
+from seatrial.estimate import memory
+from seatrial.estimate.hardware import GIB
+from seatrial.shrink.collapse import collapse
+from seatrial.shrink.rehearsal import Rehearsal
 from seatrial.spec import Container, RunSpec, to_dict
 
 MAX_VIRTUAL_DEVICES = 64  # what a test of a mesh needs; a typing error in a node count must not start 2048 processes
@@ -131,13 +131,13 @@ def decided(spec: RunSpec, machine: Machine, engine: str, there: float | None = 
     """
     if spec.execution.remat != "auto":
         return spec, []
-    there = there or estimate.available_bytes(spec, engine) or machine.memory_bytes / spec.topology.devices_per_node
-    chosen = estimate.decided(spec, engine, there)
+    there = there or memory.available_bytes(spec, engine) or machine.memory_bytes / spec.topology.devices_per_node
+    chosen = memory.decided(spec, engine, there)
     need, whole = (
-        estimate.memory(each, engine).total_bytes / GIB
+        memory.per_device(each, engine).total_bytes / GIB
         for each in (chosen, replace(spec, execution=replace(spec.execution, remat="none")))
     )
-    fits = "the least that fits" if need <= estimate.ROOM * there / GIB else "and not even that fits surely"
+    fits = "the least that fits" if need <= memory.ROOM * there / GIB else "and not even that fits surely"
     return chosen, [
         f"execution.remat is auto: {chosen.execution.remat}, {fits}: each device needs about {need:,.1f} GiB of the "
         f"{there / GIB:,.1f} GiB that there are; without recomputation it would need {whole:,.1f} GiB"
@@ -150,18 +150,18 @@ def collapsed(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, 
     rehearsal = collapse(spec, num_devices=here or 1, virtual=not here)
     there: float | None = machine.memory_bytes
     if here:
-        share = estimate.share(spec, engine)[0]
+        share = memory.share(spec, engine)[0]
         each = machine.accelerator_bytes
-        there = each * share if each else estimate.available_bytes(spec, engine)
+        there = each * share if each else memory.available_bytes(spec, engine)
     chosen, why = decided(rehearsal.spec, machine, engine, there)
-    need = estimate.memory(chosen, engine).total_bytes
+    need = memory.per_device(chosen, engine).total_bytes
     return replace(rehearsal, spec=chosen), why, need, math.inf if there is None else there
 
 
 def collapsed_to_fit(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, list[str]]:
     """A run collapsed to this machine, and the notes of `decided`. Raises LaunchError where it surely does not fit."""
     rehearsal, why, need, there = collapsed(spec, machine, engine)
-    if need > (1 + estimate.DOUBT) * there:
+    if need > (1 + memory.DOUBT) * there:
         devices = f"each of its {rehearsal.spec.topology.num_devices} {machine.vendor} accelerators"
         raise LaunchError(
             f"the collapsed run does not fit on this machine: it needs about {need / GIB:,.1f} GiB of "

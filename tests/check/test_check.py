@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from seatrial import check, dialects, flops
+from seatrial import check, dialects
 from seatrial.check import RULES, lint
 from seatrial.errors import Mark, Problem
-from seatrial.presets import MODELS
+from seatrial.estimate import flops
 from seatrial.spec import (
     Batch,
     Container,
@@ -28,6 +28,7 @@ from seatrial.spec import (
     RunSpec,
     Topology,
 )
+from seatrial.spec.presets import MODELS
 from tests.dialects.seeds import COMPLETE, MULTI_70B, SINGLE_MI300X, SINGLE_MI355X
 
 SOUND = RunSpec(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tools.check_page import rules_page
+
 from seatrial.check import RULES
-from seatrial.report.rules import rules_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "check.md"
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seatrial import estimate
 from seatrial.check.mesh import mesh_is_sound
-from seatrial.presets import MODELS
+from seatrial.estimate import memory
 from seatrial.spec import (
     Batch,
     Checkpoint,
@@ -32,6 +31,7 @@ from seatrial.spec import (
     RunSpec,
     Topology,
 )
+from seatrial.spec.presets import MODELS
 from tests.check.test_check import SOUND, bars, findings, within
 from tests.dialects.specs import specs
 
@@ -378,6 +378,6 @@ def test_every_spec_can_be_looked_at(spec: RunSpec, action: str) -> None:
         assert problem.fix
         assert "\n" not in problem.fix
     if mesh_is_sound(spec):
-        need = estimate.memory(spec, "native")
+        need = memory.per_device(spec, "native")
         assert all(size >= 0 for size in need.parts.values())
         assert 0 < need.state_bytes <= need.total_bytes

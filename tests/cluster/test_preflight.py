@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from seatrial import readiness
 from seatrial.cluster import Cluster as Hosts
 from seatrial.cluster import Host
+from seatrial.commands import preflight as readiness
+from seatrial.commands.preflight import Looked
 from seatrial.dialects import cluster_of
-from seatrial.launch import examine
-from seatrial.launch.needs import Needs, Selection
+from seatrial.launch.preflight import examine
+from seatrial.launch.preflight.needs import Needs, Selection
 from seatrial.launch.session import MAX_ANSWER
 from seatrial.plan import DEFAULT_PORT, Site
-from seatrial.readiness import Looked
 from tests.cluster import faults
 from tests.cluster.image import IMAGE
 from tests.cluster.nodes import USER_HOME, Cluster, Node

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch.slurm_node import expand
+from seatrial.node.slurm_node import expand
 from tests.cluster.nodes import SEARCH_PATH, Node
 from tests.cluster.person import CANARY, HOSTILE, Lookout, Person, nothing_is_left, over, trainers
 from tests.cluster.slurm import Slurm

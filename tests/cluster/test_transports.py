@@ -29,10 +29,10 @@ from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.follow import Following
 from seatrial.launch.session import Session
 from seatrial.launch.ssh import run
-from seatrial.launch.targets import Where
+from seatrial.launch.where import Where
 from seatrial.plan import Plan, Process, Site
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 from tests.cluster import faults
 from tests.cluster.image import IMAGE
 from tests.cluster.nodes import USER_HOME, Node

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from seatrial import source
 from seatrial.check import REMAT
-from seatrial.dialects.entries import Request
-from seatrial.dialects.written import Note, Written
-from seatrial.hardware import DEVICES
-from seatrial.presets import MODELS
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.written import Note, Written
+from seatrial.estimate.hardware import DEVICES
 from seatrial.spec import (
     AXES,
     METRICS,
@@ -46,6 +45,7 @@ from seatrial.spec import (
     Topology,
     flatten,
 )
+from seatrial.spec.presets import MODELS
 
 Part = TypeVar("Part")
 

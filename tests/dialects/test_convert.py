@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from seatrial import dialects
 from seatrial.dialects import convert, native
 from seatrial.dialects.convert import TARGETS
-from seatrial.dialects.written import Note
+from seatrial.dialects.table.written import Note
 from seatrial.spec import Container, Execution, RunSpec
 from tests.command_line import seatrial
 from tests.dialects.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, ROOT

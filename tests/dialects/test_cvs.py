@@ -17,9 +17,9 @@ from seatrial.dialects import placeholders
 from seatrial.dialects.cvs import keys as cvs_keys
 from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
-from seatrial.presets import MODELS
 from seatrial.report.problems import render_json, render_text
 from seatrial.spec import METRICS, Batch, Data, Expectation, MeshShape, Resolved, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 from tests.dialects.seeds import COMPLETE, MULTI_70B, MULTI_405B, SEEDS, SINGLE_MI300X, SINGLE_MI355X
 
 TEXT = MULTI_70B.read_text(encoding="utf-8")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import check, dialects, source
-from seatrial.dialects.cvs import of_2026 as cvs_2026
-from seatrial.dialects.cvs import of_2026_megatron as cvs_2026_megatron
-from seatrial.dialects.cvs.of_2026_keys import JAX, MEGATRON, find
+from seatrial.dialects import cvs_2026
 from seatrial.dialects.cvs.thresholds import BARS, KINDS
+from seatrial.dialects.cvs_2026 import megatron as cvs_2026_megatron
+from seatrial.dialects.cvs_2026.keys import JAX, MEGATRON, find
 from seatrial.errors import InputError, Problem
 from seatrial.report.problems import render_text
 from seatrial.spec import METRICS, Batch, Expectation, MeshShape, Resolved, Topology

@@ -17,9 +17,9 @@ from seatrial.dialects.cvs import megatron as cvs_megatron
 from seatrial.dialects.cvs import megatron_keys as cvs_megatron_keys
 from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
-from seatrial.presets import MODELS
 from seatrial.report.problems import render_text
 from seatrial.spec import METRICS, Batch, Expectation, MeshShape, Resolved, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 from tests.dialects.seeds import (
     CVS,
     MEGATRON_CELLS,

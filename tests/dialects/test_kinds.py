@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from seatrial import source
-from seatrial.checking import check
+from seatrial.commands.check import check
 from seatrial.dialects import DIALECTS, Dialect
 from seatrial.dialects.explain import table
 from seatrial.errors import InputError

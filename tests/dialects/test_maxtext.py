@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from seatrial import source
 from seatrial.check import lint
 from seatrial.dialects import load, maxtext
-from seatrial.dialects.entries import Request
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS
 from seatrial.dialects.maxtext.model import NAMED
 from seatrial.dialects.maxtext.rest import KEYS as REST
-from seatrial.dialects.overrides import Override
-from seatrial.presets import MODELS
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.overrides import Override
 from seatrial.spec import AXES, Resolved, RopeScaling, RunSpec, flatten
+from seatrial.spec.presets import MODELS
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "configs" / "maxtext").iterdir())
 TRAIN = "python3 MaxText/train.py MaxText/configs/base.yml"

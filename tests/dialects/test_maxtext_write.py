@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from seatrial.dialects import maxtext
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Execution, MeshShape, Optimizer, Parallelism, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 from .specs import assert_round_trip, read_text, specs
 

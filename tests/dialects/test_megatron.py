@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from seatrial import source
 from seatrial.dialects import megatron
-from seatrial.dialects.coerce import fraction_of
-from seatrial.dialects.entries import Request
 from seatrial.dialects.megatron.arguments import ARGUMENTS, DEFAULTS, LAUNCHER, flag, several
 from seatrial.dialects.megatron.rest import REST
 from seatrial.dialects.megatron.settings import ALL, NAMED
 from seatrial.dialects.megatron.settings import settings as stated
-from seatrial.dialects.overrides import Override
+from seatrial.dialects.table.coerce import fraction_of
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.overrides import Override
 from seatrial.spec import Resolved, RopeScaling, RunSpec, flatten
 from tests.dialects.seeds import ROOT
 from tests.dialects.specs import assert_round_trip, specs

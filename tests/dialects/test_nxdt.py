@@ -18,7 +18,6 @@ from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
 from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
-from seatrial.presets import MODELS
 from seatrial.spec import (
     Batch,
     Checkpoint,
@@ -35,6 +34,7 @@ from seatrial.spec import (
     RunSpec,
     Topology,
 )
+from seatrial.spec.presets import MODELS
 from tests.dialects.seeds import ROOT
 from tests.dialects.specs import assert_round_trip, specs
 from tests.dialects.wrong_cases import Case, cases

@@ -6,10 +6,10 @@ import os
 import re
 
 import pytest
+from tools.dialect_pages import MADE, PAGES, pages
 
 from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.reference import MADE, PAGES, pages
 from tests.dialects.seeds import ROOT
 
 FOLDER = ROOT / "docs" / "reference"

@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 
 from seatrial import source
 from seatrial.dialects import native
-from seatrial.dialects.entries import Request
-from seatrial.dialects.ranges import CHOICES
 from seatrial.dialects.schema import json_schema
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.ranges import CHOICES
 from seatrial.dialects.yaml_writer import dump
 from seatrial.spec import RunSpec
 from tests.dialects.seeds import ROOT

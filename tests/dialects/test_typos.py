@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import dialects, source
-from seatrial.dialects.suggestions import did_you_mean, start_anew
+from seatrial.dialects.table.suggestions import did_you_mean, start_anew
 from seatrial.errors import InputError, Problem
 from tests.dialects.seeds import ROOT
 

@@ -23,7 +23,7 @@ from seatrial.dialects import load
 from seatrial.engines import Commands, Ground, Placement, engine, maxtext, megatron, nics
 from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, Site, make_plan
-from seatrial.rehearsal import Rehearsal, rehearse
+from seatrial.shrink.rehearsal import Rehearsal, rehearse
 from seatrial.spec import Container, MeshShape, Parallelism, RunSpec, Topology
 from tests.command_line import seatrial
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
+from seatrial.commands.judge import judge_run
 from seatrial.dialects import load
-from seatrial.judging import judge_run
 from seatrial.launch import local
 from seatrial.launch.conclude import Ending
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.follow import Following
 from seatrial.launch.local import free_port
-from seatrial.launch.targets import HERE
+from seatrial.launch.where import HERE
 from seatrial.plan import Machine, Plan, make_plan
-from seatrial.run_directory import claim, write_inputs
+from seatrial.runs.directory import claim, write_inputs
 from tests.command_line import seatrial
 from tests.processes import wait_until
 

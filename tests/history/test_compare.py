@@ -12,8 +12,8 @@ import pytest
 from seatrial.errors import InputError
 from seatrial.history.compare import compare, compare_losses
 from seatrial.history.loaded import load
-from seatrial.presets import MODELS
 from seatrial.spec import METRICS, Execution, Precision
+from seatrial.spec.presets import MODELS
 from tests.history.runs import loaded, make, one_node
 
 

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from seatrial.cluster import Cluster, Host
+from seatrial.commands.preflight import not_asked
 from seatrial.plan import Site
-from seatrial.readiness import not_asked
 from tests.command_line import seatrial
 from tests.dialects.seeds import ROOT
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch.agent import PEER_LOST, SETTLE_SECONDS
 from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue, status_of, with_stopped
 from seatrial.launch.deadlines import Deadlines, deadlines_for
-from seatrial.launch.processes import describe_exit
-from seatrial.presets import MODELS
+from seatrial.node.agent import PEER_LOST, SETTLE_SECONDS
+from seatrial.node.processes import describe_exit
 from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging
+from seatrial.spec.presets import MODELS
 from tests.streams import make_spec
 
 NOW = 1000.0

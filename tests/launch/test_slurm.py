@@ -13,12 +13,13 @@ import pytest
 from seatrial.command import Secret
 from seatrial.errors import InputError
 from seatrial.launch.slurm import RECORD, SlurmNode, _lay_out, find, site, wished
-from seatrial.launch.slurm_node import STAND_IN, fill
 from seatrial.launch.slurm_queue import Job
-from seatrial.launch.targets import Where, scripts
+from seatrial.launch.targets import scripts
+from seatrial.launch.where import Where
+from seatrial.node.slurm_node import STAND_IN, fill
 from seatrial.plan import Machine, Plan, make_plan
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 RUN_DIR = Path("/shared/runs/it")
 SPEC = RunSpec(

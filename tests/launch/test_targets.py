@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from seatrial.errors import InputError
-from seatrial.launch.targets import TARGETS, Where, checked, on_hosts, target
+from seatrial.launch.targets import TARGETS, checked, on_hosts, target
+from seatrial.launch.where import Where
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -105,7 +105,7 @@ def test_a_cut_line_says_less_and_nothing_else(line: dict[str, float], version: 
 
 
 def test_our_own_trainer_is_read_back() -> None:
-    from seatrial.train.watch import maxtext_line
+    from seatrial.train.metrics_log import maxtext_line
 
     spec = make_spec()
     written = [events.Step(step=n, seconds=0.25 + n / 64, tokens=2048, loss=6.25 - n / 8) for n in range(6)]

@@ -13,8 +13,8 @@ import pytest
 from seatrial import events
 from seatrial.metrics import Performance, record_that_counts, records
 from seatrial.metrics.performance import measure_performance
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Expectation, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 from seatrial.verdict import Check
 from seatrial.verdict.performance import judge_performance
 from tests.streams import make_spec, steps

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from seatrial import events, flops
+from seatrial import events
+from seatrial.estimate import flops
 from seatrial.metrics import Identity, Performance, record_that_counts, records
 from seatrial.metrics.performance import measure_performance
-from seatrial.presets import MODELS
 from seatrial.spec import Batch, Data, Objective, Precision, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 from tests.streams import START, make_spec
 
 LLAMA = make_spec(

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies
 
-from seatrial import hardware
+from seatrial.estimate import hardware
 from seatrial.report.gather import RunReport, Tail, clean, gather
 from seatrial.verdict import Check
 from tests.report import run_directory

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seatrial import events, flops, metrics, verdict
-from seatrial.presets import MODELS
-from seatrial.rehearsal import rehearse
+from seatrial import events, metrics, verdict
+from seatrial.estimate import flops
+from seatrial.shrink.rehearsal import rehearse
 from seatrial.spec import (
     Batch,
     Data,
@@ -25,6 +25,7 @@ from seatrial.spec import (
     flatten,
     to_dict,
 )  # fmt: skip
+from seatrial.spec.presets import MODELS
 from tests import streams
 
 CONFIG = "configs/cvs/mi300x_distributed_llama3_1_70b.json"

@@ -19,7 +19,7 @@ from tests.report import attacks, run_directory
 from tests.report.run_directory import Story
 from tests.report.test_html import HOSTILE, hostile_run
 from tests.report.test_scaling import noisy, recipe, run
-from tests.test_observed import entries, put
+from tests.runs.test_telemetry import entries, put
 
 DESKTOP, PHONE = (1280, 800), (360, 740)
 CHARTS = ("loss", "grad_norm", "seconds", "rate")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from seatrial.judging import judge_run, report_run
+from seatrial.commands.judge import judge_run, report_run
 from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
 from seatrial.spec import RunSpec
 from tests import streams

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from seatrial import observed
 from seatrial.report import html, markdown, text
 from seatrial.report import json as as_json
 from seatrial.report.gather import RunReport, gather
 from seatrial.report.nodes import MAX_LANES, chart_data, lanes, notable
+from seatrial.runs import telemetry
 from tests.report import run_directory
 from tests.report.test_html import HOSTILE
-from tests.test_observed import START, entries, put
+from tests.runs.test_telemetry import START, entries, put
 
 
 def watched(folder: Path, *more: dict[str, Any], nodes: int = 2) -> RunReport:
@@ -117,10 +117,10 @@ def test_what_a_node_says_is_inert(tmp_path: Path) -> None:
     assert "<script>window.owned" not in page
     assert "<img src=x" not in page
     assert "\x1b" not in page + text.render(report, color=False) + markdown.render(report)
-    assert observed.FILE not in " ".join(report.missing)
+    assert telemetry.FILE not in " ".join(report.missing)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     run_dir = run_directory.write(tmp_path / "run")
-    (run_dir / "nodes/local0" / observed.FILE).mkdir()
+    (run_dir / "nodes/local0" / telemetry.FILE).mkdir()
     assert any("observed.jsonl cannot be read" in line for line in gather(run_dir).missing)

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from seatrial import events, flops, metrics, verdict
+from seatrial import events, metrics, verdict
 from seatrial.errors import InputError
-from seatrial.presets import MODELS
+from seatrial.estimate import flops
 from seatrial.report import scaling_formats
 from seatrial.report.gather import RunReport, gather
 from seatrial.report.scaling import Scaling, measure_scaling
 from seatrial.spec import Batch, Data, MeshShape, Parallelism, Precision, RunSpec, Topology, to_dict
+from seatrial.spec.presets import MODELS
 from tests import streams
 from tests.report import attacks
 from tests.report.test_html import Page

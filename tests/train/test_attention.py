@@ -13,14 +13,14 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from seatrial.spec import Dropout, Execution, MeshShape, Parallelism, Precision
-from seatrial.train import blocks
+from seatrial.train import blockwise_attention
 from seatrial.train.attention import choose, make_attention
+from seatrial.train.masks import kept
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.params import declare, initialize
 from seatrial.train.random import fold, make_key
 from seatrial.train.sharding import make_rules
-from seatrial.train.sight import kept
 from seatrial.train.step import make_trainer
 from tests.train.conftest import TINY, make_spec
 
@@ -93,9 +93,9 @@ def assert_near(ours, expected, dtype="float32") -> None:
 @pytest.fixture
 def small_blocks(monkeypatch) -> None:
     """Blocks and chunks so small that short sequences have many."""
-    monkeypatch.setattr(blocks, "MAX_CHUNK", 32)
-    monkeypatch.setattr(blocks, "MAX_BLOCKS", 2)
-    monkeypatch.setattr(blocks, "MIN_BLOCK", 8)
+    monkeypatch.setattr(blockwise_attention, "MAX_CHUNK", 32)
+    monkeypatch.setattr(blockwise_attention, "MAX_BLOCKS", 2)
+    monkeypatch.setattr(blockwise_attention, "MIN_BLOCK", 8)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_dropout_leaves_the_expectation(rng):
 
 @pytest.mark.parametrize("T", [1, 2, 37, 64, 128, 200, 1024, 2048])
 def test_blocks_divide_a_chunk_and_stay_few(T):
-    size = blocks._block_size(T)
+    size = blockwise_attention._block_size(T)
     assert T % size == 0
     assert T // size <= 8
 
@@ -209,7 +209,7 @@ def test_blocks_divide_a_chunk_and_stay_few(T):
     [(2048, 100, 2048), (8192, None, 2048), (6000, None, 2000), (8192, 1000, 512), (8191, None, 8191)],
 )
 def test_long_sequences_are_cut_into_equal_chunks(T, window, size):
-    assert blocks._chunk_size(T, window) == size
+    assert blockwise_attention._chunk_size(T, window) == size
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 from seatrial import events
-from seatrial.goodput import measure_goodput
 from seatrial.metrics import measure
 from seatrial.spec import (
     Batch,
@@ -37,6 +36,7 @@ from seatrial.spec import (
     to_dict,
 )
 from seatrial.train.data import make_batch
+from seatrial.train.goodput import measure_goodput
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
 from seatrial.verdict.completion import judge_completion
@@ -359,7 +359,7 @@ def test_a_signal_to_one_process_ends_all_of_them_behind_the_same_step(learned, 
 
 WAITS_FOR_A_DEVICE = """
 import time, jax
-from seatrial.train.stop import Requests
+from seatrial.train.signals import Requests
 jax.config.update("jax_platforms", "cpu")
 sleep = jax.jit(lambda: jax.pure_callback(lambda: time.sleep(300) or 1.0, jax.ShapeDtypeStruct((), "float32")))
 requests = Requests()

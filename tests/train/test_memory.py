@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from seatrial import estimate
+from seatrial.estimate import memory
 from seatrial.spec import Batch, Dropout, Execution, ModelSpec
 from seatrial.train.mesh import make_mesh
 from seatrial.train.precision import PRODUCTS
@@ -52,7 +52,7 @@ def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int
         for (name, place), dtype in zip(trainer.batch_shardings.items(), ("int32", "int32", "float32"), strict=True)
     }
     compiled = trainer.step.lower(state, batch).compile().memory_analysis()
-    expected = estimate.memory(spec, "native")
+    expected = memory.per_device(spec, "native")
     held = expected.parameters_bytes + expected.optimizer_bytes
     assert held == pytest.approx(compiled.argument_size_in_bytes, rel=0.02)
     whole = compiled.argument_size_in_bytes + compiled.temp_size_in_bytes
@@ -60,5 +60,5 @@ def test_what_is_held_at_rest_is_exact_and_the_whole_is_near(mesh: dict[str, int
 
 
 def test_the_tables_are_the_trainer_s() -> None:
-    assert {*estimate.KEPT, "none"} == set(REMAT)
-    assert PRODUCTS["gpu"].logits_tokens == estimate.CHUNK_TOKENS
+    assert {*memory.KEPT, "none"} == set(REMAT)
+    assert PRODUCTS["gpu"].logits_tokens == memory.CHUNK_TOKENS

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from seatrial.collapse import collapse
+from seatrial.shrink.collapse import collapse
 from seatrial.spec import Batch, Execution, MeshShape, Parallelism, Precision, RunSpec, Topology
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh

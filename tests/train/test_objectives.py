@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from seatrial.spec import Batch, Objective, Optimizer, RunSpec
 from seatrial.train.data import make_batch, make_sources
+from seatrial.train.dpo_reference import Referenced, with_reference
 from seatrial.train.mesh import make_mesh
 from seatrial.train.objectives import OBJECTIVES, Head, cross_entropy, token_log_probabilities
 from seatrial.train.precision import PRODUCTS
-from seatrial.train.reference import Referenced, with_reference
 from seatrial.train.sharding import Placement, Rules
 from seatrial.train.step import make_trainer
 

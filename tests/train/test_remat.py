@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seatrial import estimate
+from seatrial.estimate import memory
 from seatrial.spec import Batch, Dropout, Execution
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import Decoder, run_layers, surroundings
@@ -66,7 +66,7 @@ def test_a_row_keeps_what_it_names(row, decoder, operands, capsys):
     elif row == "none":
         assert named >= {"query", "key", "value", "context", "gate", "up"}
     else:
-        assert (named, in_host) == ({*estimate.KEPT[row]}, [])
+        assert (named, in_host) == ({*memory.KEPT[row]}, [])
     assert text.count("rms_norm") == 0 or row == "none"
 
 
@@ -100,7 +100,7 @@ def test_the_estimate_counts_what_is_kept(execution, decoder, operands, capsys):
     shapes = re.findall(r"^(f32|bool|i1)\[(2,32,[\d,]+)\]", text, re.MULTILINE)  # parameters have others
     kept = sum((4 if kind == "f32" else 1) * np.prod([int(n) for n in shape.split(",")]) for kind, shape in shapes)
     spec = replace(SPEC, execution=execution, batch=Batch(sequence_length=32, global_batch_size=2, micro_batch_size=2))
-    assert estimate.memory(spec, "native").activations_bytes == pytest.approx(kept, rel=0.1)
+    assert memory.per_device(spec, "native").activations_bytes == pytest.approx(kept, rel=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -127,4 +127,4 @@ def test_what_there_is_not_is_named(execution, message):
 
 
 def test_the_estimate_knows_the_same_parts():
-    assert set(estimate.PARTS) == set(PARTS)
+    assert set(memory.PARTS) == set(PARTS)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from seatrial import flops
-from seatrial.presets import MODELS
+from seatrial.estimate import flops
 from seatrial.spec import Batch, Data, Expectation, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 STEPS = 30
 

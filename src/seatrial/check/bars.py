@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from seatrial import flops, hardware
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
-from seatrial.estimate import UTILIZATION
-from seatrial.hardware import TERA
+from seatrial.estimate import flops, hardware
+from seatrial.estimate.hardware import TERA
+from seatrial.estimate.speed import UTILIZATION
 from seatrial.spec import METRICS, Expectation, RunSpec
 
 # Two bars of one file agree if they are no further apart than this: published pairs are rounded, and mix conventions.

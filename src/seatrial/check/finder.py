@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from seatrial import estimate
 from seatrial.errors import Problem, Severity
+from seatrial.estimate import memory
 from seatrial.spec import Resolved, RunSpec
 
 RUNS = ("run", "rehearse", "train")  # the actions in which something is computed, here and by our own trainer
@@ -19,7 +19,7 @@ class Finder:
     def __init__(self, resolved: Resolved, spec: RunSpec, action: str, engine: str | None) -> None:
         self.spec = spec
         self.action = action
-        self.engine = engine or (estimate.OWN if action in RUNS else estimate.usual_engine(spec))
+        self.engine = engine or (memory.OWN if action in RUNS else memory.usual_engine(spec))
         self._resolved = resolved
 
     def at(self, path: str, severity: Severity, code: str, why: str, fix: str) -> Problem:

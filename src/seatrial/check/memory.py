@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from seatrial import estimate, hardware
 from seatrial.check.environment import exported
 from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
-from seatrial.estimate import DOUBT
+from seatrial.estimate import hardware, memory
+from seatrial.estimate.memory import DOUBT
 from seatrial.xla_flags import SHARE_VARIABLES
 
 MOST = 0.95  # of a device's memory is what JAX may be given: the rest is for the runtime and its collectives
@@ -22,11 +22,11 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
     device = hardware.find(spec.topology.device)
     if device is None or finder.action == "judge" or not mesh_is_sound(spec):
         return
-    if finder.engine != estimate.OWN:
+    if finder.engine != memory.OWN:
         # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
         spec = replace(spec, execution=replace(spec.execution, scan_layers=False))
-    need = estimate.memory(spec, finder.engine)
-    share, variable = estimate.share(spec, finder.engine)
+    need = memory.per_device(spec, finder.engine)
+    share, variable = memory.share(spec, finder.engine)
     there, found = device.memory_bytes * share, f"{device.name} has {_gib(device.memory_bytes)}"
     if share < 1:
         found += f", of which {variable or 'JAX'} gives {'' if variable else 'a process '}{_gib(there)}"
@@ -40,7 +40,7 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
             "split them over more devices (fsdp, tensor, pipeline, ZeRO-1), or keep them in bfloat16",
         )  # fmt: skip
     # Other trainers are counted by rules of thumb, our own by what the compiler says of it.
-    elif need.total_bytes > (1 + (DOUBT if finder.engine != estimate.OWN else 0)) * there:
+    elif need.total_bytes > (1 + (DOUBT if finder.engine != memory.OWN else 0)) * there:
         largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest)
         fix = "recompute more (remat), use a smaller micro batch, or split over more devices"
@@ -56,12 +56,12 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
 
 def memory_fraction(finder: Finder) -> Iterator[Problem]:
     """The share of a device's memory that JAX is to take is one, and is given once."""
-    if finder.engine not in estimate.SHARES:
+    if finder.engine not in memory.SHARES:
         return
     for part in ("execution", "container"):
         for name in SHARE_VARIABLES:
             text = exported(finder.spec, part).get(name)
-            if text and estimate.fraction(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
+            if text and memory.fraction(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
                 yield finder.at(
                     f"{part}.environment.{name}", "error", "bad-variable",
                     f"{text!r} is no share of a device's memory, and JAX ends a process for that",

@@ -8,8 +8,8 @@ from typing import Any
 
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
-from seatrial.presets import MODELS, same_architecture
 from seatrial.spec import ModelSpec
+from seatrial.spec.presets import MODELS, same_architecture
 
 ROTARY = ("rope_theta", "rope_scaling")
 _NOT_SHAPE = ("name", "vocab_multiple")

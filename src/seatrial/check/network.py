@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial import hardware
 from seatrial.check.environment import exported
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
+from seatrial.estimate import hardware
 
 _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|\[::1\]|0\.0\.0\.0", re.IGNORECASE)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial import hardware
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
+from seatrial.estimate import hardware
 
 _FORMATS = {
     "fp8": "fp8", "float8": "fp8", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4", "bf16": "bfloat16",

@@ -8,7 +8,7 @@ from seatrial.check.data import FROM_FILES, has_validation
 from seatrial.check.finder import RUNS, Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
-from seatrial.estimate import PARTS
+from seatrial.estimate.memory import PARTS
 from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec
 
 KEPT_BY = ("loss", "validation_loss")  # that checkpoints can be kept by

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import data_files, hiding, overrides, suggestions
-from seatrial.dialects.coerce import shown
-from seatrial.dialects.entries import Request
-from seatrial.dialects.keys import Key
-from seatrial.dialects.written import Written
+from seatrial.dialects import data_files, hiding
+from seatrial.dialects.table import overrides, suggestions
+from seatrial.dialects.table.coerce import shown
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.written import Written
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved, RunSpec
@@ -118,11 +119,11 @@ DIALECTS: tuple[Dialect, ...] = (
         recognise=lambda root: _has("train_params")(root)
         or (_has("framework")(root) and str(root.members["framework"].value).startswith("megatron"))
         or (_has("threshold_json", "gpu_name")(root) and not _has("framework", "training")(root)),
-        module="cvs.of_2026_megatron",
+        module="cvs_2026.megatron",
     ),
     Dialect(
         name="cvs-2026", title="a CVS MaxText configuration of 2026",
-        recognise=_has("framework", "threshold_json", "gpu_arch"), module="cvs.of_2026",
+        recognise=_has("framework", "threshold_json", "gpu_arch"), module="cvs_2026",
     ),
     Dialect(name="cvs-jax", title="a CVS JAX configuration", recognise=_cvs, module="cvs.jax"),
     Dialect(

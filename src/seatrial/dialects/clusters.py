@@ -14,9 +14,10 @@ from typing import Any
 
 from seatrial import source
 from seatrial.cluster import Cluster, Host, Transport
-from seatrial.dialects import coerce, placeholders
-from seatrial.dialects.entries import Entry
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects import placeholders
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import Problem
 from seatrial.source import Node
 

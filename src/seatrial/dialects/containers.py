@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seatrial.dialects.entries import Entry
-from seatrial.dialects.suggestions import did_you_mean
+from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import Container, Origin, gather_part

@@ -14,8 +14,8 @@ from typing import Any, cast
 from seatrial import source
 from seatrial.check import lint
 from seatrial.command import MASK, is_secret
-from seatrial.dialects.entries import Request
-from seatrial.dialects.written import Note, Written, changed, shown
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.written import Note, Written, changed, shown
 from seatrial.errors import InputError
 from seatrial.source import Document
 from seatrial.spec import Resolved, RunSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from seatrial import hardware
+from seatrial.estimate import hardware
 
 _TOOLS = (
     ("rocm-smi", "--showproductname"),

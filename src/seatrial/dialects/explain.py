@@ -11,9 +11,9 @@ from seatrial.command import MASK
 from seatrial.dialects import DIALECTS
 from seatrial.dialects.convert import TARGETS, about, parse
 from seatrial.dialects.fields import FIELDS, Field
-from seatrial.dialects.keys import Key, spelling
-from seatrial.dialects.suggestions import did_you_mean
-from seatrial.dialects.written import Written, shown
+from seatrial.dialects.table.keys import Key, spelling
+from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.dialects.table.written import Written, shown
 from seatrial.errors import InputError
 from seatrial.spec import METRICS, Origin, Resolved, RunSpec, flatten
 

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce
-from seatrial.dialects.entries import Request
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.keys import to
-from seatrial.dialects.overrides import Override, resolve
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.keys import to
+from seatrial.dialects.table.overrides import Override, resolve
+from seatrial.dialects.table.written import Written
 from seatrial.dialects.typed import PRESET, WRONG, Reader, as_name, schema
-from seatrial.dialects.written import Written
 from seatrial.dialects.yaml_writer import dump
 from seatrial.errors import InputError, Mark, Problem
-from seatrial.presets import MODELS, architecture
 from seatrial.source import Node
 from seatrial.spec import ModelSpec, Resolved, RunSpec
+from seatrial.spec.presets import MODELS, architecture
 
 NAME = "native"
 _READERS: dict[Any, coerce.Reader] = {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, Literal
 
-from seatrial import hardware
-from seatrial.dialects import ranges
 from seatrial.dialects.fields import FIELDS
+from seatrial.dialects.table import ranges
 from seatrial.dialects.typed import NAME_PATTERN, PRESET, SCHEMA, bare, hints
-from seatrial.presets import MODELS
+from seatrial.estimate import hardware
 from seatrial.spec import ModelSpec, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NOTES = {"^_": {"description": "A note; whatever stands here has no effect."}}

@@ -11,13 +11,13 @@ from dataclasses import MISSING, dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from seatrial.dialects import coerce, ranges
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.suggestions import did_you_mean, suggestions
+from seatrial.dialects.table import coerce, ranges
+from seatrial.dialects.table.suggestions import did_you_mean, suggestions
 from seatrial.errors import Problem
-from seatrial.presets import MODELS
 from seatrial.source import Node
 from seatrial.spec import ModelSpec, Origin, RunSpec, Topology
+from seatrial.spec.presets import MODELS
 
 WRONG: Any = object()  # stands for a value that a finding has been made about
 PRESET = "preset"

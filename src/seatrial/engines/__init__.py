@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Protocol, cast
 
 from seatrial.command import Command, Secret
-from seatrial.dialects.suggestions import suggestions
+from seatrial.dialects.table.suggestions import suggestions
 from seatrial.errors import InputError
 from seatrial.spec import RunSpec
 

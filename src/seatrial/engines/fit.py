@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from seatrial.dialects.written import Note, shown
+from seatrial.dialects.table.written import Note, shown
 from seatrial.errors import InputError, Problem
 
 # Values that make it another training: with them unsaid, there is nothing to hold the run to.

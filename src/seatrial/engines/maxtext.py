@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seatrial import hardware
 from seatrial.command import Command, Secret, guarded, is_secret
 from seatrial.dialects import maxtext as dialect
 from seatrial.dialects.maxtext import writer
 from seatrial.dialects.maxtext.keys import DEFAULTS
 from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
+from seatrial.estimate import hardware
 from seatrial.spec import AXES, RunSpec
 from seatrial.xla_flags import as_text, flags_of
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
-from seatrial import hardware
 from seatrial.command import Command, Secret, guarded, is_secret
 from seatrial.dialects import megatron as dialect
 from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.write import EXAMPLES, command, script_variables
 from seatrial.engines import Commands, Ground, Placement, fit, nics
+from seatrial.estimate import hardware
 from seatrial.spec import RunSpec
 
 TITLE = "Megatron-LM"

@@ -17,8 +17,8 @@ from seatrial.history.loaded import LoadedRun
 from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
 from seatrial.metrics import Estimate
 from seatrial.metrics.interval import relative_rounding
-from seatrial.presets import architecture
 from seatrial.spec import METRICS
+from seatrial.spec.presets import architecture
 
 Judgement = Literal["better", "worse", "no_clear_difference", "not_compared"]
 

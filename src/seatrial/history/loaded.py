@@ -18,7 +18,7 @@ from seatrial import verdict as judging
 from seatrial.errors import InputError
 from seatrial.metrics import Metrics
 from seatrial.report.figures import counted
-from seatrial.run_files import read_object
+from seatrial.runs.files import read_object
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
-from seatrial.run_directory import made_smaller
-from seatrial.run_files import read_lines, read_object
-from seatrial.standing import GOES_ON, state_of
+from seatrial.runs.directory import made_smaller
+from seatrial.runs.files import read_lines, read_object
+from seatrial.runs.status import GOES_ON, state_of
 
 Value = str | int | float | None
 Row = dict[str, Value]

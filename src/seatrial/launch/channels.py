@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.cluster import Cluster, Host
 from seatrial.errors import LaunchError
-from seatrial.launch import relay
+from seatrial.node import relay
 
 if TYPE_CHECKING:
     import asyncssh

@@ -11,8 +11,8 @@ from types import NoneType
 from typing import Any
 
 from seatrial.events import Fault
-from seatrial.launch.agent import blame
 from seatrial.launch.deadlines import Deadlines
+from seatrial.node.agent import blame
 
 Status = dict[str, Any]  # an agent's status.json
 

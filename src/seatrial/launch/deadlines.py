@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from seatrial import estimate, hardware
+from seatrial.estimate import hardware, speed
 from seatrial.spec import RunSpec
 
 ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
@@ -42,8 +42,8 @@ def deadlines_for(spec: RunSpec) -> Deadlines:
     A step that is slow by what is expected of the run is not hung either, nor are steps that go unlogged.
     """
     every, usual = max(1, spec.logging.interval_steps), Deadlines()
-    speed = estimate.speed(spec, hardware.find(spec.topology.device))
-    slow = max((speed.step_seconds[1] if speed else 0.0, *_bars(spec))) * every
+    reach = speed.expected(spec, hardware.find(spec.topology.device))
+    slow = max((reach.step_seconds[1] if reach else 0.0, *_bars(spec))) * every
     saves, evaluates = spec.checkpoint.enabled, spec.evaluation.interval_steps or spec.evaluation.interval_fraction
     blocks = evaluates or (saves and not spec.checkpoint.asynchronous)
     return replace(

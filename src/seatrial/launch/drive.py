@@ -18,12 +18,12 @@ from seatrial import events
 from seatrial.cluster import Host
 from seatrial.command import Secret
 from seatrial.errors import LaunchError
-from seatrial.launch import agent
 from seatrial.launch.conclude import LAUNCHER, Ending, Progress
-from seatrial.launch.copies import shortage
 from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
+from seatrial.node import agent
 from seatrial.plan import Plan
-from seatrial.run_files import touch, write_json, write_text
+from seatrial.runs.copies import shortage
+from seatrial.runs.files import touch, write_json, write_text
 
 LEASE = "launch/lease"
 STOP = "launch/stop"  # is there once somebody has told the run to end

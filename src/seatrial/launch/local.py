@@ -20,11 +20,11 @@ from pathlib import Path
 from seatrial.errors import InputError
 from seatrial.launch.conclude import Ending, Status, status_of
 from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
-from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
-from seatrial.launch.targets import Where
+from seatrial.launch.where import Where
+from seatrial.node import of_the_agent
 from seatrial.plan import VISIBLE_DEVICES, Machine, Plan, Site
-from seatrial.run_files import read_text, touch, write_text
+from seatrial.runs.files import read_text, touch, write_text
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them

@@ -21,16 +21,15 @@ from pathlib import Path, PurePosixPath
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch import slurm_node
 from seatrial.launch.conclude import Ending, Progress, Status, status_of
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
-from seatrial.launch.targets import Where
+from seatrial.launch.where import Where
+from seatrial.node import of_the_agent, slurm_node
 from seatrial.plan import Plan, Process, Site
-from seatrial.run_files import read_object, read_text, touch, write_json, write_text
+from seatrial.runs.files import read_object, read_text, touch, write_json, write_text
 from seatrial.spec import RunSpec
 
 KNOWS_ITS_HOSTS = False

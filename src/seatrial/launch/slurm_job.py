@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from seatrial import __version__
-from seatrial.dialects.suggestions import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError
-from seatrial.launch.slurm_node import FAILED
+from seatrial.node.slurm_node import FAILED
 from seatrial.spec import Container, RunSpec
 
 NONCE = "launch/slurm/nonce"

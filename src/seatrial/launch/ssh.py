@@ -18,14 +18,14 @@ from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.channels import TRANSPORTS, Unreachable
 from seatrial.launch.conclude import Ending
-from seatrial.launch.copies import PLACES
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.files import of_the_agent
 from seatrial.launch.follow import Following
 from seatrial.launch.session import ANSWER_SECONDS, RELAY, RemoteNode, Session
-from seatrial.launch.targets import Where
+from seatrial.launch.where import Where
+from seatrial.node import of_the_agent
 from seatrial.plan import DEFAULT_PORT, Plan, Site
-from seatrial.run_files import read_object, write_json
+from seatrial.runs.copies import PLACES
+from seatrial.runs.files import read_object, write_json
 from seatrial.spec import RunSpec
 
 UNDO_SECONDS = 10.0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol, cast
 
 from seatrial.errors import InputError
 from seatrial.launch.conclude import Ending
 from seatrial.launch.follow import Following
+from seatrial.launch.where import Where
 from seatrial.plan import Plan, Site
 from seatrial.spec import RunSpec
 
@@ -19,25 +20,6 @@ TARGETS: Mapping[str, str] = {  # name → module
     "ssh": "seatrial.launch.ssh",
     "slurm": "seatrial.launch.slurm",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """Where a run is to be, as the command line says it."""
-
-    on: str = "local"
-    cluster: Path | None = None
-    python: str = "python3"
-    container: str | None = None  # docker, podman or pyxis
-    directory: PurePosixPath | None = None  # of all runs, on the hosts
-    ssh: str = "asyncssh"
-    slurm: tuple[str, ...] = ()  # KEY=VALUE
-    queue_deadline: str | None = None
-    exclude: tuple[str, ...] = ()  # hosts that are left out
-    preflight: bool = True  # look at the hosts before anything is started there
-
-
-HERE = Where()
 
 
 class Target(Protocol):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Any
 
-from seatrial import flops
+from seatrial.estimate import flops
 from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted, Step
 from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
 from seatrial.metrics.record import LAUNCHER, Ranges, Record

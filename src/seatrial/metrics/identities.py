@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from seatrial import flops, hardware
+from seatrial.estimate import flops, hardware
 from seatrial.events import REPORTED, RunStarted, Step
 from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding, rounding
 from seatrial.metrics.record import ranges, show_ranges

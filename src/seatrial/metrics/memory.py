@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seatrial import hardware
+from seatrial.estimate import hardware
 from seatrial.metrics.interval import Estimate, is_number
 from seatrial.metrics.record import Record
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seatrial import flops, hardware
+from seatrial.estimate import flops, hardware
 from seatrial.events import Event, Step
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial import published
+from seatrial.estimate import published
 from seatrial.report.gather import RunReport
 from seatrial.report.section import Section
 from seatrial.verdict import cvs_compat, show

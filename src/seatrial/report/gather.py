@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seatrial import metrics as measuring
-from seatrial import observed
 from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
-from seatrial.observed import Observed
 from seatrial.report.problems import inert
-from seatrial.run_directory import made_smaller
-from seatrial.run_files import read_object
+from seatrial.runs import telemetry
+from seatrial.runs.directory import made_smaller
+from seatrial.runs.files import read_object
+from seatrial.runs.telemetry import Observed
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
 from seatrial.verdict.cvs_compat import CvsAnswer
@@ -172,7 +172,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         notes=tuple(str(note) for note in plan.get("notes", ())),
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
-        nodes=piece("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, observed.read(run_dir))), ()),
+        nodes=piece("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, telemetry.read(run_dir))), ()),
         started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
         steps=tuple(_cleaned_step(step) for step in own.steps),
         attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),

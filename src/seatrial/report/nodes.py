@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.logs.faults import KINDS
-from seatrial.observed import WARNING, Change, Device, Figures, KernelLine, Observed, spoken_of
+from seatrial.logs.kernel import spoken_of
 from seatrial.report.gather import RunReport
 from seatrial.report.section import Section
+from seatrial.runs.telemetry import WARNING, Change, Device, Figures, KernelLine, Observed
 
 MAX_LANES = 16  # nodes that are drawn; those where something stands out before the others
 MAX_DRAWN = 240  # points of a chart

@@ -15,11 +15,12 @@ from itertools import groupby
 from statistics import median
 from typing import Literal
 
-from seatrial import hardware, presets
 from seatrial.errors import InputError, Problem
+from seatrial.estimate import hardware
 from seatrial.metrics import Estimate, Performance, days_to_train
 from seatrial.report.figures import spelled
 from seatrial.report.gather import RunReport
+from seatrial.spec import presets
 
 Kind = Literal["weak", "strong", "mixed", "one size"]
 

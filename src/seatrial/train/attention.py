@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from seatrial.spec import RunSpec
-from seatrial.train.blocks import blocks
-from seatrial.train.context import STRATEGIES, Row
+from seatrial.train.blockwise_attention import blocks
+from seatrial.train.context_parallel import STRATEGIES, Row
+from seatrial.train.masks import MASKED, Pattern, Sight, kept, visible
 from seatrial.train.random import Key
 from seatrial.train.sharding import Rules, tensor_offset, token_offset
-from seatrial.train.sight import MASKED, Pattern, Sight, kept, visible
 
 # (q_BTHK, k_BTGK, v_BTGK, segments_BT or None, key_B2 of the dropout: one for each sequence) → context_BTHK
 Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None, Key], jax.Array]

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 
 from seatrial import __version__, events
 from seatrial.spec import RunSpec, to_dict
-from seatrial.train import hf, stored
+from seatrial.train import checkpoint_files, hf
 from seatrial.train.step import State, Trainer
 
 CHUNK_BYTES = 64 << 20  # a mesh that reads other parts than were written reads at most so much in vain
@@ -73,7 +73,7 @@ class Checkpoints:
         if self._asked.keep_best not in (None, *METRICS):
             raise ValueError(f"checkpoint.keep_best is {self._asked.keep_best!r}, and can be {' or '.join(METRICS)}")
         where = self._asked.directory
-        self.directory = Path(where).expanduser().absolute() if where else run_dir.absolute() / stored.FOLDER
+        self.directory = Path(where).expanduser().absolute() if where else run_dir.absolute() / checkpoint_files.FOLDER
         self._first = (0, 0)  # (step, examples) that this process began with
         self._scores: dict[int, float] = {}
         self._last_save = time.monotonic()
@@ -89,7 +89,7 @@ class Checkpoints:
         Raises ValueError where none can be read, where they are of another model, and where there is none although
         `resume_required` asks for one.
         """
-        begun, own = time.monotonic(), stored.step_folders(self.directory)
+        begun, own = time.monotonic(), checkpoint_files.step_folders(self.directory)
         if self._asked.enabled:
             if own and not self._asked.resume:
                 steps = ", ".join(folder.name for folder in own)
@@ -108,7 +108,7 @@ class Checkpoints:
             if hf.is_model(folder):
                 restored = self._from_hugging_face(folder)
             else:
-                folder, restored, why = self._newest(stored.find(folder), why)
+                folder, restored, why = self._newest(checkpoint_files.find(folder), why)
         elif self._asked.resume and self._asked.resume_required:
             raise ValueError(
                 f"there is no checkpoint to resume from: {self.directory} holds none, and checkpoint.resume_required "
@@ -130,7 +130,7 @@ class Checkpoints:
     @property
     def resumed(self) -> bool:
         """Whether this run goes on from a checkpoint of its own; asked before the first is saved."""
-        return self._asked.resume and bool(stored.step_folders(self.directory))
+        return self._asked.resume and bool(checkpoint_files.step_folders(self.directory))
 
     def first_params(self, state: State) -> Any:
         """The parameters that this run began with, in this process, whose state is `state`, or in an earlier one."""
@@ -178,11 +178,11 @@ class Checkpoints:
         groups = {"params"} if fresh else {name.split(".")[0] for name in wanted}
         wrong, arrays = "", {}
         try:
-            there = stored.Stored(folder)
+            there = checkpoint_files.Stored(folder)
             there.require(wanted, groups)
             metrics = {name: float(value) for name, value in there.facts["metrics"].items()}
             arrays = {n: there.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
-        except stored.Mismatch:
+        except checkpoint_files.Mismatch:
             raise
         except Exception as error:  # whatever it is that reading a damaged file leads to
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
@@ -190,7 +190,7 @@ class Checkpoints:
             return wrong or "another process cannot read it"
         casts = set()
         for name, x in arrays.items():
-            if stored.checksum(x) != there.arrays[name]["checksum"]:  # the same on every process
+            if checkpoint_files.checksum(x) != there.arrays[name]["checksum"]:  # the same on every process
                 return f"the bits of {name} have changed since they were saved"
             if x.dtype != wanted[name].dtype:
                 casts.add(f"note: the checkpoint's {x.dtype} is cast to {wanted[name].dtype}")
@@ -206,7 +206,9 @@ class Checkpoints:
         return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0, {})
 
     def _wanted(self) -> dict[str, Any]:
-        return stored.wanted_arrays(self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings)
+        return checkpoint_files.wanted_arrays(
+            self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings
+        )
 
     def _tree(self, arrays: Mapping[str, jax.Array]) -> State:
         return jax.tree_util.tree_map_with_path(
@@ -217,7 +219,7 @@ class Checkpoints:
         """These parameters, and all else of the state as at the very beginning."""
         others = {name: value for name, value in self._trainer.state_shardings.items() if name != "params"}
         begin = jax.jit(lambda: {n: x for n, x in self._trainer.init().items() if n in others}, out_shardings=others)
-        return self._tree({**params, **stored.named_leaves(begin())})
+        return self._tree({**params, **checkpoint_files.named_leaves(begin())})
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -254,13 +256,13 @@ class Checkpoints:
                 orbax.CompositeCheckpointHandler(),
                 async_options=orbax.AsyncOptions(post_finalization_callback=self._committed),
             )
-        leaves = stored.named_leaves(state)
+        leaves = checkpoint_files.named_leaves(state)
         self._writing = {"action": "save", "step": step, "bytes": sum(x.nbytes for x in leaves.values())}
         self._scores[step] = metrics.get(self._asked.keep_best or "", math.nan)
         save_args = jax.tree.map(lambda _: orbax.SaveArgs(chunk_byte_size=CHUNK_BYTES), state)
         items = {
-            stored.STATE: orbax.args.PyTreeSave(state, save_args=save_args),
-            stored.FACTS: orbax.args.JsonSave(self._facts(step, leaves, metrics)),
+            checkpoint_files.STATE: orbax.args.PyTreeSave(state, save_args=save_args),
+            checkpoint_files.FACTS: orbax.args.JsonSave(self._facts(step, leaves, metrics)),
         }
         try:
             self._writer.save(self.directory / str(step), args=orbax.args.Composite(**items))
@@ -298,7 +300,7 @@ class Checkpoints:
     def _score(self, folder: Path) -> float:
         """By the facts of a checkpoint; nan where they do not say."""
         try:
-            return float(stored.Stored(folder).facts["metrics"].get(self._asked.keep_best, math.nan))
+            return float(checkpoint_files.Stored(folder).facts["metrics"].get(self._asked.keep_best, math.nan))
         except (OSError, ValueError, KeyError, AttributeError):
             return math.nan
 
@@ -314,13 +316,13 @@ class Checkpoints:
             "wall_time": time.time(),
             "versions": {"seatrial": __version__, "jax": jax.__version__, "orbax": version("orbax-checkpoint")},
             "spec": to_dict(spec),
-            "layers": stored.layer_order(self._spec).tolist(),
+            "layers": checkpoint_files.layer_order(self._spec).tolist(),
             "arrays": {
                 name: {
                     "shape": list(x.shape),
                     "filled": list(wanted[name].filled),
                     "dtype": str(x.dtype),
-                    "checksum": stored.checksum(x),
+                    "checksum": checkpoint_files.checksum(x),
                 }
                 for name, x in leaves.items()
             },

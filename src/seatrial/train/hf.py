@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from seatrial.errors import InputError
-from seatrial.run_files import read_object
+from seatrial.runs.files import read_object
 from seatrial.spec import ModelSpec, RopeScaling, RunSpec, from_dict
-from seatrial.train.stored import Index, Stored, Wanted, find, on_devices
+from seatrial.train.checkpoint_files import Index, Stored, Wanted, find, on_devices
 
 NAMES = {
     "embedding": "model.embed_tokens.weight",

@@ -19,18 +19,18 @@ from jax.sharding import Mesh
 
 from seatrial import events
 from seatrial.errors import InputError
-from seatrial.goodput import measure_goodput
 from seatrial.spec import RunSpec
 from seatrial.train.checkpoint import Checkpoints
 from seatrial.train.data import make_batch, make_sources
 from seatrial.train.data.prefetch import Prefetched
+from seatrial.train.dpo_reference import FILE, with_reference
 from seatrial.train.evaluate import Evaluator, enough, judged, make_evaluator
+from seatrial.train.goodput import measure_goodput
 from seatrial.train.mesh import make_mesh
-from seatrial.train.reference import FILE, with_reference
-from seatrial.train.start import Phases, Place, connect, started, use_compile_cache
+from seatrial.train.metrics_log import Journal, Profile
+from seatrial.train.signals import VOTES, Requests, compile_step, vote
+from seatrial.train.startup import Phases, Place, connect, started, use_compile_cache
 from seatrial.train.step import Batch, State, make_trainer
-from seatrial.train.stop import VOTES, Requests, compile_step, vote
-from seatrial.train.watch import Journal, Profile
 
 EXIT_NON_FINITE = 1
 EXIT_STEP_FAILED = 75  # EX_TEMPFAIL: the same run may well succeed elsewhere or later

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seatrial import hardware
-from seatrial.dialects import coerce
 from seatrial.dialects.cvs.cells import Cell, cells, select
 from seatrial.dialects.cvs.settings import Settings, gather
 from seatrial.dialects.cvs.table import ENV, NODES, Table
-from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.dialects.typed import as_name
 from seatrial.errors import Problem
+from seatrial.estimate import hardware
 from seatrial.spec import Container, Execution, Expectation, Origin, gather_part
 
 SECTIONS_OF_FILE = ("config", "model_params")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seatrial import hardware
 from seatrial.dialects.detection import installed_gpu
 from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.estimate import hardware
 from seatrial.source import Node
 
 TOPOLOGIES = ("single_node", "multi_node")

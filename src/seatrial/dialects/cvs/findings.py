@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 
 from seatrial.check import contradiction
-from seatrial.dialects import coerce
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV, NODES
+from seatrial.dialects.table import coerce
 from seatrial.errors import Problem
 from seatrial.spec import RunSpec
 

@@ -24,11 +24,10 @@ from seatrial.dialects.cvs.build import (
 from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.findings import findings
 from seatrial.dialects.cvs.settings import Settings
-from seatrial.dialects.entries import Request
-from seatrial.dialects.overrides import did_you_mean
-from seatrial.dialects.written import Written
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.written import Written
 from seatrial.errors import Problem
-from seatrial.presets import MODELS
 from seatrial.spec import (
     Batch,
     Checkpoint,
@@ -45,6 +44,7 @@ from seatrial.spec import (
     Topology,
     gather_part,
 )
+from seatrial.spec.presets import MODELS
 
 NAME = "cvs-jax"
 KEYS = cvs_keys.KEYS

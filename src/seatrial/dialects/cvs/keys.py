@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.check import REMAT
-from seatrial.dialects import coerce, keys
 from seatrial.dialects.cvs import table as cvs_table
 from seatrial.dialects.cvs.table import CONFIG, ENV, NODES, PRECISIONS, Table, anything, named_billions
-from seatrial.dialects.keys import Key
+from seatrial.dialects.table import coerce, keys
+from seatrial.dialects.table.keys import Key
 from seatrial.spec import RunSpec
 
 _to, _repeats, _ignored, _exported = keys.to, keys.repeats, cvs_table.ignored, cvs_table.exported

@@ -10,7 +10,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects import coerce
 from seatrial.dialects.cvs import megatron_keys as cvs_megatron_keys
 from seatrial.dialects.cvs.build import (
     container,
@@ -28,9 +27,9 @@ from seatrial.dialects.cvs.megatron_keys import DEFAULTS, SIZES, TABLE
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV
 from seatrial.dialects.cvs.write import bars, common, gpu, nearest, written
-from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.written import Written
-from seatrial.presets import MODELS
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.written import Written
 from seatrial.spec import (
     AXES,
     Batch,
@@ -47,6 +46,7 @@ from seatrial.spec import (
     Topology,
     gather_part,
 )
+from seatrial.spec.presets import MODELS
 
 NAME = "cvs-megatron"
 KEYS = cvs_megatron_keys.KEYS

@@ -8,10 +8,10 @@ from seatrial.dialects.cvs.findings import done_otherwise, without_effect
 from seatrial.dialects.cvs.megatron_keys import DEFAULTS, SET_BY_CVS, billions
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV
-from seatrial.dialects.entries import Entry
+from seatrial.dialects.table.entries import Entry
 from seatrial.errors import Problem
-from seatrial.presets import MODELS
 from seatrial.spec import RunSpec
+from seatrial.spec.presets import MODELS
 
 
 def findings(settings: Settings, spec: RunSpec) -> Iterator[Problem]:

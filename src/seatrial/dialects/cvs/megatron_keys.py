@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from seatrial.dialects import coerce, keys
 from seatrial.dialects.cvs import table as cvs_table
 from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, ignored, named_billions
-from seatrial.dialects.keys import Key
+from seatrial.dialects.table import coerce, keys
+from seatrial.dialects.table.keys import Key
 
 _to = keys.to
 

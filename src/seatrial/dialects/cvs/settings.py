@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.dialects import coerce, placeholders
+from seatrial.dialects import placeholders
 from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.table import Table
-from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.overrides import Override, did_you_mean, resolve
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from seatrial.dialects import coerce, keys
-from seatrial.dialects.coerce import Reader
-from seatrial.dialects.keys import Key
+from seatrial.dialects.table import coerce, keys
+from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.keys import Key
 
 NODES = "config.nnodes"
 VOLUMES = "config.container_config.volume_dict"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce
-from seatrial.dialects.entries import Entry
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import METRICS, Expectation, Origin

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce
 from seatrial.dialects.cvs.table import ENV, VOLUMES, Table
-from seatrial.dialects.entries import Request
-from seatrial.dialects.keys import Key
-from seatrial.dialects.written import Note, Written, changed, shown
-from seatrial.presets import MODELS, same_architecture
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.written import Note, Written, changed, shown
 from seatrial.spec import Data, MeshShape, ModelSpec, Resolved, RunSpec
+from seatrial.spec.presets import MODELS, same_architecture
 
 Read = Callable[[Request], Resolved]
 Settings = dict[str, Any]  # a key of the table → its value; None is left out

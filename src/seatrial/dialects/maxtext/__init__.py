@@ -6,13 +6,13 @@ from its mesh, or is said on Seatrial's own command line (`topology.devices_per_
 
 from __future__ import annotations
 
-from seatrial.dialects.entries import Request
 from seatrial.dialects.maxtext import build as maxtext_build
 from seatrial.dialects.maxtext import findings as maxtext_findings
 from seatrial.dialects.maxtext import settings as maxtext_settings
 from seatrial.dialects.maxtext import writer as maxtext_writer
 from seatrial.dialects.maxtext.keys import KEYS
-from seatrial.dialects.written import Written
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.written import Written
 from seatrial.spec import Resolved, RunSpec
 
 NAME = maxtext_build.NAME

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects.entries import Entry
+from seatrial.dialects.table.entries import Entry
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.command import is_secret
-from seatrial.dialects import coerce
-from seatrial.dialects.coerce import Reader
-from seatrial.dialects.entries import Entry
 from seatrial.dialects.maxtext.command import value_of
 from seatrial.dialects.maxtext.keys import KEYS
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
 

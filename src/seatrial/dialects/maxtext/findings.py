@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects import coerce
 from seatrial.dialects.maxtext.build import SOURCES
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import NO_ACCUMULATION, nothing
+from seatrial.dialects.table import coerce
 
 Rule = Callable[[Settings], Iterator[tuple[str, Any, str, str, str]]]  # key, severity, code, why, fix
 

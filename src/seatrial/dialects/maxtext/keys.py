@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, to
 from seatrial.dialects.maxtext import others as maxtext_others
 from seatrial.dialects.maxtext import rest as maxtext_rest
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.values import choice, no_less_than, or_minus_one, or_none, or_zero, same, switch
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, to
 from seatrial.spec import METRICS
 
 _PATH = or_none(coerce.text)

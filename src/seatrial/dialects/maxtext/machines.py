@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from seatrial import hardware
 from seatrial.dialects.maxtext.keys import AXES, PARTS
 from seatrial.dialects.maxtext.settings import Settings
+from seatrial.estimate import hardware
 from seatrial.spec import Batch, MeshShape, Origin, Part, Topology, gather_part
 
 NODES, EACH, DEVICE = "topology.num_nodes", "topology.devices_per_node", "topology.device"

@@ -10,9 +10,9 @@ from seatrial.dialects.maxtext.command import BASE
 from seatrial.dialects.maxtext.keys import ARCHITECTURE, DEFAULTS
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import OTHER_MODELS
-from seatrial.dialects.overrides import did_you_mean
-from seatrial.presets import MODELS
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.spec import ModelSpec, Origin, RopeScaling
+from seatrial.spec.presets import MODELS
 
 DEFAULT = "default"
 INSTRUCT = "-Instruct"  # the same architecture

@@ -5,10 +5,10 @@ Also what MaxText called keys before, and what it never called so.
 
 from __future__ import annotations
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, equivalent, ignored, rejected, to
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.values import anything, choice, or_minus_one, or_none, same, switch
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
 
 _ONE_PROCESS = "every process takes the devices that its launcher gives it"
 _SYNTHETIC_NAMES = "nothing is read from this set here: MaxText reads it in evaluations, by tfds"

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from seatrial.dialects.keys import Disposition, Key
 from seatrial.dialects.maxtext.values import anything, like, nothing
+from seatrial.dialects.table.keys import Disposition, Key
 
 # (what becomes of them, why, names with defaults)
 _GROUPS: tuple[tuple[Disposition, str, str], ...] = (

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.command import is_secret
-from seatrial.dialects import coerce
 from seatrial.dialects.containers import Around, around
-from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.keys import Key
 from seatrial.dialects.maxtext import command as maxtext_command
 from seatrial.dialects.maxtext.environment import Variables, sort_variables
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS, OURS
 from seatrial.dialects.maxtext.others import FOREIGN, REMOVED, RENAMED
 from seatrial.dialects.maxtext.values import Unlisted
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import Origin

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from seatrial import hardware
-from seatrial.dialects import coerce
-from seatrial.dialects.coerce import Reader
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import Reader
+from seatrial.estimate import hardware
 
 # MaxText's list → the trainer's row. What those of quantization keep beside it is too little to matter.
 REMAT = {

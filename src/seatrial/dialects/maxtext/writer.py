@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce
-from seatrial.dialects.entries import Request
 from seatrial.dialects.maxtext import values as maxtext_values
 from seatrial.dialects.maxtext.environment import FLAGS, PLACED, is_kept
 from seatrial.dialects.maxtext.keys import ARCHITECTURE
 from seatrial.dialects.maxtext.model import NAMED
-from seatrial.dialects.written import Note, Written
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.written import Note, Written
 from seatrial.errors import Mark
-from seatrial.presets import MODELS
 from seatrial.source import Document, Node
 from seatrial.spec import AXES, MeshShape, Resolved, RopeScaling, RunSpec, flatten
+from seatrial.spec.presets import MODELS
 from seatrial.xla_flags import is_sound
 
 _PROGRAM = ("python3", "-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml")

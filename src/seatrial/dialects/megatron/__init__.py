@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from seatrial.dialects.entries import Request
-from seatrial.dialects.keys import Key
 from seatrial.dialects.megatron import build as megatron_build
 from seatrial.dialects.megatron import findings as megatron_findings
 from seatrial.dialects.megatron import write as megatron_write
@@ -17,7 +15,9 @@ from seatrial.dialects.megatron.arguments import ARGUMENTS, DEFAULTS, LAUNCHER, 
 from seatrial.dialects.megatron.rest import REST
 from seatrial.dialects.megatron.script import VARIABLES
 from seatrial.dialects.megatron.settings import Settings, settings
-from seatrial.dialects.written import Written
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.written import Written
 from seatrial.spec import Origin, Resolved, RunSpec
 
 NAME = megatron_build.NAME

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.dialects.coerce import count, decimal, one_of, port, positive, text, texts, whole
-from seatrial.dialects.keys import Key, equivalent, to
+from seatrial.dialects.table.coerce import count, decimal, one_of, port, positive, text, texts, whole
+from seatrial.dialects.table.keys import Key, equivalent, to
 
 _TENSOR, _PIPELINE, _CONTEXT = (
     f"parallelism.within_node.{axis},parallelism.across_nodes.{axis}" for axis in ("tensor", "pipeline", "context")

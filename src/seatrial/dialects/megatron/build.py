@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from seatrial import hardware
-from seatrial.dialects import coerce
 from seatrial.dialects.megatron.arguments import FP8
 from seatrial.dialects.megatron.model import model_of
 from seatrial.dialects.megatron.settings import Settings
-from seatrial.dialects.suggestions import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.estimate import hardware
 from seatrial.spec import (
     Batch,
     Checkpoint,

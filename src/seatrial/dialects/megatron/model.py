@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seatrial.dialects.megatron.settings import Settings
-from seatrial.dialects.suggestions import did_you_mean
-from seatrial.presets import MODELS, architecture, known_vocabulary
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.spec import ModelSpec, RopeScaling
+from seatrial.spec.presets import MODELS, architecture, known_vocabulary
 
 
 def model_of(s: Settings, length: int) -> ModelSpec | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from seatrial.dialects.coerce import Reader, text
-from seatrial.dialects.keys import Key, equivalent, ignored, rejected
 from seatrial.dialects.megatron.arguments import flag, several
+from seatrial.dialects.table.coerce import Reader, text
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected
 
 _EQUIVALENT: Mapping[str, str] = {
     "fused kernels change speed, and the result no more than rounding does": """

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from seatrial.dialects.coerce import count, mapped, one_of, port, text, whole
-from seatrial.dialects.keys import Key, equivalent, ignored, rejected, to
 from seatrial.dialects.megatron.arguments import ARGUMENTS
+from seatrial.dialects.table.coerce import count, mapped, one_of, port, text, whole
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
 
 
 def switch(value: Any) -> bool:

@@ -8,11 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.command import is_secret
-from seatrial.dialects import coerce
-from seatrial.dialects.coerce import Reader
 from seatrial.dialects.containers import Around, around
-from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.keys import Key
 from seatrial.dialects.megatron.arguments import (
     ARGUMENTS,
     DEFAULTS,
@@ -27,8 +23,12 @@ from seatrial.dialects.megatron.arguments import (
 )
 from seatrial.dialects.megatron.rest import REST
 from seatrial.dialects.megatron.script import NETWORK, SCRIPTS, VARIABLES, arguments, switch
-from seatrial.dialects.overrides import Override
-from seatrial.dialects.suggestions import did_you_mean, distance
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.overrides import Override
+from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 

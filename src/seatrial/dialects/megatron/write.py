@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce
-from seatrial.dialects.entries import Request
 from seatrial.dialects.megatron.arguments import FP8
 from seatrial.dialects.megatron.build import ASSUMED_DEVICES, ATTENTION, SCHEDULES
 from seatrial.dialects.megatron.script import SCRIPTS, VARIABLES
 from seatrial.dialects.megatron.settings import is_handed_on
-from seatrial.dialects.written import Note, Written, changed, shown
-from seatrial.presets import MODELS, known_vocabulary, same_architecture
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.written import Note, Written, changed, shown
 from seatrial.spec import Resolved, RunSpec
+from seatrial.spec.presets import MODELS, known_vocabulary, same_architecture
 
 Read = Callable[[Request], Resolved]
 Argument = tuple[

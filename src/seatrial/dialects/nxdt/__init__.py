@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from seatrial.dialects.entries import Request
-from seatrial.dialects.keys import Key
 from seatrial.dialects.nxdt import data as nxdt_data
 from seatrial.dialects.nxdt import experiment as nxdt_experiment
 from seatrial.dialects.nxdt import findings as nxdt_findings
@@ -20,8 +18,10 @@ from seatrial.dialects.nxdt import run as nxdt_run
 from seatrial.dialects.nxdt import trainer as nxdt_trainer
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.settings import Settings, gather
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.written import Written
 from seatrial.dialects.typed import as_name
-from seatrial.dialects.written import Written
 from seatrial.errors import InputError
 from seatrial.spec import Batch, Origin, Resolved, RunSpec
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce
 from seatrial.dialects.nxdt.settings import Settings
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError
-from seatrial.presets import MODELS, known_vocabulary
-from seatrial.presets import architecture as shape_of
 from seatrial.spec import Dropout, Initialization, ModelSpec, RopeScaling
+from seatrial.spec.presets import MODELS, known_vocabulary
+from seatrial.spec.presets import architecture as shape_of
 
 MAX_TOKENIZER_BYTES = 20_000_000  # Llama 3's has 17 MB at most
 ASSUMED_VOCABULARY = 32_000

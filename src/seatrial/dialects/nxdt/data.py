@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, equivalent, ignored, rejected, to
 from seatrial.dialects.nxdt.readers import FITS, anything, boolean, choice, named, natural, optional
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
 from seatrial.spec import Data, Objective
 
 ALIGNMENT = "model_alignment_strategy"

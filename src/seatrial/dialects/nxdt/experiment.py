@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from seatrial.dialects import coerce, keys
-from seatrial.dialects.keys import Key, ignored, rejected, to
 from seatrial.dialects.nxdt.readers import anything, boolean, choice, natural_or_all, optional
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import coerce, keys
+from seatrial.dialects.table.keys import Key, ignored, rejected, to
 from seatrial.spec import Checkpoint, Logging
 
 _FORMAT = "checkpoints here have one format, which every number of devices can read"

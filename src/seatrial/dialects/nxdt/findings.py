@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.optimizer import S
 from seatrial.dialects.nxdt.precision import MANUAL, MANUAL_KEYS
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key
 from seatrial.spec import RunSpec
 
 MOST_NAMES = 12

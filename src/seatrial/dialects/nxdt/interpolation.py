@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects.coerce import MAX_NUMBER, shown
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table.coerce import MAX_NUMBER, shown
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import Problem
 from seatrial.source import Node
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, equivalent, ignored, rejected, to
 from seatrial.dialects.nxdt.architecture import Architecture, assumed_vocabulary, found_architecture, published
 from seatrial.dialects.nxdt.readers import (
     FITS,
@@ -20,6 +18,8 @@ from seatrial.dialects.nxdt.readers import (
     probability,
 )
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
 from seatrial.spec import Dropout, Execution, Initialization, ModelSpec
 
 _EXPERTS = "there are no mixtures of experts here"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, ignored, rejected, to
 from seatrial.dialects.nxdt.readers import anything, betas, boolean, natural, not_negative, optional, share
 from seatrial.dialects.nxdt.settings import Settings
-from seatrial.dialects.overrides import did_you_mean
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, ignored, rejected, to
+from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.spec import Algorithm, Optimizer, ScheduleKind
 
 P, S = "model.optim", "model.optim.sched"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from seatrial.dialects.keys import Key, ignored, to
 from seatrial.dialects.nxdt.readers import boolean, choice, optional, switch
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table.keys import Key, ignored, to
 from seatrial.spec import Precision
 
 _HALF = Precision(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from seatrial.dialects import coerce
-from seatrial.dialects.coerce import Reader
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import Reader
 
 _YES_NO = {"yes": True, "on": True, "no": False, "off": False}
 

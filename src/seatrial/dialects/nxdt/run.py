@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from seatrial import hardware
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, equivalent, ignored, rejected, to
 from seatrial.dialects.nxdt.readers import anything, boolean, choice, copies, named, natural, optional, seed
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
+from seatrial.estimate import hardware
 from seatrial.spec import MeshShape, Parallelism, Topology
 
 _RUNTIME = "it steers Neuron's runtime"

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce, placeholders
-from seatrial.dialects.entries import Entry, Request
-from seatrial.dialects.keys import Key
+from seatrial.dialects import placeholders
 from seatrial.dialects.nxdt.interpolation import Interpolation, Path
 from seatrial.dialects.nxdt.readers import fits
-from seatrial.dialects.overrides import Override, did_you_mean, resolve
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from seatrial.dialects import coerce
-from seatrial.dialects.keys import Key, ignored, rejected, to
 from seatrial.dialects.nxdt.readers import (
     FITS,
     anything,
@@ -19,6 +17,8 @@ from seatrial.dialects.nxdt.readers import (
     portion,
 )
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import Key, ignored, rejected, to
 from seatrial.spec import Evaluation
 
 _LIGHTNING = "it is about PyTorch Lightning itself"

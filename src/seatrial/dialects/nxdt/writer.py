@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects import coerce, yaml_writer
-from seatrial.dialects.entries import Request
+from seatrial.dialects import yaml_writer
 from seatrial.dialects.nxdt.data import ALIGNMENT
 from seatrial.dialects.nxdt.experiment import MONITORS
 from seatrial.dialects.nxdt.interpolation import escape
@@ -17,9 +16,11 @@ from seatrial.dialects.nxdt.model import MODULES
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
 from seatrial.dialects.nxdt.precision import MANUAL, TYPES
 from seatrial.dialects.nxdt.readers import is_null
-from seatrial.dialects.written import Note, Written
-from seatrial.presets import MODELS, architecture
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Request
+from seatrial.dialects.table.written import Note, Written
 from seatrial.spec import Optimizer, Precision, Resolved, RunSpec, flatten
+from seatrial.spec.presets import MODELS, architecture
 
 Tree = dict[str, Any]
 Read = Callable[[Request], Resolved]

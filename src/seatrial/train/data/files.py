@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from seatrial.run_files import read_object
+from seatrial.runs.files import read_object
 from seatrial.train.data.indexed import Indexed, files_of, in_memory, read_indexed, write_indexed
 from seatrial.train.data.tokenizer import Tokenizer
 

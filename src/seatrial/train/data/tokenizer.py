@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.run_files import read_object
+from seatrial.runs.files import read_object
 
 Text = str | bytes
 

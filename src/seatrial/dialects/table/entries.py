@@ -1,0 +1,58 @@
+"""What the dialects hand to their tables: one entry a key, wherever its value was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.dialects.table.overrides import Override
+from seatrial.errors import Mark, Problem, Severity
+from seatrial.source import Document, Node
+from seatrial.spec import Origin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a dialect is asked to read, for which action, and for whom."""
+
+    document: Document
+    overrides: Sequence[Override]
+    action: str
+    user: str
+    home: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A key and its value; `key` is the path from the root of the file. An override has no marks."""
+
+    key: str
+    value: Any  # a scalar, or a plain list or dict
+    text: str
+    mark: Mark | None = None
+    key_mark: Mark | None = None
+
+    @classmethod
+    def of(cls, key: str, node: Node) -> Entry:
+        """The entry of a value in a file."""
+        return cls(key=key, value=node.plain(), text=node.text, mark=node.mark, key_mark=node.key_mark)
+
+    @property
+    def is_override(self) -> bool:
+        return self.mark is None
+
+    def origin(self, note: str = "") -> Origin:
+        """Where a value of the spec came from, if it came from here."""
+        return Origin(
+            kind="override" if self.is_override else "file", key=self.key, text=self.text, note=note, mark=self.mark
+        )
+
+    def problem(self, severity: Severity, code: str, why: str, fix: str) -> Problem:
+        """A finding about the value."""
+        return Problem(severity=severity, code=code, path=self.key, why=why, fix=fix, mark=self.mark)
+
+    def key_problem(self, severity: Severity, code: str, why: str, fix: str) -> Problem:
+        """A finding about the key itself."""
+        return Problem(severity=severity, code=code, path=self.key, why=why, fix=fix, mark=self.key_mark)

@@ -1,0 +1,83 @@
+"""`key=value` from the command line: which key of the file is meant, and what to say where that is not clear.
+
+A key may be given in full (`config.nnodes`) or by any suffix of its path that only one key has (`nnodes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.errors import InputError, Problem
+
+__all__ = ["Override", "did_you_mean", "parse", "resolve"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One `key=value`, as given."""
+
+    key: str
+    text: str
+
+
+def parse(arguments: Sequence[str]) -> list[Override]:
+    """The overrides in the order given. Raises InputError with every argument that is none."""
+    problems = []
+    overrides = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key.strip("-").strip():
+            overrides.append(Override(key=key.removeprefix("--").strip(), text=value))
+        else:
+            problems.append(
+                Problem(
+                    severity="error", code="bad-override", path=argument, why="this is not of the form key=value",
+                    fix="write it as key=value, without spaces around the equals sign",
+                )
+            )  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    return overrides
+
+
+def resolve(override: Override, *, given: Collection[str], possible: Collection[str], open_: Collection[str]) -> str:
+    """The full path of the key that an override means.
+
+    A full path means itself. Of suffixes, a key that the file has goes before one that it could have (`possible`), and
+    that before a new one in a mapping whose keys are the user's own (`open_`). Raises InputError where no key, or more
+    than one, is meant.
+    """
+    key = override.key
+    if key in given or key in possible:
+        return key
+    paths = _ending_in(key, given) or _ending_in(key, possible) or _inside(key, open_)
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
+        raise InputError.single(
+            "ambiguous-override",
+            override.key,
+            f"{len(paths)} keys end in it: {', '.join(paths)}",
+            f"give enough of the path to name one of them, for example {paths[0]}={override.text}",
+        )
+    below = [path for path in (*given, *possible) if f".{key}." in f".{path}"]
+    if below:
+        fix = f"give one of its keys, for example {below[0]}=…"
+        raise InputError.single("unknown-override", override.key, "this is a section, not a value", fix)
+    why, known = "no key of this kind of configuration has this name", list(dict.fromkeys([*given, *possible]))
+    raise InputError.single("unknown-override", override.key, why, did_you_mean(override.key, known))
+
+
+def _ending_in(key: str, paths: Collection[str]) -> list[str]:
+    return [path for path in paths if path == key or path.endswith(f".{key}")]
+
+
+def _inside(key: str, mappings: Collection[str]) -> list[str]:
+    """The paths that a key can mean as a new one in one of some mappings (`env_dict.NCCL_DEBUG`)."""
+    parts = key.split(".")
+    cuts = range(1, len(parts))
+    return [
+        f"{mapping}.{'.'.join(parts[cut:])}" for cut in cuts for mapping in _ending_in(".".join(parts[:cut]), mappings)
+    ]

@@ -1,0 +1,296 @@
+"""The memory that a run needs of each device: arithmetic, before anything runs.
+
+Memory, per device, of the pipeline stage that holds most (bytes):
+
+    parameters   what the optimizer updates, split over tensor and fsdp
+    optimizer    its moments (Adam: two), split likewise, and over data with ZeRO-1
+    gradients    accumulated over the micro-batches, split as the parameters
+    activations  what the forward pass keeps of every layer for the backward pass, by the row of recomputation; a
+                 pipeline keeps them for as many micro-batches as it has stages (Korthikanti et al., Reducing Activation
+                 Recomputation in Large Transformer Models, arXiv 2205.05198, section 4); attention keeps no scores
+                 unless its row says so
+    working      of two things whichever is larger: one layer in the backward pass, with its weights and their gradient
+                 brought together; or the output head, with the logits of one chunk of tokens and their gradient
+
+Seatrial's own trainer holds more, as the buffers say that XLA assigns to its compiled steps (`tests/compiled.py`):
+
+    gradients    of the pass that is being added to the sum, where there are several; with a pipeline, of the layers in
+                 the tick that is being added
+    activations  of a pipeline, those of all micro-batches of a step, and what enters and leaves the stages with them
+    working      with fsdp, the gradients of both tables before they are split, from the head's to the end of the step:
+                 XLA sums them over the network together. Without it, what the embedding's gradient will take serves
+                 the layers before
+
+What a runtime takes beside that (CUDA context, communication buffers, fragmentation) is not in it: some gigabytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from seatrial.estimate import hardware
+from seatrial.spec import RunSpec
+from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+# Values that an optimizer keeps for each parameter.
+MOMENTS = {
+    "adamw": 2, "adamw_fp32": 2, "adam": 2, "sgd": 1, "adadelta": 2, "adamax": 2, "adagrad": 1, "rmsprop": 1,
+    "rprop": 2, "novograd": 1, "adafactor": 0,
+}  # fmt: skip
+
+# What each row of recomputation keeps beside the layer's input; "none" keeps everything. What the last matrix product
+# gives need not be kept: the sum with it is the next layer's input.
+KEPT: dict[str, tuple[str, ...]] = {
+    "full": (),
+    "minimal": ("query", "key", "value", "out", "gate", "up"),
+    "minimal_with_context": ("query", "key", "value", "context", "out", "gate", "up"),
+    "minimal_flash": ("query", "key", "value", "context", "out", "gate", "up"),
+    "save_dot_except_mlp": ("query", "key", "value", "out"),
+    "save_dot_with_context_except_mlp": ("query", "key", "value", "context", "out"),
+    "save_dot_except_mlpwi": ("query", "key", "value", "out"),
+    "save_qkv_proj": ("query", "key", "value"),
+    "save_out_proj": ("out",),
+    "minimal_offloaded": (),  # the rest waits in the host's memory
+    "qkv_proj_offloaded": (),
+}
+EVERYTHING = (
+    "norm", "query", "key", "value", "context", "out", "middle", "norm", "gate", "up", "product",
+)  # fmt: skip
+# What the row "selective" does not keep of everything, by the parts of a layer that it recomputes: what a part gives
+# to a matrix product is kept for that.
+PARTS: dict[str, tuple[str, ...]] = {
+    "core_attn": (), "mlp": ("gate", "up", "product"), "layernorm": (), "mlp_act": (), "rope": (), "layer": EVERYTHING,
+}  # fmt: skip
+# From the row that recomputes least to the one that recomputes most: what "auto" chooses from.
+BY_RECOMPUTATION = (
+    "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlp",
+    "save_qkv_proj", "save_out_proj", "full",
+)  # fmt: skip
+DOUBT = 0.1  # by how much the estimate may be too high
+ROOM = 0.9  # of the memory is what "auto" fills by the estimate
+WORKING = 1.5  # times what one layer keeps, while its backward pass runs
+OWN_WORKING = 0.55  # the same of our own trainer, beside what is computed again of that layer
+OWN_WEIGHTS = {False: 2, True: 7}  # bytes for each weight of that layer; with fsdp, brought together and not yet split
+KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
+
+OWN = "native"  # the engine that is Seatrial's own trainer
+# Engines whose processes get the memory of an accelerator from JAX, and the share of it that JAX takes if no variable
+# says otherwise. It is a limit, even where it is not taken at the start (XLA_PYTHON_CLIENT_PREALLOCATE=false).
+SHARES = {OWN: OWN_SHARE, "maxtext": 0.75}
+ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"  # of which the row "platform" knows no share
+# The engine of those who have a configuration in this spelling, where nobody has said what is to train.
+USUAL_ENGINES = {"native": OWN, "cvs-jax": "maxtext", "cvs-2026": "maxtext", "maxtext": "maxtext"}
+
+CHUNK_TOKENS = 1024  # whose logits are held at once by Seatrial's own trainer; on a CPU it holds fewer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes per device, by what they hold; `state_bytes` is what no way of computing can do without."""
+
+    parameters_bytes: float
+    optimizer_bytes: float
+    gradients_bytes: float
+    activations_bytes: float
+    working_bytes: float
+    state_bytes: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by what they hold."""
+        return {name.removesuffix("_bytes"): value for name, value in vars(self).items() if name != "state_bytes"}
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.parts.values())
+
+
+def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_TOKENS) -> Memory:
+    """The memory that a spec needs of each device when an engine trains it; its mesh must fit its devices.
+
+    `chunk_tokens` are those whose logits are held at once; None: all of a micro-batch.
+    """
+    spec, own = decided(spec, engine), engine == OWN
+    model, mesh, precision = spec.model, spec.mesh, spec.precision
+    tensor, fsdp, zero = mesh["tensor"], mesh["fsdp"], mesh["data"] if spec.parallelism.zero1 else 1
+    compute, stored = BYTES[precision.compute_dtype], BYTES[precision.params_dtype]
+    layer, head = _layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
+    ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own) else 2 * head
+    ends += _positions(spec)
+    layers = layer * model.num_layers / mesh["pipeline"]
+    held = layers + ends
+    moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
+    optimizer = held / fsdp / zero * moments
+    least = min(stored, compute) if zero > 1 else stored
+    gradient = min(compute, BYTES[precision.gradient_dtype])
+    tokens = spec.sequences_per_example * spec.batch.micro_batch_size * spec.batch.sequence_length / mesh["context"]
+    one_layer = tokens * (_kept(spec, "none", whole_width=True) * compute + _scores(spec))
+    logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
+    of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
+    gradients = held / fsdp * BYTES[precision.gradient_dtype]
+    activations = _layers_in_flight(spec, own) * tokens * _activations(spec)
+    if own:
+        gradients += _added(spec, layers, held) / fsdp
+        activations += _between_stages(spec, tokens) * compute
+        again = max(0.0, one_layer - tokens * _activations(spec))
+        of_layer = OWN_WORKING * one_layer + again + OWN_WEIGHTS[fsdp > 1] * layer
+        tables = (head if model.tied_embeddings else 2 * head) * BYTES["float32"]
+        working = max(of_layer, of_head) + (tables if fsdp > 1 else 0.0)
+        if fsdp == 1 and not model.tied_embeddings:
+            working = max(working - head * BYTES["float32"], 0.0)
+    else:
+        working = max(WORKING * one_layer + layer * 2 * compute, of_head + head * BYTES["float32"])
+    return Memory(
+        parameters_bytes=held / fsdp * stored,
+        optimizer_bytes=optimizer,
+        gradients_bytes=gradients,
+        activations_bytes=activations,
+        working_bytes=working,
+        state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
+    )
+
+
+def usual_engine(spec: RunSpec) -> str:
+    """What will train a run of which nobody has said it: by the spelling of its configuration."""
+    return USUAL_ENGINES.get(spec.dialect, "megatron")
+
+
+def share(spec: RunSpec, engine: str) -> tuple[float, str]:
+    """The share of a device's memory that a process of an engine gets, and the variable that says so ("": none)."""
+    if engine not in SHARES or _exported(spec, ALLOCATOR) == "platform":
+        return 1.0, ""
+    name = next((name for name in SHARE_VARIABLES if _exported(spec, name)), "")
+    return fraction(_exported(spec, name) or None, SHARES[engine]), name
+
+
+def available_bytes(spec: RunSpec, engine: str) -> float | None:
+    """What a process of an engine gets of each device's memory; None where the device is not known."""
+    device = hardware.find(spec.topology.device)
+    return device.memory_bytes * share(spec, engine)[0] if device else None
+
+
+def fraction(text: str | None, otherwise: float = 1.0) -> float:
+    """A share that is given as text, where it is one."""
+    try:
+        part = float(text) if text is not None else otherwise
+    except ValueError:
+        return otherwise
+    return part if 0 < part <= 1 else otherwise
+
+
+def decided(spec: RunSpec, engine: str, memory_bytes: float | None = None) -> RunSpec:
+    """The spec with the least recomputation by which it fits its devices, where it leaves that open ("auto").
+
+    `memory_bytes`: of each device; None: what is known of it. What fits in no way, and what fits an unknown device, is
+    recomputed in full.
+    """
+    if spec.execution.remat != "auto":
+        return spec
+    there = (memory_bytes or available_bytes(spec, engine) or 0.0) * ROOM
+    rows = [replace(spec, execution=replace(spec.execution, remat=row)) for row in BY_RECOMPUTATION]
+    return next((row for row in rows if per_device(row, engine).total_bytes <= there), rows[-1])
+
+
+def _padded_vocabulary(spec: RunSpec) -> int:
+    multiple = spec.model.vocab_multiple * spec.mesh["tensor"]
+    return -(-spec.model.vocab_size // multiple) * multiple
+
+
+def _exported(spec: RunSpec, name: str) -> str:
+    """A variable as the configuration exports it to every process; empty where it does not."""
+    inside = spec.container.environment if spec.container else {}
+    return inside.get(name, spec.execution.environment.get(name, ""))
+
+
+def _positions(spec: RunSpec) -> float:
+    """Parameters of a table of learned positions."""
+    if spec.model.positions != "learned":
+        return 0.0
+    return (spec.model.max_positions or spec.batch.sequence_length) * spec.model.hidden_dim / spec.mesh["tensor"]
+
+
+def _layer_parameters(spec: RunSpec) -> float:
+    """Parameters of a layer that a device of the tensor axis holds: parts of matrices, norms and copied heads whole."""
+    model, tensor = spec.model, spec.mesh["tensor"]
+    ffn, norms = model.ffn_dim / tensor, 2 if model.norm == "layernorm" else 1
+    query = model.num_heads * model.head_dim / tensor
+    key_value = model.num_kv_heads * model.head_dim / (tensor if model.num_kv_heads % tensor == 0 else 1)
+    inputs = 2 if model.activation == "swiglu" else 1
+    matrices = model.hidden_dim * (2 * query + 2 * key_value + (inputs + 1) * ffn)
+    biases = query + 2 * key_value + inputs * ffn + 2 * model.hidden_dim
+    return matrices + (biases if model.biases else 0) + 2 * norms * model.hidden_dim
+
+
+def _activations(spec: RunSpec) -> float:
+    """Bytes per token of this device that are kept of a layer."""
+    remat, compute = spec.execution.remat, BYTES[spec.precision.compute_dtype]
+    kept = _kept(spec, remat) * compute
+    again = _recomputed(spec)
+    if remat not in ("none", "selective") or "layer" in again:
+        return kept
+    if spec.execution.scan_layers:
+        # The loop keeps what happens inside of a part that is not recomputed, too (compiled for an H200: 66 against 42
+        # GiB): of both norms two results and the input, in float32; of attention one more.
+        inside = {"layernorm": ("norm", 4 * 4 + 2 * (4 - compute)), "core_attn": ("context", compute)}
+        kept += sum(_sizes(spec)[what] * size for part, (what, size) in inside.items() if part not in again)
+    return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
+
+
+def _recomputed(spec: RunSpec) -> set[str]:
+    return set(spec.execution.remat_modules) if spec.execution.remat == "selective" else set()
+
+
+def _masks(spec: RunSpec) -> float:
+    """Bytes per token of a layer's dropout masks, of a byte each."""
+    sizes, dropout = _sizes(spec), spec.dropout
+    return (2 * sizes["input"] if dropout.hidden else 0) + (sizes["product"] if dropout.ffn else 0)
+
+
+def _sizes(spec: RunSpec, *, whole_width: bool = False) -> dict[str, float]:
+    """Numbers per token of a layer's tensors; `whole_width`: as gathered inside the layer."""
+    model, tensor = spec.model, spec.mesh["tensor"]
+    width = model.hidden_dim / (tensor if spec.parallelism.sequence_parallel and not whole_width else 1)
+    query, key = model.num_heads * model.head_dim / tensor, max(1, model.num_kv_heads / tensor) * model.head_dim
+    ffn = model.ffn_dim / tensor
+    return {
+        "input": width, "norm": width, "out": width, "middle": width, "query": query, "context": query,
+        "key": key, "value": key, "gate": ffn if model.activation == "swiglu" else 0, "up": ffn, "product": ffn,
+    }  # fmt: skip
+
+
+def _kept(spec: RunSpec, remat: str, *, whole_width: bool = False) -> float:
+    """Numbers per token that a row of recomputation keeps of a layer."""
+    sizes = _sizes(spec, whole_width=whole_width)
+    dropped = {name for part in _recomputed(spec) for name in PARTS.get(part, ())} if remat == "selective" else set()
+    return sizes["input"] + sum(sizes[name] for name in KEPT.get(remat, EVERYTHING) if name not in dropped)
+
+
+def _scores(spec: RunSpec) -> float:
+    """Bytes per token of a layer's attention scores and probabilities, where attention holds them."""
+    if spec.execution.attention not in KEEPS_SCORES:
+        return 0.0
+    each = BYTES["float32"] + BYTES[spec.precision.compute_dtype]
+    return spec.model.num_heads / spec.mesh["tensor"] * spec.batch.sequence_length * each
+
+
+def _layers_in_flight(spec: RunSpec, own: bool) -> float:
+    """Layers of the first stage × micro-batches whose activations are held at once (arXiv 2205.05198, 4.2.3)."""
+    stages, virtual, passes = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.accumulation_steps
+    if own and stages > 1:  # what each turn of the ring keeps, idle ones too
+        return spec.model.num_layers / stages / virtual * (virtual * max(passes, stages) + stages - 1)
+    interleaved = 1 + (stages - 1) / (stages * virtual) if virtual > 1 else 1
+    return spec.model.num_layers / stages * min(stages * interleaved, passes)
+
+
+def _added(spec: RunSpec, layers: float, held: float) -> float:
+    """Bytes of the gradients that our own trainer is about to add to their sum; `layers`, `held`: parameters."""
+    if spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
+        return layers / spec.parallelism.virtual_pipeline * BYTES["float32"]
+    return held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
+
+
+def _between_stages(spec: RunSpec, tokens: float) -> float:
+    """Numbers that our own pipeline keeps of what enters its first stage, and then of what leaves the last."""
+    return _sizes(spec)["input"] * tokens * spec.accumulation_steps if spec.mesh["pipeline"] > 1 else 0.0

@@ -1,0 +1,122 @@
+"""One node beside the others: in what all of them should be alike, and those that are not. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from seatrial.errors import Problem, Severity
+from seatrial.launch.preflight.facts import Facts, Node, is_loopback
+from seatrial.launch.preflight.needs import Needs
+
+Found = Iterator[Problem]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlier:
+    """Something in which all nodes should be alike."""
+
+    severity: Severity
+    code: str
+    area: str
+    what: str
+    of: Callable[[Needs, Facts], object]
+    fix: str
+
+    def __call__(self, needs: Needs, nodes: Sequence[Node]) -> Found:
+        """Those that differ from most, or with as many on both sides, from the first."""
+        told = [(node, self.of(needs, node.facts)) for node in nodes if node.facts]
+        values = [(node, value) for node, value in told if value is not None]
+        if not values:
+            return
+        usual, number = Counter(value for _, value in values).most_common(1)[0]
+        for node, value in values:
+            if value != usual:
+                why = f"{self.what}: {value} here, {usual} on {number} of {len(values)} hosts"
+                yield node.finding(self.severity, self.code, why, self.fix)
+
+
+def _library(name: str) -> Callable[[Needs, Facts], object]:
+    return lambda needs, facts: facts.trainer and facts.trainer.libraries.get(name)
+
+
+def _models(needs: Needs, facts: Facts) -> object:
+    found = facts.devices.found if facts.devices else ()
+    return ", ".join(f"{count} × {model}" for model, count in Counter(each.model for each in found).items()) or None
+
+
+def _link(needs: Needs, facts: Facts) -> object:
+    """Mbit/s and MTU of the interface that has the node's address, or of those that are named."""
+    network = facts.network or {}
+    chosen = {name for _, selection in needs.interfaces for name in selection.of(list(network))}
+    ways = [each for name, each in network.items() if each.up and each.address and (name in chosen or not chosen)]
+    speeds = sorted(
+        {f"{each.speed_mbits} Mbit/s, MTU {each.mtu}" for each in ways if not is_loopback(each.address or "")}
+    )
+    return "; ".join(speeds) or None
+
+
+def _engine(needs: Needs, facts: Facts) -> object:
+    return facts.engine and facts.engine.version
+
+
+def _processors(needs: Needs, facts: Facts) -> object:
+    return facts.machine and f"{facts.machine.cores} × {facts.machine.architecture}"
+
+
+def _cards(needs: Needs, facts: Facts) -> object:
+    if not facts.cards:
+        return None
+    active = sum(port.state == "ACTIVE" for card in facts.cards.values() for port in card.ports.values())
+    return f"{len(facts.cards)} cards, {active} active ports"
+
+
+def _firmware(needs: Needs, facts: Facts) -> object:
+    return ", ".join(sorted({card.firmware for card in (facts.cards or {}).values() if card.firmware})) or None
+
+
+def _sizes(needs: Needs, facts: Facts) -> object:
+    there = [(path, (facts.storage or {}).get(path)) for path in needs.data]
+    return "; ".join(f"{path} {disk.size:,}" for path, disk in there if disk and disk.size is not None) or None
+
+
+_SAME = "make the hosts alike, or leave this one out with --exclude"
+_INSTALL = "install the same version everywhere"
+_DIGEST = "fetch the same image everywhere, best by its digest"
+
+# severity, code, area, what, of, fix
+_ROWS: tuple[tuple[Severity, str, str, str, Callable[[Needs, Facts], object], str], ...] = (
+    ("error", "other-version", "trainer", "seatrial", _library("seatrial"), _INSTALL),
+    ("error", "other-version", "trainer", "jax", _library("jax"), _INSTALL),
+    ("error", "other-version", "trainer", "jaxlib", _library("jaxlib"), _INSTALL),
+    ("error", "other-image", "trainer", "the image", lambda _, facts: facts.engine and facts.engine.image, _DIGEST),
+    ("warning", "other-engine", "trainer", "the container engine", _engine, _SAME),
+    ("warning", "other-devices", "devices", "devices", _models, _SAME),
+    (
+        "warning",
+        "other-driver",
+        "devices",
+        "the driver",
+        lambda _, facts: facts.devices and facts.devices.driver,
+        _SAME,
+    ),
+    ("warning", "other-driver", "devices", "ROCm", lambda _, facts: facts.devices and facts.devices.rocm, _SAME),
+    ("warning", "other-link", "network", "the network link", _link, _SAME),
+    ("warning", "other-cards", "rdma", "RDMA", _cards, _SAME),
+    ("warning", "other-firmware", "rdma", "RDMA firmware", _firmware, _SAME),
+    ("warning", "other-data", "files", "bytes or entries of the data", _sizes, _SAME),
+    (
+        "warning",
+        "other-kernel",
+        "machine",
+        "the kernel",
+        lambda _, facts: facts.machine and facts.machine.kernel,
+        _SAME,
+    ),
+    ("warning", "other-processors", "machine", "processors", _processors, _SAME),
+)
+ALIKE = tuple(
+    Outlier(severity=severity, code=code, area=area, what=what, of=of, fix=fix)
+    for severity, code, area, what, of, fix in _ROWS
+)

@@ -1,0 +1,100 @@
+"""The copies here of what the hosts of a run write, and what to say where something cannot be written here.
+
+A copy that cannot be made says nothing about the run, which goes on on its hosts: it is made when there is room again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from seatrial.runs.files import append_to, write_text
+
+PLACES = "launch/places.json"  # of a run directory: where the hosts are whose files are copied
+ROOM_BYTES = 1 << 18  # that can be written before copying is tried again
+GIB = 1 << 30
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_OWN = "remove files of yours there, or have the quota raised"
+_LIMIT = "raise the limit (`ulimit -n`) and start it again"
+_FIXES: Mapping[int, str] = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: _OWN,
+    errno.EROFS: "mount it for writing again",
+    errno.EACCES: "give yourself the right to write there",
+    errno.EPERM: "give yourself the right to write there",
+    errno.EIO: "look at its disk (dmesg)",
+    errno.ESTALE: "mount it again",
+    errno.EMFILE: _LIMIT,
+    errno.ENFILE: _LIMIT,
+    errno.ENOENT: "put it back",
+}
+
+
+def shortage(error: OSError, folder: Path) -> str:
+    """Why something below a folder cannot be written: where, how much room there is, and how to fix it."""
+    if error.filename is None and error.errno not in NO_ROOM:  # of no file: a terminal's, perhaps
+        return str(error)
+    if error.errno == errno.ENOENT and not folder.exists():
+        return f"{folder} has been removed: {_FIXES[errno.ENOENT]}"
+    why = f"{error.filename or folder}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        why += f", {_room(folder)} free"
+    fix = _FIXES.get(error.errno or 0, "")
+    return f"{why}: {fix}" if fix else why
+
+
+def _room(folder: Path) -> str:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return "unknown how much is"
+    return f"{free / GIB:.1f} GiB" if free >= GIB else f"{free >> 10:,} KiB"
+
+
+class Copies:
+    """The files of a run directory that are written on its hosts. All but `room` raise OSError."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    def append(self, name: str, offset: int, content: bytes) -> None:
+        """Goes on with a copy from where it ends. Raises ValueError where `offset` is another place."""
+        path = self.run_dir / name
+        self._require_folder()
+        with append_to(path, below=self.run_dir) as file:
+            if offset == 0:
+                file.truncate(0)
+            if file.seek(0, os.SEEK_END) != offset:
+                raise ValueError(f"{name} does not go on where its copy ends")
+            file.write(content)
+
+    def replace(self, name: str, text: str) -> None:
+        """Puts a copy in the place of the one before."""
+        self._require_folder()
+        write_text(self.run_dir / name, text, below=self.run_dir)
+
+    def sizes(self, host: str, ranks: list[int]) -> dict[str, int]:
+        """How far the copies of what a host writes go, by name."""
+        own = self.run_dir / "nodes" / host
+        events = [self.run_dir / f"events-{rank}.jsonl" for rank in ranks]
+        found = [path for path in (*own.glob("*.log"), *own.glob("*.jsonl"), *events) if path.exists()]
+        return {str(path.relative_to(self.run_dir)): path.stat().st_size for path in found}
+
+    def room(self) -> bool:
+        """Whether something can be written again."""
+        try:
+            with tempfile.TemporaryFile(dir=self.run_dir, buffering=0) as file:
+                file.write(bytes(ROOM_BYTES))
+                os.fsync(file.fileno())  # on a network file system, what is full says so only now
+        except OSError:
+            return False
+        return True
+
+    def _require_folder(self) -> None:
+        """Somebody who has removed the run directory does not want half of it back."""
+        if not self.run_dir.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.run_dir))

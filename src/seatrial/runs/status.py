@@ -1,0 +1,139 @@
+"""How a run stands, by its status.json: whether it is over, and whether somebody follows it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import InputError, Problem
+from seatrial.runs.copies import PLACES
+from seatrial.runs.directory import short
+from seatrial.runs.files import read_object, read_text, write_json
+from seatrial.spec import RunSpec
+
+FILE = "status.json"
+UNDECIDED = "launch/undecided"  # holds the pid of a launcher that may try again what has ended
+HEARTBEAT_SECONDS = 60.0  # older than that, and its writer is gone, or not here
+BETWEEN = ("starting", "retrying")  # nothing runs yet
+GOES_ON = (*BETWEEN, "running", "stopping")
+
+
+def read_status(run_dir: Path) -> dict[str, Any]:
+    """The run's status.json. Raises InputError where there is none of a run."""
+    fix = "name the directory that a run printed"
+    try:
+        return read_object(run_dir / FILE)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = f"no run has been started there ({type(error).__name__})"
+        raise InputError.single("no-run", str(run_dir), why, fix) from error
+    except (OSError, ValueError) as error:
+        why = f"its {FILE} cannot be read ({error})"
+        raise InputError.single("no-run", str(run_dir), why, fix) from error
+
+
+def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None) -> str:
+    """One of GOES_ON while somebody follows the run, "ended" when it is over, "abandoned" when its launcher is gone.
+
+    What has ended is "retrying" as long as its launcher has not decided whether it tries again.
+    """
+    said = status.get("state")
+    if said == "ended" and not _is_undecided(run_dir, status):
+        return "ended"
+    if not _is_followed(status, time.time() if now is None else now):
+        return "ended" if said == "ended" else "abandoned"
+    return "retrying" if said == "ended" else said if said in GOES_ON else "running"
+
+
+def launcher(status: Mapping[str, Any]) -> int | None:
+    """The process here that follows the run, if it still does.
+
+    Another that was given its number began later; or, where the launcher is on another machine, is no Python.
+    """
+    import psutil  # late: who lists many runs seldom needs it
+
+    from seatrial.runs.process_start import began
+
+    pid, started = status.get("launcher_pid"), status.get("started")
+    if type(pid) is not int or not isinstance(started, (int, float)):
+        return None
+    try:
+        process = psutil.Process(pid)
+        is_ours = any("python" in word or "seatrial" in word for word in process.cmdline()[:2])
+        return pid if is_ours and began(pid) <= started + 1 else None
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def starting(run_dir: Path) -> int | None:
+    """The process here that is to make a run directory and has not yet: `seatrial run … --out DIR`."""
+    import psutil  # late: as above
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError, ValueError):
+            words = process.cmdline()
+            if "run" not in words or not any("seatrial" in word for word in words):
+                continue
+            words = words[words.index("run") :]
+            named = [word for option, word in pairwise(words) if option == "--out"]
+            named += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+            if any(Path(process.cwd(), each).resolve() == run_dir.resolve() for each in named):
+                return process.pid
+    return None
+
+
+def require_over(run_dir: Path) -> tuple[Problem, ...]:
+    """What to warn of before a run is judged. Raises InputError for one that goes on, or that lacks what hosts wrote.
+
+    One without a status that can be read does not go on.
+    """
+    try:
+        status = read_status(run_dir)
+    except InputError:
+        return ()
+    state = state_of(run_dir, status)
+    if state in GOES_ON:
+        step = status.get("last_step")
+        why = f"this run goes on ({state}{f', step {step}' if type(step) is int else ''})"
+        name = short(run_dir)
+        wait = f"seatrial logs -f {name}, or on a cluster seatrial attach {name}"
+        fix = f"wait for its end ({wait}), or end it: seatrial stop {name}"
+        raise InputError.single("run-goes-on", str(run_dir), why, fix)
+    if state != "ended" and status.get("uncopied"):
+        why = "not all that its hosts wrote could be copied here, and steps would seem to be missing"
+        fix = f"make room here and copy the rest: seatrial attach {short(run_dir)}; if its hosts are gone for good, "
+        fix += f"judge what is here of its logs: seatrial judge {short(run_dir / 'nodes')}"
+        raise InputError.single("run-uncopied", str(run_dir), why, fix)
+    if state != "abandoned" or not (run_dir / PLACES).exists():
+        return ()
+    fix = f"seatrial attach {short(run_dir)} copies it"
+    why = f"nobody follows it any more, and what its hosts have written since is not here: {fix}"
+    return (Problem(severity="warning", code="run-abandoned", path=str(run_dir), why=why, fix=fix),)
+
+
+def put(run_dir: Path, spec: RunSpec, state: str) -> None:
+    """Writes the status of a run of which no process has been started by this launcher. Raises OSError."""
+    now = time.time()
+    who = {"v": 1, "run": spec.name, "planned_steps": spec.steps, "launcher_pid": os.getpid(), "started": now}
+    how: dict[str, Any] = {"state": state, "reason": None, "heartbeat": now, "last_step": None, "processes": []}
+    write_json(run_dir / FILE, {**who, **how})
+
+
+def _is_undecided(run_dir: Path, status: Mapping[str, Any]) -> bool:
+    try:
+        return read_text(run_dir / UNDECIDED) == str(status.get("launcher_pid"))
+    except (OSError, ValueError):
+        return False
+
+
+def _is_followed(status: Mapping[str, Any], now: float) -> bool:
+    heartbeat = status.get("heartbeat")
+    if type(heartbeat) is int:
+        heartbeat = float(heartbeat) if abs(heartbeat) < 2**63 else math.inf
+    is_fresh = type(heartbeat) is float and abs(now - heartbeat) < HEARTBEAT_SECONDS
+    return is_fresh or launcher(status) is not None

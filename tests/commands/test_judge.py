@@ -1,0 +1,409 @@
+"""`seatrial judge` and `seatrial parse` on foreign logs, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial import events
+from seatrial.commands.judge import judge_run, report_run
+from seatrial.events import RunEnded
+from seatrial.spec import to_dict
+from tests.command_line import seatrial
+from tests.streams import make_spec
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RECIPE = CONFIGS / "native" / "recipe-llama2-70b-h100.yaml"
+CVS_MEGATRON = CONFIGS / "cvs" / "mi3xx_megatron_llama_single.json"
+MEGATRON = """\
+name: megatron-8b
+model: llama3.1-8b
+batch: {sequence_length: 8192, global_batch_size: 128, micro_batch_size: 2}
+steps: 30
+topology: {num_nodes: 1, devices_per_node: 8, device: mi300x}
+parallelism: {within_node: {data: 8}}
+expectations:
+  - {metric: tokens_per_second_per_device, value: 6500}
+  - {metric: step_seconds, value: 12}
+"""
+SECONDS = 10.9227
+FLOP_PER_TOKEN = 51.47e9  # of Llama 3.1 8B at 8192, causal
+
+
+def judged(*arguments: str | Path, cwd: Path) -> tuple[int, dict[str, Any]]:
+    result = seatrial("judge", *arguments, "--format", "json", cwd=cwd)
+    assert "Traceback" not in result.stderr, result.stderr
+    return result.returncode, json.loads(result.stdout)
+
+
+def megatron(
+    steps: int = 30,
+    *,
+    seconds: Callable[[int], float] = lambda _: SECONDS,
+    loss: Callable[[int], str] = lambda step: f"{11 * 0.97**step:.6E}",
+    first: int = 1,
+) -> list[str]:
+    """The log of a sound run by ROCm's Megatron-LM on 8 devices, unless told otherwise."""
+    noise = random.Random(5)
+    lines = []
+    for step in range(first, steps + 1):
+        each = seconds(step) * (1 + noise.gauss(0, 0.003)) * (3 if step == first else 1)
+        tflops = 128 * 8192 / each / 8 * FLOP_PER_TOKEN / 1e12
+        shown = loss(step)
+        lines.append(
+            f" iteration {step:8d}/      30 | consumed samples: {step * 128:12d} | elapsed time per iteration (ms): "
+            f"{each * 1000:.1f} | mem usages: 0.5462 | throughput per GPU (TFLOP/s/GPU): {tflops:.1f} | "
+            "learning rate: 1.000000E-05 | global batch size:   128 | "
+            + (f"lm loss: {shown} | " if shown else "")
+            + "loss scale: 1.0 | grad norm: 2.772 | number of skipped iterations:   0 | "
+            "number of nan iterations:   0 |"
+        )
+    return lines
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "megatron.yaml").write_text(MEGATRON)
+    return tmp_path
+
+
+def write(folder: Path, lines: Iterable[str], name: str = "train.log") -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_recipe_of_the_field_is_recomputed_from_one_line(folder: Path) -> None:
+    line = (
+        "completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, Tokens/s/device: 1035.970, "
+        "total_weights: 524288, loss: 0.000"
+    )
+    code, report = judged(write(folder, [line]), "--against", RECIPE, cwd=folder)
+    speed = report["metrics"]["performance"]
+    assert code == 6  # one of fifty lines proves nothing
+    assert speed["convention"] == "non_causal"
+    assert speed["tokens_per_second_total"] == pytest.approx(66298.43, abs=0.01)
+    assert speed["days_to_1t_tokens"] == pytest.approx(174.57, abs=0.01)
+    assert speed["estimates"]["mfu"]["value"] == pytest.approx(0.4656, abs=5e-5)
+    # The recipe prints 46.54 %, from the 1.82E+15 FLOPs a sequence that it rounds to.
+    assert pytest.approx(0.4654, abs=5e-5) == 1.82e15 * 128 / 7.908 / 64 / 989e12
+    trend = next(c for c in report["verdict"]["axes"]["numerics"]["checks"] if c["name"] == "loss trend")
+    assert trend["status"] == "not_applicable"
+
+
+def test_a_run_that_is_faster_than_its_bars_passes_and_their_contradiction_is_told(folder: Path) -> None:
+    tail = ["throughput per GPU: 612.4", "elapsed time per iteration: 10922.7", "tokens/GPU/s: 12000.1"]
+    log = write(folder, [*megatron(), *tail])
+    code, report = judged(log, "--against", "megatron.yaml", cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    said = seatrial("judge", log, "--against", "megatron.yaml", cwd=folder)
+    assert "contradict" in said.stdout + said.stderr or "the bars differ" in said.stdout
+    assert "20.16 s" in said.stdout + said.stderr
+
+
+def test_so_it_is_with_cvs_s_own_configuration_whose_bars_contradict_each_other(folder: Path) -> None:
+    """12 000 ms a step of its batch are 10 923 tokens/s and 562 TFLOP/s, and it asks for 6500 and 380."""
+    cell = ("gpu=mi300x", "model=llama3_1_8b", "config.nnodes=1", "training_iterations=30")
+    log = write(folder, [*megatron(), "throughput per GPU: 612.4", "tokens/GPU/s: 12000.1"])
+    code, report = judged(log, *cell, "--against", CVS_MEGATRON, cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    said = seatrial("judge", log, *cell, "--against", CVS_MEGATRON, cwd=folder)
+    told = " ".join((said.stdout + said.stderr).split())
+    assert "the bars differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s" in told
+    assert "warning[contradicting-expectations]" in told
+    assert "elapsed_time_per_iteration" in told
+    slow = write(folder, megatron(seconds=lambda _: 12.9))
+    assert judged(slow, *cell, "--against", CVS_MEGATRON, cwd=folder)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "named"),
+    [
+        (megatron(29), 1, "breaks off after step 29"),
+        (megatron(loss=lambda step: "" if step > 10 else f"{11 * 0.97**step:.6E}"), 1, "report a loss"),
+        (megatron(loss=lambda step: "nan" if step == 20 else f"{11 * 0.97**step:.6E}"), 1, "nan at step 20"),
+        (megatron(loss=lambda step: f"{2 * 1.05**step:.6E}"), 1, "rises"),
+        (megatron(seconds=lambda _: 12.9), 1, "12.90 s"),
+        (
+            [*megatron(12), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
+            4,
+            "memory",
+        ),
+        (
+            ["E: something else", *megatron(), "[rank0]: Fatal Python error: Segmentation fault"],
+            1,
+            "TEARDOWN FAILED",
+        ),
+    ],
+    ids=["cut", "no-loss", "nan", "rising", "slow", "oom", "teardown"],
+)
+def test_what_went_wrong_is_named(folder: Path, log: list[str], code: int, named: str) -> None:
+    result = seatrial("judge", write(folder, log), "--against", "megatron.yaml", cwd=folder)
+    assert result.returncode == code, result.stdout
+    assert named in " ".join(result.stdout.split())
+
+
+def test_a_log_alone_is_judged_as_far_as_it_goes(folder: Path) -> None:
+    code, report = judged(write(folder, megatron()), cwd=folder)
+    assert (code, report["verdict"]["outcome"]) == (0, "pass")
+    assert report["verdict"]["axes"]["performance"]["status"] == "not_applicable"
+
+
+def test_a_judged_log_is_a_run_directory(folder: Path) -> None:
+    log = write(folder, megatron())
+    first = seatrial("judge", log, "--against", "megatron.yaml", "--out", "runs/tuesday", cwd=folder)
+    assert first.returncode == 0, first.stderr
+    assert (folder / "runs/tuesday/report.html").stat().st_size < 2_000_000
+    assert not (folder / "runs/tuesday/launch").exists()  # nothing was launched
+    assert seatrial("judge", "runs/tuesday", cwd=folder).stdout == first.stdout
+    for also in (("--against", "megatron.yaml", "steps=100"), (log,)):
+        assert seatrial("judge", "runs/tuesday", *also, cwd=folder).returncode == 2
+    for kind in ("text", "markdown", "junit", "csv", "json"):
+        assert seatrial("report", "runs/tuesday", "--format", kind, cwd=folder).returncode == 0
+    slower = write(folder, megatron(seconds=lambda _: 11.5), "slower.log")
+    assert seatrial("judge", slower, "--against", "megatron.yaml", "--out", "runs/monday", cwd=folder).returncode == 0
+    gate = seatrial("compare", "runs/tuesday", "runs/monday", "--fail-if-slower", "3%", cwd=folder)
+    assert gate.returncode == 1, gate.stdout + gate.stderr
+    again = seatrial("judge", log, "--out", "runs/tuesday", cwd=folder)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+def test_the_json_is_the_same_verdict(folder: Path) -> None:
+    log = write(folder, megatron(29))
+    code, report = judged(log, "--against", "megatron.yaml", cwd=folder)
+    assert code == report["verdict"]["exit_code"] == 1
+
+
+def maxtext(steps: int = 50, seconds: float = 7.0) -> list[str]:
+    noise = random.Random(9)
+    return [
+        f"completed step: {step}, seconds: {seconds * (1 + noise.gauss(0, 0.003)):.3f}, TFLOP/s/device: "
+        f"{3640.44 / seconds:.3f}, Tokens/s/device: {8192 / seconds:.3f}, total_weights: 524288, "
+        f"loss: {11 * 0.97**step:.3f}"
+        for step in range(steps)
+    ]
+
+
+def test_the_nearest_published_results_stand_beside_it(folder: Path) -> None:
+    log = write(folder, maxtext())
+    arguments = ("judge", log, "--against", RECIPE)
+    result = seatrial(*arguments, "--out", "run", cwd=folder)
+    assert result.returncode == 0, result.stdout
+    assert "beside published" in result.stdout
+    for kind in ("markdown", "html"):
+        shown = seatrial("report", "run", "--format", kind, cwd=folder).stdout
+        assert "64 h100-sxm" in (shown if kind == "markdown" else (folder / "run/report.html").read_text())
+    assert seatrial(*arguments, "--published", "5%", cwd=folder).returncode == 0
+    slow = seatrial("judge", write(folder, maxtext(seconds=9.0)), *arguments[2:], "--published", "5%", cwd=folder)
+    assert slow.returncode == 1
+    assert "910.2 tokens/s" in slow.stdout  # 8192 / 9
+
+
+def test_a_run_that_is_judged_again_is_judged_by_the_same_rules(folder: Path) -> None:
+    log = write(folder, maxtext(seconds=9.0))
+    options = ("--published", "5%", "--policy", "last-10", "--convention", "palm", "--tokens", "15T")
+    first = seatrial("judge", log, "--against", RECIPE, *options, "--out", "run", cwd=folder)
+    assert first.returncode == 1
+    assert "15T tokens" in first.stdout
+    again = seatrial("judge", "run", cwd=folder)
+    assert (again.returncode, again.stdout) == (1, first.stdout)
+    other = seatrial("judge", "run", "--policy", "last", cwd=folder)
+    assert other.stdout != first.stdout
+    assert seatrial("judge", "run", cwd=folder).stdout == other.stdout
+
+
+def test_what_cvs_would_have_said_is_kept_with_the_run(folder: Path) -> None:
+    log = write(folder, [*megatron(), "throughput per GPU: 612.4", "tokens/GPU/s: 12000.1"])
+    result = seatrial("judge", log, "--against", "megatron.yaml", "--cvs-compat", "--out", "run", cwd=folder)
+    assert result.returncode == 0
+    assert "Its verdict: FAIL" in result.stdout  # a faster run: less is better, and CVS does not know
+    assert "Its verdict: FAIL" in seatrial("report", "run", "--format", "text", cwd=folder).stdout
+    assert json.loads(seatrial("report", "run", "--format", "json", cwd=folder).stdout)["cvs"]["verdict"] == "fail"
+
+
+def test_overrides_are_of_the_configuration(folder: Path) -> None:
+    """With another batch it is the log of another run, and that is not passed."""
+    log = write(folder, megatron())
+    result = seatrial("judge", log, "global_batch_size=64", "--against", "megatron.yaml", cwd=folder)
+    assert result.returncode in (1, 6)
+    assert "128 sequences" in " ".join(result.stdout.split())
+
+
+def started(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "seatrial", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, timeout=120)
+
+
+def test_parse_prints_events(folder: Path) -> None:
+    for result in (
+        started("parse", write(folder, megatron(3))),
+        started("parse", "-", stdin="\n".join(megatron(3))),
+    ):
+        events = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [event["kind"] for event in events] == ["run_started", "step", "step", "step"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["nowhere.log"], "nowhere.log"),
+        (["train.log", "--family", "mega"], "one of: auto, maxtext"),
+        (["train.log", "--policy", "fast"], "one of: steady"),
+        (["train.log", "--convention", "mine"], "one of: causal"),
+        (["train.log", "--published", "much"], "10%"),
+        (["train.log", "--tokens", "many"], "15T"),
+        (["train.log", "--published", "10%"], "--against"),
+        (["train.log", "--cvs-compat"], "--against"),
+        (["train.log", "--against", "nowhere.yaml"], "nowhere.yaml"),
+        (["train.log", "--against", "megatron.yaml", "setps=100"], "setps"),
+        (["train.log", "steps=100"], "--against"),
+        (["megatron.yaml"], "no line in it"),
+        (["train.log", "megatron.yaml"], "--against megatron.yaml"),
+        (["train.log", "megatron.yaml", "--against", "megatron.yaml"], "--against megatron.yaml"),
+        (["empty"], "no line in it"),
+    ],
+)
+def test_wrong_input_is_told_with_place_and_fix(folder: Path, arguments: list[str], what: str) -> None:
+    write(folder, megatron(3))
+    (folder / "empty").mkdir()
+    result = seatrial("judge", *arguments, cwd=folder)
+    assert result.returncode == 2
+    assert what in result.stderr
+    assert "fix:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_text_of_a_hostile_log_stays_text(folder: Path) -> None:
+    evil = "<script>alert(1)</script>\x1b]0;owned\x07\x1b[2J\u202e"
+    log = write(folder, [*megatron(12), f"[rank3]: RuntimeError: CUDA error: {evil}", "x" * 1_000_000])
+    result = seatrial("judge", log, "--against", "megatron.yaml", "--out", "runs/evil", cwd=folder)
+    assert result.returncode in (1, 4)
+    assert not any(text in result.stdout for text in ("\x1b", "\x07", "\u202e"))
+    html = (folder / "runs/evil/report.html").read_text()
+    assert "<script>alert" not in html
+    assert not any(text in html for text in ("\x1b", "\x07", "\u202e"))
+
+
+def test_a_log_whose_evaluations_alone_have_a_loss_is_not_passed_and_not_failed(folder: Path) -> None:
+    """As many an MLPerf log: nothing says that the loss of a step was finite, and nothing says that it was not."""
+    marks: list[tuple[str, Any, dict[str, Any]]] = [("global_batch_size", 32, {}), ("run_start", None, {})]
+    for step in range(1, 13):
+        marks.append(("tracked_stats", {"throughput": 30.0 + step % 3 / 10}, {"step": step * 3200}))
+        marks.append(("eval_accuracy", 6.0 - step / 10, {"samples_count": step * 3200}))
+    marks.append(("run_stop", None, {"status": "success"}))
+    lines = [
+        ":::MLLOG "
+        + json.dumps(
+            {"time_ms": 1_790_000_000_000 + n, "event_type": "POINT_IN_TIME", "key": k, "value": v, "metadata": m}
+        )
+        for n, (k, v, m) in enumerate(marks)
+    ]
+    result = seatrial("judge", write(folder, lines), cwd=folder)
+    assert result.returncode == 6, result.stdout
+    assert "12 evaluations do" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("clock", "logged_in", "touched"),
+    [
+        (None, 0.0, 0.0),  # counts seconds
+        ("%Y-%m-%d %H:%M:%S,000 ", 0.0, 0.0),
+        ("%Y-%m-%d %H:%M:%S,000 ", 9.0, 0.0),  # Tokyo
+        ("%Y-%m-%d %H:%M:%S,000 ", -9.5, 0.0),  # the Marquesas
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", 0.0, 0.0),
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", -8.0, 0.0),
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", 5.75, 200.0),  # Nepal; the run directory was copied months later
+        ("I%m%d %H:%M:%S.000000 7 m.py:1] ", 0.0, 1000.0),  # or years
+    ],
+)
+@pytest.mark.parametrize("begin", [datetime(2026, 11, 23, 8), datetime(2026, 12, 31, 23, 58)])
+def test_a_run_took_as_long_as_its_processes_lived_by_whatever_clock_they_log(
+    begin: datetime, clock: str | None, logged_in: float, touched: float, tmp_path: Path
+) -> None:
+    """A minute until the first step, fifty steps of seven seconds, and a minute until the end is known."""
+    run_dir, lines = tmp_path / "run", maxtext(seconds=7.0)
+    began = begin.replace(tzinfo=UTC).timestamp()
+    ended = began + 60 + 50 * 7 + 60
+    (run_dir / "nodes" / "local0").mkdir(parents=True)
+    plan = {"v": 1, "engine": "maxtext", "on": "local", "spec": to_dict(make_spec(steps=50)), "rehearsal": None}
+    (run_dir / "plan.json").write_text(json.dumps({**plan, "processes": [], "notes": [], "files": {}}))
+    process = {"rank": 0, "host": "local0", "started": began, "ended": ended - 60, "last_output": ended - 60}
+    for path in (run_dir / "status.json", run_dir / "nodes/local0/status.json"):
+        path.write_text(json.dumps({"v": 1, "state": "ended", "started": began, "processes": [process]}))
+    ending = RunEnded(process=-1, wall_time=ended, monotonic_time=ended, reason="completed", exit_code=0)
+    (run_dir / "events-launcher.jsonl").write_text(events.dumps(ending) + "\n")
+    said = [begin + timedelta(hours=logged_in, seconds=60 + 7 * (n + 1)) for n in range(50)]
+    log = run_dir / "nodes" / "local0" / "rank0.log"
+    log.write_text(
+        "".join(f"{time.strftime(clock) if clock else ''}{line}\n" for time, line in zip(said, lines, strict=True))
+    )
+    os.utime(log, (ended + touched * 86400,) * 2)
+
+    judge_run(run_dir, as_json=False)
+    took = json.loads((run_dir / "metrics.json").read_text())["completion"]["wall_seconds"]
+    assert ended - began - 70 <= took <= ended - began
+    shown = re.search(r"1 process, ([\d,.]+) s", report_run(run_dir, "text"))
+    assert shown
+    assert float(shown[1].replace(",", "")) == pytest.approx(took, abs=1)
+
+
+def sized(devices: int, *, seed: int, told: bool = True, completed: bool = True) -> list[str]:
+    """A Megatron log of a job of so many devices."""
+    size = [f"using world size: {devices}, data-parallel size: {devices}"] if told else []
+    lines = megatron(30, loss=lambda step: f"{(11 + seed / 50) * 0.97**step:.6E}")
+    return [*size, *lines, *(["[after training is done] datetime: 2026-03-01 11:00:00"] * completed)]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the logs tell their size", "only their losses differ"])
+def test_logs_of_several_runs_are_named_and_not_mixed(folder: Path, told: bool) -> None:
+    (folder / "logs").mkdir()
+    for devices in (64, 128, 256):
+        write(folder, sized(devices, seed=devices, told=told), f"logs/llama-{devices}.log")
+    for verb in ("judge", "parse"):
+        result = seatrial(verb, "logs", cwd=folder)
+        assert (result.returncode, result.stdout) == (2, ""), result.stdout
+        assert "these are logs of several runs, not of one: llama-128.log" in result.stderr
+        assert "seatrial judge logs/llama-128.log" in result.stderr
+        assert not told or "64 devices" in result.stderr
+    assert seatrial("judge", "logs/llama-64.log", cwd=folder).returncode == 0
+
+
+def test_a_run_that_starts_over_after_a_completed_one_is_another_run(folder: Path) -> None:
+    (folder / "logs").mkdir()
+    for day in (1, 2):
+        stamped = [f" [2026-03-0{day} 10:00:{n:02}]{line}" for n, line in enumerate(megatron())]
+        write(folder, stamped, f"logs/day-{day}.log")
+    result = seatrial("judge", "logs", cwd=folder)
+    assert result.returncode == 2
+    assert "day-1.log (the first), day-2.log (starts over after a completed one)" in " ".join(result.stderr.split())
+
+
+def test_logs_of_ranks_and_of_attempts_are_logs_of_one_run(folder: Path) -> None:
+    for name in ("ranks", "attempts", "chain", "named"):
+        (folder / name).mkdir()
+    for node in "ab":
+        write(folder, sized(64, seed=1), f"ranks/{node}.log")
+    whole = sized(64, seed=1)
+    write(folder, whole[:21], "attempts/one.log")
+    write(folder, ["using world size: 56, data-parallel size: 56", *whole[16:]], "attempts/two.log")  # on fewer devices
+    write(folder, [*megatron(15), "[after training is done] datetime: 2026-03-01 11:00:00"], "chain/one.log")
+    write(folder, megatron(first=16), "chain/two.log")
+    for folder_name in ("ranks", "attempts", "chain"):
+        result = seatrial("judge", folder_name, cwd=folder)
+        assert result.returncode == 0, result.stdout
+    for rank in range(2):
+        write(folder, sized(64, seed=rank), f"named/rank{rank}.log")
+    result = seatrial("judge", "named", cwd=folder)
+    assert result.returncode == 1
+    assert "The processes disagree on the loss" in " ".join(result.stdout.split())
