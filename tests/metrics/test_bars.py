@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial import events
-from seatrial.metrics import Performance, record_that_counts, records
+from seatrial.metrics import Performance, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import Batch, Expectation, RunSpec, Topology
 from seatrial.spec.presets import MODELS
@@ -23,9 +23,7 @@ TOKENS = "tokens_per_second_per_device"
 
 
 def measured(run: Sequence[events.Event], spec: RunSpec | None) -> Performance:
-    found = records(run)
-    own = record_that_counts(found)
-    return measure_performance(run, spec, own, [record for record in found.values() if record is not own])
+    return measure_performance(run, spec, records(run))
 
 
 def judged(run: Sequence[events.Event], spec: RunSpec | None, *, tolerance: float = 0.05) -> list[Check]:

@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from seatrial.estimate import flops, hardware
-from seatrial.events import REPORTED, RunStarted, Step
+from seatrial.estimate import flops
+from seatrial.events import REPORTED, Step
 from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding, rounding
 from seatrial.metrics.record import ranges, show_ranges
-from seatrial.spec import RunSpec
+from seatrial.metrics.setup import Setup
 
 TOLERANCE = 0.02
 OFTEN = 0.1  # of the steps that an equation may miss, if their median meets it
@@ -53,12 +53,7 @@ class Facts(NamedTuple):
     steps: Sequence[Step]  # of the window
     all_steps: Sequence[Step]
     seconds: Values | None  # of the window's steps, as reported
-    started: RunStarted | None
-    spec: RunSpec | None
-    tokens_per_step: int | None
-    num_devices: int | None
-    device: hardware.Device | None
-    peak_flops_per_second: float | None
+    setup: Setup
     memory_fraction: float | None
     flops_per_token: float | None  # by the log's own figures
 
@@ -101,9 +96,9 @@ def _numbers(facts: Facts) -> Identity | None:
 def _batch(facts: Facts) -> Identity | None:
     """The global batch that the log reports is the configuration's."""
     sizes = _present(reported(facts.steps, "global_batch_size"))
-    if facts.spec is None or not len(sizes):
+    if facts.setup.spec is None or not len(sizes):
         return None
-    found, expected = float(np.median(sizes)), float(facts.spec.batch.global_batch_size)
+    found, expected = float(np.median(sizes)), float(facts.setup.spec.batch.global_batch_size)
     same = bool(np.all(sizes == expected))
     return Identity(
         name="global batch",
@@ -118,7 +113,7 @@ def _consumed(facts: Facts) -> Identity | None:
     """What the log counts as consumed grows by a batch in each step."""
     tokens = _growth(facts.steps, "consumed_tokens")
     sequences = _growth(facts.steps, "consumed_samples")
-    spec = facts.spec
+    spec = facts.setup.spec
     if spec is None or (tokens is None and sequences is None):
         return None
     found, expected, what = (
@@ -150,13 +145,14 @@ def _growth(steps: Sequence[Step], name: str) -> float | None:
 def _tokens(facts: Facts) -> Identity | None:
     """Tokens/s × seconds × devices = tokens of a step."""
     rates = reported(facts.steps, "tokens_per_second_per_device")
-    if facts.seconds is None or not facts.tokens_per_step or not facts.num_devices:
+    expected, num_devices = facts.setup.tokens_per_step, facts.setup.num_devices
+    if facts.seconds is None or not expected or not num_devices:
         return None
-    found = rates * facts.seconds * facts.num_devices
+    found = rates * facts.seconds * num_devices
     slack = relative_rounding(rates) + relative_rounding(facts.seconds)
     with np.errstate(divide="ignore", invalid="ignore"):  # of a step that was only dispatched, 0.001 s says little
         each = rounding(rates) / np.abs(rates) + rounding(facts.seconds) / np.abs(facts.seconds)
-    agreement = _agreement(_present(found), facts.tokens_per_step, slack, each[np.isfinite(found)])
+    agreement = _agreement(_present(found), expected, slack, each[np.isfinite(found)])
     if agreement is None:
         return None
     value = float(np.median(_present(found)))
@@ -164,20 +160,20 @@ def _tokens(facts: Facts) -> Identity | None:
         name="tokens per step",
         agreement=agreement,
         sentence=(
-            f"Tokens/s × seconds × {facts.num_devices:,} devices is {value:,.0f} tokens in a step; "
-            f"batch × sequence is {facts.tokens_per_step:,}." + _at_times(agreement, value, facts.tokens_per_step)
+            f"Tokens/s × seconds × {num_devices:,} devices is {value:,.0f} tokens in a step; "
+            f"batch × sequence is {expected:,}." + _at_times(agreement, value, expected)
         ),
         found=value,
-        expected=float(facts.tokens_per_step),
+        expected=float(expected),
     )
 
 
 def _tokens_that_count(facts: Facts) -> Identity | None:
     """The tokens that the log counts of a step are at most batch × sequence, and no fewer where all have to count."""
     counted = np.array([step.tokens for step in facts.steps if step.tokens is not None], dtype=float)
-    if not facts.tokens_per_step or not len(counted):
+    if not facts.setup.tokens_per_step or not len(counted):
         return None
-    (fewest, value, most), expected = np.quantile(counted, (0, 0.5, 1)).tolist(), facts.tokens_per_step
+    (fewest, value, most), expected = np.quantile(counted, (0, 0.5, 1)).tolist(), facts.setup.tokens_per_step
     if fewest == most == expected:
         return None
     too_many, too_few = most > expected * (1 + TOLERANCE), fewest < expected * (1 - TOLERANCE)
@@ -204,15 +200,15 @@ def _tokens_counted(facts: Facts) -> str:
     Where it says nothing: "loss" if the configuration masks tokens, else "unknown". Equally long answers leave the same
     number of tokens in every step, so that a constant count proves nothing where prompts or padding are left out.
     """
-    said = facts.started.facts.get("tokens_counted") if facts.started else None
+    said = facts.setup.started.facts.get("tokens_counted") if facts.setup.started else None
     if said in ("all", "loss"):
         return str(said)
-    return "loss" if facts.spec is not None and facts.spec.masks_tokens else "unknown"
+    return "loss" if facts.setup.spec is not None and facts.setup.spec.masks_tokens else "unknown"
 
 
 def _flops_per_token(facts: Facts) -> Identity | None:
     """TFLOP/s ÷ tokens/s is the FLOPs per token of a published convention."""
-    spec, per_token = facts.spec, facts.flops_per_token
+    spec, per_token = facts.setup.spec, facts.flops_per_token
     if spec is None or per_token is None:
         return None
     found = flops.nearest(per_token, spec.model, spec.batch.sequence_length)
@@ -246,7 +242,7 @@ def _flops_per_token(facts: Facts) -> Identity | None:
 
 
 def _peak(facts: Facts) -> Identity | None:
-    """No utilisation is above 1."""
+    """No utilization is above 1."""
     mfu = _present(reported(facts.steps, "mfu"))
     if not len(mfu):
         return None
@@ -260,19 +256,19 @@ def _peak(facts: Facts) -> Identity | None:
 def _mfu(facts: Facts) -> Identity | None:
     """MFU = TFLOP/s ÷ the peak, of whichever format."""
     rates = reported(facts.steps, "tflops_per_second_per_device")
-    mfu = reported(facts.steps, "mfu")
+    mfu, device = reported(facts.steps, "mfu"), facts.setup.device
     implied = _present(rates * TERA / above_zero(mfu))
     slack = relative_rounding(rates) + relative_rounding(mfu)
-    if facts.device is None or facts.peak_flops_per_second is None or not len(implied) or slack > MOST_ROUNDING:
+    if device is None or facts.setup.peak is None or not len(implied) or slack > MOST_ROUNDING:
         return None
-    value, peaks = float(np.median(implied)), facts.device.peak_flops
+    value, peaks = float(np.median(implied)), device.peak_flops
     name = min(peaks, key=lambda kind: abs(value / peaks[kind] - 1))
     agrees = abs(value / peaks[name] - 1) <= TOLERANCE + slack
     return Identity(
         name="MFU",
         agreement="agree" if agrees else "doubt",
         sentence=f"The log's TFLOP/s ÷ MFU is a peak of {value / TERA:,.0f} TFLOP/s; "
-        f"that of {facts.device.name} is {peaks[name] / TERA:,.0f} ({name}).",
+        f"that of {device.name} is {peaks[name] / TERA:,.0f} ({name}).",
         found=value,
         expected=peaks[name],
     )
@@ -289,7 +285,7 @@ def _memory(facts: Facts) -> Identity | None:
 
 def _clock(facts: Facts) -> Identity | None:
     """The time between two lines of the log is that of the steps between, if the log has a clock fine enough."""
-    started, seconds, steps = facts.started, facts.seconds, facts.steps
+    started, seconds, steps = facts.setup.started, facts.seconds, facts.steps
     if started is None or started.facts.get("clock") != "log" or seconds is None or len(steps) <= FEWEST_CLOCKED:
         return None
     at = np.array([step.wall_time for step in steps])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seatrial.metrics import Completion, FaultRecord, show_ranges
-from seatrial.metrics.completion import IN_ORDER
+from seatrial.metrics.survival import IN_ORDER
 from seatrial.verdict.check import Axis, Check, Status
 
 AXIS: Axis = "completion"
