@@ -326,5 +326,5 @@ def _compared(
             compared[what] = None
             allowed = PARAMETERS_WITHIN * expected if is_foreign and what == "parameters" else 0
             if abs(found - expected) > allowed:
-                differences[f"{what}: {found:,} ran, {expected:,} asked for"] = None
+                differences[f"{what}: {found:,} ran, {expected:,} configured"] = None
     return tuple(compared), tuple(differences)
