@@ -31,7 +31,7 @@ _VAGUE = {
 }
 # Whoever these name is what the others lost.
 _NAMING = {"heartbeat_lost", "coordination_lost"}
-_ALL_CAME = "All ranks came, and none got through: look at the network between the nodes, with NCCL_DEBUG=INFO."
+_ALL_CAME = "All ranks joined, and none got through: check the network between the nodes, with NCCL_DEBUG=INFO."
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
@@ -96,7 +96,7 @@ class Diagnosis:
 
     `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
-    come where the others waited. `exclude` is what to leave out of the next try.
+    join where the others waited. `exclude` is what a retry does without.
     """
 
     cause: FaultRecord
@@ -308,13 +308,13 @@ def _quote_heartbeat(blamed: FaultRecord, alike: Sequence[FaultRecord]) -> str:
         return ""
     them = "them" if len({fault.where for fault in alike} - {""}) > 1 else "it"
     by = _ranks(fault.reporter for fault in alike)
-    return f"nothing was heard of {them} any more" + (f", reported by {by}" if by else "")
+    return f"nothing more was heard from {them}" + (f", reported by {by}" if by else "")
 
 
 _QUOTES: Mapping[str, Callable[[FaultRecord, Sequence[FaultRecord]], str]] = {
     "collective_timeout": _quote_timeout,
     "collective_desync": lambda blamed, _: blamed.text,
-    "process_missing": lambda _, alike: f"{_ranks(fault.rank for fault in alike)} did not come",
+    "process_missing": lambda _, alike: f"{_ranks(fault.rank for fault in alike)} did not join",
     "heartbeat_lost": _quote_heartbeat,
 }
 
@@ -358,7 +358,7 @@ def _is_victim(fault: FaultRecord, blamed: FaultRecord) -> bool:
 
 
 def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> tuple[str, ...]:
-    """The ranks that did not come to a barrier or went silent, and those that no watchdog names where it names most.
+    """The ranks that did not join a barrier or went silent, and those that no watchdog names where it names most.
 
     Where the rank of a cause is known, no other one is suspected: a process without a watchdog is silent, too.
     """
