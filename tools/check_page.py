@@ -1,4 +1,4 @@
-"""The reference page of the rules of `seatrial check`, made from their table."""
+"""Writes the reference page of the rules of `seatrial check` from their table."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 from seatrial.check import RULES, Rule
 
-_HEAD = """# What `seatrial check` looks at
+_HEAD = """# What `seatrial check` checks
 
 <!-- Made from the table of rules by `make golden`; edit the rules instead. -->
 
 Besides what is wrong with single keys (unknown, misspelt, of the wrong type, still to be filled in), these rules look
 at the run as a whole. Each finding has a code, for scripts (`--format json`), a place in the file, a reason and a fix.
-An error ends with exit code 2; `--strict` takes warnings for errors, never notes. What only the cluster could not do
+An error ends with exit code 2; `--strict` treats warnings as errors, never notes. What only the cluster could not do
 (memory, network) is an error in a check or a run, and a warning in a plan or a rehearsal.
 
-| what holds of a sound configuration | codes where it does not | more exactly |
+| what holds of a sound configuration | codes where it does not | in detail |
 | --- | --- | --- |
 """
 

@@ -64,7 +64,7 @@ def test_a_sound_spec_has_no_findings() -> None:
         ({"optimizer": Optimizer(warmup_steps=100)}, "warning", "endless-warm-up", "optimizer.warmup_steps",
          "still rising when the run ends after 100 steps"),
         # data
-        ({"data": Data(kind="text")}, "error", "missing-key", "data.paths", "no files"),
+        ({"data": Data(kind="text")}, "error", "missing-key", "data.paths", "needs files"),
         ({"data": Data(paths=("x",))}, "warning", "no-effect", "data.paths", "reads no files"),
         ({"data": Data(kind="text", paths=("x",)), "model": replace(SOUND.model, name="mine", vocab_size=128)}, "error",
          "vocabulary-too-small", "model.vocab_size", "256 tokens"),
@@ -87,12 +87,12 @@ def test_a_sound_spec_has_no_findings() -> None:
         ({"execution": Execution(xla_flags={"xla_gpu_autotune_level": "high"})}, "warning", "bad-xla-flag",
          "execution.xla_flags.xla_gpu_autotune_level", "cannot read the value 'high'"),
         ({"execution": Execution(xla_flags={"xla_gpu_autotune_level": "4 --xla_dump_to=/"})}, "error", "bad-xla-flag",
-         "execution.xla_flags.xla_gpu_autotune_level", "would not stay one flag"),
+         "execution.xla_flags.xla_gpu_autotune_level", "would become several flags"),
         # what the trainer cannot do yet
         ({"precision": Precision(quantization="te_mxfp8")}, "error", "not-supported-yet", "precision.quantization",
          "te_mxfp8 products, since scales for blocks of a tensor need"),
         ({"execution": Execution(environment={"A B": "1"})}, "error", "bad-variable-name", "execution.environment.A B",
-         "is no name of an environment variable"),
+         "is not a valid name of an environment variable"),
         ({"expectations": (*bars(mfu=0.4), *bars(mfu=0.5))}, "error", "repeated-expectation", "expectations.1.metric",
          "a target for mfu already"),
     ],

@@ -27,7 +27,7 @@ def exporting(**environment: str) -> RunSpec:
 def test_jax_takes_three_quarters_unless_it_is_given_more() -> None:
     (problem,) = found(TIGHT, "maxtext")
     assert (problem.code, problem.severity) == ("out-of-memory", "warning")
-    assert "about 82 GiB are needed of each device" in problem.why
+    assert "each device needs about 82 GiB" in problem.why
     assert "h20 has 96 GiB, of which JAX gives a process 72 GiB" in problem.why
     assert problem.fix.startswith("export XLA_PYTHON_CLIENT_MEM_FRACTION=0.95, or recompute more")
     assert found(exporting(XLA_PYTHON_CLIENT_MEM_FRACTION="0.95"), "maxtext") == []
@@ -58,7 +58,7 @@ def test_a_pipeline_of_our_own_is_counted_alike_in_every_verb() -> None:
     spec = replace(spec, topology=replace(spec.topology, device="h200"))
     for action in ("check", "plan", "run", "rehearse", "train"):
         (problem,) = found(spec, "native" if action in ("plan", "run") else None, action)
-        assert "about 137 GiB are needed of each device" in problem.why
+        assert "each device needs about 137 GiB" in problem.why
         assert "h200 has 141 GiB, of which JAX gives a process 127 GiB" in problem.why
     assert found(spec, "megatron", "run") == []
 
@@ -69,5 +69,5 @@ def test_a_share_is_given_once() -> None:
     assert (problem.code, problem.severity) == ("bad-variable", "error")
     assert problem.path == "execution.environment.XLA_PYTHON_CLIENT_MEM_FRACTION"
     (problem,) = found(replace(TIGHT, execution=Execution(environment={"XLA_CLIENT_MEM_FRACTION": "2"})), "maxtext")
-    assert "'2' is no share of a device's memory" in problem.why
+    assert "'2' is not a share of a device's memory" in problem.why
     assert found(both, "megatron") == []

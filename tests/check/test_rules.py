@@ -74,23 +74,23 @@ CASES: list[Case] = [
     ({"model": replace(SMALL, rotary_fraction=0.29)}, "error", "not-divisible", "model.rotary_fraction",
      "dimensions are"),
     ({"execution": Execution(remat="selective", remat_modules=("core_attn", "moe_act"))}, "error",
-     "not-supported-yet", "execution.remat_modules", "'moe_act' is no part of a layer"),
+     "not-supported-yet", "execution.remat_modules", "'moe_act' is not a part of a layer"),
     # memory
     ({"model": MODELS["llama3.1-405b"]}, "error", "out-of-memory", "parallelism.within_node.fsdp",
      "parameters, gradients and optimizer state alone take 661 GiB of each device, and mi300x has 192 GiB"),
     ({"batch": batch(32, 4), "execution": Execution(remat="none", scan_layers=False), "topology": replace(
         SOUND.topology, device="h100-sxm")}, "warning", "out-of-memory", "parallelism.within_node.fsdp",
-     "GiB are needed of each device (activations"),
+     "GiB (activations"),
     ({"topology": replace(SOUND.topology, device="tpu-v5e"), "execution": Execution(remat="minimal_with_context")},
      "warning", "out-of-memory", "parallelism.within_node.fsdp", "tpu-v5e has 16 GiB"),
     ({"topology": replace(SOUND.topology, num_nodes=1), "parallelism": Parallelism(within_node=MeshShape(fsdp=8)),
       "execution": Execution(environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.05"})}, "warning", "out-of-memory",
      "parallelism.within_node.fsdp", "of which XLA_PYTHON_CLIENT_MEM_FRACTION gives 10 GiB"),
     ({"execution": exports(XLA_PYTHON_CLIENT_MEM_FRACTION="95%")}, "error", "bad-variable",
-     "execution.environment.XLA_PYTHON_CLIENT_MEM_FRACTION", "'95%' is no share"),
+     "execution.environment.XLA_PYTHON_CLIENT_MEM_FRACTION", "'95%' is not a share"),
     # number formats
     ({"name": "llama-fp8-run"}, "warning", "precision-contradicts-name", "name",
-     "speaks of fp8, but what runs is bfloat16"),
+     "says fp8, but bfloat16 runs"),
     ({"precision": Precision(params_dtype="bfloat16"), "data": Data(kind="text", paths=("x",))}, "warning",
      "updates-lost", "precision.params_dtype", "cannot be changed by less than 4e-05"),
     # steps
@@ -100,7 +100,7 @@ CASES: list[Case] = [
      "by about 3, and"),
     ({"optimizer": Optimizer(beta2=1.0)}, "error", "bad-value", "optimizer.beta2", "divides by 0"),
     ({"optimizer": Optimizer(clip_norm=1e-5)}, "warning", "clip-norm", "optimizer.clip_norm", "norm of 1e-05"),
-    ({"steps": 8, "expectations": bars(mfu=0.4)}, "warning", "too-few-steps", "steps", "of 8 steps no speed can be"),
+    ({"steps": 8, "expectations": bars(mfu=0.4)}, "warning", "too-few-steps", "steps", "8 steps are too few"),
     # data
     ({"data": Data(split="90,5,x")}, "error", "bad-value", "data.split", "'90,5,x' is not three shares"),
     # bars
@@ -124,7 +124,7 @@ CASES: list[Case] = [
     ({"distributed": Distributed(coordinator_host="10.0.0.1")}, "info", "network-not-named", "topology.num_nodes",
      "2 nodes exchange gradients, and nothing names their network"),
     ({"distributed": Distributed(coordinator_host="127.0.0.1"), "execution": exports()}, "error",
-     "coordinator-unreachable", "distributed.coordinator_host", "on each of the 2 nodes 127.0.0.1 is the node itself"),
+     "coordinator-unreachable", "distributed.coordinator_host", "on each of the 2 nodes, 127.0.0.1 is the node itself"),
     ({"execution": exports(NCCL_SOCKET_IFNAME="lo")}, "error", "bad-interface",
      "execution.environment.NCCL_SOCKET_IFNAME", "own loopback, and there are 2 nodes"),
     ({"execution": Execution(environment={"NCCL_IB_HCA": "mlx5_0"})}, "warning", "interface-not-given",
@@ -136,29 +136,29 @@ CASES: list[Case] = [
     ({"nic_type": "cx7", "execution": exports()}, "warning", "contradiction", "execution.environment.NCCL_IB_HCA",
      "bnxt_re0 is a card of Broadcom for nic_type cx7, whose cards are called mlx5_…"),
     ({"execution": exports(NCCL_IB_HCA="=bnxt_re0:1,bnxt_re0:1")}, "warning", "repeated-card",
-     "execution.environment.NCCL_IB_HCA", "bnxt_re0 stands in it more than once"),
+     "execution.environment.NCCL_IB_HCA", "bnxt_re0 is listed more than once"),
     ({"execution": exports(NCCL_IB_GID_INDEX="three")}, "error", "bad-variable",
-     "execution.environment.NCCL_IB_GID_INDEX", "'three' is no index"),
+     "execution.environment.NCCL_IB_GID_INDEX", "'three' is not a GID index"),
     ({"nic_type": "thor2", "execution": exports(NCCL_IB_GID_INDEX="0")}, "warning", "gid-index",
      "execution.environment.NCCL_IB_GID_INDEX", "index 0 is a link-local address"),
     # containers and variables
     ({"container": Container(image=" ", volumes=(("/a", "/a"),))}, "error", "missing-key", "container.image",
      "no image is named"),
     ({"container": Container(image="x", volumes=(("/a", "a"),))}, "error", "bad-volume", "container.volumes./a",
-     "'a' is no absolute path"),
+     "'a' is not an absolute path"),
     ({"container": Container(image="x", volumes=(("/a", "/c"), ("/b", "/c/")))}, "error", "bad-volume",
      "container.volumes", "two folders are mounted at /c"),
     ({"container": Container(image="x", shm_size="64MB")}, "warning", "small-shared-memory", "container.shm_size",
-     "64MB are too little"),
+     "64MB is too little"),
     ({"container": Container(image="x", privileged=True)}, "warning", "privileged", "container.privileged",
      "root of its host"),
     ({"container": Container(image="x", shm_size="much")}, "error", "bad-value", "container.shm_size",
-     "'much' is no size"),
+     "'much' is not a memory size"),
     ({"execution": exports(HIP_VISIBLE_DEVICES="0,1,2")}, "warning", "environment-contradicts-config",
-     "execution.environment.HIP_VISIBLE_DEVICES", "shows 3 devices to a process, but a node is to use 8"),
+     "execution.environment.HIP_VISIBLE_DEVICES", "shows 3 devices to a process, but a node uses 8"),
     ({"execution": Execution(environment={"XLA_FLAGS": "--xla_a=1"},
                              xla_flags={"xla_gpu_autotune_level": "4"})}, "warning", "environment-contradicts-config",
-     "execution.environment.XLA_FLAGS", "replace, or be replaced by"),
+     "execution.environment.XLA_FLAGS", "replace the flags that are given by name"),
 ]  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_devices_may_share_a_head_where_seatrial_trains_or_megatron_does_not() -
 # What the trainer cannot do at all, or only with data that it cannot read: then another finding stands beside it.
 BESIDE: list[Case] = [
     ({"optimizer": Optimizer(schedule="nemo_cosine", warmup_steps=20, constant_steps=80)}, "warning", "no-decay",
-     "optimizer.constant_steps", "80 steps at the final rate leave none for the decay: behind the warm-up there "
+     "optimizer.constant_steps", "80 steps at the final rate leave none for the decay: after the warm-up there "
      "are 80"),
     ({"optimizer": Optimizer(hold_steps=100)}, "warning", "no-decay", "optimizer.hold_steps", "leave none of the 100"),
     ({"evaluation": Evaluation(interval_steps=500)}, "warning", "never-reached", "evaluation.interval_steps",
@@ -258,7 +258,7 @@ BESIDE: list[Case] = [
     ({"logging": Logging(interval_steps=500)}, "warning", "never-reached", "logging.interval_steps", "no step"),
     ({"execution": Execution(profile_from_step=500)}, "warning", "never-reached", "execution.profile_from_step",
      "the profile is never taken"),
-    ({"data": Data(kind="megatron")}, "error", "missing-key", "data.paths", "megatron is asked for, but no files"),
+    ({"data": Data(kind="megatron")}, "error", "missing-key", "data.paths", "megatron data needs files"),
     ({"data": Data(kind="megatron", paths=("a", "b"), weights=(1.0,))}, "error", "contradiction", "data.weights",
      "1 weights for 2 paths"),
     ({"objective": Objective(kind="dpo")}, "warning", "synthetic-data", "data.kind", "dpo learns nothing from them"),

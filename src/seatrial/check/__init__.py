@@ -1,7 +1,7 @@
-"""Cross-field rules: what is wrong, or looks wrong, with a spec as a whole.
+"""Rules across fields: what is wrong, or looks wrong, with a spec as a whole.
 
-A rule sees the spec and where its values came from, and yields findings in the user's own key names. It decides purely:
-what the installed jaxlib says about XLA flags is asked for in `xla_flags`.
+A rule sees the spec and where its values came from, and yields findings in the user's own key names. It decides purely;
+`xla_flags` asks the installed jaxlib.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from seatrial.check.targets import contradicting_targets, impossible_targets, re
 from seatrial.check.trainer import not_supported_yet
 from seatrial.spec import Action, Resolved
 
-# The trainer's rows of the same names; what each of them keeps is MaxText's meaning of it.
+# The trainer's rows of the same names; each keeps what MaxText's row of that name keeps.
 REMAT = (
     "none", "full", "minimal", "minimal_with_context", "minimal_flash", "save_dot_except_mlp",
     "save_dot_with_context_except_mlp", "save_dot_except_mlpwi", "save_qkv_proj", "save_out_proj",
@@ -65,7 +65,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the global batch divides into micro batches", batch_divides),
     ("what a mesh axis splits is a multiple of it", split_dimensions),
     ("the stages of a pipeline are even and busy", pipeline_is_even),
-    ("the memory of each device suffices", memory_fits),
+    ("the run fits into each device's memory", memory_fits),
     # number formats
     ("names say which number format runs", names_say_the_precision),
     ("the device has the number format", device_has_the_format),
@@ -74,13 +74,13 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the warm-up ends before the run does", warmup_ends),
     ("the schedule has room for a decay", schedule_has_room),
     ("the optimizer's numbers are stable", optimizer_is_stable),
-    ("what happens every so many steps does happen", intervals_are_reached),
+    ("every interval ends within the run", intervals_are_reached),
     ("a run that has to resume can find a checkpoint", something_to_resume),
     # data
-    ("there is data of the kind asked for", data_is_there),
+    ("data of the kind that needs files has them", data_is_there),
     ("the objective can learn from the data", data_fits_the_objective),
     ("sequences fit the model", sequences_fit_the_model),
-    ("where evaluation is asked for, there is data for it", evaluations_have_data),
+    ("evaluations have data", evaluations_have_data),
     # targets
     ("no target is above the device's peak", impossible_targets),
     ("no target is so weak that anything passes", weak_targets),
@@ -96,10 +96,10 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("variables repeat what the settings say", repeated_variables),
     ("variables have the names of variables", variable_names),
     ("as many devices are visible as are used", devices_are_visible),
-    ("JAX's share of a device's memory is one", memory_fraction),
+    ("JAX's share of a device's memory is a fraction", memory_fraction),
     ("XLA flags stand in one place", flags_stand_in_one_place),
     ("the installed jaxlib knows the XLA flags", known_flags),
-    # what is set in vain, and what the trainer cannot do yet
+    # settings without effect, and what the trainer does not support yet
     ("settings have an effect", settings_have_an_effect),
-    ("the trainer can do what is asked for", not_supported_yet),
+    ("the trainer supports the run", not_supported_yet),
 )

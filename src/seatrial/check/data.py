@@ -12,10 +12,10 @@ FROM_FILES = ("text", "megatron", "arrow", "records")
 
 
 def data_is_there(finder: Finder) -> Iterator[Problem]:
-    """There is data of the kind that is asked for."""
+    """There are files for the kind of data that needs them."""
     data, model = finder.spec.data, finder.spec.model
     if data.kind in FROM_FILES and not data.paths:
-        why = f"{data.kind} is asked for, but no files"
+        why = f"{data.kind} data needs files, and none are given"
         yield finder.at("data.paths", "error", "missing-key", why, f"add {finder.name('data.paths')}")
     if data.kind == "synthetic" and data.paths:
         why = "synthetic data reads no files"
@@ -25,7 +25,7 @@ def data_is_there(finder: Finder) -> Iterator[Problem]:
         yield finder.at("model.vocab_size", "error", "vocabulary-too-small", why, "use 256 or more")
     if data.weights and len(data.weights) != len(data.paths):
         why = f"{len(data.weights)} weights for {len(data.paths)} paths"
-        yield finder.at("data.weights", "error", "contradiction", why, "give one weight a path, or none at all")
+        yield finder.at("data.weights", "error", "contradiction", why, "give one weight per path, or none")
 
 
 def data_fits_the_objective(finder: Finder) -> Iterator[Problem]:
@@ -57,17 +57,17 @@ def sequences_fit_the_model(finder: Finder) -> Iterator[Problem]:
 
 
 def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
-    """Where a validation loss is asked for, there is data for it."""
+    """Evaluations have validation data."""
     evaluation, data = finder.spec.evaluation, finder.spec.data
     path = "evaluation.interval_steps" if evaluation.interval_steps else "evaluation.interval_fraction"
     asked = evaluation.interval_steps or evaluation.interval_fraction
     if asked and data.kind in FROM_FILES and not has_validation(data):
-        why = "the loss is to be measured on validation data, and there is none: neither files nor a share of the data"
+        why = "an evaluation needs validation data, and there is none: neither files nor a share of the data"
         fix = "give validation data, or no interval"
         yield finder.at(path, "error" if finder.needs.trainer else "warning", "missing-data", why, fix)
     if data.split and not _shares(data.split):
-        why = f"{data.split!r} is not three shares, of training, validation and test"
-        yield finder.at("data.split", "error", "bad-value", why, "write them as 980,10,10")
+        why = f"{data.split!r} is not three shares: training, validation and test"
+        yield finder.at("data.split", "error", "bad-value", why, "write them like 980,10,10")
 
 
 def has_validation(data: Data) -> bool:

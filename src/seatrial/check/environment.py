@@ -1,4 +1,4 @@
-"""Variables and flags: they say what the settings say, and their readers know them."""
+"""Variables and flags: they agree with the settings, and whoever reads them knows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def exported(spec: RunSpec, part: str = "") -> Mapping[str, str]:
 
 
 def repeated_variables(finder: Finder) -> Iterator[Problem]:
-    """Variables that repeat a setting say the same as the setting, which is what every process is given."""
+    """Variables that repeat a setting agree with it: every process is given the setting."""
     spec = finder.spec
     settings = {
         "NNODES": spec.topology.num_nodes,
@@ -43,24 +43,24 @@ def repeated_variables(finder: Finder) -> Iterator[Problem]:
                 yield finder.at(
                     f"{path}.{name}", "warning", "environment-contradicts-config",
                     f"it says {environment[name]}, but {finder.key(decides)} is {setting}{finder.note(decides)}, "
-                    "and that is what the processes are given",
+                    "which is what the processes are given",
                     f"make it say {setting}, or remove it",
                 )  # fmt: skip
 
 
 def variable_names(finder: Finder) -> Iterator[Problem]:
-    """What is exported has a name that a shell takes."""
+    """Exported variables have names that a shell accepts."""
     for part in ("execution", "container"):
         variables = exported(finder.spec, part)
         for name in variables:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                why = f"{name!r} is no name of an environment variable"
-                fix = "use letters, digits and _ only, and no digit first"
+                why = f"{name!r} is not a valid name of an environment variable"
+                fix = "use letters, digits and _ only, and do not begin with a digit"
                 yield finder.at(f"{part}.environment.{name}", "error", "bad-variable-name", why, fix)
 
 
 def devices_are_visible(finder: Finder) -> Iterator[Problem]:
-    """A variable that hides devices leaves as many as a node is to use."""
+    """A variable that hides devices leaves as many as a node uses."""
     each = finder.spec.topology.devices_per_node
     for name in VISIBLE:
         text = exported(finder.spec).get(name)
@@ -68,7 +68,7 @@ def devices_are_visible(finder: Finder) -> Iterator[Problem]:
         if text is not None and text != "all" and len(shown) != each:
             yield finder.at(
                 finder.variable(name), "warning", "environment-contradicts-config",
-                f"it shows {len(shown)} devices to a process, but a node is to use {each}",
+                f"it shows {len(shown)} devices to a process, but a node uses {each}",
                 "remove it: each process is given its devices",
             )  # fmt: skip
 
@@ -78,7 +78,7 @@ def flags_stand_in_one_place(finder: Finder) -> Iterator[Problem]:
     spec = finder.spec
     if "XLA_FLAGS" in exported(spec) and spec.execution.xla_flags:
         path = finder.variable("XLA_FLAGS")
-        why = "it would replace, or be replaced by, the flags that are given by name"
+        why = "it would replace the flags that are given by name, or be replaced by them"
         yield finder.at(path, "warning", "environment-contradicts-config", why, "put them all in one place")
 
 
@@ -91,14 +91,14 @@ def known_flags(finder: Finder) -> Iterator[Problem]:
     if verdicts is None:
         why = "there is no jaxlib here to ask whether it knows these flags"
         yield finder.at(
-            "execution.xla_flags", "info", "flags-not-probed", why, "install seatrial[train] to have it asked"
+            "execution.xla_flags", "info", "flags-not-probed", why, "install seatrial[train], whose jaxlib can be asked"
         )
         return
     version = xla_flags.jaxlib_version()
     for name, verdict in verdicts.items():
         path = f"execution.xla_flags.{name}"
         if verdict == "malformed":
-            why = "XLA_FLAGS is split at blanks and quotes, so this would not stay one flag"
+            why = "XLA_FLAGS is split at blanks and quotes, so this would become several flags"
             yield finder.at(path, "error", "bad-xla-flag", why, "remove blanks and quotes, and -- before the name")
         if verdict == "unknown":
             yield finder.at(

@@ -1,4 +1,4 @@
-"""Memory: what the run needs of each device is there."""
+"""Memory: the run fits into each device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 0.95  # of a device's memory is what JAX may be given: the rest is for th
 
 
 def memory_fits(finder: Finder) -> Iterator[Problem]:
-    """What the run needs of each device's memory is there; an error only where its state alone does not fit."""
+    """The run fits into each device's memory; an error only where its state alone does not."""
     spec = finder.spec
     device = hardware.find(spec.topology.device)
     if device is None or not finder.needs.memory or not mesh_is_sound(spec):
@@ -48,14 +48,14 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
             fix = f"export {variable or SHARE_VARIABLES[-1]}={MOST:g}, or {fix}"
         yield finder.at(
             where, "warning", "out-of-memory",
-            f"about {_gib(need.total_bytes)} are needed of each device{finder.note('topology.num_nodes')} ({parts}), "
+            f"each device needs about {_gib(need.total_bytes)}{finder.note('topology.num_nodes')} ({parts}), "
             f"and {found}",
             fix,
         )  # fmt: skip
 
 
 def memory_fraction(finder: Finder) -> Iterator[Problem]:
-    """The share of a device's memory that JAX is to take is one, and is given once."""
+    """The share of a device's memory for JAX is a fraction, and is given once."""
     if finder.engine not in memory.SHARES:
         return
     for part in ("execution", "container"):
@@ -64,12 +64,12 @@ def memory_fraction(finder: Finder) -> Iterator[Problem]:
             if text and memory.fraction(text) == 1.0 and text.strip() not in ("1", "1.0", "1."):
                 yield finder.at(
                     f"{part}.environment.{name}", "error", "bad-variable",
-                    f"{text!r} is no share of a device's memory, and JAX ends a process for that",
+                    f"{text!r} is not a share of a device's memory, and JAX ends a process for that",
                     "use 0.9, for example",
                 )  # fmt: skip
     new, old = SHARE_VARIABLES
     if all(exported(finder.spec).get(name) for name in SHARE_VARIABLES):
-        why = f"{new} says the same, and JAX ends a process that is given both"
+        why = f"{new} sets the same, and JAX ends a process that is given both"
         yield finder.at(finder.variable(old), "error", "bad-variable", why, "remove it")
 
 

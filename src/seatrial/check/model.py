@@ -66,7 +66,7 @@ def rotary_base(finder: Finder) -> Iterator[Problem]:
     elif model.name in MODELS:
         what = "are not scaled as" if model.rope_scaling is None else "are scaled otherwise than"
         why = f"its frequencies {what} those of {owner.name}: losses differ, the speed does not"
-        yield finder.at("model.rope_scaling", "info", "rotary-base", why, "nothing to do, if only the speed matters")
+        yield finder.at("model.rope_scaling", "info", "rotary-base", why, "ignore this if only the speed matters")
 
 
 def _rotary(model: ModelSpec) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The network between nodes: how processes find each other, and over which cards they speak."""
+"""The network between nodes: how processes find each other, and which cards they use."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def coordinator_is_reachable(finder: Finder) -> Iterator[Problem]:
     if host and spec.topology.num_nodes > 1 and _LOOPBACK.fullmatch(host.strip()):
         yield finder.at(
             "distributed.coordinator_host", finder.blocking, "coordinator-unreachable",
-            f"on each of the {spec.topology.num_nodes} nodes {host} is the node itself"
+            f"on each of the {spec.topology.num_nodes} nodes, {host} is the node itself"
             f"{finder.note('topology.num_nodes')}, so they would never find each other",
-            "give the first node's name or address in the network that all of them share",
+            "give the first node's name or address in the network that all nodes share",
         )  # fmt: skip
 
 
 def cards_are_named(finder: Finder) -> Iterator[Problem]:
-    """A run over several nodes says which network cards are to be used, or says nothing of it at all."""
+    """A run over several nodes names both its network cards and its interface, or neither."""
     spec = finder.spec
     names = exported(spec)
     if spec.topology.num_nodes == 1:
@@ -92,7 +92,7 @@ def cards_are_of_their_kind(finder: Finder) -> Iterator[Problem]:
         )  # fmt: skip
     twice = sorted({card for card in listed if card and listed.count(card) > 1})
     if twice:
-        why = f"{', '.join(twice)} stands in it more than once"
+        why = f"{', '.join(twice)} is listed more than once"
         yield finder.at(path, "warning", "repeated-card", why, "name each card once")
 
 
@@ -106,10 +106,10 @@ def gid_index(finder: Finder) -> Iterator[Problem]:
     text = exported(spec).get("NCCL_IB_GID_INDEX")
     path = finder.variable("NCCL_IB_GID_INDEX")
     if text is not None and not re.fullmatch(r"-1|\d{1,3}", text.strip()):
-        why = f"{text!r} is no index of a GID"
-        yield finder.at(path, "error", "bad-variable", why, "use 3, or what `show_gids` says of RoCE v2 with IPv4")
+        why = f"{text!r} is not a GID index"
+        yield finder.at(path, "error", "bad-variable", why, "use 3, or what `show_gids` shows for RoCE v2 with IPv4")
     elif text is not None and text.strip() in ("0", "1") and _kind(spec.nic_type or "") is not None:
         why = f"index {text.strip()} is a link-local address on RoCE cards, which is not routed between nodes"
-        fix = "use 3 as a rule, or what `show_gids` says of RoCE v2 with IPv4"
+        fix = "use 3 as a rule, or what `show_gids` shows for RoCE v2 with IPv4"
         if spec.topology.num_nodes > 1:
             yield finder.at(path, "warning", "gid-index", why, fix)

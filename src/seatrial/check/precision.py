@@ -26,7 +26,7 @@ def names_say_the_precision(finder: Finder) -> Iterator[Problem]:
         if said and not said & runs:
             shown = " and ".join(sorted(runs))
             yield finder.at(
-                path, "warning", "precision-contradicts-name", f"{name} speaks of {words[0]}, but what runs is {shown}",
+                path, "warning", "precision-contradicts-name", f"{name} says {words[0]}, but {shown} runs",
                 "correct the name, or the precision",
             )  # fmt: skip
 
@@ -37,7 +37,7 @@ def _quantized(quantization: str | None) -> str | None:
 
 
 def device_has_the_format(finder: Finder) -> Iterator[Problem]:
-    """The device computes in the format that is asked for."""
+    """The device supports the number format of the run."""
     spec = finder.spec
     device, quantization = hardware.find(spec.topology.device), spec.precision.quantization
     if device and quantization and "fp8" in quantization and "fp8" not in device.peak_flops:

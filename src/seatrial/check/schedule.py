@@ -1,4 +1,4 @@
-"""Steps: the learning rate, evaluations and checkpoints have their place in the run."""
+"""Steps: learning rate, evaluations and checkpoints fit into the length of the run."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def schedule_has_room(finder: Finder) -> Iterator[Problem]:
     elif optimizer.constant_steps >= rest > 0 and optimizer.constant_steps:
         yield finder.at(
             "optimizer.constant_steps", "warning", "no-decay",
-            f"{optimizer.constant_steps} steps at the final rate leave none for the decay: behind the warm-up there "
+            f"{optimizer.constant_steps} steps at the final rate leave none for the decay: after the warm-up there "
             f"are {rest}, so the rate drops at once and stays there",
             f"give fewer than {rest}, or 0 for a decay over the whole run",
         )  # fmt: skip
     elif optimizer.hold_steps >= rest > 0 and optimizer.hold_steps and optimizer.schedule != "warmup_hold":
         yield finder.at(
             "optimizer.hold_steps", "warning", "no-decay",
-            f"{optimizer.hold_steps} steps at the full rate leave none of the {rest} behind the warm-up for the decay",
+            f"{optimizer.hold_steps} steps at the full rate leave none of the {rest} after the warm-up for the decay",
             f"give fewer than {rest}",
         )  # fmt: skip
 
 
 def optimizer_is_stable(finder: Finder) -> Iterator[Problem]:
-    """The optimizer's numbers are such that it can work."""
+    """The optimizer's numbers let it converge."""
     optimizer = finder.spec.optimizer
     adam = optimizer.algorithm.startswith("adam")
     if adam and optimizer.learning_rate > MOST_LEARNING_RATE:
@@ -63,12 +63,12 @@ def optimizer_is_stable(finder: Finder) -> Iterator[Problem]:
             why = "with 1, Adam's bias correction divides by 0"
             yield finder.at(f"optimizer.{name}", "error", "bad-value", why, "use less than 1: 0.9, 0.95 or 0.999")
     if optimizer.clip_norm is not None and optimizer.clip_norm < 1e-3:
-        why = f"gradients cut down to a norm of {optimizer.clip_norm:g} hardly train anything"
+        why = f"gradients clipped to a norm of {optimizer.clip_norm:g} hardly train anything"
         yield finder.at("optimizer.clip_norm", "warning", "clip-norm", why, "use 1.0, or null for no clipping")
 
 
 def intervals_are_reached(finder: Finder) -> Iterator[Problem]:
-    """What is to happen every so many steps happens in a run of that length."""
+    """Every interval ends within the run."""
     spec = finder.spec
     for path, interval, what in (
         ("evaluation.interval_steps", spec.evaluation.interval_steps, "the validation loss is never measured"),
@@ -84,7 +84,13 @@ def intervals_are_reached(finder: Finder) -> Iterator[Problem]:
     measured = spec.evaluation.interval_steps or spec.evaluation.interval_fraction
     if spec.checkpoint.enabled and best and best.startswith("val") and not measured:
         why = f"checkpoints are kept by {best}, which is never measured: no interval of evaluation is given"
-        yield finder.at("checkpoint.keep_best", "warning", "never-reached", why, "evaluate, or keep the newest")
+        yield finder.at(
+            "checkpoint.keep_best",
+            "warning",
+            "never-reached",
+            why,
+            "give an interval of evaluation, or keep the newest",
+        )
 
 
 def something_to_resume(finder: Finder) -> Iterator[Problem]:
@@ -104,6 +110,6 @@ def enough_steps_to_judge(finder: Finder) -> Iterator[Problem]:
     if spec.expectations and spec.steps < JUDGED_STEPS:
         yield finder.at(
             "steps", "warning", "too-few-steps",
-            f"of {spec.steps} steps no speed can be told: at least {JUDGED_STEPS} must count behind the first ones, so "
-            "the verdict will be inconclusive", f"train for {2 * JUDGED_STEPS} steps or more",
+            f"{spec.steps} steps are too few to judge the speed: at least {JUDGED_STEPS} must count after the warm-up, "
+            "so the verdict will be inconclusive", f"train for {2 * JUDGED_STEPS} steps or more",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Settings that do nothing where they stand, and containers that cannot work."""
+"""Settings without an effect, and containers that cannot work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
      "axis, which has one device"),
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
-    ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only the row selective reads it"),
+    ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
     ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
@@ -43,12 +43,14 @@ _SIZES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def settings_have_an_effect(finder: Finder) -> Iterator[Problem]:
-    """What is set is read by something."""
+    """Every setting has an effect in this run."""
     spec = finder.spec
     values = flatten(spec)
     for path, has_effect, why in _NEEDS:
         if finder.is_switched_on(path, values[path]) and not has_effect(spec):
-            yield finder.at(path, "info", "no-effect", f"it has no effect: {why}", "nothing to do")
+            yield finder.at(
+                path, "info", "no-effect", f"it has no effect: {why}", "remove it, or keep it: it changes nothing"
+            )
 
 
 def container_can_work(finder: Finder) -> Iterator[Problem]:
@@ -61,22 +63,22 @@ def container_can_work(finder: Finder) -> Iterator[Problem]:
         yield finder.at("container.image", "error", "missing-key", "no image is named", fix)
     for host, inside in container.volumes:
         if not inside.startswith("/"):
-            why = f"{inside!r} is no absolute path, and a container takes no other"
-            yield finder.at(f"container.volumes.{host}", "error", "bad-volume", why, "write the path from / on")
+            why = f"{inside!r} is not an absolute path, as a path in a container must be"
+            yield finder.at(f"container.volumes.{host}", "error", "bad-volume", why, "begin the path with /")
     targets = [inside.rstrip("/") for _, inside in container.volumes]
     for target in sorted({target for target in targets if targets.count(target) > 1}):
         why = f"two folders are mounted at {target or '/'}"
         yield finder.at("container.volumes", "error", "bad-volume", why, "mount one of them elsewhere")
     if container.privileged:
         why = "root in this container is root of its host, and sees all of its devices"
-        fix = "leave it out if `devices`, `cap_add` and `group_add` (video, render) are enough"
+        fix = "omit it if `devices`, `cap_add` and `group_add` (video, render) are enough"
         yield finder.at("container.privileged", "warning", "privileged", why, fix)
     size = _bytes(container.shm_size) if container.shm_size else None
     if container.shm_size and size is None:
-        why = f"{container.shm_size!r} is no size of memory"
-        yield finder.at("container.shm_size", "error", "bad-value", why, "write it as 64G")
+        why = f"{container.shm_size!r} is not a memory size"
+        yield finder.at("container.shm_size", "error", "bad-value", why, "write it like 64G")
     elif size is not None and size < SHARED_MEMORY:
-        why = f"{container.shm_size} are too little for NCCL and data workers, which end with a bus error"
+        why = f"{container.shm_size} is too little for NCCL and data workers, which then die with a bus error"
         yield finder.at("container.shm_size", "warning", "small-shared-memory", why, "use 64G, for example")
 
 

@@ -1,4 +1,4 @@
-"""What Seatrial's own trainer cannot do yet."""
+"""Runs that Seatrial's own trainer does not support yet."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Refusal = tuple[str, str, str]  # spec path, why, how to fix it
 
 
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
-    """Seatrial's own trainer can do what the run asks for."""
+    """Seatrial's own trainer supports all of the run."""
     spec, needs = finder.spec, finder.needs
     for refusals, fails in ((_refused(spec), needs.trainer), (_of_data(spec), needs.data)):
         for path, why, fix in refusals:
             yield finder.at(
                 path, "error" if fails else "warning", "not-supported-yet",
-                f"Seatrial's own trainer does not do this yet: {why}",
-                fix if fails else f"fine for a plan and a verdict; for a run with that trainer, {fix}",
+                f"Seatrial's own trainer does not support this yet: {why}",
+                fix if fails else f"no obstacle for a plan or a verdict; for a run with that trainer, {fix}",
             )  # fmt: skip
 
 
 def _refused(spec: RunSpec) -> Iterator[Refusal]:
     unknown = [part for part in spec.execution.remat_modules if part not in PARTS]
     if spec.execution.remat == "selective" and unknown:
-        why = f"{unknown[0]!r} is no part of a layer that it can recompute"
+        why = f"{unknown[0]!r} is not a part of a layer that it can recompute"
         yield "execution.remat_modules", why, f"use some of {', '.join(PARTS)}"
     sizes = spec.mesh if mesh_is_sound(spec) else {}
     quantization = spec.precision.quantization
@@ -39,7 +39,7 @@ def _refused(spec: RunSpec) -> Iterator[Refusal]:
         yield "precision.quantization", f"{quantization} products, since {reason}", "turn it off"
     best = spec.checkpoint.keep_best
     if best is not None and best not in KEPT_BY:
-        why = f"{best!r} is no metric that checkpoints can be kept by"
+        why = f"{best!r} is not a metric that checkpoints can be kept by"
         yield "checkpoint.keep_best", why, f"use {' or '.join(KEPT_BY)}"
     for split in uneven_splits(spec) if sizes else ():
         if split.name == LOSS_TOKENS:
