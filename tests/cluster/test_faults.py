@@ -249,7 +249,7 @@ def test_a_run_that_ends_while_nothing_can_be_written_here_is_judged_once_it_can
                 assert f"seatrial attach {person.out}" in " ".join(told.split())
     code, told = person.run("attach", person.out)
     assert code == 0, told
-    assert f"All {STEPS:,} steps were done" in told
+    assert f"Completed all {STEPS:,} steps" in told
     assert nothing_is_left(person.cluster)
 
 

@@ -46,7 +46,7 @@ def test_three_nodes_train_together_while_slurmctld_restarts(make_user: Callable
     user.slurm.start_controller()
     code, told = over(run, 200)
     assert code == 0, told
-    assert "All 50 steps were done" in told
+    assert "Completed all 50 steps" in told
     assert "3 processes, 6 devices" in told
     assert f"job {user.job()}: running on node[1-3]" in told
     hosts = [process["host"] for process in json.loads((user.out / "plan.json").read_text())["processes"]]

@@ -45,7 +45,7 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     code, told = end_of(launcher, 200)
     assert code == 0, told
     assert "attempt 1 of 3 is over; it is tried again: rank 1 on local1" in told
-    assert "All 1,000 steps were done, in 2 attempts" in " ".join(told.split())
+    assert "Completed all 1,000 steps, in 2 attempts" in " ".join(told.split())
     first, whole = out / "attempts" / "1", events.read_run(out)
     assert read_json(first / "verdict.json")["outcome"] == "died"
     assert reader.wait(30) == 0

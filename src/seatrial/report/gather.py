@@ -151,7 +151,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
     if not events:
         missing.append("no process recorded an event")
     records = measuring.records(events)
-    own = measuring.record_that_counts(records)
+    own = records.main
     processes: tuple[Process, ...] = piece("the processes in plan.json", lambda: _processes(plan), ())
     broken = verdict is None or "fail" in (verdict.axes["completion"].status, verdict.axes["numerics"].status)
     culprit = metrics.completion.culprit if metrics else None
@@ -173,7 +173,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
         nodes=piece("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, telemetry.read(run_dir))), ()),
-        started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
+        started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
         steps=tuple(_cleaned_step(step) for step in own.steps),
         attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),
         sources=sources,
