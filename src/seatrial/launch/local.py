@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -20,7 +19,7 @@ from pathlib import Path
 from seatrial.errors import InputError
 from seatrial.launch.conclude import Ending, Status, status_of
 from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
-from seatrial.launch.follow import Following
+from seatrial.launch.follow import Following, Node
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
 from seatrial.plan import VISIBLE_DEVICES, Machine, Plan, Site
@@ -79,11 +78,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-class LocalNode:
+class LocalNode(Node):
     """A stand-in for a node: an agent on this machine, in a session of its own."""
 
     def __init__(self, name: str, job: Job, agent_file: Path) -> None:
-        self.name = name
+        self._name = name
         self._directory = Path(job["directory"])
         self._directory.mkdir(parents=True)
         with (self._directory / "agent.log").open("wb") as log:
@@ -100,6 +99,10 @@ class LocalNode:
             pipe.write(json.dumps(job).encode())
         self._status: Status | None = None
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     def status(self) -> Status | None:
         with suppress(OSError, ValueError):  # half written on a full disk, or not to be read just now
             self._status = status_of(read_text(self._directory / "status.json"))
@@ -107,18 +110,6 @@ class LocalNode:
 
     def agent_ended(self) -> bool:
         return self._agent.poll() is not None
-
-    def behind(self) -> bool:
-        return False
-
-    def uncopied(self) -> str:
-        return ""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def silent_seconds(self) -> float:
-        return 0.0
 
     def stop(self, *, now: bool) -> None:
         told = False

@@ -17,6 +17,7 @@ from seatrial.cluster import Cluster, Host
 from seatrial.errors import LaunchError
 from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
 from seatrial.launch.conclude import Status, status_of
+from seatrial.launch.follow import Node
 from seatrial.node import relay
 from seatrial.runs.copies import Copies, shortage
 
@@ -45,7 +46,7 @@ class Clock:
         self.now = time.monotonic()
 
 
-class RemoteNode:
+class RemoteNode(Node):
     """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
 
     def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, copies: Copies) -> None:

@@ -23,7 +23,7 @@ from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.conclude import Ending, Progress, Status, status_of
 from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.follow import Following
+from seatrial.launch.follow import Following, Node
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
@@ -102,7 +102,7 @@ def without(where: Where, hosts: tuple[str, ...]) -> Where:
     return replace(where, slurm=(*where.slurm, f"exclude={excluded}"))
 
 
-class SlurmNode:
+class SlurmNode(Node):
     """A host of a job, known by its number until it is allotted; read through the run directory."""
 
     def __init__(self, number: int, run_dir: Path, watch: Watch) -> None:
@@ -134,15 +134,6 @@ class SlurmNode:
 
     def agent_ended(self) -> bool:
         return self._watch.over() or (self._status is not None and self._status["state"] == "ended")
-
-    def behind(self) -> bool:
-        return False
-
-    def uncopied(self) -> str:
-        return ""
-
-    def now(self) -> float:
-        return time.monotonic()
 
     def silent_seconds(self) -> float:
         ended = self._status is None or self._status["state"] == "ended"
