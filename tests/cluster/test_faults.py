@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.engines import DEFAULT_PORT
-from seatrial.launch.channels import TRANSPORTS
+from seatrial.launch.transports import TRANSPORTS
 from tests.cluster import faults
 from tests.cluster.image import IMAGE
 from tests.cluster.nodes import Node
@@ -102,7 +102,7 @@ def test_a_way_that_is_cut_to_all_hosts_ends_no_run(make_person: Callable[..., P
     assert code == 130, told
     assert words.count(f"nothing is heard of {node.address}; waiting") == 2, told
     assert words.count("all hosts are heard again") == 1
-    assert f"could not be told to end: {node.address}; try again: seatrial stop" in words
+    assert f"could not be asked to stop: {node.address}; try again: seatrial stop" in words
     assert trainers(node)
     assert person.run("stop", person.out)[0] == 0
     wait_until(lambda: nothing_is_left(person.cluster), 60)
@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_here_for_a_while_costs_a_run_on_hosts_nothing(
     assert "what the hosts write cannot be copied here" in words
     assert "No space left on device, 0 KiB free: make room there" in words
     assert "all that the hosts have written is copied again" in words
-    assert "could not be told" not in words
+    assert "could not be asked" not in words
     events = [json.loads(line) for line in (person.out / "events-0.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["kind"] == "step"]
     assert steps == list(range(len(steps)))

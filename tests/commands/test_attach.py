@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.commands import attach, retries
-from seatrial.launch.drive import STOP
+from seatrial.launch.launcher import STOP
 from seatrial.runs.directory import rank_logs
 from seatrial.runs.files import write_json
 from seatrial.runs.status import put

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch.conclude import Ending, Progress, conclude, judge, overdue, status_of, with_stopped
 from seatrial.launch.deadlines import Deadlines, deadlines_for
+from seatrial.launch.ending import conclude, judge, overdue, with_stopped
+from seatrial.launch.progress import Ending, Progress, status_of
 from seatrial.node.agent import PEER_LOST, SETTLE_SECONDS
 from seatrial.node.processes import describe_exit
 from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial.events import Fault
-from seatrial.launch.conclude import Ending
+from seatrial.launch.progress import Ending
 from seatrial.launch.slurm_queue import STATES, Job, explain, meaning, read_sacct, read_scontrol
 from seatrial.logs.faults import KINDS
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.commands.judge import judge_and_report
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.drive import STOP
-from seatrial.launch.live import watched
+from seatrial.launch.display import watched
+from seatrial.launch.launcher import STOP
 from seatrial.launch.targets import Target, target
-from seatrial.runs.copies import shortage
 from seatrial.runs.directory import ATTEMPTS, rank_logs, read_asked, short
 from seatrial.runs.files import read_object, touch, write_json
+from seatrial.runs.mirror import shortage
 from seatrial.runs.status import BETWEEN, FILE, launcher, read_status, starting, state_of
 
 if TYPE_CHECKING:

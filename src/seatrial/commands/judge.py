@@ -20,9 +20,9 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.estimate import flops, published
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import kernel
-from seatrial.runs.copies import shortage
 from seatrial.runs.directory import asked, claim, copy_config, rank_logs, read_asked, short
 from seatrial.runs.files import NotAFile, read_object, replacing, write_json, write_text
+from seatrial.runs.mirror import shortage
 from seatrial.runs.status import read_status
 from seatrial.spec import Resolved, RunSpec
 

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from seatrial.errors import LaunchError, SeatrialError
 from seatrial.events import Fault, RunEnded, Writer
-from seatrial.launch.conclude import LAUNCHER
-from seatrial.launch.drive import STOP
+from seatrial.launch.ending import LAUNCHER
+from seatrial.launch.launcher import STOP
 from seatrial.plan import Plan, Site
 from seatrial.report.gather import gather
-from seatrial.runs.copies import shortage
 from seatrial.runs.directory import ATTEMPTS, EVIDENCE, INPUTS
 from seatrial.runs.files import write_json, write_text
+from seatrial.runs.mirror import shortage
 from seatrial.runs.status import BETWEEN, FILE, UNDECIDED, put, read_status
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict

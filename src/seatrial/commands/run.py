@@ -24,8 +24,8 @@ from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.deadlines import Deadlines
-from seatrial.launch.drive import revealed
-from seatrial.launch.live import watched
+from seatrial.launch.display import watched
+from seatrial.launch.job import revealed
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import checked, on_hosts, scripts, target
 from seatrial.launch.where import HERE, Where

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from seatrial.errors import LaunchError
-from seatrial.launch.conclude import DOUBT_SECONDS, Ending, Progress, Status, judge, with_stopped
 from seatrial.launch.deadlines import Deadlines
+from seatrial.launch.ending import DOUBT_SECONDS, judge, with_stopped
+from seatrial.launch.progress import Ending, Progress, Status
 
 POLL_SECONDS = 0.2
 COPY_SECONDS = 20.0  # in which there may be room here again for the rest of what a run that is over has written

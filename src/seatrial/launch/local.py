@@ -17,9 +17,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.launch.conclude import Ending, Status, status_of
-from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
 from seatrial.launch.follow import Following, Node
+from seatrial.launch.job import OBSERVE_SECONDS, Job
+from seatrial.launch.launcher import launch
+from seatrial.launch.progress import Ending, Status, status_of
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
 from seatrial.plan import VISIBLE_DEVICES, Machine, Plan, Site
@@ -149,7 +150,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
             for (host, job), each in zip(jobs, seconds, strict=True)
         ]
 
-    return drive(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
+    return launch(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
 
 
 def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:

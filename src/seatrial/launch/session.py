@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from seatrial.cluster import Cluster, Host
 from seatrial.errors import LaunchError
-from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
-from seatrial.launch.conclude import Status, status_of
 from seatrial.launch.follow import Node
+from seatrial.launch.progress import Status, status_of
+from seatrial.launch.transports import TRANSPORTS, Channel, Flood, Unreachable, Ways
 from seatrial.node import relay
-from seatrial.runs.copies import Copies, shortage
+from seatrial.runs.mirror import Copies, shortage
 
 ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes

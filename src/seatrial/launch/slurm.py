@@ -21,9 +21,10 @@ from pathlib import Path, PurePosixPath
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.conclude import Ending, Progress, Status, status_of
-from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.follow import Following, Node
+from seatrial.launch.job import Job
+from seatrial.launch.launcher import launch, supervise
+from seatrial.launch.progress import Ending, Progress, Status, status_of
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
@@ -180,7 +181,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         return watch
 
     try:
-        return drive(
+        return launch(
             plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=_patient(following, run_dir),
             queue=queue,
         )  # fmt: skip
@@ -195,7 +196,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     requeues = record.options.get("requeue") == "yes"
     watch = Watch(record.job, run_dir=run_dir, requeues=requeues, say=following.say)
     try:
-        return accompany(
+        return supervise(
             lambda: [SlurmNode(n, run_dir, watch) for n in range(record.nodes)],
             run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, root=run_dir,
             detached=True, queue=lambda: watch,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import LaunchError
-from seatrial.events import Fault
-from seatrial.launch.conclude import LAUNCHER, Ending
+from seatrial.launch.ending import seen_fault
+from seatrial.launch.progress import Ending
 from seatrial.launch.slurm_job import NOT_SHARED, OUTPUT
 
 POLL_SECONDS, SLOW_POLL_SECONDS = 1.0, 10.0  # the first minute, and later on
@@ -136,8 +136,9 @@ def explain(
         by = f" by user {job.by}" if job.by else ""
         says = means.says.format(by=by, limit=limit, down=down or f"one of {job.nodes}")
         where = down if means.fault == "node_lost" and down else f"job {number}"
-        fault = Fault(process=LAUNCHER, fault=means.fault, where=where, text=f"the job {says} ({evidence})")
-        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *map(_victim, ending.faults)))
+        fault = seen_fault(means.fault, where, f"the job {says} ({evidence})")
+        victims = (replace(each, fault="peer_stopped") for each in ending.faults)
+        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *victims))
     if begun:
         return ending
     if job.exit_code in (NO_OUTPUT, f"{NOT_SHARED}:0"):
@@ -147,12 +148,8 @@ def explain(
     else:
         says = "the job ended before it had started a process"
     text = f"{says} ({evidence})" + (f"; its last lines: {output}" if output else "")
-    fault = Fault(process=LAUNCHER, fault="start_failed", where=f"job {number}", text=text)
+    fault = seen_fault("start_failed", f"job {number}", text)
     return Ending(reason="could_not_run", exit_code=ending.exit_code, faults=(fault,))
-
-
-def _victim(fault: Fault) -> Fault:
-    return replace(fault, fault="peer_stopped")
 
 
 def ask(argv: Sequence[str], seconds: float = ANSWER_SECONDS) -> str | None:
@@ -247,8 +244,7 @@ class Watch:
             return None
         why = f" ({self.job.reason})" if self.job else ""
         text = f"job {self.number} has waited for {waited:.0f} s{why}; the limit is {self._deadline:.0f} s"
-        fault = Fault(process=LAUNCHER, fault="launch_failed", where=f"job {self.number}", text=text)
-        return Ending(reason="could_not_run", faults=(fault,))
+        return Ending(reason="could_not_run", faults=(seen_fault("launch_failed", f"job {self.number}", text),))
 
     def final(self, ending: Ending) -> bool:
         """Whether an ending is one: a job that may be requeued goes on after most."""

@@ -16,16 +16,17 @@ from typing import Any, NamedTuple
 from seatrial.cluster import Cluster, Host
 from seatrial.dialects import cluster_of
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.channels import TRANSPORTS, Unreachable
-from seatrial.launch.conclude import Ending
-from seatrial.launch.drive import Job, accompany, drive
 from seatrial.launch.follow import Following
+from seatrial.launch.job import Job
+from seatrial.launch.launcher import launch, supervise
+from seatrial.launch.progress import Ending
 from seatrial.launch.session import ANSWER_SECONDS, RELAY, RemoteNode, Session
+from seatrial.launch.transports import TRANSPORTS, Unreachable
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
 from seatrial.plan import DEFAULT_PORT, Plan, Site
-from seatrial.runs.copies import PLACES
 from seatrial.runs.files import read_object, write_json
+from seatrial.runs.mirror import PLACES
 from seatrial.spec import RunSpec
 
 UNDO_SECONDS = 10.0
@@ -79,7 +80,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         return session.listen(ranks, root, run_dir)
 
     try:
-        return drive(plan, run_dir, begin=begin, root=root, directory=root, following=following)
+        return launch(plan, run_dir, begin=begin, root=root, directory=root, following=following)
     finally:
         session.close()
 
@@ -128,7 +129,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     run_dir, found = run_dir.resolve(), find(run_dir)
     session = Session(found.cluster, transport=found.transport)
     try:
-        return accompany(
+        return supervise(
             lambda: session.listen(found.ranks, found.root, run_dir), run_dir, following,
             name=name, planned_steps=planned_steps, root=found.root, detached=True,
         )  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from seatrial.errors import InputError
-from seatrial.launch.conclude import Ending
 from seatrial.launch.follow import Following
+from seatrial.launch.progress import Ending
 from seatrial.launch.where import Where
 from seatrial.plan import Plan, Site
 from seatrial.spec import RunSpec

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError, Problem
-from seatrial.runs.copies import PLACES
 from seatrial.runs.directory import short
 from seatrial.runs.files import read_object, read_text, write_json
+from seatrial.runs.mirror import PLACES
 from seatrial.spec import RunSpec
 
 FILE = "status.json"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.cluster import Host
-from seatrial.launch.channels import Unreachable
 from seatrial.launch.preflight.facts import Node, read_facts, read_meeting
 from seatrial.launch.preflight.needs import Needs
 from seatrial.launch.session import Session
+from seatrial.launch.transports import Unreachable
 from seatrial.node import of_the_probe
 
 NODE_SECONDS = 30.0  # for a host to answer, login included

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.runs.copies import Copies, shortage
+from seatrial.runs.mirror import Copies, shortage
 
 
 def test_a_copy_goes_on_where_it_ends_and_nowhere_else(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial import events
 from seatrial.engines import engine
-from seatrial.launch.conclude import Progress
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
-from seatrial.runs.copies import NO_ROOM
+from seatrial.launch.progress import Progress
+from seatrial.runs.mirror import NO_ROOM
 from seatrial.spec import RunSpec
 
 if TYPE_CHECKING:

@@ -12,31 +12,162 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from seatrial import events
-from seatrial.cluster import Host
-from seatrial.command import Secret
 from seatrial.errors import LaunchError
-from seatrial.launch.conclude import LAUNCHER, Ending, Progress
+from seatrial.launch.ending import LAUNCHER
 from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
-from seatrial.node import agent
+from seatrial.launch.job import LEASE, Job, Terms, agent_job
+from seatrial.launch.progress import Ending, Progress
 from seatrial.plan import Plan
-from seatrial.runs.copies import shortage
 from seatrial.runs.files import touch, write_json, write_text
+from seatrial.runs.mirror import shortage
 
-LEASE = "launch/lease"
-STOP = "launch/stop"  # is there once somebody has told the run to end
 STATUS_SECONDS = 1.0
 BLOCK_BYTES = 4096
-OBSERVE_SECONDS = 5.0  # from one look at a node's devices to the next
-
-Job = dict[str, Any]  # what an agent reads
+STOP = "launch/stop"  # exists once somebody has asked the run to stop
 
 
-def revealed(environment: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Variables as a process gets them, secrets in the open."""
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in environment.items()}
+def launch(
+    plan: Plan,
+    run_dir: Path,
+    *,
+    begin: Callable[[Sequence[tuple[str, Job]]], Sequence[Node]],
+    root: PurePath,
+    directory: PurePath,
+    following: Following,
+    leased: bool = False,
+    queue: Callable[[], Queue] | None = None,
+) -> Ending:
+    """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
+
+    `begin` starts the agents, given (host, job) in rank order; `root` is where the run directory is on the nodes, and
+    `directory` where the processes are started. Unless they are `leased`, they go on when this process is gone. Writes
+    `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
+    """
+    for relative, text in plan.files.items():
+        write_text(run_dir / relative, text, below=run_dir)
+    (run_dir / "launch").mkdir(exist_ok=True)
+    deadlines = following.deadlines
+    at = Terms(root, directory, deadlines.grace_seconds, deadlines.lease_seconds if leased else None)
+    for host in plan.hosts:
+        masked = agent_job(plan, host, at, masked=True)
+        write_json(run_dir / "launch" / f"agent-{host.name}.json", masked, below=run_dir)
+    jobs = [(host.name, agent_job(plan, host, at, masked=False)) for host in plan.hosts]
+    if (run_dir / STOP).exists():
+        following.say("the run was asked to stop before anything was started")
+        raise KeyboardInterrupt
+    return supervise(
+        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.steps, root=root,
+        detached=not leased, queue=queue, stop_file=run_dir / STOP,
+    )  # fmt: skip
+
+
+def supervise(
+    begin: Callable[[], Sequence[Node]],
+    run_dir: Path,
+    following: Following,
+    *,
+    name: str,
+    planned_steps: int,
+    root: PurePath,
+    detached: bool,
+    queue: Callable[[], Queue] | None = None,
+    stop_file: Path | None = None,
+) -> Ending:
+    """Follows what `begin` started, or found running, until none of it is left, and records what was seen.
+
+    `queue` is asked for when `begin` is through; `root` is the run directory on the hosts. What is `detached` goes on
+    if this fails; the rest, which nobody would look after, is stopped. A `stop_file` that appears is an interrupt.
+
+    Raises LaunchError where the run is over and that cannot be written here, or not all that its hosts wrote.
+    """
+    record = _Record(run_dir, following, StatusFile(run_dir, name=name, planned_steps=planned_steps))
+    nodes: Sequence[Node] = ()
+    try:
+        with Interrupts(detached=detached, stop_file=stop_file).caught() as interrupts:
+            nodes, waits = begin(), queue() if queue else None
+            ending = follow(
+                nodes, planned_steps=planned_steps, deadlines=following.deadlines, interrupts=interrupts,
+                on_progress=record.see, queue=waits,
+            )  # fmt: skip
+            ending = _told_by_the_trainer(ending, run_dir)
+            ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
+        record.say_losses(ending)
+    except BaseException:
+        if nodes and not detached:  # what is detached goes on; that nothing could be started is for others to say
+            for node in nodes:
+                node.stop(now=True)
+            record.interrupted()
+        raise
+    else:
+        record.end(ending, root, detached=detached)
+        return ending
+    finally:
+        record.close()
+
+
+class _Record:
+    """What is kept here of a run that is followed: its events and its status, and a lease for as long as it is."""
+
+    def __init__(self, run_dir: Path, following: Following, status: StatusFile) -> None:
+        self._run_dir, self._following, self._status = run_dir, following, status
+        self._writer = events.Writer(run_dir / "events-launcher.jsonl")
+        self._lease = Lease(run_dir)
+        self._lost_bytes: dict[str, int] = {}  # of logs, by process
+        self._uncopied: dict[str, str] = {}
+
+    def see(self, progress: Progress) -> None:
+        """Takes in what is known a few times a second."""
+        self._uncopied = progress.uncopied
+        self._status.write(progress)
+        self._lost_bytes |= {
+            f"rank {p['rank']} on {host}": p["lost_bytes"] for host, p in progress.processes if p["lost_bytes"]
+        }
+        self._following.on_progress(progress)
+
+    def say_losses(self, ending: Ending) -> None:
+        """Prints which logs are not whole, and which hosts could not be asked to stop."""
+        for where, size in self._lost_bytes.items():
+            self._following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
+        if ending.left:
+            hosts = ", ".join(ending.left)
+            self._following.say(f"could not be asked to stop: {hosts}; try again: seatrial stop {self._run_dir}")
+
+    def interrupted(self) -> None:
+        """Records a run that was stopped because following it failed."""
+        with suppress(OSError):
+            self._writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
+            self._status.close(Ending(reason="interrupted"))
+
+    def end(self, ending: Ending, root: PurePath, *, detached: bool) -> None:
+        """Records how the run ended. Raises LaunchError where that is not possible, or files of hosts are missing."""
+        if self._uncopied:
+            self._status.leave(self._uncopied)
+            why = f"not all that its hosts wrote could be copied here: {next(iter(self._uncopied.values()))}"
+            then = f"seatrial attach {self._run_dir}. The hosts keep it in {root}"
+            raise LaunchError(f"{_over(ending)}, but it is not judged, because {why}; then: {then}")
+        ended = events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code)
+        unrecorded: list[events.Event] = [*ending.faults, ended]
+        try:
+            while unrecorded:
+                self._writer.write(unrecorded[0])
+                del unrecorded[0]
+        except OSError as error:
+            why = shortage(error, self._run_dir)
+            if detached:  # whoever attaches finds out the same
+                self._status.leave({"launcher": why})
+            else:
+                self._status.close(ending, unrecorded)
+            then = f"seatrial {'attach' if detached else 'judge'} {self._run_dir}"
+            raise LaunchError(f"{_over(ending)}, but that cannot be recorded: {why}; then: {then}") from error
+        self._status.close(ending)
+
+    def close(self) -> None:
+        self._lease.end()
+        with suppress(OSError):  # said already
+            self._writer.close()
 
 
 class Lease:
@@ -60,174 +191,6 @@ class Lease:
         self._over.set()
 
 
-def drive(
-    plan: Plan,
-    run_dir: Path,
-    *,
-    begin: Callable[[Sequence[tuple[str, Job]]], Sequence[Node]],
-    root: PurePath,
-    directory: PurePath,
-    following: Following,
-    leased: bool = False,
-    queue: Callable[[], Queue] | None = None,
-) -> Ending:
-    """Starts a plan's processes, follows them until none is left, and records what the launcher saw.
-
-    `begin` starts the agents, given (host, job) in rank order; `root` is where the run directory is on the nodes, and
-    `directory` where the processes are started. Unless they are `leased`, they go on when this process is gone. Writes
-    `launch/`, `nodes/`, `status.json` and `events-launcher.jsonl` below `run_dir`.
-    """
-    for relative, text in plan.files.items():
-        write_text(run_dir / relative, text, below=run_dir)
-    (run_dir / "launch").mkdir(exist_ok=True)
-    deadlines = following.deadlines
-    at = Terms(root, directory, deadlines.grace_seconds, deadlines.lease_seconds if leased else None)
-    for host in plan.hosts:
-        write_json(run_dir / "launch" / f"agent-{host.name}.json", job(plan, host, at, masked=True), below=run_dir)
-    jobs = [(host.name, job(plan, host, at, masked=False)) for host in plan.hosts]
-    if (run_dir / STOP).exists():
-        following.say("it was told to end, and nothing was started")
-        raise KeyboardInterrupt
-    return accompany(
-        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.steps, root=root,
-        detached=not leased, queue=queue, stop_file=run_dir / STOP,
-    )  # fmt: skip
-
-
-def accompany(
-    begin: Callable[[], Sequence[Node]],
-    run_dir: Path,
-    following: Following,
-    *,
-    name: str,
-    planned_steps: int,
-    root: PurePath,
-    detached: bool,
-    queue: Callable[[], Queue] | None = None,
-    stop_file: Path | None = None,
-) -> Ending:
-    """Follows what `begin` started, or found running, until none of it is left, and records what was seen.
-
-    `queue` is asked for when `begin` is through; `root` is the run directory on the hosts. What is `detached` goes on
-    where this ends by a mistake of its own; the rest, which nobody would look after, is stopped. A `stop_file` that
-    comes to be is an interrupt.
-
-    Raises LaunchError where the run is over and that cannot be written here, or not all that its hosts wrote.
-    """
-    writer = events.Writer(run_dir / "events-launcher.jsonl")
-    lease = Lease(run_dir)
-    state = StatusFile(run_dir, name=name, planned_steps=planned_steps)
-
-    lost: dict[str, int] = {}
-    uncopied: dict[str, str] = {}
-
-    def progressed(progress: Progress) -> None:
-        nonlocal uncopied
-        uncopied = progress.uncopied
-        state.write(progress)
-        lost.update(
-            {f"rank {p['rank']} on {host}": p["lost_bytes"] for host, p in progress.processes if p["lost_bytes"]}
-        )
-        following.on_progress(progress)
-
-    nodes: Sequence[Node] = ()
-    try:
-        with Interrupts(detached=detached, stop_file=stop_file).caught() as interrupts:
-            nodes, waits = begin(), queue() if queue else None
-            ending = follow(
-                nodes,
-                planned_steps=planned_steps,
-                deadlines=following.deadlines,
-                interrupts=interrupts,
-                on_progress=progressed,
-                queue=waits,
-            )
-            ending = _told_by_the_trainer(ending, run_dir)
-            ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
-        for where, size in lost.items():
-            following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
-        if ending.left:
-            following.say(f"could not be told to end: {', '.join(ending.left)}; try again: seatrial stop {run_dir}")
-    except BaseException:
-        if nodes and not detached:  # what is detached goes on; that nothing could be started is for others to say
-            for node in nodes:
-                node.stop(now=True)
-            with suppress(OSError):
-                writer.write(events.RunEnded(process=LAUNCHER, reason="interrupted"))
-                state.close(Ending(reason="interrupted"))
-        raise
-    else:
-        if uncopied:
-            state.leave(uncopied)
-            why = f"not all that its hosts wrote could be copied here: {next(iter(uncopied.values()))}"
-            then = f"seatrial attach {run_dir}. The hosts keep it in {root}"
-            raise LaunchError(f"{_over(ending)}, but it is not judged, because {why}; then: {then}")
-        end = events.RunEnded(process=LAUNCHER, reason=ending.reason, exit_code=ending.exit_code)
-        unrecorded: list[events.Event] = [*ending.faults, end]
-        try:
-            while unrecorded:
-                writer.write(unrecorded[0])
-                del unrecorded[0]
-        except OSError as error:
-            why = shortage(error, run_dir)
-            if detached:  # whoever attaches finds out the same
-                state.leave({"launcher": why})
-            else:
-                state.close(ending, unrecorded)
-            then = f"seatrial {'attach' if detached else 'judge'} {run_dir}"
-            raise LaunchError(f"{_over(ending)}, but that cannot be recorded: {why}; then: {then}") from error
-        state.close(ending)
-        return ending
-    finally:
-        lease.end()
-        with suppress(OSError):  # said already
-            writer.close()
-
-
-def _over(ending: Ending) -> str:
-    """How a run ended, in the words of what is blamed."""
-    return f"the run is over ({': '.join([ending.reason.replace('_', ' '), *(f.text for f in ending.faults[:1])])})"
-
-
-class Terms(NamedTuple):
-    """What all agents of a run are told alike."""
-
-    root: PurePath  # the run directory on the nodes
-    directory: PurePath  # where the processes are started
-    grace_seconds: float
-    lease_seconds: float | None
-
-
-def job(plan: Plan, host: Host, at: Terms, *, masked: bool) -> Job:
-    """The agent's job for one host; `masked` shows secrets as ***, for the copy that is kept."""
-    return {
-        "v": agent.VERSION,
-        "run": plan.spec.name,
-        "directory": str(at.root / "nodes" / host.name),
-        "processes": [
-            {
-                "rank": process.rank,
-                "argv": list(process.command.argv),
-                "environment": {name: str(value) for name, value in process.command.environment.items()}
-                if masked
-                else revealed(process.command.environment),
-                "stdin": process.command.stdin and (str if masked else Secret.reveal)(process.command.stdin),
-                "wake": [list(argv) for argv in process.command.wake],
-                "after": [list(argv) for argv in process.command.after],
-                "cwd": str(at.directory),
-                "log": str(at.root / process.log),
-            }
-            for process in plan.hosts[host]
-        ],
-        "step_pattern": plan.step_pattern,
-        "first_step": plan.first_step,
-        "grace_seconds": at.grace_seconds,
-        "lease_seconds": at.lease_seconds,
-        "lease_file": str(at.root / LEASE),
-        "observe_seconds": OBSERVE_SECONDS,
-    }
-
-
 def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
     """A process that stopped because its loss was not finite, or on a signal, did not die: its own events say so."""
     if ending.reason != "died":
@@ -238,6 +201,11 @@ def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
             if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
                 return Ending(reason=event.reason, exit_code=ending.exit_code)
     return ending
+
+
+def _over(ending: Ending) -> str:
+    """How a run ended, in the words of what is blamed."""
+    return f"the run is over ({': '.join([ending.reason.replace('_', ' '), *(f.text for f in ending.faults[:1])])})"
 
 
 class StatusFile:
