@@ -55,7 +55,7 @@ def entries(host: str = "local1") -> list[dict[str, Any]]:
 
 
 def put(run_dir: Path, found: Iterable[Any], host: str = "local1") -> None:
-    path = run_dir / "nodes" / host / telemetry.FILE
+    path = run_dir / "nodes" / host / telemetry.TELEMETRY_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in found))
 
@@ -126,7 +126,7 @@ def test_a_damaged_line_costs_itself_only(data: st.DataObject) -> None:
 def test_a_file_of_anything_is_read(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         put(Path(folder), entries())
-        path = Path(folder) / "nodes/local1" / telemetry.FILE
+        path = Path(folder) / "nodes/local1" / telemetry.TELEMETRY_FILE
         path.write_bytes(path.read_bytes() + content)
         (seen,) = telemetry.read(Path(folder))
         assert seen.devices["gpu0"].figures["watts"].count == 4

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import Any
 
 from seatrial import events
 from seatrial.errors import LaunchError
@@ -23,6 +22,7 @@ from seatrial.launch.progress import Ending, Progress
 from seatrial.plan import Plan
 from seatrial.runs.files import touch, write_json, write_text
 from seatrial.runs.mirror import shortage
+from seatrial.runs.status import STATUS_FILE, new_status
 
 STATUS_SECONDS = 1.0
 BLOCK_BYTES = 4096
@@ -212,14 +212,8 @@ class StatusFile:
     """`status.json` of the run: how it stands, for whoever looks in from outside."""
 
     def __init__(self, run_dir: Path, *, name: str, planned_steps: int) -> None:
-        self._path = run_dir / "status.json"
-        self._status: dict[str, Any] = {
-            "v": 1,
-            "run": name,
-            "planned_steps": planned_steps,
-            "launcher_pid": os.getpid(),
-            "started": time.time(),
-        }
+        self._path = run_dir / STATUS_FILE
+        self._status = new_status(name, planned_steps, "running")
         self._progress = Progress(planned_steps=planned_steps)
         self._written = 0.0
 

@@ -19,7 +19,7 @@ from seatrial.launch.follow import Node
 from seatrial.launch.progress import Status, status_of
 from seatrial.launch.transports import TRANSPORTS, Channel, Flood, Unreachable, Ways
 from seatrial.node import relay
-from seatrial.runs.mirror import Copies, shortage
+from seatrial.runs.mirror import Mirror, shortage
 
 ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes
@@ -49,7 +49,7 @@ class Clock:
 class RemoteNode(Node):
     """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
 
-    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, copies: Copies) -> None:
+    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, mirror: Mirror) -> None:
         self.host, self.ranks = host, ranks
         self.orders: list[str] = []
         self.ordered = asyncio.Event()
@@ -61,7 +61,7 @@ class RemoteNode(Node):
         self._status: Status | None = None
         self._agent_lives: bool | None = None
         self._more = False
-        self._copies = copies
+        self._mirror = mirror
         self._failed: set[str] = set()  # names of what could not be copied over this connection
         self._resuming = False  # a new connection is to tell what is missing here
         self._uncopied = ""
@@ -108,21 +108,21 @@ class RemoteNode(Node):
             if not same or time.monotonic() - self._kept > KEEP_SECONDS or name in self._failed:
                 self._kept = time.monotonic()
                 with self._copying(name):
-                    self._copies.replace(name, text.decode())
+                    self._mirror.replace(name, text.decode())
                     self._failed.discard(name)
 
     def copy(self, name: str, offset: int, content: bytes) -> None:
         """A piece of a file. What follows one that could not be written waits for the next connection."""
         if name not in self._failed:
             with self._copying(name):
-                self._copies.append(name, offset, content)
+                self._mirror.append(name, offset, content)
 
     def connecting(self) -> dict[str, int]:
         """Where the copies end, from where a new connection is to go on."""
         self._resuming, self._failed = bool(self._uncopied), set()
         sizes: dict[str, int] = {}
         with self._copying(""):
-            sizes = self._copies.sizes(self.name, list(self.ranks))
+            sizes = self._mirror.sizes(self.name, list(self.ranks))
         return sizes
 
     def lacks(self) -> bool:
@@ -142,8 +142,8 @@ class RemoteNode(Node):
             yield
         except OSError as error:
             self._failed.add(name)
-            error.filename = error.filename or str(self._copies.run_dir / name)  # what writes does not name it
-            self._uncopied = shortage(error, self._copies.run_dir)
+            error.filename = error.filename or str(self._mirror.run_dir / name)  # what writes does not name it
+            self._uncopied = shortage(error, self._mirror.run_dir)
 
     def leave_if_stale(self) -> None:
         """Gives up a connection of which nothing has come for too long."""
@@ -194,10 +194,10 @@ class Session:
         Returns when each host was tried once: no host is silent before it was asked.
         """
 
-        self._copies = Copies(run_dir)
+        self._mirror = Mirror(run_dir)
 
         async def start() -> list[RemoteNode]:
-            self._nodes = [RemoteNode(host, own, self._clock, self._copies) for host, own in ranks.items()]
+            self._nodes = [RemoteNode(host, own, self._clock, self._mirror) for host, own in ranks.items()]
             self._tasks += [asyncio.create_task(self._listen(node, root)) for node in self._nodes]
             for node in self._nodes:
                 await node.tried.wait()
@@ -278,7 +278,7 @@ class Session:
             self._copy_pause, self._copied = COPY_AGAIN_SECONDS[0], now
         elif lacking and now - self._copied > self._copy_pause:
             self._copied = now
-            if self._copies.room():
+            if self._mirror.room():
                 self._copy_pause = min(2 * self._copy_pause, COPY_AGAIN_SECONDS[1])
                 for node in lacking:
                     node.copy_again()

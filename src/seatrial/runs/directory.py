@@ -33,7 +33,7 @@ def new_directory(spec: RunSpec) -> Path:
 def claim(run_dir: Path) -> None:
     """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
     if run_dir.exists() and not run_dir.is_dir():
-        why = f"{short(run_dir)} is {'a file' if run_dir.is_file() else 'no folder'}, and a run needs a folder"
+        why = f"{short_path(run_dir)} is {'a file' if run_dir.is_file() else 'no folder'}, and a run needs a folder"
         raise InputError.single("run-directory", "--out", why, "name a folder that does not exist yet")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -41,17 +41,17 @@ def claim(run_dir: Path) -> None:
             raise FileExistsError
         (run_dir / "launch").mkdir()  # of two that start here at once, one gets no further
     except FileExistsError:
-        why, fix = f"{short(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
+        why, fix = f"{short_path(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
         raise InputError.single("run-directory-in-use", "--out", why, fix) from None
     except OSError as error:
-        why = f"{short(run_dir)} cannot be made: {error.strerror}"
+        why = f"{short_path(run_dir)} cannot be made: {error.strerror}"
         raise InputError.single("run-directory", "--out", why, "name a folder that can be written to") from error
 
 
 def write_inputs(resolved: Resolved, config: Path, plan: Plan, run_dir: Path) -> None:
     """What a run is made from: the configuration as it is, what was made of it, and the plan."""
     copy_config(config, run_dir)
-    write_json(run_dir / "spec.json", {"v": 1, **asked(resolved)})
+    write_json(run_dir / "spec.json", {"v": 1, **resolved_as_dict(resolved)})
     write_json(run_dir / "plan.json", plan.as_dict())
 
 
@@ -61,7 +61,7 @@ def copy_config(config: Path, run_dir: Path) -> None:
     write_bytes(run_dir / f"config{config.suffix}", content, mode=stat.S_IMODE(config.stat().st_mode) & 0o666)
 
 
-def asked(resolved: Resolved) -> dict[str, Any]:
+def resolved_as_dict(resolved: Resolved) -> dict[str, Any]:
     """What was asked for, as plain data: the spec, which there must be, the origin of each value, and the findings."""
     assert resolved.spec is not None
     origins = {}
@@ -73,7 +73,7 @@ def asked(resolved: Resolved) -> dict[str, Any]:
     return {"spec": without_secrets(resolved.spec), "origins": origins, "problems": problems}
 
 
-def made_smaller(plan: Mapping[str, Any]) -> str:
+def reduction_of(plan: Mapping[str, Any]) -> str:
     """What a run was that was not the one asked for, by its plan.json: "rehearsal", "collapsed run"; else ""."""
     rehearsal = plan.get("rehearsal")
     if not isinstance(rehearsal, Mapping):
@@ -81,8 +81,8 @@ def made_smaller(plan: Mapping[str, Any]) -> str:
     return "collapsed run" if rehearsal.get("collapsed") else "rehearsal"
 
 
-def read_asked(run_dir: Path) -> tuple[RunSpec | None, str]:
-    """(the spec that was run, what `made_smaller` says of it); no spec for logs judged without a configuration.
+def read_spec(run_dir: Path) -> tuple[RunSpec | None, str]:
+    """(the spec that was run, what `reduction_of` says of it); no spec for logs judged without a configuration.
 
     Raises InputError where no run can be read.
     """
@@ -93,7 +93,7 @@ def read_asked(run_dir: Path) -> tuple[RunSpec | None, str]:
                 return None, ""
             return from_dict(read_object(run_dir / "spec.json")["spec"]), ""
         plan = read_object(run_dir / "plan.json")
-        return from_dict(plan["spec"]), made_smaller(plan)
+        return from_dict(plan["spec"]), reduction_of(plan)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
@@ -108,7 +108,7 @@ def rank_logs(run_dir: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in named if match and path.is_file())
 
 
-def short(path: Path) -> Path:
+def short_path(path: Path) -> Path:
     """A path as a person would give it: relative to the current folder where it lies below."""
     path = path.resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -55,7 +55,7 @@ def _room(folder: Path) -> str:
     return f"{free / GIB:.1f} GiB" if free >= GIB else f"{free >> 10:,} KiB"
 
 
-class Copies:
+class Mirror:
     """The files of a run directory that are written on its hosts. All but `room` raise OSError."""
 
     def __init__(self, run_dir: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from seatrial.node.sensors import ERRORS
 from seatrial.runs.files import read_lines
 
-FILE = "observed.jsonl"
+TELEMETRY_FILE = "observed.jsonl"
 MAX_POINTS = 240  # of a series
 MAX_DEVICES, MAX_PLACES, MAX_NAMES = 256, 256, 1000
 MAX_KERNEL_LINES = 50_000
@@ -223,7 +223,7 @@ def read(run_dir: Path, *, only: str = "") -> Iterator[Observed]:
 
     Nothing where nobody watched. Raises OSError.
     """
-    for path in sorted(run_dir.glob(f"nodes/*/{FILE}")):
+    for path in sorted(run_dir.glob(f"nodes/*/{TELEMETRY_FILE}")):
         yield _read(path, f'"kind":"{only}"' if only else "")
 
 
