@@ -17,7 +17,7 @@ from seatrial.cluster import Cluster, Host
 from seatrial.errors import LaunchError
 from seatrial.launch.follow import Node
 from seatrial.launch.progress import Status, status_of
-from seatrial.launch.transports import TRANSPORTS, Channel, Flood, Unreachable, Ways
+from seatrial.launch.transports import TRANSPORTS, Channel, Flood, Transport, Unreachable
 from seatrial.node import relay
 from seatrial.runs.mirror import Mirror, shortage
 
@@ -163,11 +163,11 @@ class Session:
         self._clock = Clock()
         self._copied, self._copy_pause = 0.0, COPY_AGAIN_SECONDS[0]
 
-        async def make() -> Ways:
+        async def make() -> Transport:
             self._tasks.append(asyncio.create_task(self._attend()))
             return TRANSPORTS[transport](cluster)
 
-        self._ways = self._wait(make())
+        self._transport = self._wait(make())
 
     def call(self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str) -> list[dict[str, Any]]:
         """One answer of each host's relay. Raises LaunchError, with a line for each host that gave none."""
@@ -214,7 +214,7 @@ class Session:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._ways.close()
+            await self._transport.close()
 
         self._wait(finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -242,13 +242,13 @@ class Session:
         except Unreachable as error:
             return error
         except EOFError:
-            return self._ways.trouble("odd" if channel.held else "mute", host, channel.held)
+            return self._transport.trouble("odd" if channel.held else "mute", host, channel.held)
         except Flood:
-            return self._ways.trouble("flood", host)
+            return self._transport.trouble("flood", host)
         except (ValueError, RecursionError):
-            return self._ways.trouble("odd", host, line[:MAX_WORDS].decode("utf-8", "replace"))
+            return self._transport.trouble("odd", host, line[:MAX_WORDS].decode("utf-8", "replace"))
         if not isinstance(answer, dict):
-            return self._ways.trouble("odd", host, str(answer)[:MAX_WORDS])
+            return self._transport.trouble("odd", host, str(answer)[:MAX_WORDS])
         if "error" in answer:
             return Unreachable(host, str(answer["error"])[:MAX_WORDS], "see to it there, and try again")
         return {**answer, "sent": sent, "received": time.time()}
@@ -257,7 +257,7 @@ class Session:
         """A program that has begun to speak; what the login shell has said before does no harm."""
         mark = secrets.token_hex(16)
         call = {"mark": mark, "source": source, "verb": verb, "given": given}
-        return await self._ways.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
+        return await self._transport.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
 
     async def _attend(self) -> None:
         """Moves the clock, which is late where this process is, and leaves hosts that say nothing by it."""

@@ -25,6 +25,7 @@ from seatrial.launch.follow import Following, Node
 from seatrial.launch.job import Job
 from seatrial.launch.launcher import launch, supervise
 from seatrial.launch.progress import Ending, Progress, Status, status_of
+from seatrial.launch.record import read_record
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
@@ -218,13 +219,7 @@ def stop(run_dir: Path, *, now: bool) -> None:
 
 def find(run_dir: Path) -> Submitted:
     """Which job a run directory is of. Raises InputError where it is of none."""
-    from pydantic import TypeAdapter, ValidationError  # late: only the border pays for it
-
-    try:
-        return TypeAdapter(Submitted).validate_json((run_dir / RECORD).read_bytes(), strict=True)
-    except (OSError, ValidationError) as error:
-        why = f"it is not the directory of a run under Slurm ({RECORD} cannot be read)"
-        raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed") from error
+    return read_record(run_dir, RECORD, Submitted, "under Slurm")
 
 
 def _patient(following: Following, run_dir: Path) -> Following:
@@ -361,9 +356,7 @@ class _Place:
 
 def _place(run_dir: Path, number: int) -> _Place | None:
     """Where a job's node of this number is; None while its file is not there, or cannot be read just now."""
-    from pydantic import TypeAdapter  # late: only the border pays for it
-
-    try:  # pydantic's is a ValueError
-        return TypeAdapter(_Place).validate_json(read_text(run_dir / (slurm_node.PLACE % number)), strict=True)
-    except (OSError, ValueError):
+    try:
+        return read_record(run_dir, slurm_node.PLACE % number, _Place, "under Slurm")
+    except InputError:
         return None

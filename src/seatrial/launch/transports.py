@@ -1,4 +1,4 @@
-"""Ways to a host: each starts a program there and gives what it says and hears. A table, with one row a transport."""
+"""Transports to a host: each starts a program there and carries what it prints and reads."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] 
     return None
 
 
-class Ways(ABC):
+class Transport(ABC):
     """What the transports share: the hosts' cluster, and what is said of a host that cannot be used."""
 
     def __init__(self, cluster: Cluster, *, logins: int, known: str) -> None:
@@ -201,7 +201,7 @@ class Ways(ABC):
         return Unreachable(host, why.format(**filled), fix.format(**filled))
 
 
-class AsyncSsh(Ways):
+class AsyncSsh(Transport):
     """Connections by asyncssh, one a host, which is opened again when it has been lost."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -254,25 +254,34 @@ class AsyncSsh(Ways):
                     return await asyncssh.connect(
                         host.name, host.port, connect_timeout=CONNECT_SECONDS, login_timeout=CONNECT_SECONDS, **options
                     )
-            except asyncssh.HostKeyNotVerifiable:
-                raise self.trouble("changed" if self._is_known(host) else "unknown", host) from None
-            except asyncssh.PermissionDenied:
-                raise self.trouble("refused", host) from None
             except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
-                if not str(error).startswith("Passphrase"):
-                    raise self.trouble("key", host, str(error)) from None
-                held = await _held_by_agent(self._cluster.key_file or "")
-                if held is None:
-                    raise self.trouble("locked", host) from None
-                options |= {"ignore_encrypted": True, "agent_identities": [held]}
-            except ConnectionRefusedError:
-                raise self.trouble("silent", host) from None
+                options |= await self._key_of_agent(host, error)
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError):
                 await asyncio.sleep(0.5 * 2**attempt)  # throttled (MaxStartups): it passes
             except (asyncssh.Error, OSError, TimeoutError) as error:
-                said = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
-                raise self.trouble("absent", host, said) from None
+                raise self._refusal(host, error) from None
         raise self.trouble("throttled", host)
+
+    async def _key_of_agent(self, host: Host, error: Exception) -> dict[str, Any]:
+        """Options that use a key which an agent holds, for one that cannot be read. Raises Unreachable."""
+        if not str(error).startswith("Passphrase"):
+            raise self.trouble("key", host, str(error)) from None
+        held = await _held_by_agent(self._cluster.key_file or "")
+        if held is None:
+            raise self.trouble("locked", host) from None
+        return {"ignore_encrypted": True, "agent_identities": [held]}
+
+    def _refusal(self, host: Host, error: Exception) -> Unreachable:
+        """Why no connection could be made."""
+        import asyncssh
+
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            return self.trouble("changed" if self._is_known(host) else "unknown", host)
+        if isinstance(error, asyncssh.PermissionDenied):
+            return self.trouble("refused", host)
+        if isinstance(error, ConnectionRefusedError):
+            return self.trouble("silent", host)
+        return self.trouble("absent", host, str(error) or f"no answer within {CONNECT_SECONDS:.0f} s")
 
     def _is_known(self, host: Host) -> bool:
         import asyncssh
@@ -298,7 +307,7 @@ async def _held_by_agent(key_file: str) -> bytes | None:
     return None
 
 
-class SystemSsh(Ways):
+class SystemSsh(Transport):
     """Connections by the system's `ssh`, with all that its configuration says; slower, but what people have tried."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -362,4 +371,4 @@ def _complaint(said: str) -> tuple[str, str]:
     return "absent", (said.splitlines() or ["ssh does not say why"])[-1]
 
 
-TRANSPORTS: Mapping[str, Callable[[Cluster], Ways]] = {"asyncssh": AsyncSsh, "system": SystemSsh}
+TRANSPORTS: Mapping[str, Callable[[Cluster], Transport]] = {"asyncssh": AsyncSsh, "system": SystemSsh}

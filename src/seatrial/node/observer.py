@@ -117,9 +117,6 @@ class Observer:
         self.fresh: dict[str, dict[str, Any]] = {}  # of devices, not yet written
         self.first_counters: dict[str, dict[str, int]] | None = None
         self.last_counters: dict[str, dict[str, int]] = {}
-        self.partial = b""
-        self.every = 0  # seconds from one word of nvidia-smi to the next
-        self.fields = [*sensors.NVIDIA_FIRST, *sensors.NVIDIA]
         self.kernel: int | None = None
 
     def run(self) -> None:
@@ -202,6 +199,11 @@ class Observer:
             self.devices.update(new)
             self.write("devices", devices=new)
 
+    def take_samples(self, found: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        """Keeps what a tool says of the devices until the next `flush`."""
+        self.take_devices(found)
+        self.fresh.update({device: values for device, (_, values) in found.items()})
+
     def flush(self) -> None:
         """Writes what a tool has told of the devices."""
         if self.fresh:
@@ -235,7 +237,7 @@ class Observer:
         path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
         nvidia, amd = shutil.which("nvidia-smi", path=path), shutil.which("amd-smi", path=path)
         if nvidia:
-            self.due[lambda: self.start_nvidia(nvidia)] = 0.0
+            self.due[NvidiaSmi(self, nvidia).start] = 0.0
         else:
             self.lacks("nvidia-smi", "there is no nvidia-smi")
         if amd and not sensors.amd_cards():
@@ -258,55 +260,6 @@ class Observer:
         self.selector.register(tool.pipe, selectors.EVENT_READ, read_on)
         return tool
 
-    def start_nvidia(self, program: str) -> None:
-        """One process that tells again and again: starting it costs more than anything that it does later."""
-        every = self.every = max(1, round(self.interval_seconds), self.every)
-        query = "--query-gpu=" + ",".join(self.fields)
-        told = False
-
-        def take(chunk: bytes) -> None:
-            nonlocal told
-            *lines, self.partial = (self.partial[-MAX_TEXT:] + chunk).split(b"\n")
-            rows = [sensors.nvidia_row(line.decode("utf-8", "replace"), self.fields) for line in lines]
-            found = {row[0]: (row[1], row[2]) for row in rows if row}
-            told = told or bool(found)
-            self.take_devices(found)
-            self.fresh.update({device: values for device, (_, values) in found.items()})
-            if found:
-                late = self.pause() - every  # as the file grows, most of what comes is not kept
-                self.due.setdefault(self.flush, time.monotonic() + max(SETTLE_SECONDS, late))
-
-        def look(before: float | None = None) -> None:
-            """Whether it costs too much: then it is started once more, to tell more rarely."""
-            if tool.process.poll() is not None:
-                return
-            spent = sensors.cpu_seconds(tool.process.pid)
-            if before is not None and self.every == every:
-                self.every = slower(every, (spent - before) / COST_SECONDS)
-                if self.every > every:
-                    tool.process.kill()
-                    return
-            self.due[lambda: look(spent)] = time.monotonic() + COST_SECONDS
-
-        def over(said: str, code: int) -> None:
-            if self.every > every:
-                self.start_nvidia(program)
-                return
-            refused = re.search(r'Field "([\w.]+)" is not a valid field', said)
-            field = refused.group(1) if refused else ""
-            if field in self.fields[1:]:
-                self.fields = [sensors.OTHER_NAMES.get(f, "") if f == field else f for f in self.fields]
-                self.fields = [f for f in self.fields if f]
-                self.start_nvidia(program)
-                return
-            self.lacks("nvidia-smi", "it ended with %d: %s" % (code, said))
-            if told:
-                self.due[lambda: self.start_nvidia(program)] = time.monotonic() + AGAIN_SECONDS
-
-        self.partial = b""
-        tool = self.start([program, query, "--format=csv,noheader,nounits", "--loop=%d" % every], take, over)
-        self.due[look] = time.monotonic() + COST_SECONDS  # what it costs to start does not count
-
     def start_amd(self, program: str) -> None:
         """One call a sample, because not every version can go on by itself and print JSON; it is a heavy program."""
         printed: list[bytes] = []
@@ -318,8 +271,7 @@ class Observer:
             except (ValueError, RecursionError):
                 self.lacks("amd-smi", "it ended with %d: %s" % (code, said))
                 return
-            self.take_devices(found)
-            self.fresh.update({device: values for device, (_, values) in found.items()})
+            self.take_samples(found)
             self.flush()
             spent = resource.getrusage(resource.RUSAGE_CHILDREN)
             took = spent.ru_utime + spent.ru_stime - before.ru_utime - before.ru_stime
@@ -375,6 +327,60 @@ class Observer:
             self.left_out["kernel"] = self.left_out.get("kernel", 0) + 1
         else:
             self.write("kernel", at=when, level=level, stamp=stamp, text=text)
+
+
+class NvidiaSmi:
+    """nvidia-smi in one process that prints again and again: starting it costs more than all that it does later."""
+
+    def __init__(self, observer: Observer, program: str) -> None:
+        self.observer, self.program = observer, program
+        self.fields = [*sensors.NVIDIA_FIRST, *sensors.NVIDIA]
+        self.every = max(1, round(observer.interval_seconds))  # seconds from one printing to the next
+
+    def start(self) -> None:
+        self.partial, self.has_printed, self.is_too_dear = b"", False, False
+        query = "--query-gpu=" + ",".join(self.fields)
+        argv = [self.program, query, "--format=csv,noheader,nounits", "--loop=%d" % self.every]
+        tool = self.observer.start(argv, self.take, self.over)
+        # What it costs to start does not count.
+        self.observer.due[lambda: self.check_cost(tool)] = time.monotonic() + COST_SECONDS
+
+    def take(self, chunk: bytes) -> None:
+        *lines, self.partial = (self.partial[-MAX_TEXT:] + chunk).split(b"\n")
+        rows = [sensors.nvidia_row(line.decode("utf-8", "replace"), self.fields) for line in lines]
+        found = {row[0]: (row[1], row[2]) for row in rows if row}
+        if found:
+            self.has_printed = True
+            self.observer.take_samples(found)
+            late = self.observer.pause() - self.every  # as the file grows, most of what comes is not kept
+            self.observer.due.setdefault(self.observer.flush, time.monotonic() + max(SETTLE_SECONDS, late))
+
+    def check_cost(self, tool: Tool, before: float | None = None) -> None:
+        """Ends it where it takes too much of a processor, so that it is started again to print more rarely."""
+        if tool.process.poll() is not None:
+            return
+        spent = sensors.cpu_seconds(tool.process.pid)
+        every = self.every if before is None else slower(self.every, (spent - before) / COST_SECONDS)
+        if every > self.every:
+            self.every, self.is_too_dear = every, True
+            tool.process.kill()
+        else:
+            self.observer.due[lambda: self.check_cost(tool, spent)] = time.monotonic() + COST_SECONDS
+
+    def over(self, said: str, code: int) -> None:
+        """It ended: starts it again without what it refused, or later, or not at all if it never found a device."""
+        refused = re.search(r'Field "([\w.]+)" is not a valid field', said)
+        field = refused.group(1) if refused else ""
+        if self.is_too_dear:
+            self.start()
+        elif field in self.fields[1:]:
+            renamed = (sensors.OTHER_NAMES.get(each, "") if each == field else each for each in self.fields)
+            self.fields = list(filter(None, renamed))
+            self.start()
+        else:
+            self.observer.lacks("nvidia-smi", "it ended with %d: %s" % (code, said))
+            if self.has_printed:
+                self.observer.due[self.start] = time.monotonic() + AGAIN_SECONDS
 
 
 def main() -> None:

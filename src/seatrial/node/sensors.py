@@ -15,7 +15,7 @@ import re
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, Iterable
 
 MAX_TEXT = 1000
 MAX_INTERFACES, MAX_NAMES = 64, 400  # network interfaces; counters of one of them
@@ -87,9 +87,10 @@ def whole(value: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def _plain(value: float) -> float | int:
-    """A number without digits that nobody measures."""
-    return int(value) if value.is_integer() else round(value, 3)
+def _measured(raw: Iterable[tuple[str, float | None, float]]) -> dict[str, Any]:
+    """Of (quantity, value, factor), those with a value, in our unit and without digits that nobody measures."""
+    scaled = ((quantity, value * factor) for quantity, value, factor in raw if value is not None)
+    return {quantity: int(value) if value.is_integer() else round(value, 3) for quantity, value in scaled}
 
 
 def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
@@ -98,11 +99,9 @@ def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[
     if line.count(",") != len(fields) - 1 or not values["index"].isdigit():
         return None
     about = {"model": values["name"][:MAX_TEXT], "memory_bytes": (number(values.get("memory.total")) or 0) * (1 << 20)}
-    found: dict[str, Any] = {}
-    for field, (quantity, factor) in NVIDIA.items():
-        value = number(values.get(field))
-        if value is not None:
-            found[quantity] = _plain(value * factor)
+    found: dict[str, Any] = _measured(
+        (quantity, number(values.get(field)), factor) for field, (quantity, factor) in NVIDIA.items()
+    )
     mask = next((value for field, value in values.items() if field.endswith("_reasons.active")), "")
     if re.match(r"0x[0-9a-fA-F]{1,16}$", mask):
         found["throttled"] = [reason for bit, reason in REASONS.items() if int(mask, 16) & bit]
@@ -116,31 +115,30 @@ def amd_document(text: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """
     begin = re.search(r"^[\[{]", text, re.MULTILINE)
     document = json.loads(text[begin.start() :] if begin else text)
-    if isinstance(document, dict):
-        document = document.get("gpu_data")
-    if not isinstance(document, list):
-        raise ValueError("it tells of no devices")
-    devices = {}
-    for entry in document:
-        if not isinstance(entry, dict) or type(entry.get("gpu")) is not int:
-            continue
-        found: dict[str, Any] = {}
-        for quantity, (places, factor) in AMD.items():
-            value = next((v for v in (number(_at(entry, place)) for place in places) if v is not None), None)
-            if value is not None:
-                found[quantity] = _plain(value * factor)
-        total = number(_at(entry, "mem_usage.total_vram"))
-        slowed = _at(entry, "power.throttle_status")
-        if isinstance(slowed, str) and "THROTTLED" in slowed.upper():
-            found["throttled"] = [] if slowed.upper().startswith("UN") else ["throttled"]
-        devices["gpu%d" % entry["gpu"]] = ({"model": "AMD", "memory_bytes": (total or 0) * (1 << 20)}, found)
-    return devices
+    entries = document.get("gpu_data") if isinstance(document, dict) else document
+    if not isinstance(entries, list):
+        raise ValueError("it lists no devices")
+    numbered = [entry for entry in entries if isinstance(entry, dict) and type(entry.get("gpu")) is int]
+    return {"gpu%d" % entry["gpu"]: _amd_entry(entry) for entry in numbered}
 
 
-def _at(entry: Any, place: str) -> Any:
-    for key in place.split("."):
-        entry = entry.get(key) if isinstance(entry, dict) else None
-    return entry
+def _amd_entry(entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what it is, what it does) of one device in amd-smi's document."""
+
+    def at(place: str) -> Any:
+        value: Any = entry
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def first(places: tuple[str, ...]) -> float | None:
+        return next((value for value in (number(at(place)) for place in places) if value is not None), None)
+
+    found: dict[str, Any] = _measured((quantity, first(places), factor) for quantity, (places, factor) in AMD.items())
+    throttled = str(at("power.throttle_status")).upper()
+    if "THROTTLED" in throttled:
+        found["throttled"] = [] if throttled.startswith("UN") else ["throttled"]
+    return {"model": "AMD", "memory_bytes": (number(at("mem_usage.total_vram")) or 0) * (1 << 20)}, found
 
 
 def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -166,7 +164,7 @@ def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, A
         )  # fmt: skip
         model = read(folder + "/product_name") or "AMD %s" % read(folder + "/device")
         about = {"model": model, "memory_bytes": total}
-        devices[card] = (about, {quantity: _plain(v * factor) for quantity, v, factor in raw if v is not None})
+        devices[card] = (about, _measured(raw))
     return devices
 
 
