@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch.preflight.facts import Facts, Meeting, read_facts, read_meeting
+from seatrial.launch.preflight.answers import read_facts, read_meeting
 from seatrial.node import inventory, of_the_probe, relay
+from seatrial.node.facts import Facts, Meeting
 from tests.processes import processes_with, wait_until
 
 SOURCE = of_the_probe()

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from seatrial.engines import engine as engine_called
 from seatrial.errors import LaunchError, Problem
+from seatrial.launch.preflight.answers import Node
 from seatrial.launch.preflight.checks import AREAS, judge
-from seatrial.launch.preflight.facts import Node
 from seatrial.launch.preflight.needs import Needs, needs_of
 from seatrial.launch.preflight.probing import examine
 from seatrial.launch.session import Session

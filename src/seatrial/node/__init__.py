@@ -6,7 +6,7 @@ from pathlib import Path
 
 # By module; each imports only those before it.
 AGENT = ("sensors", "observer", "processes", "agent")
-PROBE = ("sensors", "inventory", "probe")
+PROBE = ("sensors", "facts", "inventory", "probe")
 _MODULES = """import sys, types
 for name, text in {texts!r}.items():
     module = sys.modules[name] = types.ModuleType(name)

@@ -110,7 +110,7 @@ def main(verb: str, given: dict[str, Any]) -> None:
         answer = VERBS[verb](given)
     except OSError as error:
         answer = {"error": str(error)}
-    view = memoryview(json.dumps(answer).encode() + b"\n")
+    view = memoryview(json.dumps(answer, default=vars).encode() + b"\n")
     while view:
         view = view[os.write(1, view) :]
     for process in inventory.RUNNING:

@@ -11,9 +11,10 @@ import pytest
 
 from seatrial.cluster import Cluster, Host
 from seatrial.commands.preflight import Looked, shown
+from seatrial.launch.preflight.answers import Node, read_facts, read_meeting
 from seatrial.launch.preflight.checks import AREAS, CHECKS, judge
-from seatrial.launch.preflight.facts import Facts, Meeting, Node, read_facts, read_meeting
 from seatrial.launch.preflight.needs import Needs, Selection, needs_of
+from seatrial.node.facts import Facts, Meeting
 from seatrial.node.inventory import PARTS
 from seatrial.plan import Site
 from seatrial.spec import Batch, Checkpoint, Container, Data, Execution, RunSpec, Topology

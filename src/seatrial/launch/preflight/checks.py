@@ -12,9 +12,10 @@ from typing import NamedTuple
 from seatrial.errors import Problem
 from seatrial.estimate import hardware
 from seatrial.estimate.hardware import GIB
-from seatrial.launch.preflight.facts import Disk, Facts, Node, is_loopback
+from seatrial.launch.preflight.answers import Node, is_loopback
 from seatrial.launch.preflight.needs import Needs
 from seatrial.launch.preflight.outliers import ALIKE
+from seatrial.node.facts import Disk, Facts
 
 MIB = 2**20
 CLOCK_SECONDS = 2.0

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from seatrial.errors import Problem, Severity
-from seatrial.launch.preflight.facts import Facts, Node, is_loopback
+from seatrial.launch.preflight.answers import Node, is_loopback
 from seatrial.launch.preflight.needs import Needs
+from seatrial.node.facts import Facts
 
 Found = Iterator[Problem]
 

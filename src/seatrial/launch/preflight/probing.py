@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.cluster import Host
-from seatrial.launch.preflight.facts import Node, read_facts, read_meeting
+from seatrial.launch.preflight.answers import Node, read_facts, read_meeting
 from seatrial.launch.preflight.needs import Needs
 from seatrial.launch.session import Session
 from seatrial.launch.transports import Unreachable
