@@ -23,15 +23,15 @@ TARGETS: Mapping[str, str] = {  # name → module
 
 
 class Target(Protocol):
-    """What every target's module has."""
+    """A target's module; the package's docstring tells how to write one."""
 
-    KNOWS_ITS_HOSTS: bool  # before the run begins, so that they can be looked at
+    KNOWS_ITS_HOSTS: bool  # before the run begins, so that preflight can check them
 
     def site(self, where: Where, spec: RunSpec | None, run_dir: Path) -> Site | None:
-        """The hosts of a run, or of any; None where they are this machine. Raises InputError for those of no use."""
+        """The hosts of a run, or of any; None where they are this machine. Raises InputError for unusable ones."""
 
     def restarts(self, where: Where) -> bool:
-        """Whether it may start the processes anew by itself, which then go on from the last checkpoint."""
+        """Whether it may restart the processes by itself, which then continue from the last checkpoint."""
 
     def without(self, where: Where, hosts: tuple[str, ...]) -> Where:
         """The same without some hosts."""
@@ -48,7 +48,7 @@ class Target(Protocol):
         """Follows a run again that somebody else has started, and returns when nothing of it is left."""
 
     def stop(self, run_dir: Path, *, now: bool) -> None:
-        """Tells a run's processes to end. Raises LaunchError where they cannot be told."""
+        """Asks a run's processes to stop. Raises LaunchError where they cannot be asked."""
 
 
 def target(name: str) -> Target:

@@ -1,4 +1,4 @@
-"""The supervisor on each node: standard library only, Python 3.8 or newer, and what it needs lies beside it.
+"""The supervisor of a run's processes on one node.
 
     python agent.py JOB.json        (or the job on stdin:  python agent.py -)
 

@@ -1,7 +1,7 @@
 """What a host tells of itself before a run: the answers of `probe.py`, as data.
 
-Standard library only, Python 3.8 or newer: it is sent with `inventory.py`, which fills it in; the launcher reads the
-answers by the same classes. A part that could not be found out is None, and `failed` says why.
+`inventory.py` fills them in there, and the launcher reads them by the same classes. A part that could not be found
+out is None, and `failed` says why.
 """
 
 from __future__ import annotations

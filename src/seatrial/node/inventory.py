@@ -1,6 +1,6 @@
-"""What a node has that a run needs, part by part; nothing is changed, apart from one small file where it is asked for.
+"""The facts of a node, part by part. Nothing is changed, apart from one small file where it is asked for.
 
-Standard library only, Python 3.8 or newer; it is sent with `probe.py`, which asks. No program is started by a shell.
+No program is started by a shell.
 """
 
 from __future__ import annotations

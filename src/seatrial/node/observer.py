@@ -1,13 +1,12 @@
-"""What watches a node while a run is there: its devices, its network counters and what its kernel says.
+"""Watches a node during a run: its devices, its network counters and the kernel's log.
 
     python3 -I observer.py          the job is a line of JSON on the standard input: {"path", "interval_seconds"}
 
-Standard library only, Python 3.8 or newer; it lies beside the agent, and `sensors.py` beside it. The agent starts it,
-and it ends when its standard input does. It appends lines of JSON to the file at `path`, each with its `kind` and with
-`at`, seconds since the epoch by this node's clock:
+The agent starts it, and it ends when its standard input does. It appends lines of JSON to the file at `path`, each
+with its `kind` and with `at`, seconds since the epoch by this node's clock:
 
     begun     {"v", "host", "interval_seconds", "cores", "memory_bytes"}
-    source    {"source", "why"}: what this node does not offer, or no longer
+    source    {"source", "why"}: what this node does not offer, or no longer does
     devices   {"devices": {name: {"model", "memory_bytes"}}}
     sample    {"devices": {name: {quantity: number, "throttled": [reason]}}, "node": {quantity: number}}
     counters  {"counters": {place: {name: value}}}: first all, then errors that have changed, in the end all that have
@@ -22,7 +21,6 @@ disturbs nothing else.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -38,10 +36,11 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING or __package__:
-    from seatrial.node import sensors
+    from seatrial.node import processes, sensors
 else:  # on a node, where all that it needs lies beside it
     sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import processes
     import sensors
 
 VERSION = 1
@@ -57,7 +56,6 @@ COST_SECONDS = 60.0  # over which the cost of a tool is taken
 AGAIN_SECONDS = 60.0  # before a tool that has ended is started again
 FINISH_SECONDS = 1.0
 PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh looks in few of them
-PR_SET_PDEATHSIG = 1
 
 
 class Tool:
@@ -67,7 +65,8 @@ class Tool:
         self.take, self.over, self.said = take, over, b""
         self.process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-            env={**os.environ, "LC_ALL": "C"}, preexec_fn=die_with_the_parent,
+            env={**os.environ, "LC_ALL": "C"},
+            preexec_fn=lambda: processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL),  # it dies with this
         )  # fmt: skip
         pipe: Any = self.process.stdout
         self.pipe = pipe
@@ -88,11 +87,6 @@ class Tool:
         self.pipe.close()
         if self.process.poll() is None:
             self.process.kill()
-
-
-def die_with_the_parent() -> None:
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def slower(every: int, share: float) -> int:

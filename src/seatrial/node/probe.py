@@ -1,6 +1,4 @@
-"""What looks at a node before a run: it changes nothing, apart from one small file where it is asked for one.
-
-Standard library only, Python 3.8 or newer; it is sent in the way that `relay.py` is, and never installed.
+"""Answers preflight's questions on a node. It changes nothing, apart from one small file where it is asked for one.
 
     facts   {"parts": {name: what it is given}, "seconds"}
             → {"clock", "took", "failed": {part: why}, part: what was found, …}

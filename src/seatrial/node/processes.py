@@ -1,7 +1,4 @@
-"""One process that the agent starts: its pipe, its log and what is known of it; and what Linux tells of others.
-
-Standard library only, Python 3.8 or newer: it lies beside `agent.py`.
-"""
+"""One process that the agent starts: its pipe, its log and what is known of it; and what Linux tells of others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What runs on a node for a launcher elsewhere: it begins an agent, and tells what the agent and its processes write.
+"""Works on a node for a launcher elsewhere: starts the agent there, and sends what it and its processes write.
 
-One file, standard library only, Python 3.8 or newer. It is never installed: its text is sent with each call, in a line
-of JSON on the standard input of `python3 -I -c BOOT`, as {"mark", "source", "verb", "given"}. The mark, which nobody
-can guess, is said first, on a line by itself: whatever comes before is the login shell's.
+Its text is sent with each call, in a line of JSON on the standard input of `python3 -I -c BOOT`, as
+{"mark", "source", "verb", "given"}. The mark, which nobody can guess, is printed first, on a line by itself: whatever
+comes before is the login shell's.
 
     begin   {"root", "files": {relative: text}, "job", "attempt", "port"} → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends

@@ -1,7 +1,6 @@
-"""What can be asked of a node about its devices, its network and its kernel, each in a form of its own.
+"""Readings of a node's devices, network and kernel, each from its own format.
 
-Standard library only, Python 3.8 or newer: it lies beside `observer.py`, and is sent with `inventory.py`. Nothing here
-starts a program: what tools have printed is given.
+Nothing here starts a program: what tools have printed is given.
 """
 
 from __future__ import annotations

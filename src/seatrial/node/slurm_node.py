@@ -1,12 +1,11 @@
-"""What `srun` starts on every node of a job: finds its place among the others, fills in its job, becomes the agent.
+"""Started by `srun` on every node of a job: finds its place among the others, fills in its job, becomes the agent.
 
     python3 -I ROOT/launch/slurm_node.py ROOT
 
-One file, standard library only, Python 3.8 or newer, which lies in the run directory beside the agent. Hosts are not
-known when a job is submitted, so the jobs in ROOT/launch/slurm have stand-ins for them: `slurm-node-N.invalid` for the
-name of the N-th host, `slurm-address-0.invalid` for the address at which the others reach the first. They are replaced
-as text in what is then data; no shell reads any of it. Secrets come as variables whose names the job tells, and are
-taken out of the environment that the processes get.
+Hosts are not known when a job is submitted, so the jobs in ROOT/launch/slurm have stand-ins for them:
+`slurm-node-N.invalid` for the name of the N-th host, `slurm-address-0.invalid` for the address at which the others
+reach the first. They are replaced as text in what is then data; no shell reads any of it. Secrets come as variables
+that the job names, and are taken out of the environment that the processes get.
 
 A process that fails does not fail its task: `srun` would kill the others before they have saved and cleared away. It
 leaves a file that tells the job's script to fail in the end; `srun --wait` ends those that go on regardless.
