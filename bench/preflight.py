@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.cluster import needs  # noqa: E402
-from tests.cluster.nodes import Cluster  # noqa: E402
+from tests.helpers.cluster.nodes import Cluster  # noqa: E402
 
 RUNS = 5
 GOAL_SECONDS = 10.0  # the design's, of 48 hosts on two processors; reported beside the measurement, asserted nowhere
@@ -34,7 +34,7 @@ import asyncio
 import sys, time
 from pathlib import Path
 from seatrial.dialects import cluster_of
-from seatrial.launch.channels import AsyncSsh
+from seatrial.launch.transports import AsyncSsh
 
 async def main():
     cluster, _ = cluster_of(Path(sys.argv[1]))

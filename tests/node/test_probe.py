@@ -16,7 +16,7 @@ import pytest
 from seatrial.launch.preflight.answers import read_facts, read_meeting
 from seatrial.node import inventory, of_the_probe, relay
 from seatrial.node.facts import Facts, Meeting
-from tests.processes import processes_with, wait_until
+from tests.helpers.processes import processes_with, wait_until
 
 SOURCE = of_the_probe()
 
