@@ -165,7 +165,7 @@ HOSTILE = {
     "another object": (r"begin(); write(b'{\"clock\": NaN}\n')", "makes no sense"),
     "control characters": (
         r"begin(); write(b'{\"clock\":1,\"took\":0,\"failed\":{\"machine\":\"\\u001b[31m\\u202egnp\"}}\n')",
-        "could not be told",
+        "unknown (",
     ),
 }  # fmt: skip
 

@@ -115,7 +115,8 @@ def shown(looked: Looked) -> str:
     lines = [f"{'host':{width}}  {'  '.join(f'{area:7}' for area in AREAS)}".rstrip()]
     for node in rows:
         cells = [_cell(node, area, worst.get((node.host.name, area))) for area in AREAS]
-        lines.append(f"{inert(node.host.name):{width}}  {'  '.join(f'{cell:7}' for cell in cells)}".rstrip())
+        row = (f"{cell:{max(7, len(area))}}" for cell, area in zip(cells, AREAS, strict=True))
+        lines.append(f"{inert(node.host.name):{width}}  {'  '.join(row)}".rstrip())
     if len(rows) < len(looked.nodes):
         lines.append(f"{len(looked.nodes) - len(rows)} more hosts: nothing to say")
     walls = _firewalls(looked.nodes)

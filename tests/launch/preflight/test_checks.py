@@ -114,7 +114,7 @@ def test_a_host_that_is_named_by_its_loopback_is_to_be_named_otherwise() -> None
         needs = replace(NEEDS, hosts=(host, *HOSTS[1:]))
         (problem,) = [p for _, p in judge(needs, [replace(found[0], host=host), *found[1:]])]
         assert problem.code == "loopback-hostname"
-        assert "by an address that others reach" in problem.fix
+        assert "an address that others can reach" in problem.fix
 
 
 def test_an_image_that_the_run_fetches_need_not_be_there() -> None:
