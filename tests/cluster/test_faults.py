@@ -100,7 +100,7 @@ def test_a_way_that_is_cut_to_all_hosts_ends_no_run(make_person: Callable[..., P
         code, told = over(run)
     words = " ".join(told.split())
     assert code == 130, told
-    assert words.count(f"nothing is heard of {node.address}; waiting") == 2, told
+    assert words.count(f"nothing is heard from {node.address}; waiting") == 2, told
     assert words.count("all hosts are heard again") == 1
     assert f"could not be asked to stop: {node.address}; try again: seatrial stop" in words
     assert trainers(node)

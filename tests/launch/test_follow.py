@@ -241,12 +241,12 @@ def test_a_run_that_evaluates_or_saves_is_given_time_for_it():
 
 
 def test_a_run_of_which_slow_steps_are_expected_is_given_time_for_them() -> None:
-    """By its bars, by its device, and by how often it logs."""
+    """By its targets, by its device, and by how often it logs."""
     spec = make_spec()
     tokens = spec.tokens_per_step / spec.topology.num_devices
-    bars = (Expectation(metric="tokens_per_second_per_device", value=tokens / 120),)
-    assert deadlines_for(replace(spec, expectations=bars)).step_seconds == pytest.approx(1200)
-    rarely = deadlines_for(replace(spec, expectations=bars, logging=Logging(interval_steps=5)))
+    targets = (Expectation(metric="tokens_per_second_per_device", value=tokens / 120),)
+    assert deadlines_for(replace(spec, expectations=targets)).step_seconds == pytest.approx(1200)
+    rarely = deadlines_for(replace(spec, expectations=targets, logging=Logging(interval_steps=5)))
     assert (rarely.step_seconds, rarely.step_medians) == (pytest.approx(6000), 50)
     batch = replace(spec.batch, sequence_length=8192)
     large = replace(spec, model=MODELS["llama3.1-405b"], batch=batch)
