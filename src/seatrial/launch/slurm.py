@@ -1,7 +1,7 @@
-"""Running a plan under Slurm: a job is submitted, waited for, and followed through the run directory that all share.
+"""The target `slurm`: submits a job, waits for it, and follows it through the run directory that all nodes share.
 
-Which hosts it gets is not known before it runs. So the plan has stand-ins for them, which `slurm_node.py` fills in on
-every node; from then on a run is what it is elsewhere: an agent on each node, and files that are read here.
+Its hosts are not known before it runs. So the plan has stand-ins for them, which `slurm_node.py` fills in on every
+node; from then on it is a run like any other: an agent on each node, and files that are read here.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ RECORD = "launch/slurm/job.json"
 SCRIPT = "launch/slurm/job.sh"
 PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
 SUBMIT_SECONDS = 120.0
-LOST_SECONDS = 60.0  # a network file system shows what others have written after up to so long
+LOST_SECONDS = 60.0  # a network file system may show what others have written that late
 SECRET = "SEATRIAL_SECRET_{}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """What RECORD says, from when a job is submitted."""
+    """The file RECORD, from when a job is submitted."""
 
     job: int
     nodes: int
@@ -56,7 +56,7 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a run asks of Slurm: options by name, as `slurm_job.OPTIONS` has them, and how long it may wait."""
+    """What a run requests of Slurm: options by name, as in `slurm_job.OPTIONS`, and how long it may wait."""
 
     options: Mapping[str, str]
     queue_seconds: float | None = None
@@ -67,7 +67,7 @@ class Wish:
 
 
 def wished(where: Where) -> Wish:
-    """What the KEY=VALUE words and the duration ask for. Raises InputError for what Slurm cannot be asked."""
+    """The request in the KEY=VALUE words and the duration. Raises InputError for what Slurm cannot be asked."""
     seconds = _seconds(where.queue_deadline) if where.queue_deadline else None
     return Wish(options=options(where.slurm), queue_seconds=seconds)
 
@@ -75,14 +75,16 @@ def wished(where: Where) -> Wish:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None:
-        raise InputError.single("duration", "--queue-deadline", f"{text!r} is no duration", "give 90s, 30m, 2h or 1d")
+        raise InputError.single(
+            "duration", "--queue-deadline", f"{text!r} is not a duration", "give 90s, 30m, 2h or 1d"
+        )
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
 def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     """Where a job will be, before there is one: stand-ins for its hosts, in rank order.
 
-    Raises InputError for a run directory that Slurm would take for more than a path.
+    Raises InputError for a run directory that Slurm would read as more than a path.
     """
     asked = wished(where).options.get("nodes")
     nodes = int(asked or (spec.topology.num_nodes if spec else 1))
@@ -93,7 +95,7 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
 
 
 def restarts(where: Where) -> bool:
-    """Whether a job that Slurm has put back into its queue starts the processes anew."""
+    """Whether a job that Slurm has requeued starts the processes again."""
     return wished(where).requeues
 
 
@@ -143,13 +145,11 @@ class SlurmNode(Node):
 
     def stop(self, *, now: bool) -> None:
         # Slurm's own signal would reach agent and processes alike, and a second one means: at once.
-        told = False
         if self._host is not None and not now:
             with suppress(OSError):
                 touch(self._run_dir / "nodes" / self._host / "stop", below=self._run_dir)
-                told = True
-        if not told:
-            self._watch.cancel()
+                return
+        self._watch.cancel()
 
 
 def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
@@ -170,7 +170,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         except OSError:  # nobody would find it again
             cancel(number)
             raise
-        following.say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
+        following.say(f"job {number} is submitted; to stop it: seatrial stop {run_dir}, or scancel {number}")
         watch = Watch(
             number, run_dir=run_dir, requeues=wish.requeues,
             deadline_seconds=wish.queue_seconds, say=following.say,
@@ -207,7 +207,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
 
 
 def stop(run_dir: Path, *, now: bool) -> None:
-    """Ends a job: its agents are told to; one that has none yet, or is to end at once, is cancelled."""
+    """Asks the agents of a job to stop; a job that has none yet, or is to stop now, is cancelled."""
     record = find(run_dir)
     places = [_place(run_dir, n) for n in range(record.nodes)]
     if now or not all(places) or meaning(look(record.job)).phase == "waiting":
@@ -223,7 +223,7 @@ def find(run_dir: Path) -> Submitted:
 
 
 def _patient(following: Following, run_dir: Path) -> Following:
-    """The same for a run whose hosts become known later, and whose files come by way of a network file system."""
+    """The same with longer deadlines, for hosts that become known later and files on a network file system."""
     deadlines = replace(
         following.deadlines,
         start_seconds=max(following.deadlines.start_seconds, 2 * LOST_SECONDS),
@@ -233,7 +233,7 @@ def _patient(following: Following, run_dir: Path) -> Following:
 
 
 def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
-    """Writes what the job needs, and the script that starts it; what is secret comes into `hidden`, by variable."""
+    """Writes what the job needs, and the script that starts it; secrets go into `hidden`, by variable."""
     variables = _variables(plan)
     hidden |= {name: value for value, name in variables.items()}
     there = run_dir / "launch" / "slurm"
@@ -245,22 +245,22 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
         write_text(run_dir / name, text)
     shutil.copyfile(slurm_node.__file__, run_dir / "launch" / "slurm_node.py")
     for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
-        told, table = json.loads(json.dumps(job)), []
+        stripped, table = json.loads(json.dumps(job)), []
         for place, process in enumerate(processes):
             for where, name, value in _secrets(process):
                 table.append((place, where, name, variables[value]))
                 if where == "stdin":
-                    told["processes"][place]["stdin"] = None
+                    stripped["processes"][place]["stdin"] = None
                 else:
-                    del told["processes"][place]["environment"][name]
-        write_json(run_dir / (slurm_node.JOB % number), {**told, "secrets": table, "signals_reach_all": True})
+                    del stripped["processes"][place]["environment"][name]
+        write_json(run_dir / (slurm_node.JOB % number), {**stripped, "secrets": table, "signals_reach_all": True})
     path = run_dir / SCRIPT
     write_text(path, script_of(plan, run_dir, wish=wish, nonce=nonce))
     return path
 
 
 def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
-    """The script that is submitted; the nonce is what tells its nodes that they see the run directory."""
+    """The script that is submitted; by the nonce its nodes know that they see the run directory."""
     return render(
         Script(
             name=plan.spec.name,
@@ -275,7 +275,7 @@ def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
 
 
 def _secrets(process: Process) -> list[tuple[str, str, str]]:
-    """What a process is given that is secret: (environment or stdin, its name, the value)."""
+    """The secrets of a process: (environment or stdin, name, value)."""
     given = [("environment", name, value) for name, value in process.command.environment.items()]
     found = [*given, ("stdin", "", process.command.stdin)]
     return [(where, name, value.reveal()) for where, name, value in found if isinstance(value, Secret)]
@@ -296,18 +296,18 @@ def _submit(script: Path, hidden: Mapping[str, str]) -> int:
             timeout=SUBMIT_SECONDS, start_new_session=True,  # Ctrl-C would leave a job of which nobody knows the number
         )  # fmt: skip
     except FileNotFoundError:
-        raise LaunchError("there is no sbatch here: start this on a host that submits jobs to Slurm") from None
+        raise LaunchError("sbatch is not installed here: run this on a host that submits jobs to Slurm") from None
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"sbatch has not answered for {SUBMIT_SECONDS:.0f} s: is slurmctld running?") from None
+        raise LaunchError(f"no answer from sbatch within {SUBMIT_SECONDS:.0f} s: check that slurmctld runs") from None
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdigit():
-        told = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise LaunchError(f"Slurm does not take the job: {told}")
+        why = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise LaunchError(f"Slurm rejected the job: {why}")
     return int(number)
 
 
 class _Settled:
-    """Puts the hosts that a job was given into plan.json, once they are known, and the log where the recipe has it."""
+    """Puts the hosts of a job into plan.json once they are known, and a link to the log where the recipe has it."""
 
     def __init__(self, run_dir: Path, on_progress: Callable[[Progress], None]) -> None:
         self._run_dir, self._then = run_dir, on_progress
@@ -316,7 +316,7 @@ class _Settled:
     def see(self, progress: Progress) -> None:
         place = _place(self._run_dir, 0) if progress.statuses else None
         if place and place.hosts != self._hosts:
-            with suppress(OSError):  # on a full disk, the next time
+            with suppress(OSError):  # on a full disk, later
                 self._settle(place)
                 self._hosts = place.hosts
         self._then(progress)
@@ -336,7 +336,7 @@ class _Settled:
 
 
 def _link(link: Path, log: Path) -> None:
-    """Puts the link where a recipe has its log; only one that leads to a host that the job had before is replaced."""
+    """Puts the link where a recipe has its log; only one to a host that the job had before is replaced."""
     link.parent.mkdir(parents=True, exist_ok=True)
     if link.is_symlink() and link.readlink().parent.parent == log.parent.parent:
         link.unlink()
@@ -346,7 +346,7 @@ def _link(link: Path, log: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """What a node of a job says of itself, in its file PLACE."""
+    """What a node of a job writes about itself, in its file PLACE."""
 
     host: str
     address: str
