@@ -91,7 +91,7 @@ def test_what_has_taken_steps_was_started(code: int) -> None:
     [
         ("podman", 127, True, 3, ("after step 3", "(conmon)", "was still alive and was stopped")),
         ("podman", 127, True, None, ("before the first step", "was still alive and was stopped")),
-        ("docker", 125, False, 3, ("(containerd-shim or dockerd)", "has died, or nothing is known of it")),
+        ("docker", 125, False, 3, ("(containerd-shim or dockerd)", "has died, or its fate is unknown")),
     ],
 )
 def test_a_container_engine_that_loses_its_container_is_named(

@@ -42,7 +42,7 @@ LOST = Fault(process=-1, fault="process_died", where="agent on node1", text="the
         ("DEADLINE", "died", "time_limit", "reached its deadline"),
         ("NODE_FAIL", "died", "node_lost", "lost a node: node2"),
         ("PREEMPTED", "interrupted", "preempted", "was preempted"),
-        ("OUT_OF_MEMORY", "died", "host_oom", "more memory than it was given"),
+        ("OUT_OF_MEMORY", "died", "host_oom", "more memory than allocated"),
         ("BOOT_FAIL", "could_not_run", "launch_failed", "could not boot"),
     ],
 )

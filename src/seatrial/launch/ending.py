@@ -25,7 +25,7 @@ def seen_fault(fault: str, where: str, text: str, facts: Mapping[str, Any] | Non
 
 
 def overdue(progress: Progress, deadlines: Deadlines, now: float) -> str | None:
-    """What should have happened by the monotonic time `now`, as a sentence; None while all is in time."""
+    """What should have happened by the monotonic time `now`, as a sentence; None if nothing is late."""
     if progress.missing or not progress.processes:
         where = f" on {', '.join(progress.missing)}" if progress.statuses else ""
         late = _late(f"no agent has reported{where}", now - progress.started, deadlines.start_seconds)
@@ -93,10 +93,10 @@ def _died(process: dict[str, Any], last_step: int | None) -> Ending:
 
 
 def _monitor_lost(process: dict[str, Any], where: str, last_step: int | None) -> str:
-    """What became of a container whose engine has lost it."""
+    """What happened to a container that its engine lost."""
     engine = process["contained"]
     when = "before the first step" if last_step is None else f"after step {last_step}"
-    fate = "was still alive and was stopped" if process["outlived"] else "has died, or nothing is known of it"
+    fate = "was still alive and was stopped" if process["outlived"] else "has died, or its fate is unknown"
     return (
         f"{engine} lost the container of {where} {when}: its monitor ({MONITORS.get(engine, 'of the engine')}) was "
         f"killed or died, and `{engine} run` {process['sentence']}; the training in it {fate}"
@@ -109,7 +109,7 @@ def suspended(progress: Progress) -> list[str]:
 
 
 def _stood_still(ending: Ending, held: list[str], how: str) -> Ending:
-    """The ending of a run whose others died, or took no step, because somebody held some of its ranks."""
+    """The ending of a run that died, or took no step, because some of its ranks were held."""
     if not held or ending.reason not in ("died", "no_progress"):
         return ending
     where = ", ".join(held)
@@ -141,15 +141,15 @@ def judge(
     deadlines: Deadlines,
     now: float,
 ) -> Ending | None:
-    """How the run has ended, by all that is known at the monotonic time `now`; None while it goes on.
+    """How the run has ended, as far as is known at the monotonic time `now`; None while it goes on.
 
-    `gone` are the hosts whose agents have ended, `silent` the seconds for which nothing was heard of each host.
+    `gone` are the hosts whose agents have ended, `silent` the seconds for which each host has been silent.
     """
     if interrupts:
         return Ending(reason="interrupted")
     lost = _lost(progress, silent, deadlines, now)
     if ending := conclude(progress, time.time()):
-        # Peers of a host that is gone die of it, perhaps before it can be called lost: then it is waited for.
+        # The peers of a lost host die of that, perhaps before it counts as lost: then its fate is awaited.
         in_doubt = 0 < sum(seconds > DOUBT_SECONDS for seconds in silent.values()) < len(silent)
         if ending.reason != "died" or not in_doubt:
             return ending
@@ -164,15 +164,15 @@ def judge(
 
 
 def _lost(progress: Progress, silent: Mapping[str, float], deadlines: Deadlines, now: float) -> list[str]:
-    """The hosts that are gone: nothing is heard of them, and what the others do has stopped as well.
+    """The hosts that are lost: they are silent, and the others have stopped taking steps as well.
 
-    As long as the others take steps, only the way from here is cut; if nothing is heard of any, then most likely too.
+    While the others take steps, only the connection from here is cut; if all are silent, most likely too.
     """
     limit = max(deadlines.lost_seconds, 2 * progress.median_seconds)
     lost = [host for host, seconds in silent.items() if seconds > limit]
     if not lost or len(lost) == len(silent):
         return []
-    return lost if now - progress.step_seen > limit else []  # what others did before may be told here late
+    return lost if now - progress.step_seen > limit else []  # news of what the others did before may come late
 
 
 def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:
@@ -180,7 +180,7 @@ def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:
         seen_fault(
             "node_lost",
             host,
-            f"nothing has been heard of {host} for {silent[host]:.0f} s, and the others take no step without it",
+            f"nothing has been heard from {host} for {silent[host]:.0f} s, and the others take no step without it",
         )
         for host in lost
     )
@@ -188,9 +188,9 @@ def _node_lost(lost: list[str], silent: Mapping[str, float]) -> Ending:
 
 
 def with_stopped(ending: Ending, progress: Progress) -> Ending:
-    """The ending with the peers that went down with the culprit, so that nobody takes them for the cause.
+    """The ending with the peers that were stopped with the culprit, so that they are not mistaken for the cause.
 
-    That a container was paused is known only now.
+    Only now is it known which containers were paused.
     """
     paused = [f"rank {p['rank']} on {host}" for host, p in progress.processes if p.get("paused")]
     ending = _stood_still(ending, paused, "its container was paused")

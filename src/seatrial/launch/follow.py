@@ -1,7 +1,4 @@
-"""Following a running job on any number of nodes: asking, acting, until it is over.
-
-A node is reached by way of a `Node`; everything else is the same on this machine and on a cluster.
-"""
+"""Follows a running job on any number of nodes until it is over, the same on this machine and on a cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Node(ABC):
 
     @abstractmethod
     def agent_ended(self) -> bool:
-        """Whether the agent is known to be gone, and all that it has written to be here."""
+        """Whether the agent is gone, and everything that it wrote is here."""
 
     @abstractmethod
     def stop(self, *, now: bool) -> None:
@@ -53,32 +50,32 @@ class Node(ABC):
         return ""
 
     def now(self) -> float:
-        """The monotonic time up to which all is known that the host has said: late where this process is."""
+        """The monotonic time up to which everything from the host has been handled: late where this process is."""
         return time.monotonic()
 
     def silent_seconds(self) -> float:
-        """How long nothing has been heard of the host until then; 0 where it is this machine."""
+        """How long the host had been silent by then; 0 where it is this machine."""
         return 0.0
 
 
 class Queue(Protocol):
-    """Who allots the hosts, and may let the run wait for them or take them away."""
+    """Allots the hosts: the run may wait for them, or lose them."""
 
     def waiting(self) -> bool:
         """Whether there are no hosts at the moment."""
 
     def refused(self) -> Ending | None:
-        """How the run ended, where there will be none."""
+        """How the run ended, if there will be no hosts."""
 
     def final(self, ending: Ending) -> bool:
-        """Whether a run that ended so does not go on elsewhere."""
+        """Whether the run is over with this ending, and does not go on elsewhere."""
 
     def explained(self, ending: Ending) -> Ending:
         """The ending with what the queue knows of it."""
 
 
 class Following(NamedTuple):
-    """What whoever follows a run is given: its deadlines, who sees its progress, and who is told of other things."""
+    """What is needed to follow a run: its deadlines, and what to call with its progress and with messages."""
 
     deadlines: Deadlines
     on_progress: Callable[[Progress], None]
@@ -88,8 +85,8 @@ class Following(NamedTuple):
 class Interrupts:
     """Counts requests to stop: Ctrl-C, termination, a closed terminal. Only the main thread can.
 
-    What is detached goes on without a terminal: then a closed one only ends this process, once `left` is looked at.
-    A stop file is how others request it.
+    What is detached goes on without a terminal: then a closed one sets `left`, and only ends this process. Other
+    processes request a stop by a file.
     """
 
     def __init__(self, *, detached: bool = False, stop_file: Path | None = None) -> None:
@@ -109,7 +106,7 @@ class Interrupts:
                 self.count += 1
 
         noted = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup, a closed terminal means nothing
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup, a closed terminal is no request
             noted.append(signal.SIGHUP)
         before = {number: signal.signal(number, note) for number in noted}
         try:
@@ -206,7 +203,7 @@ class _Followed:
     def require_contact(self) -> None:
         """Raises LaunchError when no host has been heard for too long."""
         if self.unheard_seconds > self.deadlines.deaf_seconds:
-            why = f"nothing has been heard of any host for {self.unheard_seconds:.0f} s: the run may go on there"
+            why = f"all hosts have been silent for {self.unheard_seconds:.0f} s: the run may go on there"
             raise LaunchError(f"{why}; follow it again with `seatrial attach DIR` when they can be reached")
 
     def is_over(self) -> bool:

@@ -1,6 +1,6 @@
 """The course of a launched run: start an agent on every node, follow them to the end, record what was seen.
 
-How an agent is started and asked differs from target to target, and is the `Node`s'; all else is here.
+Only how an agent is started and asked differs between targets; the `Node`s know that.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def supervise(
             ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
         record.say_losses(ending)
     except BaseException:
-        if nodes and not detached:  # what is detached goes on; that nothing could be started is for others to say
+        if nodes and not detached:  # what is detached goes on
             for node in nodes:
                 node.stop(now=True)
             record.interrupted()
@@ -171,7 +171,7 @@ class _Record:
 
 
 class Lease:
-    """Touches a file from a thread of its own: it must go on while the terminal blocks, and stop when this dies."""
+    """Touches a file in a thread of its own: it must go on while the terminal blocks, and end with this process."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -192,10 +192,10 @@ class Lease:
 
 
 def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
-    """A process that stopped because its loss was not finite, or on a signal, did not die: its own events say so."""
+    """The ending, unless the trainer's own events have a better reason: a loss that is not finite, or a signal."""
     if ending.reason != "died":
         return ending
-    with suppress(OSError, ValueError):  # a damaged record: whoever judges it will say so
+    with suppress(OSError, ValueError):  # a damaged record: the judge will report it
         ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
         for event in ended:
             if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
@@ -204,12 +204,12 @@ def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
 
 
 def _over(ending: Ending) -> str:
-    """How a run ended, in the words of what is blamed."""
+    """How a run ended, with the first fault."""
     return f"the run is over ({': '.join([ending.reason.replace('_', ' '), *(f.text for f in ending.faults[:1])])})"
 
 
 class StatusFile:
-    """`status.json` of the run: how it stands, for whoever looks in from outside."""
+    """`status.json` of the run: its state, for other processes."""
 
     def __init__(self, run_dir: Path, *, name: str, planned_steps: int) -> None:
         self._path = run_dir / STATUS_FILE
@@ -224,14 +224,14 @@ class StatusFile:
             self._put("stopping" if progress.ending else "running", progress.ending)
 
     def close(self, ending: Ending, unrecorded: Sequence[events.Event] = ()) -> None:
-        """Writes for the last time; here may be room for events that could not be written."""
+        """Writes for the last time, with the events that could not be written elsewhere."""
         self._status["left"] = list(ending.left)
         if unrecorded:
             self._status["unrecorded"] = [events.dumps(event) for event in unrecorded]
         self._put("ended", ending)
 
     def leave(self, uncopied: Mapping[str, str]) -> None:
-        """Writes that nobody follows the run any more, and why somebody who attaches is to find out how it ended."""
+        """Writes that the run is no longer followed, and why `attach` has to find out how it ended."""
         self._progress.uncopied = dict(uncopied)
         self._put("running", None, heartbeat=0.0)
 
@@ -242,7 +242,7 @@ class StatusFile:
         self._status["last_step"] = self._progress.last_step
         self._status["processes"] = [{"host": host, **process} for host, process in self._progress.processes]
         self._status["uncopied"] = self._progress.uncopied
-        if not self._path.parent.is_dir():  # who has removed it does not want half of it back
+        if not self._path.parent.is_dir():  # whoever removed it does not want half of it back
             return
         try:
             write_json(self._path, self._status)
@@ -251,7 +251,7 @@ class StatusFile:
                 self._write_over()
 
     def _write_over(self) -> None:
-        """Writes where the last one stands, as far as its blocks go: a full disk has no room for another file."""
+        """Overwrites the last one within its blocks: a full disk has no room for another file."""
         file = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             before, text = os.fstat(file).st_size, (json.dumps(self._status) + "\n").encode()

@@ -27,18 +27,18 @@ _PROCESS: Mapping[str, tuple[type, ...]] = {
 
 
 def status_of(text: str | bytes) -> Status:
-    """An agent's status.json. Raises ValueError for what no agent has written, or not all of."""
+    """An agent's status.json. Raises ValueError for one that no agent wrote, or only in part."""
     try:
         status = json.loads(text)
     except RecursionError as error:
-        raise ValueError("its brackets nest too deep") from error
+        raise ValueError("its brackets are nested too deep") from error
     if not _has(status, _AGENT) or not all(_has(process, _PROCESS) for process in status["processes"]):
         raise ValueError("it is not an agent's status")
     return dict(status)
 
 
 def _has(data: Any, fields: Mapping[str, tuple[type, ...]]) -> bool:
-    """Whether plain data is an object with all of these keys, each of one of its types; a boolean is no number."""
+    """Whether plain data is an object with all of these keys, each of its types; a boolean is not a number."""
     return isinstance(data, dict) and all(
         isinstance(data.get(name, ...), types) and (bool in types or not isinstance(data[name], bool))
         for name, types in fields.items()
@@ -52,7 +52,7 @@ class Ending:
     reason: str
     exit_code: int | None = None
     faults: tuple[Fault, ...] = ()
-    left: tuple[str, ...] = ()  # hosts where something may go on, because they could not be told to end
+    left: tuple[str, ...] = ()  # hosts where something may go on, because they could not be asked to stop
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Progress:
     statuses: dict[str, Status] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)  # hosts without a status yet
     processes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # (host, status) in rank order
-    silent: dict[str, float] = field(default_factory=dict)  # seconds since something was heard, by host
+    silent: dict[str, float] = field(default_factory=dict)  # seconds since the last sign of life, by host
     uncopied: dict[str, str] = field(default_factory=dict)  # why not all that a host wrote is here, by host
     last_step: int | None = None
     step_seen: float = 0.0  # when last_step came, monotonic
@@ -73,7 +73,7 @@ class Progress:
     ending: Ending | None = None  # known as soon as the processes are being stopped
 
     def see(self, statuses: Mapping[str, Status | None], now: float) -> None:
-        """Takes in what the agents report at the monotonic time `now`."""
+        """Takes in the agents' statuses at the monotonic time `now`."""
         self.statuses = {host: status for host, status in statuses.items() if status is not None}
         self.missing = [host for host, status in statuses.items() if status is None]
         pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]

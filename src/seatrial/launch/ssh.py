@@ -1,8 +1,8 @@
-"""Running a plan on hosts that SSH reaches: agents started there by themselves, their files brought here as they grow.
+"""The target `ssh`: detached agents on the hosts of a cluster file, whose files are copied here as they grow.
 
 Whatever a node writes is copied, byte by byte from where the copy ends, to the same place in the run directory here.
-So everything that reads a run directory finds it as if the run had been here, and a connection that is lost and made
-again loses no line and doubles none. The agents need nobody: who starts them may leave, and come back (`attach`).
+So every reader of a run directory finds it as if the run had been here, and a connection that is lost and made again
+loses no line and doubles none. The agents need no launcher: it may leave, and come back (`attach`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ KNOWS_ITS_HOSTS = True
 def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     """The hosts of a cluster file. Raises InputError for one that cannot be used, and where it is not named."""
     if where.cluster is None:
-        why = "it needs to know its hosts"
-        raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file will do)")
+        why = "the hosts are not named"
+        raise InputError.single("no-cluster", "--cluster", why, "give --cluster FILE (CVS's cluster file works)")
     cluster, problems = cluster_of(where.cluster)
     if cluster is None:
         raise InputError(problems)
@@ -80,7 +80,7 @@ def _start_agents(session: Session, plan: Plan, jobs: Sequence[tuple[str, Job]],
         asked[0][1]["port"] = plan.spec.distributed.coordinator_port or DEFAULT_PORT
     answers = session.ask(asked, "begin", source=RELAY, seconds=ANSWER_SECONDS)
     if failed := [str(answer) for answer in answers if isinstance(answer, Unreachable)]:
-        # None is to wait for the others. Where it has not begun there may be another run of this name.
+        # None must wait for the others. A host that has not begun may have another run of this name.
         begun = [host for host, answer in zip(plan.hosts, answers, strict=True) if not isinstance(answer, Unreachable)]
         orders = [(host, {"root": root, "host": host.name, "stop": "now"}) for host in begun]
         session.ask(orders, "order", source=RELAY, seconds=UNDO_SECONDS)
@@ -99,7 +99,7 @@ class PlacedHost(Host):
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """What somebody who comes back needs in order to find the run: the file PLACES."""
+    """Where a run is, for whoever comes back to it: the file PLACES."""
 
     v: int = 1
     root: str
