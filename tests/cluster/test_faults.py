@@ -126,7 +126,7 @@ def disk_full(person: Person) -> tuple[AbstractContextManager[None], Node]:
 @pytest.mark.parametrize(
     ("fault", "found", "code", "said"),
     [
-        (port_taken, "port-taken", 3, f"port {DEFAULT_PORT}, where the processes are to meet, cannot be had"),
+        (port_taken, "port-taken", 3, f"the coordinator's port {DEFAULT_PORT} cannot be used"),
         (image_missing, "image-missing", 3, "ended with exit code 125"),
         (disk_full, "disk-full", 3, "/var/tmp/seatrial-root/again: No space left on device"),
     ],

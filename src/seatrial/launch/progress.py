@@ -78,16 +78,18 @@ class Progress:
         self.missing = [host for host, status in statuses.items() if status is None]
         pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]
         self.processes = sorted(pairs, key=lambda pair: pair[1]["rank"])
-        steps = [p["last_step"] for _, p in self.processes if p["last_step"] is not None]
-        newest = max(steps, default=None)
-        if newest is not None and (self.last_step is None or newest > self.last_step):
-            if self.last_step is not None:
-                self.intervals.append((now - self.step_seen) / (newest - self.last_step))
-                del self.intervals[:-100]
-            self.last_step, self.step_seen = newest, now
+        newest = max((p["last_step"] for _, p in self.processes if p["last_step"] is not None), default=None)
+        if newest is not None:
+            self._see_step(newest, now)
         exited = [p["rank"] for _, p in self.processes if p["state"] == "exited"]
         if exited and self.first_exit is None:
             self.first_exit = exited[0], now
+
+    def _see_step(self, newest: int, now: float) -> None:
+        if self.last_step is None or newest > self.last_step:
+            if self.last_step is not None:
+                self.intervals = [*self.intervals[-99:], (now - self.step_seen) / (newest - self.last_step)]
+            self.last_step, self.step_seen = newest, now
 
     @property
     def median_seconds(self) -> float:

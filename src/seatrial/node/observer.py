@@ -120,19 +120,24 @@ class Observer:
         self.selector.register(0, selectors.EVENT_READ, None)
         for begin in (self.begin_kernel, self.begin_devices):
             self._try(begin)
-        while True:
-            for act in [act for act, at in self.due.items() if at <= time.monotonic()]:
-                del self.due[act]
-                self._try(act)
-            wait = min(self.due.values(), default=0.0) - time.monotonic() if self.due else AGAIN_SECONDS
-            for key, _ in self.selector.select(max(0.0, wait)):
-                if key.data is not None:
-                    if not self._try(key.data):
-                        with contextlib.suppress(KeyError, ValueError):
-                            self.selector.unregister(key.fileobj)
-                elif not os.read(0, 4096):
-                    self._try(self.finish)
-                    return
+        while self._turn():
+            pass
+        self._try(self.finish)
+
+    def _turn(self) -> bool:
+        """Does what is due, then waits for input; False when the standard input has ended."""
+        for act in [act for act, at in self.due.items() if at <= time.monotonic()]:
+            del self.due[act]
+            self._try(act)
+        wait = min(self.due.values(), default=time.monotonic() + AGAIN_SECONDS) - time.monotonic()
+        for key, _ in self.selector.select(max(0.0, wait)):
+            if key.data is None:
+                if not os.read(0, 4096):
+                    return False
+            elif not self._try(key.data):
+                with contextlib.suppress(KeyError, ValueError):
+                    self.selector.unregister(key.fileobj)
+        return True
 
     def finish(self) -> None:
         """Writes what is still to be said."""

@@ -13,6 +13,7 @@ leaves a file that tells the job's script to fail in the end; `srun --wait` ends
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import ipaddress
 import itertools
@@ -66,17 +67,16 @@ def address_of(host: str) -> str:
 
     Raises OSError where neither its name nor what Slurm calls its address tell.
     """
-    node = re.search(r"\bNodeAddr=(\S+)", _ask("scontrol", "show", "node", host))
-    for name in (host, node.group(1) if node else ""):
-        try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM) if name else []
-        except OSError:
-            continue
+    node_addr = re.findall(r"\bNodeAddr=(\S+)", _ask("scontrol", "show", "node", host))[:1]
+    for name in [host, *node_addr]:
+        found = []
+        with contextlib.suppress(OSError):
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
         usable = sorted((a for a in addresses if not (a.is_loopback or a.is_link_local)), key=lambda a: a.version)
         if usable:
             return str(usable[0]) if usable[0].version == 4 else "[%s]" % usable[0]
-    raise OSError("%s: neither its name nor Slurm's NodeAddr leads to an address that others can reach" % host)
+    raise OSError("%s: neither its name nor Slurm's NodeAddr resolves to an address that others can reach" % host)
 
 
 def _ask(*argv: str) -> str:

@@ -175,18 +175,16 @@ class Observed:
 
     def _sample(self, at: float, devices: Mapping[str, Any], node: Mapping[str, Any]) -> None:
         together: dict[str, list[float]] = {}
-        for name, told in devices.items():
+        for name, sampled in devices.items():
             device = self._device(name)
             device.samples += 1
-            for quantity, value in told.items():
-                if quantity == "throttled":
-                    device.throttled.update({str(reason) for reason in list(value)[:16]})
-                elif quantity in QUANTITIES:
-                    number = _number(value)
-                    if quantity not in device.figures:
-                        device.figures[quantity] = Figures()
-                    device.figures[quantity].take(number)
-                    together.setdefault(quantity, []).append(number)
+            device.throttled.update({str(reason) for reason in list(sampled.get("throttled", ()))[:16]})
+            for quantity in [each for each in sampled if each in QUANTITIES]:
+                number = _number(sampled[quantity])
+                if quantity not in device.figures:
+                    device.figures[quantity] = Figures()
+                device.figures[quantity].take(number)
+                together.setdefault(quantity, []).append(number)
         for quantity, values in together.items():
             self.series.setdefault(quantity, Series()).take(at, values)
         for quantity, value in node.items():
