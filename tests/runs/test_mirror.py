@@ -1,4 +1,4 @@
-"""Mirror of what hosts write, and what is said where they cannot be made."""
+"""Copies of what hosts write, and the messages where they cannot be made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_copy_goes_on_where_it_ends_and_nowhere_else(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path)
     mirror.append("nodes/a/rank0.log", 0, b"one ")
     mirror.append("nodes/a/rank0.log", 4, b"two")
-    with pytest.raises(ValueError, match="does not go on where its copy ends"):
+    with pytest.raises(ValueError, match="does not continue where its copy ends"):
         mirror.append("nodes/a/rank0.log", 4, b"three")
     mirror.append("events-0.jsonl", 0, b"{}")
     assert mirror.sizes("a", [0]) == {"nodes/a/rank0.log": 7, "events-0.jsonl": 2}
@@ -41,10 +41,10 @@ def test_a_run_directory_that_was_removed_is_not_made_again(tmp_path: Path) -> N
     ("number", "said"),
     [
         (errno.ENOSPC, "free: make room there"),
-        (errno.EDQUOT, "free: remove files of yours there, or have the quota raised"),
+        (errno.EDQUOT, "free: remove some of your files there, or have the quota raised"),
         (errno.EROFS, "Read-only file system: mount it for writing again"),
         (errno.EMFILE, "Too many open files: raise the limit (`ulimit -n`)"),
-        (errno.EIO, "Input/output error: look at its disk (dmesg)"),
+        (errno.EIO, "Input/output error: check its disk (dmesg)"),
     ],
 )
 def test_what_keeps_a_file_from_being_written_is_said_with_the_fix(tmp_path: Path, number: int, said: str) -> None:

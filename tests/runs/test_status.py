@@ -141,5 +141,5 @@ def test_of_one_on_hosts_whose_launcher_is_gone_there_may_be_more(run_dir: Path)
     (run_dir / "launch").mkdir(exist_ok=True)
     (run_dir / "launch" / "places.json").write_text("{}")
     done = seatrial("judge", run_dir, cwd=run_dir.parent)
-    assert "nobody follows it any more" in done.stderr
+    assert "it is no longer followed" in done.stderr
     assert "seatrial attach run" in done.stderr

@@ -12,7 +12,7 @@ from seatrial.node import agent
 from seatrial.plan import Plan
 
 LEASE = "launch/lease"
-OBSERVE_SECONDS = 5.0  # from one look at a node's devices to the next
+OBSERVE_SECONDS = 5.0  # between two samples of a node's devices
 
 Job = dict[str, Any]
 

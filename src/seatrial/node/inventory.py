@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING or __package__:
     from seatrial.node import facts, sensors
-else:  # on a node, where it has come with all that it needs
+else:  # on a node, with the modules that travel with it
     import facts
     import sensors
 
@@ -32,8 +32,8 @@ SIOCGIFADDR = 0x8915
 NVIDIA = ["index", "name", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total", "driver_version"]
 read, whole = sensors.read, sensors.whole
 
-# What a Python says of the libraries that the trainer needs: importing them takes seconds, and asking importlib for
-# their versions longer than everything else that is done here.
+# Prints the versions of the trainer's libraries: importing them takes seconds, and asking importlib for them longer
+# than everything else here.
 LIBRARIES = """
 import os, sys
 wanted, found = ("seatrial", "jax", "jaxlib"), {}
@@ -52,7 +52,7 @@ print(sys.version.split()[0], *("%s=%s" % each for each in found.items()))
 
 
 def ran(*argv: str) -> str:
-    """What a program prints. Raises OSError where it is not there, fails, or takes too long."""
+    """The output of a program. Raises OSError where it is missing, fails, or takes too long."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -65,15 +65,15 @@ def ran(*argv: str) -> str:
         out, err = process.communicate(timeout=PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
         end(process)
-        raise OSError("%s has not answered within %.0f s" % (argv[0], PROGRAM_SECONDS)) from None
+        raise OSError("no answer from %s within %.0f s" % (argv[0], PROGRAM_SECONDS)) from None
     if process.returncode:
         said = (err or out).decode("utf-8", "replace").strip().splitlines()
-        raise OSError("%s ended with %d: %s" % (argv[0], process.returncode, said[-1] if said else "it says nothing"))
+        raise OSError("%s ended with %d: %s" % (argv[0], process.returncode, said[-1] if said else "no output"))
     return out.decode("utf-8", "replace")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a program and what it has started; one that even then goes on is left behind."""
+    """Kills a program and what it has started; one that survives is left behind."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGKILL)
@@ -92,14 +92,14 @@ def listed(path: str) -> list[str]:
 
 
 def existing(path: str) -> str:
-    """The path itself, or the nearest folder above it that is there."""
+    """The path itself, or the nearest folder above it that exists."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path
 
 
 def machine(_: Any) -> facts.Machine:
-    """Kernel, processors, memory, and how much of them this user may have."""
+    """Kernel, processors, memory, and this user's limits."""
     memory, limits = sensors.memory(), {}
     for name in ("MEMLOCK", "NOFILE", "NPROC"):
         soft = resource.getrlimit(getattr(resource, "RLIMIT_" + name))[0]
@@ -139,7 +139,7 @@ def cgroup() -> facts.Group:
 
 
 def name(given: dict[str, Any]) -> facts.Name:
-    """What the host calls itself, where that leads, and whether the address that others use is its own."""
+    """The hostname, what it resolves to, and whether the address that others use is the host's own."""
     hostname = socket.gethostname()
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)}
@@ -148,13 +148,13 @@ def name(given: dict[str, Any]) -> facts.Name:
         resolves = str(error)
     machine = None
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        # A kernel may have several networks, as nodes in containers have.
+        # A kernel may have several networks, as with nodes in containers.
         machine = "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/net"))
     return facts.Name(hostname=hostname, resolves=resolves, has_address=is_own(given["address"]), machine=machine)
 
 
 def is_own(address: str) -> bool | None:
-    """Whether an address is one of this host's; None where it cannot be told."""
+    """Whether an address is one of this host's; None if unknown."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
     except OSError:
@@ -216,7 +216,7 @@ def devices(_: Any) -> facts.Devices:
         for line in ran("nvidia-smi", "--query-gpu=" + ",".join(NVIDIA), "--format=csv,noheader,nounits").splitlines():
             row = sensors.nvidia_row(line, NVIDIA)
             if row is None:
-                raise OSError("nvidia-smi says what is no row of its table: %s" % line)
+                raise OSError("nvidia-smi printed a line that is no row of its table: %s" % line)
             found.append(row[1:])
             vendor, driver = "nvidia", line.rpartition(",")[2].strip()
     if not found:
@@ -262,7 +262,7 @@ def engine(given: dict[str, Any]) -> facts.Engine:
 
 
 def port(given: dict[str, Any]) -> facts.Listening:
-    """Whether a port can be listened at."""
+    """Whether this user can listen on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -274,7 +274,7 @@ def port(given: dict[str, Any]) -> facts.Listening:
 
 
 def storage(given: dict[str, Any]) -> dict[str, facts.Disk]:
-    """Of each path: what is there, and the disk below it; with a nonce, also a file that others can look for."""
+    """For each path, what it is and its disk; with a nonce, also a file that others can look for."""
     found = {}
     for path in given["paths"]:
         there = existing(path)
@@ -310,7 +310,7 @@ def size_of(path: str) -> int:
 
 
 def firewall(_: Any) -> dict[str, str]:
-    """Which firewalls there are and how many rules of theirs refuse something; nothing is loaded or changed."""
+    """The firewalls, and how many of their rules refuse something; nothing is loaded or changed."""
     found, running = {}, set()
     for each in listed("/proc"):
         if each.isdigit():
@@ -324,7 +324,7 @@ def firewall(_: Any) -> dict[str, str]:
             refusing = re.findall(r"\b(?:drop|reject)\b", ran("nft", "--stateless", "list", "ruleset"))
             found["nftables"] = "%d rules drop or reject" % len(refusing) if refusing else ""
         except OSError:
-            found["nftables"] = "its rules may not be read by this user"
+            found["nftables"] = "this user may not read its rules"
     tables = read("/proc/net/ip_tables_names")
     if tables:
         found["iptables"] = "has the tables %s" % ", ".join(tables.split())

@@ -13,8 +13,8 @@ with its `kind` and with `at`, seconds since the epoch by this node's clock:
     kernel    {"level", "stamp" (the kernel's own seconds), "text"}
     ended     {"cpu_seconds", "left_out": {kind: number of lines}}
 
-Nothing that it asks may take more than a hundredth of a core: what took long is asked as much more rarely. The file
-stays small: whenever the samples have filled another SAMPLE_BYTES, they come half as often. What fails is said, and
+No reading may take more than a hundredth of a core: one that took long is taken that much less often. The file stays
+small: whenever the samples have filled another SAMPLE_BYTES, they come half as often. What fails is reported, and
 disturbs nothing else.
 """
 
@@ -37,29 +37,29 @@ from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING or __package__:
     from seatrial.node import processes, sensors
-else:  # on a node, where all that it needs lies beside it
+else:  # on a node, where its modules lie beside it
     sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import processes
     import sensors
 
 VERSION = 1
-TOLERANCE = 1.2  # times its share that a tool may cost, before it is slowed down
-SHARE = 100.0  # what took a second is not asked again before so many are over
+TOLERANCE = 1.2  # times its share that a tool may cost before it is slowed down
+SHARE = 100.0  # a reading that took a second is not taken again within so many
 SAMPLE_BYTES = 2 << 20
 MOST_BYTES = {"sample": 24 << 20, "counters": 4 << 20, "kernel": 4 << 20}
 CHATTER_BYTES = 1 << 18  # of lines of the kernel that are no warning
 CHATTER_LEVEL = 5
 MAX_TEXT = 1000
 SETTLE_SECONDS = 0.1  # in which a tool prints all its lines
-COST_SECONDS = 60.0  # over which the cost of a tool is taken
+COST_SECONDS = 60.0  # over which the cost of a tool is measured
 AGAIN_SECONDS = 60.0  # before a tool that has ended is started again
 FINISH_SECONDS = 1.0
-PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh looks in few of them
+PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh's PATH has few of them
 
 
 class Tool:
-    """A program that runs beside: `take` gets what it prints, `over` its last line and its exit code."""
+    """A program in the background: `take` gets its output, `over` its last line and its exit code."""
 
     def __init__(self, argv: list[str], take: Callable[[bytes], None], over: Callable[[str, int], None]) -> None:
         self.take, self.over, self.said = take, over, b""
@@ -90,12 +90,12 @@ class Tool:
 
 
 def slower(every: int, share: float) -> int:
-    """The seconds between two words of a tool that takes this share of a core, so that it takes no more than it may."""
+    """The interval of a tool that takes this share of a core, so that it takes no more than it may."""
     return max(every, math.ceil(every * share * SHARE)) if share * SHARE > TOLERANCE else every
 
 
 class Observer:
-    """All that is watched on one node, in one thread: what is due is done, and what comes is taken."""
+    """Watches one node, in one thread: does what is due, and takes what comes."""
 
     def __init__(self, path: str, interval_seconds: float) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -140,7 +140,7 @@ class Observer:
         return True
 
     def finish(self) -> None:
-        """Writes what is still to be said."""
+        """Writes what is left to write."""
         for act in (self.take_kernel, lambda: self.count(last=True), self.flush):
             self._try(act)
         for tool in self.tools:
@@ -199,12 +199,12 @@ class Observer:
             self.write("devices", devices=new)
 
     def take_samples(self, found: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-        """Keeps what a tool says of the devices until the next `flush`."""
+        """Keeps a tool's readings of the devices until the next `flush`."""
         self.take_devices(found)
         self.fresh.update({device: values for device, (_, values) in found.items()})
 
     def flush(self) -> None:
-        """Writes what a tool has told of the devices."""
+        """Writes a tool's readings of the devices."""
         if self.fresh:
             self.write("sample", devices=self.fresh)
         self.fresh = {}
@@ -254,13 +254,13 @@ class Observer:
                 self.tools.remove(tool)
                 tool.end()
                 lines = tool.said.decode("utf-8", "replace").strip().splitlines()
-                tool.over(lines[-1] if lines else "it says nothing", tool.process.wait(FINISH_SECONDS))
+                tool.over(lines[-1] if lines else "no output", tool.process.wait(FINISH_SECONDS))
 
         self.selector.register(tool.pipe, selectors.EVENT_READ, read_on)
         return tool
 
     def start_amd(self, program: str) -> None:
-        """One call a sample, because not every version can go on by itself and print JSON; it is a heavy program."""
+        """One call per sample, because not every version can loop and print JSON; it is a heavy program."""
         printed: list[bytes] = []
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
 
@@ -289,7 +289,7 @@ class Observer:
             self.begin_journal("/dev/kmsg cannot be read: %s" % error.strerror)
 
     def begin_journal(self, why: str) -> None:
-        """What systemd has kept of the kernel's log may be readable where the log itself is not."""
+        """systemd's copy of the kernel's log may be readable where the log itself is not."""
         journal, rest = shutil.which("journalctl"), b""
         if journal is None:
             self.lacks("kernel log", why)
@@ -383,7 +383,7 @@ class NvidiaSmi:
 
 
 def main() -> None:
-    """Reads the job and watches. What ends the others does not end this: the agent does."""
+    """Reads the job and watches. Signals that end the others do not end it: the agent does."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     job = json.loads(sys.stdin.buffer.readline())

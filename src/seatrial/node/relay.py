@@ -65,7 +65,7 @@ def begin(given: dict[str, Any]) -> None:
     if given["attempt"] > 1:
         _end_agent(root, directory)
         _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
-    os.makedirs(directory)  # a second run of this name gets no further
+    os.makedirs(directory)  # fails for a second run of this name
     try:
         for relative, text in given["files"].items():
             path = os.path.join(root, relative)

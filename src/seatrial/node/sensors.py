@@ -25,7 +25,7 @@ ERRORS = re.compile(
     r"|reset|out_of|out_buffer|link_downed|carrier_down|symbol|exceeded|no_buffer|lost|bad|abort|fatal|unhealthy"
 )
 
-# nvidia-smi's name of a field → ours, and what makes our unit of its.
+# nvidia-smi's name of a field → ours, and the factor to our unit.
 NVIDIA = {
     "utilization.gpu": ("utilization", 0.01),
     "memory.used": ("memory_bytes", float(1 << 20)),
@@ -39,12 +39,12 @@ NVIDIA = {
 REASONS_FIELD = "clocks_event_reasons.active"
 OTHER_NAMES = {REASONS_FIELD: "clocks_throttle_reasons.active"}  # of drivers before 535
 NVIDIA_FIRST = ("index", "name", "memory.total", REASONS_FIELD)
-# Bits of NVML's reasons for a lower clock; a GPU that is idle, or set to a clock, is not throttled.
+# Bits of NVML's reasons for a lower clock; an idle GPU, or one with a clock that was set, is not throttled.
 REASONS = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown", 0x80: "power brake",
 }  # fmt: skip
-# Where amd-smi's JSON has what, the first that is a number; and what makes our unit of its.
+# Quantity → its places in amd-smi's JSON, of which the first number counts, and the factor to our unit.
 AMD = {
     "utilization": (("usage.gfx_activity",), 0.01),
     "memory_bytes": (("mem_usage.used_vram",), float(1 << 20)),
@@ -62,7 +62,7 @@ SIOCETHTOOL, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS, ETHTOOL_GSSET_INFO, ETH_SS_STATS 
 
 
 def read(path: str) -> str | None:
-    """A small file of the kernel's; None where it is not there or says nothing."""
+    """A small file of the kernel's; None where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(65536).strip()
@@ -71,7 +71,7 @@ def read(path: str) -> str | None:
 
 
 def number(value: Any) -> float | None:
-    """What a tool means by a number: 7, 7.5, "7", "7 W", {"value": 7, "unit": "W"}; None for "N/A" and the like."""
+    """The number in a tool's value: 7, 7.5, "7", "7 W", {"value": 7, "unit": "W"}; None for "N/A" and the like."""
     if isinstance(value, dict):
         value = value.get("value")
     if isinstance(value, str):
@@ -93,7 +93,7 @@ def _measured(raw: Iterable[tuple[str, float | None, float]]) -> dict[str, Any]:
 
 
 def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """(device, what it is, what it does) of a line of nvidia-smi's CSV without units; None for a line that is none."""
+    """(device, what it is, what it does) from a line of nvidia-smi's CSV without units; None for another line."""
     values = dict(zip(fields, (value.strip() for value in line.split(","))))
     if line.count(",") != len(fields) - 1 or not values["index"].isdigit():
         return None
@@ -108,9 +108,9 @@ def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[
 
 
 def amd_document(text: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """What `amd-smi metric --json` says, by device: (what it is, what it does). Raises ValueError for no such document.
+    """The output of `amd-smi metric --json`, by device: (what it is, what it does). Raises ValueError for another.
 
-    A warning may stand before it. It is a list of devices, from ROCm 7 on below "gpu_data".
+    A warning may come before it. It is a list of devices, since ROCm 7 below "gpu_data".
     """
     begin = re.search(r"^[\[{]", text, re.MULTILINE)
     document = json.loads(text[begin.start() :] if begin else text)
@@ -148,7 +148,7 @@ def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, A
         total = number(read(folder + "/mem_info_vram_total"))
         if not re.match(r"card\d+$", card) or not total or read(folder + "/vendor") != "0x1002":
             continue
-        sensors = {}  # "temp2_label" says what "temp2_input" measures, in thousandths
+        sensors = {}  # "temp2_label" names what "temp2_input" measures, in thousandths
         own = (sorted(glob.glob(folder + "/hwmon/hwmon*")) or [folder])[0] + "/"
         for label in glob.glob(own + "temp*_label"):
             sensors[read(label) or ""] = number(read(label[: -len("label")] + "input"))
@@ -174,12 +174,12 @@ def memory() -> dict[str, int]:
 
 
 def machine() -> dict[str, int]:
-    """What the node has as a whole."""
+    """The node's processors and memory."""
     return {"cores": os.cpu_count() or 1, "memory_bytes": memory().get("MemTotal", 0)}
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time of processors that a process has had; 0 where there is none."""
+    """The CPU time of a process; 0 where there is none."""
     fields = (read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
 
@@ -197,7 +197,7 @@ class Node:
         return sum(fields) - sum(fields[3:5]), sum(fields)
 
     def sample(self) -> dict[str, float]:
-        """What has been used since the last time, as a fraction, and the memory that is used now."""
+        """The share of the processors that was used since the last sample, and the memory that is used now."""
         found, now = {}, self._times()
         if now[1] > self.before[1]:
             found["utilization"] = round((now[0] - self.before[0]) / (now[1] - self.before[1]), 4)
@@ -209,7 +209,7 @@ class Node:
 
 
 def counters(root: str = "/sys") -> dict[str, dict[str, int]]:
-    """What network interfaces and RDMA ports have counted since they were made, by place and name."""
+    """The counters of network interfaces and RDMA ports since their start, by place and name."""
     found: dict[str, dict[str, int]] = {}
     interfaces = [path for path in glob.glob(root + "/class/net/*") if not path.endswith("/lo")]
     for path in sorted(interfaces, key=lambda path: (not os.path.exists(path + "/device"), path))[:MAX_INTERFACES]:
@@ -225,13 +225,13 @@ def counters(root: str = "/sys") -> dict[str, dict[str, int]]:
 
 
 def _numbers(paths: list[str]) -> dict[str, int]:
-    """Those of the files that hold one; "lifespan" says how old the others may be."""
+    """The files that hold a number; "lifespan" is no counter, but how old the others may be."""
     read_all = ((os.path.basename(path), read(path)) for path in sorted(paths)[:MAX_NAMES])
     return {name: int(value) for name, value in read_all if value and value.isdigit() and name != "lifespan"}
 
 
 def ethtool(interface: str) -> dict[str, int]:
-    """What `ethtool -S` shows, asked of the kernel itself: the driver's counters that go up when something is wrong."""
+    """The counters of `ethtool -S` that rise when something is wrong, asked of the kernel itself."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             told = _ethtool(control, interface, struct.pack("=IIQI", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0), 20)
@@ -264,7 +264,7 @@ def _ethtool(control: socket.socket, interface: str, ask: bytes, size: int) -> b
 
 
 def kernel_record(record: str) -> tuple[int, float, str] | None:
-    """(level, the kernel's seconds, text) of a record of /dev/kmsg; None for what others have written there."""
+    """(level, the kernel's seconds, text) of a record of /dev/kmsg; None for what programs have written there."""
     head, semicolon, rest = record.partition(";")
     fields = head.split(",")
     if not semicolon or len(fields) < 3 or not all(field.isdigit() for field in fields[:3]) or int(fields[0]) >> 3:
@@ -285,9 +285,9 @@ def journal_record(line: str) -> tuple[float, int, float, str] | None:
 
 
 class Clock:
-    """When something happened that the kernel has stamped by a clock of its own, which runs a little off.
+    """Wall time of the kernel's stamps, whose clock drifts a little.
 
-    What is read at once tells how the clocks stand; what is read late, because the node was busy, is told by the stamp.
+    Lines that are read at once give the difference of the clocks; lines that are read late are dated by their stamp.
     """
 
     def __init__(self) -> None:

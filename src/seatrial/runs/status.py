@@ -1,4 +1,4 @@
-"""How a run stands, by its status.json: whether it is over, and whether somebody follows it."""
+"""The state of a run, by its status.json: whether it is over, and whether somebody follows it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from seatrial.runs.mirror import PLACES
 from seatrial.spec import RunSpec
 
 STATUS_FILE = "status.json"
-UNDECIDED = "launch/undecided"  # holds the pid of a launcher that may try again what has ended
+UNDECIDED = "launch/undecided"  # holds the pid of a launcher that may retry what has ended
 HEARTBEAT_SECONDS = 60.0  # older than that, and its writer is gone, or not here
 BETWEEN = ("starting", "retrying")  # nothing runs yet
 GOES_ON = (*BETWEEN, "running", "stopping")
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
-    """The run's status.json. Raises InputError where there is none of a run."""
+    """The run's status.json. Raises InputError where there is none."""
     fix = "name the directory that a run printed"
     try:
         return read_object(run_dir / STATUS_FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
-        why = f"no run has been started there ({type(error).__name__})"
+        why = f"no run was started there ({type(error).__name__})"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
     except (OSError, ValueError) as error:
         why = f"its {STATUS_FILE} cannot be read ({error})"
@@ -40,7 +40,7 @@ def read_status(run_dir: Path) -> dict[str, Any]:
 def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None) -> str:
     """One of GOES_ON while somebody follows the run, "ended" when it is over, "abandoned" when its launcher is gone.
 
-    What has ended is "retrying" as long as its launcher has not decided whether it tries again.
+    An ended run is "retrying" until its launcher has decided whether to retry.
     """
     said = status.get("state")
     if said == "ended" and not _is_undecided(run_dir, status):
@@ -53,7 +53,7 @@ def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None)
 def launcher_pid(status: Mapping[str, Any]) -> int | None:
     """The process here that follows the run, if it still does.
 
-    Another that was given its number began later; or, where the launcher is on another machine, is no Python.
+    Another process with its number started later; or, if the launcher is on another machine, is not Python.
     """
     import psutil  # late: who lists many runs seldom needs it
 
@@ -88,9 +88,9 @@ def starting_pid(run_dir: Path) -> int | None:
 
 
 def require_over(run_dir: Path) -> tuple[Problem, ...]:
-    """What to warn of before a run is judged. Raises InputError for one that goes on, or that lacks what hosts wrote.
+    """Warnings before a run is judged. Raises InputError for one that goes on, or lacks files of its hosts.
 
-    One without a status that can be read does not go on.
+    A run without a readable status does not go on.
     """
     try:
         status = read_status(run_dir)
@@ -113,12 +113,12 @@ def require_over(run_dir: Path) -> tuple[Problem, ...]:
     if state != "abandoned" or not (run_dir / PLACES).exists():
         return ()
     fix = f"seatrial attach {short_path(run_dir)} copies it"
-    why = f"nobody follows it any more, and what its hosts have written since is not here: {fix}"
+    why = f"it is no longer followed, and what its hosts have written since is not here: {fix}"
     return (Problem(severity="warning", code="run-abandoned", path=str(run_dir), why=why, fix=fix),)
 
 
 def write_status(run_dir: Path, spec: RunSpec, state: str) -> None:
-    """Writes the status of a run of which no process has been started by this launcher. Raises OSError."""
+    """Writes the status of a run before its first process starts. Raises OSError."""
     write_json(run_dir / STATUS_FILE, new_status(spec.name, spec.steps, state))
 
 

@@ -25,9 +25,9 @@ class Outlier(NamedTuple):
     fix: str
 
     def findings(self, needs: Needs, nodes: Sequence[Node]) -> Found:
-        """Those that differ from most, or with as many on both sides, from the first."""
-        told = [(node, self.of(needs, node.facts)) for node in nodes if node.facts]
-        values = [(node, value) for node, value in told if value is not None]
+        """The nodes that differ from most; in a tie, from the first."""
+        known = [(node, self.of(needs, node.facts)) for node in nodes if node.facts]
+        values = [(node, value) for node, value in known if value is not None]
         if not values:
             return
         usual, number = Counter(value for _, value in values).most_common(1)[0]
