@@ -24,7 +24,7 @@ from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.report.problems import inert
 from seatrial.runs import telemetry
-from seatrial.runs.directory import made_smaller
+from seatrial.runs.directory import reduction_of
 from seatrial.runs.files import read_object
 from seatrial.runs.telemetry import Observed
 from seatrial.spec import Origin, Resolved, RunSpec
@@ -164,7 +164,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         started_at=_started_at(events),
         engine=str(plan.get("engine", "")),
         on=str(plan.get("on", "")),
-        rehearsal=made_smaller(plan),
+        rehearsal=reduction_of(plan),
         spec=spec,
         values=piece("the values in spec.json", lambda: _values(asked), ()) if asked else (),
         changes=piece("the changes in plan.json", lambda: _changes(plan), ()),
