@@ -82,8 +82,8 @@ def as_text(flags: Mapping[str, str]) -> str:
 def settle(*, cpu_devices: int | None, configured: Mapping[str, str] = MappingProxyType({})) -> None:
     """Makes this process's XLA_FLAGS, before jax is loaded, of those in its environment and then the configured ones.
 
-    What its jaxlib does not accept is left out, and said. On a CPU, the flags with which this machine's is fastest come
-    before, so that others have the last word; and several devices get threads enough.
+    What its jaxlib does not accept is left out and reported. On a CPU, the flags with which this machine's is fastest
+    come before, so that others override them; and several devices get enough threads.
     """
     if cpu_devices is not None and cpu_devices > 1:
         os.environ.setdefault("NPROC", str(THREADS_PER_DEVICE * cpu_devices))

@@ -137,7 +137,7 @@ def _besides(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _is_one_slice(spec: RunSpec, ground: Ground, *, on_cpu: bool) -> bool:
-    """Whether MaxText takes all nodes for one slice, and refuses axes across slices (configs/types.py).
+    """Whether MaxText treats all nodes as one slice, and rejects axes across slices (configs/types.py).
 
     A device says which slice it is in: CPUs say nothing, GPUs number the machines (XLA tells those by their boot id),
     and nodes that meet at a loopback address are one machine.
@@ -166,7 +166,7 @@ def _other_crossing(spec: RunSpec) -> Iterator[str]:
     if any(fast[axis] > 1 for axis in before):
         mesh = " × ".join(f"{axis} {slow[axis] * fast[axis]}" for axis in AXES if slow[axis] * fast[axis] > 1)
         yield (
-            f"here MaxText takes all nodes for one slice: the mesh is {mesh}, as asked for, but laid over the nodes in "
+            f"here MaxText treats all nodes as one slice: the mesh is {mesh}, as asked for, but laid over the nodes in "
             f"this order, so that other axes cross the nodes than {' and '.join(crossing)}"
         )
 
@@ -223,7 +223,7 @@ def _defaults(spec: RunSpec, *, on_cpu: bool) -> dict[str, str | Secret]:
 
 
 def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) -> dict[str, str]:
-    """Who a process is and whom it calls, in all the spellings in which somebody asks; its flags."""
+    """The rank and coordinator of a process in every spelling that programs read, and its flags."""
     nodes = str(len(ground.placements))
     host, port = ground.rendezvous(spec)
     flags = {**flags_of((ground.shell or {}).get("XLA_FLAGS", "")), **spec.execution.xla_flags}
@@ -250,7 +250,7 @@ def _notes(spec: RunSpec, ground: Ground, *, on_cpu: bool, one_slice: bool) -> I
         yield "on CPUs MaxText has no ring: each device gathers all keys and values"
     if one_slice:
         yield from _other_crossing(spec)
-    yield "keys of MaxText's that stand for nothing in a spec (kernels, partitioners) are as its base.yml has them"
+    yield "MaxText's keys without a counterpart in a spec (kernels, partitioners) keep the values of its base.yml"
     if spec.dialect.startswith("cvs"):
         yield from DIFFERENCES
         if not spec.data.packing:
@@ -261,6 +261,6 @@ def _notes(spec: RunSpec, ground: Ground, *, on_cpu: bool, one_slice: bool) -> I
         if name in own and actual != value:
             yield f"the container's {name}={value} is not what runs: every process gets its own ({actual} on rank 0)"
     if spec.execution.xla_flags:
-        yield "of XLA_FLAGS, each node leaves out what its jaxlib does not know, and says so in its log"
+        yield "each node removes from XLA_FLAGS what its jaxlib does not know, and says so in its log"
     if spec.checkpoint.enabled and len(ground.placements) > 1 and spec.log_dir is None:
         yield f"checkpoints go to {ground.run_dir / 'maxtext'}, which all nodes must share: give base_output_directory"

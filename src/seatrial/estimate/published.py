@@ -1,4 +1,4 @@
-"""Published training speeds, and which of them a run can be held against.
+"""Published training speeds, and which of them a run can be compared with.
 
 `published.csv` has one measured figure a row, with its source; targets that somebody set are not in it, nor rows that
 contradict themselves. A figure is comparable only on the same device and the same layers; whatever else differs is
@@ -31,7 +31,7 @@ class PublishedResult:
     """One row of `published.csv`; None: not stated there.
 
     `model` is a preset's name, or of a model without preset the name that its publisher gives it. `proxy` marks a model
-    with layers left out, `variant` a device that is not the usual one of its name. `recipe` is the kind of fp8 or fp4
+    with fewer layers, `variant` a device that is not the usual one of its name. `recipe` is the kind of fp8 or fp4
     scaling. `convention` is that of the TFLOP/s, where the model's dimensions are known. `published` is a month.
     """
 
@@ -190,7 +190,7 @@ def nearest(
     convention: str = flops.DEFAULT_CONVENTION,
     limit: int = 5,
 ) -> list[Comparable]:
-    """The published results that this run can be held against, the closest first; of equally close ones, the newest.
+    """The published results that this run can be compared with, the closest first; of equally close ones, the newest.
 
     `device` is what it ran on, as configuration or runtime name it (default: the spec's). Empty where the device is not
     known, or nothing was published for this model on it. Raises KeyError for an unknown FLOPs convention.

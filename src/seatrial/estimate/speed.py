@@ -9,7 +9,7 @@ from seatrial.estimate.hardware import Device
 from seatrial.spec import RunSpec
 
 # Model FLOP/s over the peak (causal attention, no recomputation counted) that tuned runs reach: nine in ten of those
-# in `published.csv`. A test holds the two against each other.
+# in `published.csv`. A test compares the two.
 UTILIZATION = {"bfloat16": (0.40, 0.57), "fp8": (0.30, 0.50)}
 
 

@@ -20,12 +20,12 @@ from seatrial.logs.lines import read_prefix
 __all__ = ["KINDS", "FaultKind", "FaultScanner", "classify"]
 
 MAX_TEXT = 500  # characters kept of a line
-WINDOW, OVERLAP = 4000, 400  # of a longer line, pieces of so many characters are looked at, with so many in common
+WINDOW, OVERLAP = 4000, 400  # of a longer line, pieces of so many characters are searched, with so many in common
 MAX_SKELETONS, MAX_WORDS, MAX_GROUPS, MAX_BLOCKS = 20_000, 50_000, 4096, 1024
 MAX_BLOCK_LINES = 400
 MAX_MISSING = 256  # processes named by one barrier
 BEFORE_TASKS = 4  # lines, at most, between a barrier and the processes that it names
-SHOWN_AT_FIRST = 3  # of a fault that comes again and again; then the 4th, 8th, 16th and so on
+SHOWN_AT_FIRST = 3  # of a fault that recurs; then the 4th, 8th, 16th and so on
 
 _LOWER = bytes(ord(chr(code).lower()) if code < 128 else code for code in range(256))
 _DIGITS = b"0123456789"
@@ -48,13 +48,13 @@ _EXCEPTION = re.compile(
 _ANY_EXCEPTION = re.compile(
     r"(?!(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTE|Traceback)\b)(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::\s|\s*$)"
 )
-# Exceptions of clients of a server somewhere, which many of them try again; said on one of the next lines.
+# Exceptions of clients of some server, many of which retry; one of the next lines says so.
 _OF_CLIENTS = re.compile(
     r"(?:requests|urllib3|httpx|httpcore|aiohttp|http|socket|ssl|wandb|comet_ml|mlflow|neptune|clearml)\."
     r"|(?:\w*Timeout|\w*TimeoutError|Connection\w*Error|MlflowException|CommError)$"
 )
-_TRIED_AGAIN = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
-UNTIL_TRIED_AGAIN = 3  # lines, at most, between such an exception and that
+_RETRIED = re.compile(r"entering retry loop|\bwill retry\b|\b[Rr]etrying\b")
+UNTIL_RETRIED = 3  # lines, at most, between such an exception and that
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _TASK = re.compile(r"/task:(\d+)\b")
 # A line of JAX's list of processes that holds nothing but a number; some loggers put the time before every line.
@@ -82,13 +82,13 @@ class _Block:
     of: str = ""  # what the tasks are named for that it lists
     lists: bool = False  # a list of them has begun
     overtaken: bool = False  # a step was done since it began
-    held: list[Fault] = field(default_factory=list)  # exceptions of what may be tried again
+    held: list[Fault] = field(default_factory=list)  # exceptions of what may be retried
     chained: bool = False  # another exception is to follow on the last one
 
 
 @dataclass(slots=True)
 class _Group:
-    """A fault that comes again and again."""
+    """A fault that recurs."""
 
     count: int = 0
     held: Fault | None = None  # the last one, if it was not given out
@@ -102,7 +102,7 @@ def skeleton_of(line: str) -> bytes:
 class FaultScanner:
     """Reads the lines of any number of logs; give it every line in the order of its log.
 
-    Call `progressed` before each training step (a fault that comes again after it is told anew), and `finish` at the
+    Call `progressed` before each training step (a fault that recurs after it is reported again), and `finish` at the
     end: both return what was held back. Of a fault that repeats itself, the first three come out, then the 4th, 8th,
     16th and so on, with `facts["count"]`. Memory is bounded whatever the lines hold.
     """
@@ -297,7 +297,7 @@ class FaultScanner:
     ) -> tuple[_Block | None, Sequence[Fault]]:
         """The block of a traceback that has come to its exception, as long as it may go on; else its faults.
 
-        It goes on with the exception that came of it, and one of a client may be tried again.
+        It goes on with the exception that came of it, and one of a client may be retried.
         """
         if not text.strip() or text.startswith(_CHAINED):
             block.chained = block.chained or bool(text.strip())
@@ -307,11 +307,11 @@ class FaultScanner:
             block.found, block.lines, block.chained = 0, 0, False
             return block, ()
         block.lines += 1
-        tried_again = _TRIED_AGAIN.search(text)
-        if not tried_again and block.kind == "held" and not is_more and block.lines < UNTIL_TRIED_AGAIN:
+        retried = _RETRIED.search(text)
+        if not retried and block.kind == "held" and not is_more and block.lines < UNTIL_RETRIED:
             return None, ()
         del self._blocks[key]
-        return None, () if tried_again else block.held
+        return None, () if retried else block.held
 
     def _elastic(self, block: _Block, text: str, key: Key, about: dict[str, Any]) -> list[Fault] | None:
         """torchelastic's summary: an entry per failed worker, the first observed failure in a part of its own."""

@@ -193,14 +193,14 @@ def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
 
 def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
     """What each of these logs says that makes them several runs' logs; nothing where they can be of one."""
-    anew = [in_succession and _starts_over(a, b) for a, b in pairwise(logs)]
+    restarts = [in_succession and _starts_over(a, b) for a, b in pairwise(logs)]
     grows = all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
-    resumed = in_succession and grows and not any(anew)
+    resumed = in_succession and grows and not any(restarts)
     sizes = [_size(log) for log in logs]
     if not resumed and any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
         return [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
-    if any(anew):
-        return ["the first", *("starts over after a completed one" if new else "goes on" for new in anew)]
+    if any(restarts):
+        return ["the first", *("starts over after a completed one" if new else "goes on" for new in restarts)]
     if not in_succession and len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:]):
         return [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
     return []

@@ -26,7 +26,7 @@ MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
-MAX_PAUSE = 255  # lines until it is tried again whether lines can be read at once
+MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
 
@@ -146,7 +146,7 @@ class Reader:
     # --- the fast path: by patterns ---
 
     def _gather(self, lines: Sequence[str], place: int, pattern: LinePattern) -> tuple[list[Sequence[str]], int]:
-        """The groups of the next step lines of a pattern, quiet lines in between left out, and where the last ends."""
+        """The groups of the next step lines of a pattern, across quiet lines, and where the last one ends."""
         if self._only_steps:
             end = min(place + MOST_AT_ONCE, len(lines))
             rows = pattern.match_all("\n".join(lines[place:end]))

@@ -61,7 +61,7 @@ class Completion:
     step, by the run's own counting; the record has every `stride`-th step. `is_foreign`: it was read from another
     program's log, where often one rank speaks for all. `reason`, `exit_code` and `evidence` are the launcher's word, or
     else the worst that a process said. `diagnosis` is what ended the run, unless it was interrupted. `compared` is what
-    the processes say of themselves that could be held against what was asked for, and `differences` where it is not
+    the processes say of themselves that could be compared with the configuration, and `differences` where it is not
     that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`: an evaluation
     ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
     is what the last evaluation found, `target_eval_loss` what it has to come down to. `by_block`: the record has the

@@ -15,7 +15,7 @@ def memory_fraction(
 ) -> Estimate | str:
     """The largest share of a device's memory that any process reports over the run, or why there is none.
 
-    A process reports a fraction, or bytes that are held against the device's memory. Without a report it is what the
+    A process reports a fraction, or bytes that are compared with the device's memory. Without a report it is what the
     compiled step needs.
     """
     fraction, used = _most(records, "memory_fraction"), _most(records, "memory_bytes")

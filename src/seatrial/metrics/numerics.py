@@ -307,7 +307,7 @@ def _thirds(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
 
 
 def _early(losses: NDArray[np.float64]) -> float:
-    """What the losses of a run are held against: the median of the first third; 0 without any."""
+    """The losses of the first third, which later ones are compared with: their median; 0 without any."""
     return float(np.median(losses[: max(1, len(losses) // 3)])) if len(losses) else 0.0
 
 

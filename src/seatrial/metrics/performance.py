@@ -30,7 +30,7 @@ MOST_ROUNDING_TO_RECOGNISE = 0.005  # of FLOPs per token; conventions are as clo
 
 @dataclass(frozen=True, kw_only=True)
 class Performance:
-    """Speed in the chosen window; None, or left out, is what the record and the configuration do not give.
+    """Speed in the chosen window; None, or missing, is what the record and the configuration do not give.
 
     `estimates` has the metrics of `spec.METRICS` by name, computed from the times of the steps or with an `origin` that
     says otherwise; `unavailable` says why any other of them is not there; `reported` has the log's own figures over the

@@ -151,8 +151,8 @@ def _blamed(completion: Completion) -> str | None:
 def _cut_short(completion: Completion) -> Outcome | None:
     """What became of a run whose steps are not all done; None if neither a word nor a fault says so.
 
-    The launcher that watched a run knows it best. A foreign log's last word is no more than an exit code, so there the
-    fault that came first decides.
+    The launcher that watched a run knows it best. The last word of another trainer's log is no more than an exit
+    code, so there the fault that came first decides.
     """
     said = _CUT_SHORT.get(completion.reason or "")
     if completion.diagnosis and (completion.is_foreign or not completion.reason):

@@ -3,7 +3,7 @@
 NVIDIA's from 2020 to now, ROCm's, Primus, Megatron-Bridge, DeepSpeed, NeoX, MindSpeed. Two programs may share a log,
 and one program spells its first lines otherwise. The last rank prints the steps, rank 0 the rest; the figures are means
 over `--log-interval` iterations. Of "654.5/735.1" and "615.5 (avg 602.1)" the first is this line's, the second a
-running mean. A loss that is NaN is left out of the line.
+running mean. A NaN loss is omitted from the line.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ FAMILY = Family(
     name="megatron",
     anchors=("iteration", "elapsed time per iteration"),
     head=re.compile(r"\biteration\s+(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*\|"),
-    # The loss, or what stands behind the place where it is left out.
+    # The loss, or what stands behind its place where it is omitted.
     whole=re.compile(r"\b(?:(?:lm_)?loss|loss scale|grad[ _]norm|number of \w+ iterations):[^|]*\|"),
     pair=re.compile(r"(?<=\|)([^|:]+):([^|]*)\|"),  # a value that no bar follows may be cut
     fields={

@@ -59,7 +59,7 @@ class _Log:
         """What was said of the steps of one run counts for nothing in the next."""
         self._tells_losses = False
         self._last = 0  # step that was told
-        self._figures: dict[str, float] = {}  # of a block, for the next step that is told
+        self._figures: dict[str, float] = {}  # of a block, for the next step that is reported
         self._block: tuple[float, int] | None = None  # when it began, and how many steps there had been
 
     def __call__(self, line: str) -> Iterator[Found]:

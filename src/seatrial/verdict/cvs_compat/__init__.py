@@ -1,4 +1,4 @@
-"""What ROCm CVS itself would have said of a log, and where that is wrong, so that a different answer can be explained.
+"""The answer of ROCm CVS itself to a log, and where that is wrong, so that a different answer can be explained.
 
 Its rules as of November 2025 (ROCm/cvs 7afb1ca3, lib/jax_training_lib.py and lib/megatron_training_lib.py), restated.
 CVS reads the log of the last node only, as it is: no colour is stripped, no prefix removed.
@@ -36,7 +36,7 @@ _UNSEEN: dict[Flavour, dict[str, str]] = {
     "jax": {
         **_UNSEEN_BY_BOTH,
         "loss finite": "CVS searches for NaN in the speed only, and by a name that the log does not use",
-        "loss reported": "CVS never looks at the loss",
+        "loss reported": "CVS never reads the loss",
         "loss trend": "CVS reads the loss but compares it with nothing: its check is commented out",
         "step_seconds": "CVS does not compare the step time",
         "memory_fraction": "CVS does not read the memory of JAX runs",
@@ -72,7 +72,7 @@ def from_dict(data: Mapping[str, Any]) -> CvsAnswer:
 
 
 def judge_like_cvs(lines: Iterable[str], spec: RunSpec | None, *, tolerance: float = 0.05) -> CvsAnswer:
-    """What CVS would have said of the last node's log, given as it is, line by line.
+    """The answer of CVS to the last node's log, given as it is, line by line.
 
     Steps and expectations are those of `spec`; `tolerance` (fraction) decides only how right CVS is. Of a log, what is
     kept are three numbers per step. Not applicable without a spec, or if the log is of neither MaxText nor Megatron.

@@ -1,4 +1,4 @@
-"""What CVS says of a log, and the words and mistakes that are the same for all of its tests."""
+"""The answer of CVS to a log, and the words and mistakes that are the same for all of its tests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CvsAnswer:
 
     @property
     def num_complaints(self) -> int:
-        """How often CVS would have said that something failed."""
+        """How many failures CVS reports."""
         return sum(finding.count for finding in self.complaints)
 
 
