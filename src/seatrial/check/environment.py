@@ -20,10 +20,7 @@ _REPEATED = {
 
 def exported(spec: RunSpec, part: str = "") -> Mapping[str, str]:
     """The variables that every process is given; those of one `part`, "execution" or "container", alone."""
-    parts = {
-        "execution": spec.execution.environment,
-        "container": spec.container.environment if spec.container else {},
-    }
+    parts = {"execution": spec.execution.environment, "container": spec.container.environment if spec.container else {}}
     return parts[part] if part else {**parts["execution"], **parts["container"]}
 
 

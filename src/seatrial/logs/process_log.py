@@ -267,14 +267,7 @@ class ProcessLog:
         facts |= {name: True for name, holds in (("unannounced", not announced), ("steps_inferred", inferred)) if holds}
         device_kind = str(facts.pop("device_kind", ""))
         host = str(facts.pop("host", self._host))
-        return RunStarted(
-            **self._when,
-            attempt=self._attempt,
-            host=host,
-            device_kind=device_kind,
-            facts=facts,
-            **own,
-        )
+        return RunStarted(**self._when, attempt=self._attempt, host=host, device_kind=device_kind, facts=facts, **own)
 
 
 class _Said(NamedTuple):
