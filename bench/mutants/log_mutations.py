@@ -37,7 +37,7 @@ def steps_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
     numbers = sorted({line.step for line in log_of(family, course) if line.kind == "step"})
     gone = set(rng.sample(numbers[1:-1], max(2, len(numbers) // 8)))
     lines = [line for line in log_of(family, course) if line.kind != "step" or line.step not in gone]
-    return Mutant(lines=lines, truth="bad", named=r"Not in the record|are missing|not in the log")
+    return Mutant(lines=lines, truth="bad", named=r"Missing from the record|are missing|not in the log")
 
 
 def last_step_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -63,7 +63,7 @@ def first_steps_lost(family: Family, course: Course, rng: random.Random) -> Muta
     """The log was rotated: it begins in the middle."""
     lines = log_of(family, course)
     first = next(index for index, line in enumerate(lines) if line.step >= course.steps // 4)
-    return Mutant(lines=lines[first:], truth="bad", named=r"Not in the record|are missing|not in the log")
+    return Mutant(lines=lines[first:], truth="bad", named=r"Missing from the record|are missing|not in the log")
 
 
 def noise_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -261,7 +261,7 @@ def second_node_stops(family: Family, course: Course, rng: random.Random) -> Mut
         lines=log_of(family, course),
         second=_of_other_node(lines),
         truth="bad",
-        named=r"equally far|got to|breaks off|last step|rank 1",
+        named=r"same step|reached step|breaks off|last step|rank 1",
     )
 
 

@@ -14,7 +14,7 @@ from mutants.mutation import Mutant, Mutation, bad, changed, log_of, middle, nex
 def slowed(factor: float) -> Mutation:
     def mutation(family: Family, course: Course, rng: random.Random) -> Mutant:
         seconds = [value * factor if step >= 5 else value for step, value in enumerate(course.seconds)]
-        return bad(family, replace(course, seconds=seconds), r"expected is at most")
+        return bad(family, replace(course, seconds=seconds), r"target ≤")
 
     mutation.__name__ = f"slowed by {factor - 1:.0%}"
     return mutation
@@ -82,11 +82,11 @@ def half_as_long(family: Family, course: Course, rng: random.Random) -> Mutant:
     """Complete by its own account, but half of what the configuration asks for."""
     half = course.steps // 2 // family.every * family.every
     short = replace(made.part(course, 0, half, ends=True), planned=half)
-    return bad(family, short, r"asked for|last step was")
+    return bad(family, short, r"configured|last step was")
 
 
 def other_batch(family: Family, course: Course, rng: random.Random) -> Mutant:
-    return bad(family, replace(course, batch=128), r"asked for|batch|tokens per step")
+    return bad(family, replace(course, batch=128), r"configured|batch|tokens per step")
 
 
 def fewer_devices(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -104,7 +104,7 @@ def fewer_devices(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 def longer_than_asked(family: Family, course: Course, rng: random.Random) -> Mutant:
     asked = course.steps // 2 // family.every * family.every
-    return Mutant(lines=log_of(family, course), truth="bad", steps=asked, named=r"went on|asked for")
+    return Mutant(lines=log_of(family, course), truth="bad", steps=asked, named=r"continued to|configured")
 
 
 def died_before_the_next_line(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -189,7 +189,7 @@ def second_run_unfinished(family: Family, course: Course, rng: random.Random) ->
 
 def second_run_slow(family: Family, course: Course, rng: random.Random) -> Mutant:
     slow = replace(course, seconds=[value * 1.1 for value in course.seconds], clock=4000.0)
-    named = r"expected is at most"
+    named = r"target ≤"
     return Mutant(lines=[*log_of(family, course), *log_of(family, slow)], truth="bad", named=named)
 
 
@@ -199,7 +199,7 @@ def restarted_slow(family: Family, course: Course, rng: random.Random) -> Mutant
     first = made.part(course, 0, saved + 2, ends=False)
     slow = replace(course, seconds=[value * 1.1 for value in course.seconds])
     lines = [*log_of(family, first), *log_of(family, made.part(slow, saved, course.steps, ends=True))]
-    return Mutant(lines=lines, truth="bad", named=r"expected is at most")
+    return Mutant(lines=lines, truth="bad", named=r"target ≤")
 
 
 def impossible_speed(family: Family, course: Course, rng: random.Random) -> Mutant:
