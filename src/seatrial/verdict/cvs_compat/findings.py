@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from seatrial.spec import Expectation
 
@@ -48,6 +48,11 @@ class Finding:
     text: str = ""
 
 
+def found(says: str, why: str, *, right: bool, about: str = "", **where: Any) -> Finding:
+    """A finding; `where`: count, line and text."""
+    return Finding(about=about, says=says, right=right, why=why, **where)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CvsAnswer:
     """CVS's own verdict: `complaints` make it one, `silences` are what it should have complained about."""
@@ -63,6 +68,7 @@ class CvsAnswer:
         return sum(finding.count for finding in self.complaints)
 
 
+NOT_A_NUMBER = "its pattern accepts anything of digits and dots as a number"
 # A dot of its patterns, which stands for any character, stands for itself here.
 GPU_WORDS = ("HW Exception by GPU", "GPU Hang", "Uncorrectable error", "GPU Reset")
 
@@ -80,14 +86,12 @@ class Words:
                 self.found.setdefault(name, (number, shown(line)))
 
     def complaints(self, *, completed: bool) -> list[Finding]:
+        about = "words" if completed else ""
+        why = f"{MISTAKES['words']}; this one did" if completed else "the run was not completed either"
         return [
-            Finding(
-                about="words" if completed else "", says=f"an error in the log: {name}", right=not completed,
-                why=f"{MISTAKES['words']}; this one did" if completed else "the run was not completed either",
-                line=number, text=text,
-            )
+            found(f"an error in the log: {name}", why, right=not completed, about=about, line=number, text=text)
             for name, (number, text) in self.found.items()
-        ]  # fmt: skip
+        ]
 
 
 def shown(line: str) -> str:

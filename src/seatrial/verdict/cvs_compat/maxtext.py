@@ -8,16 +8,18 @@ from array import array
 from statistics import median
 from typing import Any
 
-from seatrial.spec import METRICS, Expectation, RunSpec
+from seatrial.spec import METRICS, RunSpec
 from seatrial.verdict.check import show
 from seatrial.verdict.cvs_compat.findings import (
     GPU_WORDS,
     MISTAKES,
+    NOT_A_NUMBER,
     Answer,
     CvsAnswer,
     Finding,
     Words,
     allowed,
+    found,
     shown,
     verdict_of,
 )
@@ -73,18 +75,18 @@ class MaxTextReading:
             self._shut_down = _SHUTDOWN in line.lower()
         if "completed " not in line:
             return
-        for found in _STEP.finditer(line):
+        for match in _STEP.finditer(line):
             self.is_meant = True
-            profiler, step = found.group(1), int(found.group(2)[:18])
+            profiler, step = match[1], int(match[2][:18])
             if step == self._spec.steps - 1 and not profiler:
                 self._final_line = number
             if step >= self._spec.steps or step < self._next or step in self._ahead:
                 continue
-            if profiler or found.group(3) is None:
+            if profiler or match[3] is None:
                 row = "malformed" if _NOT_FINITE.search(line) else "spelling"
                 self._unread.setdefault(row, [0, number, shown(line)])[0] += 1
             else:
-                self._keep(step, number, found.group(3), found.group(4), line)
+                self._keep(step, number, match[3], match[4], line)
         if _BAD_TOKENS.search(line):
             self._bad_tokens_line = number
 
@@ -105,32 +107,44 @@ class MaxTextReading:
 
     def answer(self, num_lines: int) -> CvsAnswer:
         """Scan for words, wait for the last step, read, compare with the median, verify: each may be the last."""
-        steps = self._spec.steps
         completed = self._final_line > num_lines - _TAIL
         complaints = self._words.complaints(completed=completed)
-        crashed = False
-        read = completed and not complaints
+        read, crashed = completed and not complaints, False
         if read and self._bad_tokens_line > num_lines - _TAIL:
-            says = "tokens/s are NaN or infinite"
-            complaints.append(Finding(about="", says=says, right=True, why="so they are", line=self._bad_tokens_line))
+            complaints.append(
+                found("tokens/s are NaN or infinite", "so they are", right=True, line=self._bad_tokens_line)
+            )
             read = False
         if read:
-            missing = steps - len(self._numbers)
-            complaints += self._missing(missing)
-            gap = missing > sum(1 for step in (0, 1) if step >= self._next and step not in self._ahead)
-            crashed = gap or steps <= 2 or self._broken is not None
-            complaints += self._crash(gap) if crashed else self._deviations()
+            crashed = self._read_steps(complaints)
         if not crashed:
             if not self._shut_down:
                 complaints.append(self._no_marker(completed))
-            if read and steps > _WARMUP + 1:
-                compared = self._compared()
-                crashed = compared is None
-                complaints += self._no_target() if compared is None else compared
+            if read and self._spec.steps > _WARMUP + 1:
+                crashed = self._compare(complaints)
         verdict = verdict_of(complaints, crashed=crashed)
-        return CvsAnswer(
-            flavour="jax", verdict=verdict, complaints=tuple(complaints), silences=self._silences(verdict, completed)
-        )
+        silences = self._silences(verdict, completed)
+        return CvsAnswer(flavour="jax", verdict=verdict, complaints=tuple(complaints), silences=silences)
+
+    def _read_steps(self, complaints: list[Finding]) -> bool:
+        """The steps that it misses and those that are too fast; whether CVS breaks on what it has read."""
+        steps = self._spec.steps
+        missing = steps - len(self._numbers)
+        complaints += self._missing(missing)
+        gap = missing > sum(1 for step in (0, 1) if step >= self._next and step not in self._ahead)
+        if gap:
+            why = "it computes a median over steps that it could not read, instead of saying so"
+            complaints.append(found("KeyError", why, right=False))
+        elif self._broken:
+            line, text = self._broken
+            complaints.append(found("ValueError", NOT_A_NUMBER, right=False, line=line, text=text))
+        elif steps <= 2:
+            why = "it takes a median of steps 2 and later, and there is none"
+            complaints.append(found("StatisticsError", why, right=False))
+        else:
+            complaints += self._deviations()
+            return False
+        return True
 
     def _missing(self, missing: int) -> list[Finding]:
         findings = []
@@ -140,67 +154,45 @@ class MaxTextReading:
             if count:
                 right = row == "malformed"
                 why = "the run is broken, but not by its lines" if right else "nothing is wrong with these lines"
-                says = "a step's line is missing or malformed"
-                why = f"{why}: {MISTAKES[row]}"
-                findings.append(
-                    Finding(about=row, says=says, right=right, why=why, count=count, line=line, text=text)
-                )  # fmt: skip
+                says, why = "a step's line is missing or malformed", f"{why}: {MISTAKES[row]}"
+                findings.append(found(says, why, right=right, about=row, count=count, line=line, text=text))
         if missing:
-            says = "a step's line is missing"
-            why = "these steps are not in the log"
-            findings.append(Finding(about="", says=says, right=True, why=why, count=missing))
+            findings.append(
+                found("a step's line is missing", "these steps are not in the log", right=True, count=missing)
+            )
         return findings
 
-    def _crash(self, gap: bool) -> list[Finding]:
-        line, text = self._broken or (None, "")
-        if gap:
-            says, why = "KeyError", "it computes a median over steps that it could not read, instead of saying so"
-        elif self._broken:
-            says, why = "ValueError", "its pattern accepts anything of digits and dots as a number"
-        else:
-            says, why = "StatisticsError", "it takes a median of steps 2 and later, and there is none"
-        return [
-            Finding(about="", says=says, right=False, why=why, line=None if gap else line, text="" if gap else text)
-        ]
+    def _rows(self, name: str, first: int) -> list[tuple[float, int]]:
+        """(value, line) of a key at the steps from this one on."""
+        rows = zip(self._values[name], self._numbers, self._lines, strict=True)
+        return [(value, line) for value, step, line in rows if step >= first]
 
     def _deviations(self) -> list[Finding]:
         findings = []
-        for name, values in self._values.items():
-            late = [(v, ln) for v, s, ln in zip(values, self._numbers, self._lines, strict=True) if s >= 2]
-            middle = median(v for v, _ in late)
-            far = [(v, ln) for v, ln in late if v > _DEVIATION * middle]
-            if far:
+        for name in MAXTEXT_KEYS:
+            late = self._rows(name, 2)
+            middle = median(value for value, _ in late)
+            if far := [(value, line) for value, line in late if value > _DEVIATION * middle]:
                 says = f"{METRICS[name].title} {show(far[0][0])} is too far from the median {show(middle)}"
                 why = f"no step is that fast; but {MISTAKES['spread']}, so a tenth of it passes"
-                findings.append(
-                    Finding(about="spread", says=says, right=True, why=why, count=len(far), line=far[0][1])
-                )  # fmt: skip
+                findings.append(found(says, why, right=True, about="spread", count=len(far), line=far[0][1]))
         return findings
 
     def _no_marker(self, completed: bool) -> Finding:
         says = "the job did not shut down properly"
         if completed:
-            return Finding(about="marker", says=says, right=False, why=f"{MISTAKES['marker']}; all steps were done")
-        why = f"the last step never came; but {MISTAKES['no cause']}"
-        return Finding(about="no cause", says=says, right=True, why=why)
+            return found(says, f"{MISTAKES['marker']}; all steps were done", right=False, about="marker")
+        return found(says, f"the last step never came; but {MISTAKES['no cause']}", right=True, about="no cause")
 
-    def _targets(self) -> dict[str, Expectation]:
-        return {e.metric: e for e in self._spec.expectations if e.metric in MAXTEXT_KEYS}
-
-    def _no_target(self) -> list[Finding]:
-        missing = [name for name in MAXTEXT_KEYS if name not in self._targets()]
-        why = f"CVS needs both of its targets; the configuration has none for {' and '.join(missing)}"
-        return [Finding(about="", says="KeyError", right=False, why=why)]
-
-    def _compared(self) -> list[Finding] | None:
-        """What is below its target; None if a target is missing, on which CVS breaks."""
-        targets, findings = self._targets(), []
-        if len(targets) < len(MAXTEXT_KEYS):
-            return None
+    def _compare(self, complaints: list[Finding]) -> bool:
+        """What is below its target; whether a target is missing, on which CVS breaks."""
+        targets = {e.metric: e for e in self._spec.expectations if e.metric in MAXTEXT_KEYS}
+        if missing := [name for name in MAXTEXT_KEYS if name not in targets]:
+            why = f"CVS needs both of its targets; the configuration has none for {' and '.join(missing)}"
+            complaints.append(found("KeyError", why, right=False))
+            return True
         for name in MAXTEXT_KEYS:
-            target, kind = targets[name], METRICS[name]
-            rows = zip(self._values[name], self._numbers, self._lines, strict=True)
-            late = [(value, line) for value, step, line in rows if step > _WARMUP]
+            target, kind, late = targets[name], METRICS[name], self._rows(name, _WARMUP + 1)
             low = [(value, line) for value, line in late if value < target.value]
             if not low:
                 continue
@@ -210,11 +202,11 @@ class MaxTextReading:
             told = f"the median of these steps is {show(middle, kind.unit)}"
             says = f"{kind.title} {show(low[0][0])} is below the expected {show(target.value)}"
             why = f"{told}, below it too" if right else f"{told}; {MISTAKES[row]}"
-            findings.append(Finding(about=row, says=says, right=right, why=why, count=len(low), line=low[0][1]))
-        return findings
+            complaints.append(found(says, why, right=right, about=row, count=len(low), line=low[0][1]))
+        return False
 
     def _silences(self, verdict: Answer, completed: bool) -> tuple[Finding, ...]:
         if completed or verdict != "pass":
             return ()
         says = f"nothing of the steps that were not done ({self._next} of {self._spec.steps} were)"
-        return (Finding(about="early end", says=says, right=False, why=MISTAKES["early end"]),)
+        return (found(says, MISTAKES["early end"], right=False, about="early end"),)

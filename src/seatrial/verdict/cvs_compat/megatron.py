@@ -13,10 +13,12 @@ from seatrial.verdict.check import show
 from seatrial.verdict.cvs_compat.findings import (
     GPU_WORDS,
     MISTAKES,
+    NOT_A_NUMBER,
     CvsAnswer,
     Finding,
     Words,
     allowed,
+    found,
     shown,
     verdict_of,
 )
@@ -84,65 +86,70 @@ class MegatronReading:
         complaints = self._words.complaints(completed=self._done)
         if self._nan and self._done and not complaints:
             line, text = self._nan
-            why = f"so they are; found by luck: {MISTAKES['character class']}"
-            says = "the results are NaN or infinite"
-            complaints.append(
-                Finding(about="character class", says=says, right=True, why=why, line=line, text=text)
-            )  # fmt: skip
+            says, why = "the results are NaN or infinite", f"so they are; found by luck: {MISTAKES['character class']}"
+            complaints.append(found(says, why, right=True, about="character class", line=line, text=text))
         if complaints or not self._done:
             return CvsAnswer(flavour="megatron", verdict="fail", complaints=(*complaints, self._empty(complaints)))
         silences: list[Finding] = []
-        first_line = num_lines - len(self._tail) + 1
-        for expectation in self._spec.expectations:
-            if expectation.metric in _KEYS:
-                read = _KEYS[expectation.metric]
-                values = [
-                    (text, number) for number, line in enumerate(self._tail, first_line)
-                    for text in read.pattern.findall(line)
-                ]  # fmt: skip
+        first_line, crashed = num_lines - len(self._tail) + 1, False
+        for target in self._spec.expectations:
+            if target.metric in _KEYS and not crashed:
+                read = _KEYS[target.metric]
+                lines = enumerate(self._tail, first_line)
+                texts = [(text, number) for number, line in lines for text in read.pattern.findall(line)]
                 try:
-                    self._compare(expectation, read, [(float(t), n) for t, n in values], complaints, silences)
+                    values = [(float(text), number) for text, number in texts]
                 except ValueError:
-                    says, why = "ValueError", "its pattern accepts anything of digits and dots as a number"
-                    complaints.append(Finding(about="", says=says, right=False, why=why, line=values[0][1]))
-                    return CvsAnswer(flavour="megatron", verdict="crash", complaints=tuple(complaints))
+                    complaints.append(found("ValueError", NOT_A_NUMBER, right=False, line=texts[0][1]))
+                    crashed = True
+                else:
+                    self._compare(target, read, values, complaints, silences)
         return CvsAnswer(
-            flavour="megatron", verdict=verdict_of(complaints), complaints=tuple(complaints), silences=tuple(silences)
+            flavour="megatron",
+            verdict=verdict_of(complaints, crashed=crashed),
+            complaints=tuple(complaints),
+            silences=() if crashed else tuple(silences),
         )
 
     def _empty(self, before: Sequence[Finding]) -> Finding:
         says = "there are no results"
         if before:
             right = any(finding.right for finding in before)
-            return Finding(about="", says=says, right=right, why="a consequence of the above: CVS read no further")
+            return found(says, "a consequence of the above: CVS read no further", right=right)
         minutes = (self._spec.steps + _EXTRA_POLLS) * _POLL_SECONDS / 60
         why = f"no summary was printed; but {MISTAKES['no cause']}, here {minutes:.0f} minutes"
-        return Finding(about="no cause", says=says, right=True, why=why)
+        return found(says, why, right=True, about="no cause")
 
     def _compare(
         self, expectation: Expectation, read: _Read, values: Sequence[tuple[float, int]],
         complaints: list[Finding], silences: list[Finding],
     ) -> None:  # fmt: skip
-        """One key: every value of it that is below what is expected is a complaint."""
+        """One key: every value of it that is below its target is a complaint."""
         kind, target = METRICS[expectation.metric], expectation.value * read.scale
         margin = allowed(expectation, self._tolerance)
         if not values:
             says = f"nothing of {read.key}, of which {show(target)} is expected"
-            silences.append(Finding(about="not compared", says=says, right=False, why=MISTAKES["not compared"]))
+            silences.append(found(says, MISTAKES["not compared"], right=False, about="not compared"))
             return
-        low = [(value, line) for value, line in values if value < target]
-        if low:
+        if low := [(value, line) for value, line in values if value < target]:
             value, line = low[0]
             right = kind.better == "higher" and value < target * (1 - margin)
-            cut = expectation.metric == "tokens_per_second_per_device" and math.ceil(target) > value >= math.floor(
-                target
-            )
-            row = "" if right else "direction" if kind.better == "lower" else "cut off" if cut else "no tolerance"
+            row = "" if right else _mistake(expectation.metric, value, target)
             says = f"{read.key} {show(value)} is below the expected {show(target)}"
             why = "so it is" if right else MISTAKES[row]
-            complaints.append(Finding(about=row, says=says, right=right, why=why, count=len(low), line=line))
+            complaints.append(found(says, why, right=right, about=row, count=len(low), line=line))
         high = [(value, line) for value, line in values if value > target * (1 + margin)]
         if kind.better == "lower" and high:
             value, line = high[0]
-            says, why = f"nothing of {read.key} {show(value)}, above the expected {show(target)}", MISTAKES["direction"]
-            silences.append(Finding(about="direction", says=says, right=False, why=why, count=len(high), line=line))
+            says = f"nothing of {read.key} {show(value)}, above the expected {show(target)}"
+            silences.append(
+                found(says, MISTAKES["direction"], right=False, about="direction", count=len(high), line=line)
+            )
+
+
+def _mistake(metric: str, value: float, target: float) -> str:
+    """Why a value below its target is no failure: a row of MISTAKES."""
+    if METRICS[metric].better == "lower":
+        return "direction"
+    cut = metric == "tokens_per_second_per_device" and math.ceil(target) > value >= math.floor(target)
+    return "cut off" if cut else "no tolerance"
