@@ -17,9 +17,7 @@ from typing import Any
 
 from seatrial.events import Eval, Event, encode
 from seatrial.metrics.causes import Diagnosis, FaultRecord
-from seatrial.metrics.completion import Completion, ProcessRecord, measure_completion
-from seatrial.metrics.contradictions import Contradiction
-from seatrial.metrics.drift import Drift, Levels, Spikes
+from seatrial.metrics.completion import Completion, measure_completion
 from seatrial.metrics.identities import Identity
 from seatrial.metrics.interval import Estimate
 from seatrial.metrics.numerics import Numerics, measure_numerics
@@ -31,45 +29,16 @@ from seatrial.metrics.performance import (
     time_to_train,
     tokens_per_second,
 )
-from seatrial.metrics.record import Ranges, Record, Records, ranges, records, show_ranges
-from seatrial.metrics.setup import Peak
+from seatrial.metrics.record import Ranges, ranges, records, show_ranges
 from seatrial.metrics.stragglers import Straggler
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
 
 __all__ = [
-    "DEFAULT_POLICY",
-    "POLICIES",
-    "Completion",
-    "Contradiction",
-    "Diagnosis",
-    "Drift",
-    "Estimate",
-    "FaultRecord",
-    "Identity",
-    "Levels",
-    "Metrics",
-    "Numerics",
-    "Peak",
-    "Performance",
-    "ProcessRecord",
-    "Ranges",
-    "Record",
-    "Records",
-    "Spikes",
-    "StepTimes",
-    "Straggler",
-    "days_to_train",
-    "from_dict",
-    "measure",
-    "ranges",
-    "records",
-    "sequences_per_second",
-    "show_ranges",
-    "time_to_train",
-    "to_dict",
-    "tokens_per_second",
-]
+    "DEFAULT_POLICY", "POLICIES", "Completion", "Diagnosis", "Estimate", "FaultRecord", "Identity", "Metrics",
+    "Numerics", "Performance", "Ranges", "StepTimes", "Straggler", "days_to_train", "from_dict", "measure", "ranges",
+    "records", "sequences_per_second", "show_ranges", "time_to_train", "to_dict", "tokens_per_second",
+]  # fmt: skip
 
 VERSION = 1
 

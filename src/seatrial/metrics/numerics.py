@@ -116,12 +116,9 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
     evaluated = [e.loss for e in evals if e.loss is not None]
     bad = _non_finite_losses(everyone)
     first_bad = min(bad, default=None)
-    norms = _gradient_norms(records)
     early, late = _thirds(finite)
-    trend, share, p = _trend(finite)
     skips = _skips(telling)
     off, off_at = _perplexity_off(telling)
-    comparable, compared, disagreement, where = _disagreement(telling, [r for r in everyone if r is not telling])
     return Numerics(
         num_steps=len(main.steps),
         num_losses=len(losses),
@@ -137,9 +134,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         max_loss=float(finite.max()) if len(finite) else None,
         early_loss=early,
         late_loss=late,
-        trend=trend,
-        share_lower=share,
-        trend_p=p,
+        **_trend(finite)._asdict(),
         loss_spikes=_spikes(telling, LOSS_SPIKE * _early(finite)),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         least_before_zero=_least_before_zero(losses),
@@ -150,16 +145,8 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         loss_scale_collapsed=_collapsed(telling, skips),
         perplexity_off=off,
         perplexity_off_step=off_at,
-        num_grad_norms=norms.number,
-        max_grad_norm=norms.highest,
-        early_grad_norm=norms.early,
-        late_grad_norm=norms.late,
-        non_finite_grad_steps=norms.non_finite,
-        grad_norm_spikes=norms.spikes,
-        num_comparable=comparable,
-        num_compared=compared,
-        disagreement=disagreement,
-        disagreement_step=where,
+        **_gradient_norms(records)._asdict(),
+        **_agreement(telling, [record for record in everyone if record is not telling])._asdict(),
         falls_silent=tuple((r.process, n) for r in everyone if (n := _silent_at_end(r))),
         num_evals=len(evaluated),
         non_finite_evals=ranges(sorted({e.step for e in evals if _is_not_finite(e.loss)})),
@@ -187,14 +174,14 @@ def _non_finite_losses(everyone: Sequence[Record]) -> dict[int, float]:
 
 
 class _GradientNorms(NamedTuple):
-    """The gradient norms of all processes; `early` and `late` are of the one that counts."""
+    """The gradient norms of all processes; early and late ones are of the one that counts."""
 
-    number: int
-    highest: float | None
-    early: float | None
-    late: float | None
-    non_finite: Ranges
-    spikes: Ranges
+    num_grad_norms: int
+    max_grad_norm: float | None
+    early_grad_norm: float | None
+    late_grad_norm: float | None
+    non_finite_grad_steps: Ranges
+    grad_norm_spikes: Ranges
 
 
 def _gradient_norms(records: Records) -> _GradientNorms:
@@ -207,12 +194,12 @@ def _gradient_norms(records: Records) -> _GradientNorms:
     own = [s.grad_norm for s in records.main.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
     early, late = _thirds(np.array(own))
     return _GradientNorms(
-        number=len(norms),
-        highest=max(finite, default=None),
-        early=early,
-        late=late,
-        non_finite=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
-        spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
+        num_grad_norms=len(norms),
+        max_grad_norm=max(finite, default=None),
+        early_grad_norm=early,
+        late_grad_norm=late,
+        non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
+        grad_norm_spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
     )
 
 
@@ -344,27 +331,40 @@ def _silent_at_end(record: Record) -> int:
     return next((n for n, step in enumerate(reversed(record.steps)) if step.loss is not None), 0)
 
 
-def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
+class _Course(NamedTuple):
+    trend: Trend
+    share_lower: float | None = None
+    trend_p: float | None = None
+
+
+def _trend(losses: NDArray[np.float64]) -> _Course:
     """First third against last third by the rank-sum test (Mann–Whitney), which no single outlier can sway."""
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
     before, after = (float(np.median(part)) if third else 0.0 for part in (early, late))
     diverged = _diverged(losses)
     if len(losses) < MIN_STEPS_FOR_TREND:
-        return ("rising" if diverged else "too_short"), None, None
+        return _Course("rising" if diverged else "too_short")
     above = third - np.searchsorted(early, late, side="right")  # early losses above each late one
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
     p = math.erfc(abs(z) / math.sqrt(2))
     if z > TREND_Z and not diverged:
-        return "falling", share, p
+        return _Course("falling", share, p)
     rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
-    return ("rising" if rises or diverged else "flat"), share, p
+    return _Course("rising" if rises or diverged else "flat", share, p)
 
 
-def _disagreement(main: Record, others: Sequence[Record]) -> tuple[int, int, float | None, int | None]:
-    """(losses that could be compared to this record's, that were, largest relative difference, its step)."""
+class _Agreement(NamedTuple):
+    num_comparable: int
+    num_compared: int
+    disagreement: float | None
+    disagreement_step: int | None
+
+
+def _agreement(main: Record, others: Sequence[Record]) -> _Agreement:
+    """How far the losses of the other processes are those of this one."""
     losses = {step.step: step.loss for step in main.steps}
     theirs = [step for record in others if not _has_no_loss_to_report(record) for step in record.steps]
     pairs = [(losses[step.step], step.loss, step.step) for step in theirs if step.step in losses]
@@ -374,7 +374,7 @@ def _disagreement(main: Record, others: Sequence[Record]) -> tuple[int, int, flo
         if ours is not None and other is not None
     ]
     worst, where = max(differences, key=lambda found: found[0], default=(None, None))
-    return len(pairs), len(differences), worst, where
+    return _Agreement(len(pairs), len(differences), worst, where)
 
 
 def _has_no_loss_to_report(record: Record) -> bool:

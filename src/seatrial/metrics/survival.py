@@ -111,7 +111,9 @@ def _of_a_kernel(fault: Fault) -> bool:
 
 
 def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
-    facts = event.facts
+    facts: Mapping[str, Any] = event.facts
+    known: dict[str, Any] = {name: facts[name] for name in _NUMBERS if type(facts.get(name)) is int}
+    known |= {name: str(facts[name]) for name in _TEXTS if name in facts}
     return FaultRecord(
         seconds=seconds,
         process=event.process,
@@ -119,20 +121,11 @@ def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultR
         where=event.where,
         text=event.text,
         line=event.line,
-        source=str(facts.get("source", "")),
-        rank=_integer(facts, "rank"),
-        host=str(facts.get("host", "")),
-        exit_code=_integer(facts, "exit_code"),
-        sequence=_integer(facts, "sequence"),
-        operation=str(facts.get("operation", "")),
-        count=_integer(facts, "count") or 1,
         root=facts.get("root") is True,
         survived=survived,
-        reporter=_integer(facts, "reporter"),
-        reporter_host=str(facts.get("reporter_host", "")),
+        **{**known, "count": known.get("count") or 1},
     )
 
 
-def _integer(facts: Mapping[str, Any], name: str) -> int | None:
-    value = facts.get(name)
-    return value if type(value) is int else None
+_NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter")
+_TEXTS = ("source", "host", "operation", "reporter_host")
