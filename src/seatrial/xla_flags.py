@@ -1,4 +1,4 @@
-"""Which XLA flags the installed jaxlib accepts: it is asked, because nothing else can tell.
+"""Asks the installed jaxlib which XLA flags it accepts, because nothing else can tell.
 
 XLA ends the process for one flag that it does not know, flags come and go with every release, and no list of them can
 be had (`--help` is cut off). So a process is started with the flags and does nothing but read them. Its answers are

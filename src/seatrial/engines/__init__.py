@@ -1,4 +1,4 @@
-"""What trains: a table of engines, each of which turns a spec into one command a node.
+"""The table of engines, each of which turns a spec into one command per node.
 
 An engine starts a process a node, and the agent is the one writer of its log. It knows nothing of how processes are
 started: whether a command runs here, over SSH or in a container is added to it later.

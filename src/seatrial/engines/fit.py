@@ -1,4 +1,4 @@
-"""Whether another engine would train what a configuration says: what its writer cannot say, by how it matters."""
+"""Sorts the parts of a configuration that another engine cannot express by how much they matter."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What can be said before anything runs: FLOPs, memory, step time, and the published speeds to compare with."""
+"""Estimates before anything runs: FLOPs, memory and step time; and published speeds to compare with."""

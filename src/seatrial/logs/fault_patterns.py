@@ -1,4 +1,4 @@
-"""How faults are spelled: a table of what logs, launchers, schedulers and kernels print.
+"""The spellings of faults: a table of the lines that logs, launchers, schedulers and kernels print.
 
 A row is tried only on lines that hold one of its words, written in lower case and without digits; the first row that
 matches decides, so what is special stands before what is general. Named groups become facts of the fault.

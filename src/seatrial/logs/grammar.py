@@ -1,4 +1,4 @@
-"""What describes a family of logs: tables that say how its programs spell what happens.
+"""The description of a family of logs: tables of how its programs spell what happens.
 
 A *step line* has a head, which says which step it is, and after it pairs of a key and a value, in any order and number.
 A *note* is any other line worth reading. Everything is searched for, nothing is expected at the start of a line: a

@@ -1,4 +1,4 @@
-"""How logs write numbers and times."""
+"""Reads numbers and times as logs write them."""
 
 from __future__ import annotations
 

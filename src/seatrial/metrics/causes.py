@@ -1,4 +1,4 @@
-"""Which of many faults came first, and which of the others followed from it.
+"""Finds the root cause among many faults, and what followed from it.
 
 The earliest fault that can be a *cause* is blamed. *Symptoms* (a collective that timed out, a peer that is gone) are
 what the other ranks saw of it; *victims* were stopped because of it. What the run survived explains nothing.

@@ -1,4 +1,4 @@
-"""How far a run came, how it ended, and what broke first."""
+"""Measures how far a run came, how it ended, and what broke first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a median does not show: a speed that drifts, jumps between two levels, or is interrupted."""
+"""Finds what a median hides: a speed that drifts, jumps between two levels, or is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do a log's own figures agree with each other and with the configuration?
+"""Checks that a log's own figures agree with each other and with the configuration.
 
 Each rule is an equation that has to hold whatever ran. One that does not hold means that the log is of another model,
 batch or device than the configuration's, or that a figure in it cannot be believed.

@@ -1,4 +1,4 @@
-"""How much of its memory a device needed: by its own word, else by the compiler's account."""
+"""Measures the share of its memory that a device needed: as reported, else by the compiler's account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the loss and of the gradient norm."""
+"""Measures the course of the loss and of the gradient norm."""
 
 from __future__ import annotations
 

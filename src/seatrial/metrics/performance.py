@@ -1,4 +1,4 @@
-"""How fast a run was: the window that its policy takes, what follows from it, and what the log itself says of it."""
+"""Measures the speed of a run: from the window that its policy chooses, beside the log's own figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each process recorded, put in order: attempts, and each step once."""
+"""Puts in order what each process recorded: its attempts, and each step once."""
 
 from __future__ import annotations
 

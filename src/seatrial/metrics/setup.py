@@ -1,4 +1,4 @@
-"""What is known of a run besides its steps: by the configuration, or by what its processes say of themselves."""
+"""Collects all that is known of a run besides its steps, from its configuration and from its own processes."""
 
 from __future__ import annotations
 

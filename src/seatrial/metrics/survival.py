@@ -1,4 +1,4 @@
-"""Which faults a run survived: what steps and attempts came after each of them."""
+"""Places faults among steps and attempts, and so tells which ones a run survived."""
 
 from __future__ import annotations
 

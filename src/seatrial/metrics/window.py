@@ -1,4 +1,4 @@
-"""Which steps a run's speed is taken from: one rule per policy, and what it leaves out by name.
+"""Chooses the steps that count for a run's speed: one rule per policy, which names the steps that it omits.
 
 Speed is never taken from a single step or from a mean by default: the first steps compile and fill caches, and a mean
 belongs to whatever interrupted the run.

@@ -1,1 +1,1 @@
-"""How a run is made small enough for this machine: a rehearsal, or only a smaller mesh. Pure."""
+"""Makes a run small enough for this machine: a rehearsal, or only a smaller mesh. Pure."""

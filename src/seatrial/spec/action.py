@@ -1,4 +1,4 @@
-"""What each action needs of a configuration: one row an action."""
+"""The needs of each action: one row per action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mesh splits, and into how many parts: one table, for the findings of a check and for the trainer."""
+"""The table of what a mesh splits and into how many parts, for the findings of a check and for the trainer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Metrics × expectations → Verdict: did the run do what it should?
+"""Metrics × targets → Verdict: did the run do what it should?
 
 Three axes of checks: *completion* (all of it ran, and ended by itself), *numerics* (the loss can be believed) and
-*performance* (it was as fast as the configuration expects). A check that could not be measured never passes. Which way
+*performance* (it met the targets of the configuration). A check that could not be measured never passes. Which way
 is better comes from `spec.METRICS`, never from a name or a sign.
 """
 
@@ -100,9 +100,9 @@ def from_dict(data: Mapping[str, Any]) -> Verdict:
 
 
 def judge(metrics: Metrics, spec: RunSpec | None, *, rehearsal: str, tolerance: float = TOLERANCE) -> Verdict:
-    """The verdict on a run; `tolerance` is the fraction of an expected value by which it may be missed.
+    """The verdict on a run; `tolerance` is the fraction of a target by which it may be missed.
 
-    `spec` is what was run, None where no configuration is known: then nothing is expected of its speed. `rehearsal` is
+    `spec` is what was run, None where no configuration is known: then there are no targets. `rehearsal` is
     the word for a run that was not the one asked for, else empty.
     """
     completion, numerics, performance = metrics.completion, metrics.numerics, metrics.performance

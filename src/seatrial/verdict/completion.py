@@ -1,4 +1,4 @@
-"""Did all of it run, as it was configured, and end by itself?"""
+"""Judges whether all of the run was completed, as configured, and ended by itself."""
 
 from __future__ import annotations
 

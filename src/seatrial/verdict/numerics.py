@@ -1,4 +1,4 @@
-"""Can the loss be believed?"""
+"""Judges whether the loss can be believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Did the run meet its targets, and do its figures agree?"""
+"""Judges whether the run met its targets and its figures agree."""
 
 from __future__ import annotations
 
