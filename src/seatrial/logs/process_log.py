@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import lt
 from typing import Any, NamedTuple
@@ -159,18 +159,18 @@ class ProcessLog:
 
     # --- notes ---
 
-    def note(self, note: Note, groups: Mapping[str, Any], line: str, time: float | None) -> list[Event]:
+    def note(self, note: Note, groups: Mapping[str, Any], line: str, time: float | None) -> Sequence[Event]:
         """Another line of the family was read; `groups` is what it says."""
         late = self._hear_time(time)
         if note.means in ("facts", "start"):
             if note.means == "start" and not self._begins and not late:
                 self._begins, self._facts = True, {}
             self._learn({name: _fact(name, text) for name, text in groups.items() if text is not None})
-            return []
+            return ()
         texts = {name: str(text) for name, text in groups.items() if text is not None}
         commas = commas_of(texts.items())
         numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
-        return list(_HANDLERS[note.means](self, note, _Said(groups, numbers, line)))
+        return _HANDLERS[note.means](self, note, _Said(groups, numbers, line))
 
     def _hear_time(self, time: float | None) -> bool:
         """Takes over the time of a note; whether it is a slower rank's, or was longer on its way, and so is late."""
@@ -182,42 +182,43 @@ class ProcessLog:
             self.wall_time = max(self.wall_time, time)
         return late
 
-    def _take_figures(self, note: Note, said: _Said) -> Iterator[Event]:
+    def _take_figures(self, note: Note, said: _Said) -> Sequence[Event]:
         for name, value in said.numbers.items():
             if value is not None:
                 least = self._figures.get(name, 0.0) if name.startswith("memory_") else 0.0  # of several ranks
                 self._figures[name] = max(value / note.per, least)
-        return iter(())
+        return ()
 
-    def _take_summary(self, note: Note, said: _Said) -> Iterator[Event]:
+    def _take_summary(self, note: Note, said: _Said) -> Sequence[Event]:
         means = {name: value / note.per for name, value in said.numbers.items() if value and math.isfinite(value)}
         if means:
             self._summary["family"] = said.groups["family"]
             self._summary["summary"] = {**self._summary.get("summary", {}), **means}
-        return iter(())
+        return ()
 
-    def _take_end(self, _: Note, said: _Said) -> Iterator[Event]:
+    def _take_end(self, _: Note, said: _Said) -> Sequence[Event]:
         code = said.numbers.get("exit_code")
         exit_code = None if code is None else int(code)
         self._ended = True
         reason = said.groups.get("reason") or ("died" if exit_code else "completed")
-        yield RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=said.line.strip()[:EVIDENCE])
+        evidence = said.line.strip()[:EVIDENCE]
+        return (RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence),)
 
-    def _take_eval(self, _: Note, said: _Said) -> Iterator[Event]:
+    def _take_eval(self, _: Note, said: _Said) -> Sequence[Event]:
         step, loss = said.numbers.get("step"), said.numbers.get("loss")
         if step is None and loss == self._eval_loss:
-            return  # lines that go on saying what the last one was
+            return ()  # lines that go on saying what the last one was
         self._eval_loss = loss
         at = int(step or max(0, self._last))
-        yield Eval(**self._when, step=at, loss=loss, seconds=said.numbers.get("seconds"))
+        return (Eval(**self._when, step=at, loss=loss, seconds=said.numbers.get("seconds")),)
 
-    def _take_checkpoint(self, note: Note, said: _Said) -> Iterator[Event]:
+    def _take_checkpoint(self, note: Note, said: _Said) -> Sequence[Event]:
         step, seconds = said.numbers.get("step"), said.numbers.get("seconds")
         at = int(step) if step is not None else max(0, self._last)
         if self._checkpoint in ((note.action, at, True), (note.action, at, seconds is not None)):
-            return  # another rank's word, or another format of it
+            return ()  # another rank's word, or another format of it
         self._checkpoint = (note.action, at, seconds is not None)
-        yield Checkpoint(**self._when, action=note.action, step=at, seconds=seconds)
+        return (Checkpoint(**self._when, action=note.action, step=at, seconds=seconds),)
 
     def _learn(self, facts: Mapping[str, Any]) -> None:
         """What was read of the run; "versions__jax" goes into the mapping "versions"."""
@@ -278,7 +279,7 @@ class _Said(NamedTuple):
     line: str
 
 
-_HANDLERS: Mapping[Meaning, Callable[[ProcessLog, Note, _Said], Iterator[Event]]] = {
+_HANDLERS: Mapping[Meaning, Callable[[ProcessLog, Note, _Said], Sequence[Event]]] = {
     "figures": ProcessLog._take_figures,
     "summary": ProcessLog._take_summary,
     "end": ProcessLog._take_end,
