@@ -1,4 +1,4 @@
-"""The whole run, and the bars that it is held to."""
+"""The whole run, and the targets that it must reach."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ METRICS: dict[str, MetricKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A bar from the configuration: `metric` (of METRICS) must reach `value`, within `tolerance` (fraction of it)."""
+    """A target of the configuration: `metric` (of METRICS) must reach `value`, within `tolerance` (fraction of it)."""
 
     metric: str
     value: float
