@@ -29,16 +29,29 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
 
     `spec` says what was learnt: a model may memorise a synthetic batch, but no text. Without one, neither is so.
     """
+    share = numerics.num_losses / max(1, numerics.num_expected)
+    spikes = show_ranges(numerics.grad_norm_spikes)
     checks = [
-        _loss_finite(numerics),
-        _loss_reported(numerics),
+        _check(
+            "loss finite", _is_finite(numerics), measured=numerics.num_non_finite, bound=0, unit="non-finite steps",
+            evidence=_not_finite(numerics),
+        ),
+        _check(
+            "loss reported", _is_reported(numerics, share), measured=share, bound=MIN_REPORTED, unit="fraction"
+        ),
         _loss_trend(numerics, spec.data.kind if spec else "unknown"),
         *_steps_skipped(numerics),
         *_perplexity(numerics),
         *_one_loss_per_step(numerics),
-        _gradient_finite(numerics),
-        _processes_agree(numerics),
-    ]
+        _check(
+            "gradient finite", _gradients_are_finite(numerics),
+            evidence=(f"more than ten times the median: {spikes}",) if numerics.grad_norm_spikes else (),
+        ),
+        _check(
+            "processes agree", _processes_agree(numerics), measured=numerics.disagreement, bound=AGREEMENT,
+            unit="relative difference",
+        ),
+    ]  # fmt: skip
     if numerics.num_steps:
         return checks
     return [_check(check.name, ("inconclusive", "There are no steps to judge.")) for check in checks]
@@ -48,17 +61,12 @@ def _check(name: str, answer: Answer, **details: Any) -> Check:
     return Check(name=name, axis="numerics", status=answer[0], sentence=answer[1], **details)
 
 
-def _loss_finite(numerics: Numerics) -> Check:
-    count = numerics.num_non_finite
-    if count:
-        evidence = [show_ranges(numerics.non_finite_steps)] if count > 1 else []
-    else:
-        others = numerics.non_finite_others[1:]
-        evidence = [f"{name}: {value} at {show_ranges(steps)}" for name, value, steps in others]
-    return _check(
-        "loss finite", _is_finite(numerics), measured=count, bound=0, unit="non-finite steps",
-        evidence=tuple(evidence[:MAX_EVIDENCE]),
-    )  # fmt: skip
+def _not_finite(numerics: Numerics) -> tuple[str, ...]:
+    """The steps whose loss is not finite, or the other figures that are not."""
+    if numerics.num_non_finite:
+        return (show_ranges(numerics.non_finite_steps),) if numerics.num_non_finite > 1 else ()
+    others = numerics.non_finite_others[1 : MAX_EVIDENCE + 1]
+    return tuple(f"{name}: {value} at {show_ranges(steps)}" for name, value, steps in others)
 
 
 def _is_finite(numerics: Numerics) -> Answer:
@@ -76,13 +84,6 @@ def _is_finite(numerics: Numerics) -> Answer:
     if numerics.num_evals:
         return "pass", f"The loss is finite in all {numerics.num_evals} evaluations."
     return "inconclusive", "No step reports a loss."
-
-
-def _loss_reported(numerics: Numerics) -> Check:
-    share = numerics.num_losses / max(1, numerics.num_expected)
-    return _check(
-        "loss reported", _is_reported(numerics, share), measured=share, bound=MIN_REPORTED, unit="fraction"
-    )  # fmt: skip
 
 
 def _is_reported(numerics: Numerics, share: float) -> Answer:
@@ -272,13 +273,7 @@ def _one_loss_per_step(numerics: Numerics) -> list[Check]:
     ]  # fmt: skip
 
 
-def _gradient_finite(numerics: Numerics) -> Check:
-    spikes = numerics.grad_norm_spikes
-    evidence = (f"more than ten times the median: {show_ranges(spikes)}",) if spikes else ()
-    return _check("gradient finite", _gradients_told(numerics), evidence=evidence)
-
-
-def _gradients_told(numerics: Numerics) -> Answer:
+def _gradients_are_finite(numerics: Numerics) -> Answer:
     early, late = numerics.early_grad_norm, numerics.late_grad_norm
     grown = late / early if early and late else 1.0
     if numerics.non_finite_grad_steps:
@@ -294,14 +289,7 @@ def _gradients_told(numerics: Numerics) -> Answer:
     return "not_applicable", "The record has no gradient norm."
 
 
-def _processes_agree(numerics: Numerics) -> Check:
-    answer = _agreement_told(numerics)
-    return _check(
-        "processes agree", answer, measured=numerics.disagreement, bound=AGREEMENT, unit="relative difference"
-    )  # fmt: skip
-
-
-def _agreement_told(numerics: Numerics) -> Answer:
+def _processes_agree(numerics: Numerics) -> Answer:
     worst, compared, comparable = numerics.disagreement, numerics.num_compared, numerics.num_comparable
     if worst is not None and worst > AGREEMENT:
         size = "one is not finite" if math.isinf(worst) else f"they differ by {show(worst)} of it"
