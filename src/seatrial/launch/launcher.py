@@ -92,7 +92,7 @@ def supervise(
                 nodes, planned_steps=planned_steps, deadlines=following.deadlines, interrupts=interrupts,
                 on_progress=record.see, queue=waits,
             )  # fmt: skip
-            ending = _told_by_the_trainer(ending, run_dir)
+            ending = _by_the_trainer(ending, run_dir)
             ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
         record.say_losses(ending)
     except BaseException:
@@ -191,7 +191,7 @@ class Lease:
         self._over.set()
 
 
-def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
+def _by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
     """The ending, unless the trainer's own events have a better reason: a loss that is not finite, or a signal."""
     if ending.reason != "died":
         return ending
