@@ -133,7 +133,7 @@ class _Record:
             self._following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
         if ending.left:
             hosts = ", ".join(ending.left)
-            self._following.say(f"could not be asked to stop: {hosts}; try again: seatrial stop {self._run_dir}")
+            self._following.say(f"could not be asked to stop: {hosts}; retry: seatrial stop {self._run_dir}")
 
     def interrupted(self) -> None:
         """Records a run that was stopped because following it failed."""
