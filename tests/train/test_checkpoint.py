@@ -22,7 +22,8 @@ from seatrial.spec import Batch, Checkpoint, Execution, Optimizer, Precision, Ru
 from seatrial.train.checkpoint import Checkpoints, Restored, kept
 from seatrial.train.mesh import make_mesh
 from seatrial.train.params import canonical
-from seatrial.train.step import State, Trainer, make_trainer
+from seatrial.train.step import State
+from seatrial.train.trainer import Trainer, make_trainer
 
 from .conftest import TINY, make_spec
 

@@ -15,7 +15,7 @@ from seatrial.train.evaluate import enough, judged, make_evaluator
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.random import make_key
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_setup, make_trainer
 
 from .conftest import TINY, RandomSource, begun, make_spec
 
@@ -88,7 +88,7 @@ def test_it_measures_the_mean_over_all_targets_that_count():
 
     example = held.examples(np.arange(48))
     alone = make_spec(model=spec.model)
-    decoder = make_trainer(alone, make_mesh(alone, jax.devices()[:1])).decoder
+    decoder = make_setup(alone, "cpu").decoder
     params = jax.tree.map(np.asarray, params)
     h_BTD = jax.jit(lambda tokens: hidden_states(params, {"tokens": tokens}, decoder, make_key(0)))(example["tokens"])
     logits_BTV = np.asarray(h_BTD, np.float64) @ params["head"]

@@ -13,12 +13,11 @@ import pytest
 
 from seatrial.estimate import memory
 from seatrial.spec import Batch, Dropout, Execution
-from seatrial.train.mesh import make_mesh
 from seatrial.train.model import Decoder, run_layers, surroundings
 from seatrial.train.params import declare, initialize
 from seatrial.train.random import make_key
 from seatrial.train.remat import PARTS, REMAT, make_remat
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_setup
 
 from .conftest import TINY, make_spec
 
@@ -35,7 +34,7 @@ EXECUTIONS = [*(Execution(remat=row) for row in REMAT if row != "none")] + [
 
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
-    return make_trainer(SPEC, make_mesh(SPEC, jax.devices()[:1])).decoder
+    return make_setup(SPEC, "cpu").decoder
 
 
 @pytest.fixture(scope="module")

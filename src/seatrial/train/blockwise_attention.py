@@ -124,9 +124,10 @@ def _product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array
 
 def _transposed(x: jax.Array) -> jax.Array:
     """[B, G, m, n] → [B, G, n, m]; on a CPU copied to rows, which XLA's fast product there needs."""
-    return lax.platform_dependent(
+    by_rows: jax.Array = lax.platform_dependent(
         x.swapaxes(2, 3), cpu=lambda x: with_layout_constraint(x, Layout((0, 1, 2, 3))), default=lambda x: x
     )
+    return by_rows
 
 
 # --- a chunk of queries and a chunk of keys ---------------------------------------------------------------------------

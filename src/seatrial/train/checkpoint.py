@@ -20,7 +20,9 @@ from jax.experimental import multihost_utils
 from seatrial import __version__, events
 from seatrial.spec import RunSpec, to_dict
 from seatrial.train import checkpoint_files, hf
-from seatrial.train.step import State, Trainer
+from seatrial.train.params import layer_order
+from seatrial.train.step import State
+from seatrial.train.trainer import Trainer
 
 CHUNK_BYTES = 64 << 20  # a mesh that reads other parts than were written reads at most so much in vain
 METRICS = ("loss", "validation_loss")  # that checkpoints can be kept by; of both, less is better
@@ -316,7 +318,7 @@ class Checkpoints:
             "wall_time": time.time(),
             "versions": {"seatrial": __version__, "jax": jax.__version__, "orbax": version("orbax-checkpoint")},
             "spec": to_dict(spec),
-            "layers": checkpoint_files.layer_order(self._spec).tolist(),
+            "layers": layer_order(self._spec).tolist(),
             "arrays": {
                 name: {
                     "shape": list(x.shape),

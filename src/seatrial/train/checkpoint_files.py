@@ -19,7 +19,7 @@ from jax import lax
 
 from seatrial.runs.files import read_object
 from seatrial.spec import RunSpec
-from seatrial.train.params import declare, placed
+from seatrial.train.params import declare, layer_order
 
 STATE, FACTS = "state", "run"
 FOLDER = "checkpoints"  # of a run directory
@@ -69,12 +69,6 @@ class Wanted:
     dtype: Any
     sharding: jax.sharding.Sharding
     rows: np.ndarray | None  # the layer of the model that lies at each place of the first dimension; None: no layers
-
-
-def layer_order(spec: RunSpec) -> np.ndarray:
-    """The layer of the model at each place of the stacked parameters."""
-    order: np.ndarray = placed({"layers": np.arange(spec.model.num_layers)}, spec)["layers"]
-    return order
 
 
 def wanted_arrays(spec: RunSpec, shapes: Any, shardings: Any) -> dict[str, Wanted]:

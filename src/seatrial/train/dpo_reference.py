@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 from seatrial.train.checkpoint_files import checksum, named_leaves
 from seatrial.train.data import Sources, make_batch
 from seatrial.train.data.examples import Example, Source
-from seatrial.train.step import Trainer
+from seatrial.train.trainer import Trainer
 
 FILE = "reference.npz"
 

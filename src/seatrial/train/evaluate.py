@@ -15,7 +15,8 @@ from seatrial import events
 from seatrial.spec import Evaluation, RunSpec
 from seatrial.train.data import Sources, make_batch
 from seatrial.train.data.examples import Source
-from seatrial.train.step import Batch, Trainer
+from seatrial.train.step import Batch
+from seatrial.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

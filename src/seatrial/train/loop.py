@@ -30,7 +30,8 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.metrics_log import Journal, Profile
 from seatrial.train.signals import VOTES, Requests, compile_step, vote
 from seatrial.train.startup import Phases, Place, connect, started, use_compile_cache
-from seatrial.train.step import Batch, State, make_trainer
+from seatrial.train.step import Batch, State
+from seatrial.train.trainer import make_trainer
 
 EXIT_NON_FINITE = 1
 EXIT_STEP_FAILED = 75  # EX_TEMPFAIL: the same run may well succeed elsewhere or later

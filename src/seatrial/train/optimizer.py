@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from seatrial.spec import Optimizer
-from seatrial.train.sharding import Dims
+from seatrial.train.params import Declaration
+from seatrial.train.sharding import Dims, Placement
 
 Slots = dict[str, jax.Array]  # what the optimizer remembers of a parameter
 Shape = tuple[int, ...]
@@ -42,9 +43,10 @@ class Tensor:
         return self.total(x, dims) / math.prod(self.shape[dim] for dim in dims)
 
 
-def unstacked(names: tuple[str, ...]) -> Shape:
-    """The dimensions of one tensor, of a parameter whose dimensions have these names."""
-    return tuple(dim for dim, name in enumerate(names) if name != "layers")
+def tensor_of(leaf: Declaration, place: Placement) -> Tensor:
+    """A parameter as the optimizer sees it: each layer's is a tensor of its own."""
+    dims = tuple(dim for dim, name in enumerate(leaf.names) if name != "layers")
+    return Tensor(shape=leaf.shape, split=place.optimizer, dims=dims)
 
 
 class Now(NamedTuple):
@@ -69,6 +71,14 @@ class Row:
 
     update: Update
     slots: Mapping[str, Callable[[Shape], Shape]]
+
+    def slot(self, name: str, tensor: Tensor) -> Tensor:
+        """How a slot of a parameter lies: as the parameter, but for the dimensions that have size 1 in it."""
+        ones = self.slots[name](tensor.dims)
+        shape = tuple(1 if dim in ones else size for dim, size in enumerate(tensor.shape))
+        return replace(
+            tensor, shape=shape, split=tuple(() if d in ones else axes for d, axes in enumerate(tensor.split))
+        )
 
 
 def clip_scale(norm: jax.Array, clip_norm: float | None) -> jax.Array:
@@ -97,7 +107,8 @@ def _moments(g: jax.Array, slots: Slots, settings: Optimizer) -> tuple[jax.Array
     m = b1 * slots["m"] + (1 - b1) * g
     v = b2 * slots["v"] + (1 - b2) * jnp.square(g)
     # Without the barrier XLA:CPU fuses each output apart and copies the donated buffers it could have reused.
-    return lax.optimization_barrier((m, v))
+    moments: tuple[jax.Array, jax.Array] = lax.optimization_barrier((m, v))
+    return moments
 
 
 def _corrections(now: Now, settings: Optimizer) -> tuple[jax.Array, jax.Array]:

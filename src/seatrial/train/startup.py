@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 
 from seatrial import __version__, events
 from seatrial.estimate import flops
@@ -21,7 +21,7 @@ from seatrial.runs.process_start import began
 from seatrial.spec import RunSpec
 from seatrial.train.attention import choose
 from seatrial.train.mesh import backend_of
-from seatrial.train.step import Trainer
+from seatrial.train.trainer import Trainer
 from seatrial.xla_flags import flags_of
 
 _CACHE_EVENT = "/jax/compilation_cache/cache_"  # + "hits" or "misses", once a program
@@ -111,7 +111,7 @@ def started(
             "versions": {
                 "python": platform.python_version(),
                 "jax": jax.__version__,
-                "jaxlib": jaxlib.__version__,
+                "jaxlib": jaxlib.version.__version__,
                 "seatrial": __version__,
             },
             "backend": backend_of(device),

@@ -11,6 +11,7 @@ number of consumed examples is all that a resumed run must know to read on exact
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import numpy as np
@@ -36,7 +37,4 @@ def make_batch(
             made[rows] = source.examples(wanted.reshape(-1))
         return made[rows][name].reshape(*wanted.shape, T)[..., index[2]].astype(FIELDS[name])
 
-    return {
-        name: jax.make_array_from_callback(shape, sharding, lambda index, name=name: part(name, index))
-        for name, sharding in shardings.items()
-    }
+    return {n: jax.make_array_from_callback(shape, s, partial(part, n)) for n, s in shardings.items()}

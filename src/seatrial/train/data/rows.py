@@ -19,8 +19,12 @@ class Rows(Protocol):
     """
 
     count: int
-    group: int
-    notes: Sequence[str]
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
 
     def take(self, rows: np.ndarray) -> Example: ...
 
@@ -73,7 +77,7 @@ class Epochs:
 
     def _order(self, epoch: int) -> np.ndarray:
         if epoch not in self._orders:
-            order = np.random.default_rng((self._seed, epoch)).permutation(self._units)
+            order = np.random.default_rng((self._seed or 0, epoch)).permutation(self._units)
             self._orders = {e: kept for e, kept in self._orders.items() if e == epoch - 1} | {epoch: order}
         return self._orders[epoch]
 

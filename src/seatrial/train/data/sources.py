@@ -49,7 +49,7 @@ def make_sources(spec: RunSpec) -> Sources:
     """The sources that a spec asks for. Raises ValueError where its files cannot serve."""
     data = spec.data
     if data.kind == "synthetic":
-        return Sources(*(_synthetic(spec, seed) for seed in (spec.seed, spec.seed + 1)))
+        return Sources(_synthetic(spec, spec.seed), _synthetic(spec, spec.seed + 1))
     notes: dict[str, None] = {}
     paths = data.paths or _folder(data.dataset)
     train = _mixed(spec, "train", paths, data.weights, data.split, notes)
