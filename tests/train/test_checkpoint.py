@@ -21,11 +21,10 @@ from seatrial import events
 from seatrial.spec import Batch, Checkpoint, Execution, Optimizer, Precision, RunSpec
 from seatrial.train.checkpoint import Checkpoints, Restored, kept
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical
 from seatrial.train.step import State
 from seatrial.train.trainer import Trainer, make_trainer
 
-from .conftest import TINY, make_spec
+from .conftest import TINY, canonical, make_spec
 
 SMALL = replace(TINY, num_layers=2)
 TRAINERS: dict[str, Trainer] = {}  # of runs that differ in nothing but their checkpoints

@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 from seatrial import __version__, events
 from seatrial.spec import RunSpec, to_dict
 from seatrial.train import checkpoint_files, hf
-from seatrial.train.params import layer_order
+from seatrial.train.params import dotted, layer_order
 from seatrial.train.step import State
 from seatrial.train.trainer import Trainer
 
@@ -100,34 +100,39 @@ class Checkpoints:
                     "set checkpoint.resume to go on from them, or name another checkpoint.directory"
                 )
             self._clean()
-        restored: Restored | None = None
-        if self._asked.resume and own:
-            folder, restored, why = self._newest(own, "it is the newest checkpoint of this run")
-        elif self._asked.resume_from:
-            folder = Path(self._asked.resume_from).expanduser()
-            none = f", and {self.directory} holds no checkpoint of this run" if self._asked.resume else ""
-            why = f"checkpoint.resume_from names it{none}"
-            if hf.is_model(folder):
-                restored = self._from_hugging_face(folder)
-            else:
-                folder, restored, why = self._newest(checkpoint_files.find(folder), why)
-        elif self._asked.resume and self._asked.resume_required:
-            raise ValueError(
-                f"there is no checkpoint to resume from: {self.directory} holds none, and checkpoint.resume_required "
-                "says to stop then; set checkpoint.directory to the folder that holds them, name one in "
-                "checkpoint.resume_from, or start from scratch without checkpoint.resume_required "
-                "(NxDT: resume_ignore_no_checkpoint: True; Megatron: no --exit-on-missing-checkpoint)"
-            )
-        elif self._asked.resume:
-            self._say(f"begins anew, because {self.directory} holds no checkpoint")
-        if restored is not None:
+        chosen = self._choose(own)
+        if chosen is not None:
+            folder, restored, why = chosen
             step, examples = self._first = restored.step, restored.examples
             what, done = ("", f" (step {step}, {examples} examples)") if step else ("the weights of ", "")
             self._say(f"resumed from {what}{folder}{done}, because {why}")
             size, seconds = sum(x.nbytes for x in jax.tree.leaves(restored.state)), time.monotonic() - begun
             self._event(action="restore", step=step, seconds=seconds, bytes=size)
         _anywhere(False)  # nobody saves before all have read
-        return restored
+        return chosen and chosen[1]
+
+    def _choose(self, own: list[Path]) -> tuple[Path, Restored, str] | None:
+        """Which checkpoint to go on from, what is in it, and why it is that one; `own` are this run's."""
+        asked = self._asked
+        if asked.resume and own:
+            return self._newest(own, "it is the newest checkpoint of this run")
+        if asked.resume_from:
+            folder = Path(asked.resume_from).expanduser()
+            none = f", and {self.directory} holds no checkpoint of this run" if asked.resume else ""
+            why = f"checkpoint.resume_from names it{none}"
+            if hf.is_model(folder):
+                return folder, self._from_hugging_face(folder), why
+            return self._newest(checkpoint_files.find(folder), why)
+        if asked.resume and asked.resume_required:
+            raise ValueError(
+                f"there is no checkpoint to resume from: {self.directory} holds none, and checkpoint.resume_required "
+                "says to stop then; set checkpoint.directory to the folder that holds them, name one in "
+                "checkpoint.resume_from, or start from scratch without checkpoint.resume_required "
+                "(NxDT: resume_ignore_no_checkpoint: True; Megatron: no --exit-on-missing-checkpoint)"
+            )
+        if asked.resume:
+            self._say(f"begins anew, because {self.directory} holds no checkpoint")
+        return None
 
     @property
     def resumed(self) -> bool:
@@ -176,27 +181,27 @@ class Checkpoints:
 
     def _load(self, folder: Path, *, fresh: bool) -> Restored | str:
         """The state from one checkpoint, with `fresh` only its parameters; or what is wrong with it."""
-        wanted = self._wanted()
-        groups = {"params"} if fresh else {name.split(".")[0] for name in wanted}
-        wrong, arrays = "", {}
+        groups = {"params"} if fresh else set(self._trainer.state_shardings)
+        wanted = {name: want for name, want in self._wanted().items() if name.split(".")[0] in groups}
+        wrong, arrays = "", dict[str, jax.Array]()
         try:
             there = checkpoint_files.Stored(folder)
             there.require(wanted, groups)
             metrics = {name: float(value) for name, value in there.facts["metrics"].items()}
-            arrays = {n: there.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
+            arrays = {name: there.read(name, want) for name, want in wanted.items()}
         except checkpoint_files.Mismatch:
             raise
         except Exception as error:  # whatever it is that reading a damaged file leads to
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         if _anywhere(bool(wrong)):
             return wrong or "another process cannot read it"
-        casts = set()
+        casts = set[str]()
         for name, x in arrays.items():
             if checkpoint_files.checksum(x) != there.arrays[name]["checksum"]:  # the same on every process
                 return f"the bits of {name} have changed since they were saved"
-            if x.dtype != wanted[name].dtype:
-                casts.add(f"note: the checkpoint's {x.dtype} is cast to {wanted[name].dtype}")
-                arrays[name] = x.astype(wanted[name].dtype)
+            if x.dtype != (dtype := wanted[name].dtype):
+                casts.add(f"note: the checkpoint's {x.dtype} is cast to {dtype}")
+                arrays[name] = x.astype(dtype)
         for note in (*sorted(casts), *_changes(there.facts["spec"], self._spec)):
             self._say(note)
         if fresh:
@@ -213,9 +218,10 @@ class Checkpoints:
         )
 
     def _tree(self, arrays: Mapping[str, jax.Array]) -> State:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: arrays[".".join(str(key.key) for key in path)], self._trainer.state_shardings
+        state: State = jax.tree_util.tree_map_with_path(
+            lambda path, _: arrays[dotted(path)], self._trainer.state_shardings
         )
+        return state
 
     def _with_fresh(self, params: Mapping[str, jax.Array]) -> State:
         """These parameters, and all else of the state as at the very beginning."""

@@ -7,7 +7,7 @@ checksum. The folder bears its name only once it is whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from jax import lax
 
 from seatrial.runs.files import read_object
 from seatrial.spec import RunSpec
-from seatrial.train.params import declare, layer_order
+from seatrial.train.params import declare, dotted, layer_order
 
 STATE, FACTS = "state", "run"
 FOLDER = "checkpoints"  # of a run directory
@@ -56,8 +56,7 @@ def find(path: Path) -> list[Path]:
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Dotted path → leaf, as the arrays of a checkpoint are called."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {".".join(str(key.key) for key in path): leaf for path, leaf in leaves}
+    return {dotted(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 @dataclass(frozen=True)
@@ -137,10 +136,10 @@ class Stored:
         self._tensorstore = tensorstore
         self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 1 << 28}})
 
-    def require(self, wanted: Mapping[str, Wanted], groups: Iterable[str]) -> None:
-        """Raises Mismatch, naming the first array of these groups of the state that is not the wanted one."""
-        chosen = [{n: d for n, d in arrays.items() if n.split(".")[0] in groups} for arrays in (self.arrays, wanted)]
-        here, there = {n: list(w.filled) for n, w in chosen[1].items()}, {n: d["filled"] for n, d in chosen[0].items()}
+    def require(self, wanted: Mapping[str, Wanted], groups: Collection[str]) -> None:
+        """Raises Mismatch, naming the first array of these groups of the state that is not as wanted, or not wanted."""
+        here = {name: list(want.filled) for name, want in wanted.items()}
+        there = {name: found["filled"] for name, found in self.arrays.items() if name.split(".")[0] in groups}
         for name in [*here, *there]:
             if here.get(name) != there.get(name):
                 told = [f"is {x[name]}" if name in x else "does not exist" for x in (there, here)]

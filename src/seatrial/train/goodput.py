@@ -38,38 +38,46 @@ class Goodput:
 
 def measure_goodput(record: Iterable[Event]) -> Goodput | None:
     """The goodput of one process's events, all attempts of it; None where it never got as far as its first step."""
+    attempts = _attempts(record)
+    if not attempts:
+        return None
+    lost = dict.fromkeys(LOSSES, 0.0)
+    productive, redone_from, began = 0.0, math.inf, math.inf
+    for started, *attempt in reversed(attempts):
+        assert isinstance(started, RunStarted)
+        if math.isfinite(began):
+            lost["restarts"] += max(0.0, began - (attempt or [started])[-1].wall_time)
+        phases = {name: float(seconds) for name, seconds in started.facts.get("phases", {}).items()}
+        began = started.wall_time - sum(phases.values())
+        lost["compile"] += phases.pop("compile", 0.0)
+        lost["start"] += sum(phases.values())
+        steps = [event for event in attempt if isinstance(event, Step)]
+        counted = [step for step in steps if step.step < redone_from]
+        waiting = _total(counted, "data_seconds")
+        productive += _total(counted) - waiting
+        lost["data"] += waiting
+        lost["restarts"] += _total(step for step in steps if step.step >= redone_from)
+        lost["evaluation"] += _total(event for event in attempt if isinstance(event, Eval))
+        lost["checkpoint"] += _saving(attempt, steps)
+        redone_from = min([redone_from, *(step.step for step in steps)])
+    wall = attempts[-1][-1].wall_time - began
+    lost["other"] = max(0.0, wall - productive - sum(lost.values()))
+    return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)
+
+
+def _attempts(record: Iterable[Event]) -> list[list[Event]]:
+    """The events of each attempt, the first of which says that it has started."""
     attempts: list[list[Event]] = []
     for event in record:
         if isinstance(event, RunStarted):
             attempts.append([])
         if attempts:
             attempts[-1].append(event)
-    if not attempts:
-        return None
-    lost = dict.fromkeys(LOSSES, 0.0)
-    productive, redone_from, began = 0.0, math.inf, math.inf
-    for attempt in reversed(attempts):
-        lost["restarts"] += max(0.0, began - attempt[-1].wall_time) if math.isfinite(began) else 0.0
-        started, steps = attempt[0], [event for event in attempt if isinstance(event, Step)]
-        assert isinstance(started, RunStarted)
-        phases = {name: float(seconds) for name, seconds in dict(started.facts.get("phases", {})).items()}
-        began = started.wall_time - sum(phases.values())
-        lost["compile"] += phases.pop("compile", 0.0)
-        lost["start"] += sum(phases.values())
-        for step in steps:
-            seconds, waiting = step.seconds or 0.0, step.data_seconds or 0.0
-            if step.step >= redone_from:
-                lost["restarts"] += seconds
-            else:
-                productive += seconds - waiting
-                lost["data"] += waiting
-        redone_from = min([redone_from, *(step.step for step in steps)])
-        evaluated = sum(event.seconds or 0.0 for event in attempt if isinstance(event, Eval))
-        lost["evaluation"] += evaluated
-        lost["checkpoint"] += _saving(attempt, steps)
-    wall = attempts[-1][-1].wall_time - began
-    lost["other"] = max(0.0, wall - productive - sum(lost.values()))
-    return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)
+    return attempts
+
+
+def _total(events: Iterable[Step | Eval], field: str = "seconds") -> float:
+    return sum(getattr(event, field) or 0.0 for event in events)
 
 
 def _saving(attempt: Sequence[Event], steps: Sequence[Step]) -> float:

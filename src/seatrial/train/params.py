@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,6 +23,10 @@ from seatrial.train.sharding import Placement, Rules
 Params = dict[str, Any]  # of arrays
 Declarations = dict[str, Any]  # of `Declaration`
 Placements = dict[str, Any]  # of `sharding.Placement`
+
+
+# A path in such a tree → the name of what is there: "layers.query"
+dotted = partial(jax.tree_util.keystr, simple=True, separator=".")
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def placements(declarations: Declarations, rules: Rules) -> Placements:
         try:
             return rules.placement(leaf.names, leaf.shape)
         except ValueError as error:
-            raise ValueError(f"parameter {'.'.join(str(key.key) for key in path)}: {error}") from error
+            raise ValueError(f"parameter {dotted(path)}: {error}") from error
 
     placed: Placements = jax.tree_util.tree_map_with_path(place, declarations)
     return placed

@@ -92,21 +92,30 @@ def _mixed(
     With weights, and of Megatron's data always, each path is a source of its own. Otherwise all together are one, in
     which each document comes once.
     """
-    data, evaluation = spec.data, spec.evaluation
-    make = _samples if data.kind == "megatron" else _epochs
-    groups = [[path] for path in paths] if weights or data.kind == "megatron" else [list(paths)]
+    separate = bool(weights) or spec.data.kind == "megatron"
+    groups = [[path] for path in paths] if separate else [list(paths)]
+    make = _samples if spec.data.kind == "megatron" else _epochs
     weights = weights or (1.0,) * len(groups)
-    evaluations = 1 + spec.steps // (evaluation.interval_steps or spec.steps)
-    steps = spec.steps if name == "train" else evaluations * (evaluation.batches or 0)
-    count = steps * spec.sequences_per_step or 1
+    count = _num_examples(spec, name)
     counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(groups) > 1 else [count]
     made = [make(spec, name, group, split, n, notes) for group, n in zip(groups, counts, strict=True)]
     sources = [_InVocabulary(source, spec) for source in made if source is not None]
-    if len(sources) < len(groups) or len(sources) == 1:
-        return sources[0] if len(sources) == len(groups) else None
-    return Blend(
-        sources, weights, sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
-    )
+    if len(sources) < len(groups):
+        return None
+    if len(sources) == 1:
+        return sources[0]
+    total = sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
+    return Blend(sources, weights, total)
+
+
+def _num_examples(spec: RunSpec, name: str) -> int:
+    """How many examples a run reads for training (`train`) or validation (`valid`); at least 1."""
+    asked = spec.evaluation
+    if name == "train":
+        steps = spec.steps
+    else:
+        steps = (1 + spec.steps // (asked.interval_steps or spec.steps)) * (asked.batches or 0)
+    return steps * spec.sequences_per_step or 1
 
 
 def _samples(
