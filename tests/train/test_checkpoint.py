@@ -23,8 +23,7 @@ from seatrial.train.checkpoint import Checkpoints, Restored, kept
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import State
 from seatrial.train.trainer import Trainer, make_trainer
-
-from .conftest import TINY, canonical, make_spec
+from tests.helpers.trainer import TINY, canonical, make_spec
 
 SMALL = replace(TINY, num_layers=2)
 TRAINERS: dict[str, Trainer] = {}  # of runs that differ in nothing but their checkpoints
