@@ -270,7 +270,7 @@ def test_a_checkpoint_of_something_else_is_refused(changes, message, saved):
 @pytest.mark.parametrize("path", ["nowhere", "."])
 def test_where_there_is_no_checkpoint_is_said(path, tmp_path):
     asked = Checkpoint(resume_from=str(tmp_path / path))
-    with pytest.raises(ValueError, match=r"is no folder|is neither a run directory with checkpoints"):
+    with pytest.raises(ValueError, match=r"is not a folder|is neither a run directory with checkpoints"):
         Run(spec_of(None, asked), tmp_path / "run").restore()
 
 

@@ -68,9 +68,9 @@ def test_it_is_off_without_an_interval():
 @pytest.mark.parametrize(
     ("training", "held", "asked", "message"),
     [
-        (None, 100, {"interval_fraction": 0.5}, "part of an epoch, and this data has no end: give interval_steps"),
-        (170, None, {"interval_steps": 5}, "needs a number of batches: evaluation.batches"),
-        (170, None, {"interval_steps": 5, "batches": 1, "initial_batches": -1}, "needs a number of batches"),
+        (None, 100, {"interval_fraction": 0.5}, "part of an epoch, and this data is endless: set interval_steps"),
+        (170, None, {"interval_steps": 5}, "is endless: set evaluation.batches"),
+        (170, None, {"interval_steps": 5, "batches": 1, "initial_batches": -1}, "is endless: set evaluation.batches"),
     ],
 )
 def test_what_has_no_end_has_no_parts(training, held, asked, message):
@@ -103,7 +103,7 @@ def test_it_measures_the_mean_over_all_targets_that_count():
 @pytest.mark.parametrize(
     ("losses", "asked", "why"),
     [
-        ([3.0, 2.0], Evaluation(target_loss=2.0), "come down to the target 2"),
+        ([3.0, 2.0], Evaluation(target_loss=2.0), "reached the target 2"),
         ([3.0, 2.1], Evaluation(target_loss=2.0), None),
         ([3.0, 2.0, 2.1, 2.0], Evaluation(patience=2), "last 2 evaluations were no better than 2.0000"),
         ([3.0, 2.0, 2.1, 1.9], Evaluation(patience=2), None),

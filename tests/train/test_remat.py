@@ -115,8 +115,11 @@ def test_recomputation_changes_nothing(execution, decoder, operands, expected):
 @pytest.mark.parametrize(
     ("execution", "message"),
     [
-        (Execution(remat="selective", remat_modules=("moe",)), "execution.remat_modules: 'moe' is no part of a layer"),
-        (Execution(remat="auto"), "execution.remat: there is no row 'auto'; there is none, full"),
+        (
+            Execution(remat="selective", remat_modules=("moe",)),
+            "execution.remat_modules: 'moe' is not a part of a layer",
+        ),
+        (Execution(remat="auto"), "execution.remat: unknown policy 'auto'; known: none, full"),
     ],
 )
 def test_what_there_is_not_is_named(execution, message):

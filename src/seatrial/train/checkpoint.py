@@ -97,7 +97,7 @@ class Checkpoints:
                 steps = ", ".join(folder.name for folder in own)
                 raise ValueError(
                     f"{self.directory} holds checkpoints already (of step {steps}): "
-                    "set checkpoint.resume to go on from them, or name another checkpoint.directory"
+                    "set checkpoint.resume to continue from them, or name another checkpoint.directory"
                 )
             self._clean()
         chosen = self._choose(own)
@@ -131,7 +131,7 @@ class Checkpoints:
                 "(NxDT: resume_ignore_no_checkpoint: True; Megatron: no --exit-on-missing-checkpoint)"
             )
         if asked.resume:
-            self._say(f"begins anew, because {self.directory} holds no checkpoint")
+            self._say(f"starts from scratch, because {self.directory} holds no checkpoint")
         return None
 
     @property

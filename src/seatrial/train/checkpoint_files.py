@@ -42,7 +42,7 @@ def find(path: Path) -> list[Path]:
     Raises ValueError where there are none.
     """
     if not path.is_dir():
-        raise ValueError(f"{path} is no folder, so no checkpoint can be read from it")
+        raise ValueError(f"{path} is not a folder, so it holds no checkpoint")
     if (path / STATE).is_dir():
         return [path]
     found = step_folders(path) or step_folders(path / FOLDER)
@@ -131,7 +131,7 @@ class Stored:
         self.folder = folder
         self.facts: Mapping[str, Any] = read_object(folder / FACTS / "metadata")
         if not {"step", "examples", "arrays", "spec"} <= self.facts.keys():
-            raise ValueError("its facts are incomplete")
+            raise ValueError("its metadata is incomplete")
         self.arrays: Mapping[str, Any] = self.facts["arrays"]
         self._tensorstore = tensorstore
         self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 1 << 28}})

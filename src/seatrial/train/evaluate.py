@@ -83,7 +83,7 @@ def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
 def enough(found: Mapping[str, float], asked: Evaluation) -> str | None:
     """Why a run of which `judged` has said this need not go on; None where it has to."""
     if asked.target_loss is not None and (loss := found["validation_loss"]) <= asked.target_loss:
-        return f"the validation loss {loss:.4f} has come down to the target {asked.target_loss:g}"
+        return f"the validation loss {loss:.4f} has reached the target {asked.target_loss:g}"
     if asked.patience is not None and (since := found["evaluations_since_best"]) >= asked.patience:
         return f"the last {since:.0f} evaluations were no better than {found['best_validation_loss']:.4f}"
     return None
@@ -97,12 +97,12 @@ def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluat
     if asked.interval_fraction is not None:
         if sources.train.num_examples is None:
             raise ValueError(
-                "evaluation.interval_fraction is a part of an epoch, and this data has no end: give interval_steps"
+                "evaluation.interval_fraction is a part of an epoch, and this data is endless: set interval_steps"
             )
         epoch = max(1, sources.train.num_examples // size)
     whole = None if validation.num_examples is None else max(1, validation.num_examples // size)
     if whole is None and (asked.batches is None or asked.initial_batches < 0):
-        raise ValueError("the validation data has no end, so evaluation needs a number of batches: evaluation.batches")
+        raise ValueError("the validation data is endless: set evaluation.batches")
     batches = asked.batches if whole is None else min(whole, asked.batches or max(1, int(whole * asked.fraction)))
     assert batches is not None
     initial = batches if asked.initial_batches < 0 else asked.initial_batches

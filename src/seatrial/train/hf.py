@@ -100,7 +100,7 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"is of a {kind} with {activation}, and only Llama and Mistral with silu are read")
     config = _KINDS[kind][1] | dict(config)
     if biased := [name for name in ("attention_bias", "mlp_bias") if config.get(name)]:
-        raise ValueError(f"has {biased[0]}, which Seatrial's Llama has not")
+        raise ValueError(f"has {biased[0]}, which Seatrial's Llama does not have")
     heads = _whole(config, "num_attention_heads", 32)
     rope = {"rope_theta": config.get("rope_theta", 10_000.0)}
     for key in ("rope_scaling", "rope_parameters"):  # transformers 4 and 5
@@ -108,7 +108,7 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"has {said!r} as {key}, which is not an object")
         rope |= said
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
-        raise ValueError(f"scales rotary positions by {scaling!r}, and only llama3 is known")
+        raise ValueError(f"scales rotary positions by {scaling!r}, and only llama3 is supported")
     found = {ours: config.get(theirs) for ours, theirs in _SIZES.items()} | {
         "num_kv_heads": config.get("num_key_value_heads") or heads,
         "head_dim": config.get("head_dim") or _whole(config, "hidden_size", 4096) // heads,
@@ -197,7 +197,7 @@ def load(
     names = {name: _names(name, model.num_layers) for name in wanted}
     known = {NAMES["head"], *itertools.chain(*names.values())}
     if strange := [name for name in tensors if name not in known and not name.endswith("rotary_emb.inv_freq")]:
-        raise ValueError(f"{folder} holds {strange[0]}, for which this model has no place")
+        raise ValueError(f"{folder} holds {strange[0]}, which this model does not have")
     types = {(tensors[each].dtype, wanted[name].dtype) for name in names for each in names[name] if each in tensors}
     if casts := sorted(f"{theirs} to {ours}" for theirs, ours in types if theirs != ours):
         say(f"note: weights are cast from {', '.join(casts)}")
@@ -219,7 +219,7 @@ def _compare(path: Path, model: ModelSpec, say: Callable[[str], None]) -> None:
             differs = f"{path} says {_SIZES.get(name, name)} {value}, and model.{name} is {getattr(model, name)}"
             if name in _SIZES:
                 raise ValueError(differs)
-            say(f"note: {differs}, which counts")
+            say(f"note: {differs}, which applies")
 
 
 def _read(folder: Path, tensors: Mapping[str, np.ndarray], name: str, names: list[str], want: Wanted) -> jax.Array:

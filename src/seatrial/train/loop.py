@@ -305,5 +305,5 @@ def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
     if spec.epochs is None:
         return spec.steps
     if num_examples is None:
-        raise ValueError(f"epochs = {spec.epochs}, but this data has no end: give the number of steps alone")
+        raise ValueError(f"epochs = {spec.epochs}, but this data is endless: set only the number of steps")
     return min(spec.steps, max(1, spec.epochs * num_examples // spec.sequences_per_step))

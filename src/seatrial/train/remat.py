@@ -84,10 +84,10 @@ def make_remat(execution: Execution) -> Remat:
     if name == "selective":
         if unknown := [part for part in parts if part not in PARTS]:
             raise ValueError(
-                f"execution.remat_modules: {unknown[0]!r} is no part of a layer that can be recomputed; "
-                f"there is {', '.join(PARTS)}"
+                f"execution.remat_modules: {unknown[0]!r} is not a part of a layer that can be recomputed; "
+                f"known: {', '.join(PARTS)}"
             )
         return Remat(REMAT["full" if "layer" in parts else "none"], parts)
     if name not in REMAT:
-        raise ValueError(f"execution.remat: there is no row {name!r}; there is {', '.join(REMAT)}, selective")
+        raise ValueError(f"execution.remat: unknown policy {name!r}; known: {', '.join(REMAT)}, selective")
     return Remat(REMAT[name])

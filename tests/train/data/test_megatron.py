@@ -285,7 +285,7 @@ def test_what_cannot_serve_is_named(tmp_path, rng):
         ({"paths": (str(tmp_path / "tiny"),)}, "tiny_train: 1 documents have 9 tokens, and a sequence needs 17"),
         ({"paths": (str(tmp_path / "a"),), "split": "0,1,0"}, "leaves nothing for training"),
         ({"paths": ()}, "no data are named"),
-        ({"paths": (str(tmp_path / "a"),), "reset_positions": True}, "give data.tokenizer, the one that made them"),
+        ({"paths": (str(tmp_path / "a"),), "reset_positions": True}, "set data.tokenizer to the one that made them"),
     ):
         with pytest.raises(ValueError, match=message):
             make_source(megatron_spec(**data))

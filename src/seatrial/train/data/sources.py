@@ -61,8 +61,8 @@ def make_sources(spec: RunSpec) -> Sources:
         return Sources(train, _mixed(spec, "valid", data.validation_paths, (), None, notes), tuple(notes))
     validation = _mixed(spec, "valid", paths, data.weights, data.split, notes) if data.split else None
     if validation is None:
-        raise ValueError("an evaluation is asked for, and there is no validation data; give data.validation_paths "
-                         'or a share of the data (data.split="980,10,10"), or no evaluation')  # fmt: skip
+        raise ValueError("evaluation is on, but there is no validation data; set data.validation_paths "
+                         'or data.split (such as "980,10,10"), or turn evaluation off')  # fmt: skip
     return Sources(train, validation, tuple(notes))
 
 
@@ -124,8 +124,8 @@ def _samples(
     """`count` of Megatron's samples."""
     data, indexed, ends = spec.data, read_indexed(group[0]), _ends(spec)
     if ends.token is not None and data.tokenizer == "byte" and indexed.tokens.itemsize > 1:
-        raise ValueError(f"{group[0]}: no bytes, so that the byte tokenizer does not know where their documents end; "
-                         "give data.tokenizer, the one that made them")  # fmt: skip
+        raise ValueError(f"{group[0]}: its tokens are not bytes, so the byte tokenizer cannot tell where documents end; "
+                         "set data.tokenizer to the one that made them")  # fmt: skip
     documents = _part(name, split, len(indexed))[: data.max_examples]
     prefix = files_of(group[0])[0].with_suffix("")
     folder = Path(data.index_dir).expanduser() if data.index_dir else prefix.parent
