@@ -217,7 +217,8 @@ def test_rope_that_differs_is_said_and_the_configuration_counts(tmp_path):
     run = imported(tmp_path / "theirs", tmp_path / "run", model=replace(MODEL, rope_theta=1e6))
     run.restore()
     assert run.said[0] == (
-        f"note: {tmp_path}/theirs/config.json says rope_theta 500000.0, and model.rope_theta is 1000000.0, which applies"
+        f"note: {tmp_path}/theirs/config.json says rope_theta 500000.0, and model.rope_theta is 1000000.0, "
+        "which applies"
     )
 
 

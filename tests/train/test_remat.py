@@ -117,7 +117,7 @@ def test_recomputation_changes_nothing(execution, decoder, operands, expected):
     [
         (
             Execution(remat="selective", remat_modules=("moe",)),
-            "execution.remat_modules: 'moe' is not a part of a layer",
+            "'moe' is not a part of a layer",
         ),
         (Execution(remat="auto"), "execution.remat: unknown policy 'auto'; known: none, full"),
     ],

@@ -2,7 +2,7 @@
 
 Every row takes q_BTHK, k_BSGK and v_BSGK (H a multiple of G: query head h reads key/value head h // R) and returns
 context_BTHK in q's dtype. Scores and softmax are float32 whatever the operands are. S is T, unless the keys of other
-devices have been gathered (see `context`).
+devices have been gathered (see `context_parallel`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def reference(q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Si
 def cudnn(q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight, pattern: Pattern) -> jax.Array:
     """cuDNN's flash attention, by way of JAX; without dropout, and not in float32.
 
-    The kernel itself knows the triangle and the window, but of these no other place than at the diagonal, and a window
-    only alone; all else is a mask, added to the scores inside it.
+    The kernel itself knows the causal triangle at the diagonal, and a window where there is no other mask; everything
+    else is a mask that it adds to the scores.
     """
     T, S = q_BTHK.shape[1], k_BSGK.shape[1]
     diagonal, packed = T == S, sight.segments_BT is not None
@@ -64,7 +64,7 @@ def cudnn(q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight,
 ATTENTION: dict[str, Row] = {"reference": reference, "blocks": blocks, "cudnn": cudnn}
 
 # What configurations call their attention → the row by backend, where it is not `blocks`. `dot_product` is MaxText's
-# and NxDT's name of the plain one. Any other name means the best row that there is.
+# and NxDT's name of the plain one. Any other name means the best row available.
 _PLAIN = {"cuda": "reference", "rocm": "reference", "tpu": "reference"}
 _BEST = {"cuda": "cudnn"}
 

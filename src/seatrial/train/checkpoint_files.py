@@ -1,8 +1,8 @@
 """A checkpoint on disk, for reading: a folder named by its step, with two things in it.
 
 `state` holds the arrays, as Orbax writes them (zarr in OCDBT, by their dotted path in the state), and `run/metadata`
-the facts of the moment as JSON: step, examples consumed, metrics, the run's spec, and of each array its shape, type and
-checksum. The folder bears its name only once it is whole.
+the facts as JSON: step, examples consumed, metrics, the run's spec, and of each array its shape, type and checksum.
+The folder has its name only once it is complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def step_folders(folder: Path) -> list[Path]:
 
 
 def find(path: Path) -> list[Path]:
-    """The checkpoints that a path means, by step: of a run directory, a folder of checkpoints, or the path itself.
+    """The checkpoints at a path, by step: of a run directory, a folder of checkpoints, or the path itself.
 
     Raises ValueError where there are none.
     """

@@ -1,4 +1,4 @@
-"""The loss on validation data: when it is measured, and on how much."""
+"""The validation loss: when it is measured, and on how much data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from seatrial.train.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Evaluates after every `interval` steps, counted anew in each `epoch` (in steps) where there are epochs.
+    """Evaluates after every `interval` steps, counted from the start of each `epoch` (in steps) where there are epochs.
 
-    Every evaluation takes the first `batches` batches of the validation data, `initial` of them before the first step.
+    Every evaluation uses the first `batches` batches of the validation data, `initial` of them before the first step.
     """
 
     interval: int
@@ -39,7 +39,7 @@ class Evaluator:
         return replace(self, trainer=replace(self.trainer, loss=program))
 
     def batches_after(self, done: int) -> int:
-        """How many batches are evaluated when so many steps are done; 0: none."""
+        """How many batches are evaluated after this many steps; 0: none."""
         if done == 0:
             return self.initial
         within = (done - 1) % self.epoch + 1 if self.epoch else done
@@ -73,7 +73,7 @@ class Evaluator:
 
 
 def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
-    """What evaluations have come to with this one, as numbers for a checkpoint. A NaN is no better than any."""
+    """The evaluation figures after this loss, as numbers for a checkpoint. A NaN never counts as better."""
     best, since = before.get("best_validation_loss", math.nan), before.get("evaluations_since_best")
     if since is None or loss < best or (math.isnan(best) and not math.isnan(loss)):
         best, since = loss, -1
@@ -81,7 +81,7 @@ def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def enough(found: Mapping[str, float], asked: Evaluation) -> str | None:
-    """Why a run of which `judged` has said this need not go on; None where it has to."""
+    """Why a run with these figures of `judged` can stop early; None: it goes on."""
     if asked.target_loss is not None and (loss := found["validation_loss"]) <= asked.target_loss:
         return f"the validation loss {loss:.4f} has reached the target {asked.target_loss:g}"
     if asked.patience is not None and (since := found["evaluations_since_best"]) >= asked.patience:
@@ -90,7 +90,7 @@ def enough(found: Mapping[str, float], asked: Evaluation) -> str | None:
 
 
 def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:
-    """What evaluates a run; None where it is off. Raises ValueError where the data cannot give what is asked for."""
+    """The evaluator of a run; None where evaluation is off. Raises ValueError where the data cannot support it."""
     asked, size, epoch, validation = spec.evaluation, spec.sequences_per_step, None, sources.validation
     if validation is None or (asked.interval_steps is None and asked.interval_fraction is None):
         return None

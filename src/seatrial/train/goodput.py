@@ -1,4 +1,4 @@
-"""Where the time of a run went: what of it was training, and what was lost to what. Follows from its events alone."""
+"""Where the time of a run went: training, and what the rest was lost to; from its events alone."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Loop:
         )
 
     def run(self) -> Ending:
-        """All steps, or as many as there is reason to."""
+        """Runs the steps, to the last one or until something ends the run."""
         requests = Requests()
         if self.first == 0:
             self.evaluate(0)
@@ -142,7 +142,7 @@ class Loop:
         return self.ending or Ending(reason="completed", exit_code=0, text="training completed")
 
     def fetch(self, number: int) -> None:
-        """The batch of a step, while the step before it runs; only what lasts longer than that step is waiting."""
+        """Gets the batch of a step while the step before it runs; only time beyond that step counts as waiting."""
         self.batch = self.batches.get(number)
         is_idle = self.sent is None or self.sent.numbers["loss"].addressable_data(0).is_ready()
         self.waited = self.batches.waited_seconds if is_idle else 0.0
@@ -178,7 +178,7 @@ class Loop:
             self.require_finite(step)
 
     def require_finite(self, step: events.Step) -> None:
-        """Nothing that follows a non-finite number means anything: the run ends here, and says where."""
+        """Ends the run at a non-finite number, with the step: nothing after it means anything."""
         for what, value, fault in (
             ("loss", step.loss, "non_finite_loss"),
             ("gradient norm", step.grad_norm, "non_finite_gradient"),
@@ -199,7 +199,7 @@ class Loop:
         return self.save_agreed or self.stop_agreed or self.checkpoints.due(number + 1, self.last)
 
     def pause(self, number: int) -> None:
-        """What comes between this step, which is settled, and the next; none of it is part of a step's time."""
+        """What comes between this step, which is settled, and the next; it is not part of any step's time."""
         if self.profile.ends(number):
             self.profile.stop()
         if self.ending is not None:
@@ -224,7 +224,7 @@ class Loop:
 
 
 def train(spec: RunSpec, place: Place, out: Path) -> int:
-    """Runs every step of a spec and returns the process's exit code; events and all else that it leaves go to `out`.
+    """Runs every step of a spec and returns the process's exit code; events and all other outputs go to `out`.
 
     Raises InputError where the spec does not fit the devices, or its data or checkpoints cannot be read. What fails
     later ends the process at once: JAX's orderly exit would wait for peers that no longer answer.

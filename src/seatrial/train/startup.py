@@ -1,4 +1,4 @@
-"""How a process begins: its place among the others, its devices, the phases of its start, what it says when ready."""
+"""How a process starts: its place among the others, its devices, the phases of its start, its report when ready."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def connect(spec: RunSpec, place: Place) -> None:
 
 
 def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:
-    """Keeps compiled programs in a folder; the counter tells, as they come, of "hits" and "misses" there."""
+    """Keeps compiled programs in a folder; the counter has its "hits" and "misses" so far."""
     if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(Path(folder).expanduser()))
         if on_cpu:  # small programs compile within JAX's limit of one second
@@ -94,7 +94,7 @@ def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:
 def started(
     spec: RunSpec, place: Place, trainer: Trainer, *, attempt: int, steps: int, compiled: Any, facts: dict[str, Any]
 ) -> events.RunStarted:
-    """What this process says of itself when it is ready for its first step; `facts` are added to those known here."""
+    """The event of a process that is ready for its first step; `facts` are added to those known here."""
     device, memory = trainer.mesh.devices.flat[0], compiled.memory_analysis()
     return events.RunStarted(
         process=place.process,

@@ -1,7 +1,7 @@
 """Where tokens come from: sources that give any example by its number, and the global batches made of them.
 
 A source is a pure function of an example's number. So every process makes just its own part, on any mesh, and the
-number of consumed examples is all that a resumed run must know to read on exactly where it stopped.
+number of consumed examples is all that a resumed run needs to continue exactly where it stopped.
 
     files      files → rows → tokens, kept     indexed    Megatron's .bin and .idx     rows      rows → sources
     tokenizer  text → tokens                   megatron   Megatron's samples           arrow     rows of tokens

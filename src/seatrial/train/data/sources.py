@@ -38,7 +38,7 @@ def fields_of(spec: RunSpec) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a run learns from, what it is validated on (None: nothing), and what a person should know of them."""
+    """The training data of a run, its validation data (None: none), and notes about them for people."""
 
     train: Source
     validation: Source | None = None
@@ -46,7 +46,7 @@ class Sources:
 
 
 def make_sources(spec: RunSpec) -> Sources:
-    """The sources that a spec asks for. Raises ValueError where its files cannot serve."""
+    """The sources of a spec. Raises ValueError where its files cannot be used."""
     data = spec.data
     if data.kind == "synthetic":
         return Sources(_synthetic(spec, spec.seed), _synthetic(spec, spec.seed + 1))
@@ -110,11 +110,8 @@ def _mixed(
 
 def _num_examples(spec: RunSpec, name: str) -> int:
     """How many examples a run reads for training (`train`) or validation (`valid`); at least 1."""
-    asked = spec.evaluation
-    if name == "train":
-        steps = spec.steps
-    else:
-        steps = (1 + spec.steps // (asked.interval_steps or spec.steps)) * (asked.batches or 0)
+    evaluations = 1 + spec.steps // (spec.evaluation.interval_steps or spec.steps)
+    steps = spec.steps if name == "train" else evaluations * (spec.evaluation.batches or 0)
     return steps * spec.sequences_per_step or 1
 
 
@@ -124,7 +121,7 @@ def _samples(
     """`count` of Megatron's samples."""
     data, indexed, ends = spec.data, read_indexed(group[0]), _ends(spec)
     if ends.token is not None and data.tokenizer == "byte" and indexed.tokens.itemsize > 1:
-        raise ValueError(f"{group[0]}: its tokens are not bytes, so the byte tokenizer cannot tell where documents end; "
+        raise ValueError(f"{group[0]}: tokens are not bytes, so the byte tokenizer cannot tell where documents end; "
                          "set data.tokenizer to the one that made them")  # fmt: skip
     documents = _part(name, split, len(indexed))[: data.max_examples]
     prefix = files_of(group[0])[0].with_suffix("")
