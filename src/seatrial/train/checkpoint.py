@@ -178,8 +178,8 @@ class Checkpoints:
 
     def _load(self, folder: Path, *, fresh: bool) -> Restored | str:
         """The state from one checkpoint, with `fresh` only its parameters; or what is wrong with it."""
-        groups = {"params"} if fresh else set(self._trainer.state_shardings)
-        wanted = {name: want for name, want in self._wanted().items() if name.split(".")[0] in groups}
+        wanted = self._wanted("params." if fresh else "")
+        groups = {name.split(".")[0] for name in wanted}
         wrong, arrays = "", dict[str, jax.Array]()
         try:
             there = checkpoint_files.Stored(folder)
@@ -206,13 +206,14 @@ class Checkpoints:
         return Restored(self._tree(arrays), int(there.facts["step"]), int(there.facts["examples"]), metrics)
 
     def _from_hugging_face(self, path: Path) -> Restored:
-        wanted = {name: want for name, want in self._wanted().items() if name.startswith("params.")}
-        return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0, {})
+        params = hf.load(path, self._spec.model, self._wanted("params."), self._say)
+        return Restored(self._with_fresh(params), 0, 0, {})
 
-    def _wanted(self) -> dict[str, Any]:
-        return checkpoint_files.wanted_arrays(
-            self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings
-        )
+    def _wanted(self, prefix: str = "") -> dict[str, checkpoint_files.Wanted]:
+        """The arrays of the state whose names begin so."""
+        shapes, shardings = jax.eval_shape(self._trainer.init), self._trainer.state_shardings
+        wanted = checkpoint_files.wanted_arrays(self._spec, shapes, shardings)
+        return {name: want for name, want in wanted.items() if name.startswith(prefix)}
 
     def _tree(self, arrays: Mapping[str, jax.Array]) -> State:
         state: State = jax.tree_util.tree_map_with_path(

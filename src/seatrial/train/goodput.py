@@ -42,15 +42,8 @@ def measure_goodput(record: Iterable[Event]) -> Goodput | None:
     if not attempts:
         return None
     lost = dict.fromkeys(LOSSES, 0.0)
-    productive, redone_from, began = 0.0, math.inf, math.inf
-    for started, *attempt in reversed(attempts):
-        assert isinstance(started, RunStarted)
-        if math.isfinite(began):
-            lost["restarts"] += max(0.0, began - (attempt or [started])[-1].wall_time)
-        phases = {name: float(seconds) for name, seconds in started.facts.get("phases", {}).items()}
-        began = started.wall_time - sum(phases.values())
-        lost["compile"] += phases.pop("compile", 0.0)
-        lost["start"] += sum(phases.values())
+    productive, redone_from = 0.0, math.inf
+    for attempt in reversed(attempts):
         steps = [event for event in attempt if isinstance(event, Step)]
         counted = [step for step in steps if step.step < redone_from]
         waiting = _total(counted, "data_seconds")
@@ -60,9 +53,25 @@ def measure_goodput(record: Iterable[Event]) -> Goodput | None:
         lost["evaluation"] += _total(event for event in attempt if isinstance(event, Eval))
         lost["checkpoint"] += _saving(attempt, steps)
         redone_from = min([redone_from, *(step.step for step in steps)])
-    wall = attempts[-1][-1].wall_time - began
+        phases = _phases(attempt)
+        lost["compile"] += phases.pop("compile", 0.0)
+        lost["start"] += sum(phases.values())
+    for before, after in pairwise(attempts):
+        lost["restarts"] += max(0.0, _began(after) - before[-1].wall_time)
+    wall = attempts[-1][-1].wall_time - _began(attempts[0])
     lost["other"] = max(0.0, wall - productive - sum(lost.values()))
     return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)
+
+
+def _phases(attempt: list[Event]) -> dict[str, float]:
+    """Seconds of each phase of an attempt's start."""
+    assert isinstance(attempt[0], RunStarted)
+    return {name: float(seconds) for name, seconds in attempt[0].facts.get("phases", {}).items()}
+
+
+def _began(attempt: list[Event]) -> float:
+    """When its process started, which is before it could say so."""
+    return attempt[0].wall_time - sum(_phases(attempt).values())
 
 
 def _attempts(record: Iterable[Event]) -> list[list[Event]]:

@@ -63,7 +63,7 @@ Update = Callable[[jax.Array, jax.Array, Slots, Now, Optimizer], tuple[jax.Array
 
 
 @dataclass(frozen=True)
-class Row:
+class Algorithm:
     """An optimizer: its update, and its slots, which all begin with zeros.
 
     Slot name → which of a tensor's dimensions have size 1 in it.
@@ -218,13 +218,13 @@ def _columns(dims: Shape) -> Shape:
     return dims[-2:-1] if len(dims) > 1 else dims
 
 
-def _row(update: Update, *names: str) -> Row:
+def _row(update: Update, *names: str) -> Algorithm:
     """A row whose slots are all of the parameter's shape."""
-    return Row(update, dict.fromkeys(names, lambda dims: ()))
+    return Algorithm(update, dict.fromkeys(names, lambda dims: ()))
 
 
 # Classes of these names: torch.optim; NxD's AdamW_FP32OptimParams; NeMo's Novograd and Adafactor.
-OPTIMIZERS: dict[str, Row] = {
+OPTIMIZERS: dict[str, Algorithm] = {
     "adamw": _row(_decoupled(_adam), "m", "v"),
     "adamw_fp32": _row(_adamw_fp32, "m", "v"),
     "adam": _row(_coupled(_adam), "m", "v"),
@@ -234,12 +234,12 @@ OPTIMIZERS: dict[str, Row] = {
     "adagrad": _row(_coupled(_adagrad), "v"),
     "adadelta": _row(_coupled(_adadelta), "v", "steps"),
     "rprop": _row(_rprop, "previous", "size"),
-    "novograd": Row(_novograd, {"m": lambda dims: (), "v": lambda dims: dims}),
-    "adafactor": Row(_adafactor, {"rows": _rows, "columns": _columns}),
+    "novograd": Algorithm(_novograd, {"m": lambda dims: (), "v": lambda dims: dims}),
+    "adafactor": Algorithm(_adafactor, {"rows": _rows, "columns": _columns}),
 }
 
 
-def make_optimizer(settings: Optimizer) -> Row:
+def make_optimizer(settings: Optimizer) -> Algorithm:
     """The row of an algorithm, without a slot for momentum where there is none."""
     row = OPTIMIZERS[settings.algorithm]
-    return Row(row.update, {n: s for n, s in row.slots.items() if n != "momentum" or settings.momentum})
+    return Algorithm(row.update, {n: s for n, s in row.slots.items() if n != "momentum" or settings.momentum})

@@ -15,7 +15,7 @@ from seatrial.spec import RunSpec
 from seatrial.train import fp8, sharding
 from seatrial.train.model import Decoder
 from seatrial.train.objectives import Head, Objective, Sums, answer_log_probabilities
-from seatrial.train.optimizer import Now, Row, clip_scale, tensor_of
+from seatrial.train.optimizer import Algorithm, Now, clip_scale, tensor_of
 from seatrial.train.params import Declaration, Declarations, Params, layer_order
 from seatrial.train.pipeline import forward
 from seatrial.train.precision import DTYPES, ROUNDING
@@ -49,7 +49,7 @@ class Setup:
     decoder: Decoder
     head: Head
     objective: Objective
-    optimizer: Row
+    optimizer: Algorithm
 
 
 def train_step(state: State, batch: Batch, setup: Setup) -> tuple[State, Metrics]:
