@@ -19,12 +19,8 @@ class Rows(Protocol):
     """
 
     count: int
-
-    @property
-    def group(self) -> int: ...
-
-    @property
-    def notes(self) -> Sequence[str]: ...
+    group: int
+    notes: Sequence[str]
 
     def take(self, rows: np.ndarray) -> Example: ...
 
@@ -32,7 +28,8 @@ class Rows(Protocol):
 class Windows:
     """Documents end to end, cut into windows of T + 1 tokens, each beginning with the last token of the one before."""
 
-    group, notes = 1, ()
+    group = 1
+    notes: Sequence[str] = ()
 
     def __init__(self, indexed: Indexed, max_documents: int | None, length: int, ends: Ends) -> None:
         self._tokens = indexed.tokens[: int(indexed.sizes[:max_documents].sum(dtype=np.int64))]
