@@ -16,7 +16,7 @@ from seatrial.train import fp8, sharding
 from seatrial.train.model import Decoder
 from seatrial.train.objectives import Head, Objective, Sums, answer_log_probabilities
 from seatrial.train.optimizer import Algorithm, Now, clip_scale, tensor_of
-from seatrial.train.params import Declaration, Declarations, Params, layer_order
+from seatrial.train.params import Declaration, Declarations, Params
 from seatrial.train.pipeline import forward
 from seatrial.train.precision import DTYPES, ROUNDING
 from seatrial.train.random import Key, fold, make_key
@@ -46,6 +46,7 @@ class Setup:
 
     spec: RunSpec
     declarations: Declarations
+    layers: jax.Array  # see `layer_order`
     decoder: Decoder
     head: Head
     objective: Objective
@@ -61,7 +62,7 @@ def train_step(state: State, batch: Batch, setup: Setup) -> tuple[State, Metrics
     params, history = state["params"], state.get("amax", {})
     if spec.precision.stochastic_rounding:  # then this is how float32 parameters become what is computed with
         params = jax.tree.map(
-            lambda p, leaf, place, key: _stored(p, setup.decoder.dtype, leaf, place.rest, key[0], spec).astype(p.dtype),
+            lambda p, leaf, at, key: _stored(p, setup.decoder.dtype, leaf, at.rest, key[0], setup).astype(p.dtype),
             params, setup.declarations, places, keys,
         )  # fmt: skip
     sums, gradients, seen = accumulate(params, fp8.remembered(history), batch, key, setup)
@@ -154,10 +155,10 @@ def update(
             spec.optimizer,
         )
         written = [
-            _stored(new[name], slot.dtype, leaf, row.slot(name, tensor).split, key[2 + number], spec)
+            _stored(new[name], slot.dtype, leaf, row.slot(name, tensor).split, key[2 + number], setup)
             for number, (name, slot) in enumerate(zip(row.slots, slots, strict=True))
         ]
-        p = _stored(p, param.dtype, leaf, place.optimizer, key[1], spec)
+        p = _stored(p, param.dtype, leaf, place.optimizer, key[1], setup)
         return sharding.gather(p, place.optimizer, place.rest), *written
 
     trees = (state["params"], gradients, keys, *(state["slots"][name] for name in row.slots))
@@ -168,14 +169,14 @@ def update(
 
 
 def _stored(
-    x: jax.Array, dtype: jnp.dtype, leaf: Declaration, dims: sharding.Dims, key: Key, spec: RunSpec
+    x: jax.Array, dtype: jnp.dtype, leaf: Declaration, dims: sharding.Dims, key: Key, setup: Setup
 ) -> jax.Array:
     """x in a format; where that rounds at random, it does so in the same way on every mesh."""
     *outer, columns = sharding.positions(x.shape, dims)
     if "layers" in leaf.names:
-        outer[0] = jnp.asarray(layer_order(spec))[outer[0]]
+        outer[0] = setup.layers[outer[0]]
     rows = sum((n * math.prod(leaf.shape[dim + 1 : -1]) for dim, n in enumerate(outer)), jnp.int32(0))
-    return ROUNDING[spec.precision.stochastic_rounding](x, dtype, key, rows, columns)
+    return ROUNDING[setup.spec.precision.stochastic_rounding](x, dtype, key, rows, columns)
 
 
 def _rounding_keys(key: Key, setup: Setup) -> Params:

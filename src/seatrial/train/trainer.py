@@ -19,7 +19,7 @@ from seatrial.train.mesh import backend_of
 from seatrial.train.model import Decoder
 from seatrial.train.objectives import OBJECTIVES, Head
 from seatrial.train.optimizer import Tensor, make_optimizer, tensor_of
-from seatrial.train.params import Params, chunks_per_stage, declare, initialize, placed, placements
+from seatrial.train.params import Params, chunks_per_stage, declare, initialize, layer_order, placed, placements
 from seatrial.train.precision import DTYPES, products_for
 from seatrial.train.remat import make_remat
 from seatrial.train.step import Batch, Metrics, Setup, State, answers_of, loss_of, train_step
@@ -91,6 +91,7 @@ def make_setup(spec: RunSpec, backend: str) -> Setup:
     return Setup(
         spec=spec,
         declarations=declarations,
+        layers=jnp.asarray(layer_order(spec)),
         decoder=decoder,
         head=Head(placement=table, rules=rules, products=products, tied=tied, vocab_size=vocab_size),
         objective=OBJECTIVES[spec.objective.kind],
