@@ -394,7 +394,9 @@ def origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
     for part in ("within_node", "across_nodes"):
         note = "what TP, PP and CP leave"
         derived[f"parallelism.{part}.data"] = Origin(kind="derived", key="trainer.devices", note=note)
-    found = settings.origins(derived)
+    others = MEGATRON_ONLY if settings.get("model_source") == "hf" else HF_ONLY
+    found = {path: origin for path, origin in settings.origins(derived).items()
+             if origin.kind != "default" or origin.key not in others}  # fmt: skip
     block = next((entry for name, entry in settings.entries.items() if name.startswith(f"{ALIGNMENT}.")), None)
     if block is not None:
         found["objective.kind"] = found["data.kind"] = block.origin("by the block that is there")

@@ -112,7 +112,7 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_
     if rule is None or rate is None:
         return None
     beta1, beta2 = settings.get(f"{P}.betas", rule.betas or _ADAM)
-    second = {"rmsprop": "alpha", "adadelta": "rho"}.get(rule.algorithm)
+    second = {"rmsprop": ("alpha", 0.99), "adadelta": ("rho", 0.9)}.get(rule.algorithm)
     schedule = _schedule(settings)
     if schedule is not None and schedule.kind == "noam" and settings.get(f"{S}.d_model", hidden_dim) != hidden_dim:
         settings.add(
@@ -129,7 +129,7 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_
         final_learning_rate_fraction=_final(settings, schedule, rate),
         decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", power)),
         beta1=beta1,
-        beta2=settings.get(f"{P}.{second}") if second else beta2,
+        beta2=settings.get(f"{P}.{second[0]}", second[1]) if second else beta2,
         epsilon=rule.epsilon or 1e-8,
         weight_decay=rule.weight_decay,
     )  # fmt: skip
