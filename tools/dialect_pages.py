@@ -149,9 +149,9 @@ def _deviations(page: Page) -> list[str]:
 
 def _native() -> str:
     intro = (
-        "Seatrial's own configuration, YAML or JSON: every field of a run by its name. Everything with a default may be "
-        "omitted; keys that begin with `_` are notes. `seatrial schema` prints this as a JSON Schema, which editors "
-        "use ([how](../howto/convert.md))."
+        "Seatrial's own configuration, YAML or JSON: every field of a run by its name. Everything with a default may "
+        "be omitted; keys that begin with `_` are notes. `seatrial schema` prints this as a JSON Schema, which "
+        "editors use ([how](../howto/convert.md))."
     )
     parts = ["# Native", MADE, intro]
     fields = fields_of(RunSpec)
