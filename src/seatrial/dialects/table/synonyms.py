@@ -1,4 +1,4 @@
-"""What the same thing is called elsewhere: a row a meaning, with its names in the spellings read here and others.
+"""Names of one thing in many trainers: a row for each meaning, with its names in the spellings read here and others.
 
 Used only to advise on an unknown key. A name with dots matches keys that end in it; `-`, `_` and case do not matter.
 First the native name; then NxDT's, MaxText's, Megatron-LM's with its `train_llama3.sh`, CVS's, then any other's.
@@ -170,7 +170,7 @@ ROWS: tuple[str, ...] = (
     "execution.compile_cache compiler_cache_url jax_cache_dir compile_cache",
     "execution.xla_flags xla_flags XLA_FLAGS",
     "execution.environment env_dict environment env_vars",
-    # bars
+    # targets
     "tflops_per_second_per_device tflops_per_sec_per_gpu throughput_per_gpu",
     "tokens_per_second_per_device tokens_per_sec_per_gpu tokens_per_gpu",
     "step_seconds elapsed_time_per_iteration step_time",
