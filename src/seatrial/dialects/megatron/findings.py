@@ -46,9 +46,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ("seq-length", _both("seq-length", "encoder-seq-length"), "--encoder-seq-length is another name for it",
      "keep one of the two"),
     ("max-position-embeddings",
-     lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or s["encoder-seq-length"] or 0),
+     lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or 0),
      "sequences are longer than that", "make it --seq-length at least"),
-    ("save", lambda s: s.given("save") and not (s["save-interval"] or s["persistent-save-interval"]),
+    ("save", lambda s: s.given("save") and not s["save-interval"],
      "--save needs --save-interval", "add --save-interval"),
     ("mock-data", lambda s: s.given("mock-data") and bool(s["data-path"] or s["train-data-path"]),
      "there is real data, too", "keep one of the two"),
@@ -104,19 +104,19 @@ REFUSALS: tuple[Refusal, ...] = (
 
 def before(s: Settings) -> None:
     """What can be said before anything is derived."""
-    if s.is_broken:
+    if s.has_errors:
         return
     if s.script:
         _script(s)
     for name, is_so, why, fix in REFUSALS:
         if is_so(s) and not (s.script and name in ("overlap-param-gather", "ckpt-format")):
-            s.find(name, "error", "refused-by-megatron", why, fix)
+            s.add(name, "error", "refused-by-megatron", why, fix)
     if not s.script:
         _connections(s)
-    length, context = s["seq-length"] or s["encoder-seq-length"], s["context-parallel-size"]
+    length, context = s["seq-length"], s["context-parallel-size"]
     if length and context > 1 and length % (2 * context):
         why = f"{length} is no multiple of 2 × context parallelism = {2 * context}"
-        s.find("seq-length", "error", "refused-by-megatron", why, f"give a multiple of {2 * context}")
+        s.add("seq-length", "error", "refused-by-megatron", why, f"give a multiple of {2 * context}")
 
 
 def after(s: Settings, spec: RunSpec) -> None:
@@ -125,35 +125,35 @@ def after(s: Settings, spec: RunSpec) -> None:
         _arguments(s, spec)
     if s["fp8-recipe"] in ("mxfp8", "blockwise") and spec.precision.quantization:
         why = "whole tensors are scaled here, by earlier steps' values, and not blocks of them"
-        s.find("fp8-recipe", "warning", "nearest-recipe", why, "give tensorwise or delayed, or leave it")
+        s.add("fp8-recipe", "warning", "nearest-recipe", why, "give tensorwise or delayed, or leave it")
     if spec.optimizer.schedule not in ("cosine", "constant"):
         why = "here it is the schedule of NeMo of this name, whose rate is a step ahead of Megatron's"
-        s.find("lr-decay-style", "info", "schedule-differs", why, "nothing to do, or give cosine")
+        s.add("lr-decay-style", "info", "schedule-differs", why, "nothing to do, or give cosine")
     if spec.data.kind == "synthetic":
         why = "mock data shows that the steps work, not that anything is learnt"
         name = "DATA_PATH" if s.script else "--data-path"
-        s.find("mock-data", "info", "synthetic-data", why, f"nothing to do, or give {name}")
+        s.add("mock-data", "info", "synthetic-data", why, f"nothing to do, or give {name}")
 
 
 def _arguments(s: Settings, spec: RunSpec) -> None:
     if not s.given("mock-data") and spec.data.kind == "synthetic":
         why = "there is no data, so Megatron makes some up"
-        s.find("mock-data", "warning", "no-data", why, "add --data-path, or --mock-data if that is meant")
+        s.add("mock-data", "warning", "no-data", why, "add --data-path, or --mock-data if that is meant")
     if s.given("calculate-per-token-loss") and s.given("eod-mask-loss"):
         why = "with --eod-mask-loss some tokens do not count, and here every sequence weighs the same"
-        s.find("calculate-per-token-loss", "error", "not-supported", why, "remove one of the two")
+        s.add("calculate-per-token-loss", "error", "not-supported", why, "remove one of the two")
     if "num-query-groups" in s.values and not s.given("group-query-attention"):
         why = "without --group-query-attention it has no effect: each head has its own keys and values"
-        s.find("num-query-groups", "warning", "no-effect", why, "add --group-query-attention, or remove it")
+        s.add("num-query-groups", "warning", "no-effect", why, "add --group-query-attention, or remove it")
     if s.given("sequence-parallel") and s["tensor-model-parallel-size"] == 1:
         why = "without tensor parallelism Megatron turns it off"
-        s.find("sequence-parallel", "warning", "no-effect", why, "remove it, or raise --tensor-model-parallel-size")
+        s.add("sequence-parallel", "warning", "no-effect", why, "remove it, or raise --tensor-model-parallel-size")
     if s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text:
         why = f"heads stay where they are here; {s['cp-comm-type']} is done instead, with the same result"
-        s.find("cp-comm-type", "info", "nearest-strategy", why, "nothing to do")
+        s.add("cp-comm-type", "info", "nearest-strategy", why, "nothing to do")
     if s["split"] is None and s["data-path"]:
         why = "--split is missing, so 969,30,1 holds: 3 % of the data are kept from training"
-        s.find("data-path", "warning", "default-split", why, "add --split")
+        s.add("data-path", "warning", "default-split", why, "add --split")
 
 
 def _connections(s: Settings) -> None:
@@ -163,11 +163,11 @@ def _connections(s: Settings) -> None:
     if is_sharded and connections == "1":
         why = "FSDP needs CUDA_DEVICE_MAX_CONNECTIONS to be other than 1, or unset"
         name = "use-torch-fsdp2" if s.given("use-torch-fsdp2") else "use-megatron-fsdp"
-        s.find(name, "error", "refused-by-megatron", why, "remove CUDA_DEVICE_MAX_CONNECTIONS=1")
+        s.add(name, "error", "refused-by-megatron", why, "remove CUDA_DEVICE_MAX_CONNECTIONS=1")
     elif split and not is_sharded and connections != "1":
         why = "tensor and context parallelism need CUDA_DEVICE_MAX_CONNECTIONS=1 on devices before Blackwell"
         name = "tensor-model-parallel-size" if s["tensor-model-parallel-size"] > 1 else "context-parallel-size"
-        s.find(name, "warning", "max-connections", why, "export CUDA_DEVICE_MAX_CONNECTIONS=1")
+        s.add(name, "warning", "max-connections", why, "export CUDA_DEVICE_MAX_CONNECTIONS=1")
 
 
 # --- ROCm's scripts ---------------------------------------------------------------------------------------------------
@@ -178,33 +178,33 @@ def _script(s: Settings) -> None:
     sizes = {"train_llama2.sh": (7, 13, 70), "train_llama3.sh": (8, 70)}[s.script]
     if stated.get("MODEL_SIZE", 70) not in sizes:
         why = f"{s.script} knows {', '.join(map(str, sizes[:-1]))} and {sizes[-1]}, and ends with an error otherwise"
-        s.find("MODEL_SIZE", "error", "refused-by-script", why, f"give one of them, or take {_other(s.script)}")
+        s.add("MODEL_SIZE", "error", "refused-by-script", why, f"give one of them, or take {_other(s.script)}")
     fsdp = next((name for name in ("FSDP", "MEGATRON_FSDP") if stated.get(name)), None)
     if fsdp and stated.get("TP", 8) > 1:
         is_told = "TP" in stated
         why = f"with {fsdp}=1 the script sets TP to 1, whatever stands here" if is_told else "it sets TP from 8 to 1"
-        s.find("TP" if is_told else fsdp, "warning" if is_told else "info", "reset-by-script", why, "give TP=1")
+        s.add("TP" if is_told else fsdp, "warning" if is_told else "info", "reset-by-script", why, "give TP=1")
     if stated.get("FSDP") and stated.get("SEQ_PARALLEL"):
         why = "with FSDP=1 the script turns sequence parallelism off, whatever stands here"
-        s.find("SEQ_PARALLEL", "warning", "reset-by-script", why, "give SEQ_PARALLEL=0")
+        s.add("SEQ_PARALLEL", "warning", "reset-by-script", why, "give SEQ_PARALLEL=0")
     if stated.get("FSDP") and stated.get("SAVE_CKPT_PATH") and stated.get("CKPT_FORMAT", "torch") == "torch":
         why = "Megatron refuses to save FSDP's state in the format torch, which the script asks for"
-        s.find("SAVE_CKPT_PATH", "error", "refused-by-megatron", why, "add CKPT_FORMAT=torch_dist")
+        s.add("SAVE_CKPT_PATH", "error", "refused-by-megatron", why, "add CKPT_FORMAT=torch_dist")
     if stated.get("FSDP") and stated.get("MEGATRON_FSDP"):
-        s.find("MEGATRON_FSDP", "error", "refused-by-megatron", "there is FSDP=1, too", "keep one of the two")
+        s.add("MEGATRON_FSDP", "error", "refused-by-megatron", "there is FSDP=1, too", "keep one of the two")
     if stated.get("ENABLE_HSDP") and not stated.get("MEGATRON_FSDP"):
-        s.find("ENABLE_HSDP", "error", "refused-by-script", "it needs MEGATRON_FSDP=1", "add that, or remove it")
+        s.add("ENABLE_HSDP", "error", "refused-by-script", "it needs MEGATRON_FSDP=1", "add that, or remove it")
     if stated.get("ENABLE_HSDP") and stated.get("HSDP_NUM_REPLICAS", 2) < 2:
-        s.find("HSDP_NUM_REPLICAS", "error", "refused-by-script", "hybrid sharding needs 2 or more", "give 2 or more")
+        s.add("HSDP_NUM_REPLICAS", "error", "refused-by-script", "hybrid sharding needs 2 or more", "give 2 or more")
     if stated.get("MOCK_DATA") and "DATA_PATH" in stated:
         why = "versions of 2026 do not read it: DATA_PATH decides; here, as before, mock data is used"
-        s.find("MOCK_DATA", "warning", "contradiction", why, "remove one of the two")
+        s.add("MOCK_DATA", "warning", "contradiction", why, "remove one of the two")
     if stated.get("MOCK_DATA") is False and "DATA_PATH" not in stated:
         why = "versions of 2026 use mock data as long as DATA_PATH is not set, whatever stands here"
-        s.find("MOCK_DATA", "warning", "contradiction", why, "give DATA_PATH")
+        s.add("MOCK_DATA", "warning", "contradiction", why, "give DATA_PATH")
     if stated.get("OPTIMIZER", "adam") not in ("adam", "sgd"):
         why = f"the script takes everything but adam for sgd, {stated['OPTIMIZER']!r} too"
-        s.find("OPTIMIZER", "warning", "misleading", why, "give adam or sgd")
+        s.add("OPTIMIZER", "warning", "misleading", why, "give adam or sgd")
     if s.script == "train_llama2.sh":
         _llama2(s)
     _network(s)
@@ -214,10 +214,10 @@ def _llama2(s: Settings) -> None:
     stated = s.variables
     if stated.get("TOKENIZER_TYPE") == "Llama2Tokenizer" and "TOKENIZER_MODEL" in stated:
         why = "the script brings its own model of a Llama2Tokenizer, and ends with an error where one is given"
-        s.find("TOKENIZER_MODEL", "error", "refused-by-script", why, "remove it")
+        s.add("TOKENIZER_MODEL", "error", "refused-by-script", why, "remove it")
     if stated.get("TE_FP8") and stated.get("TE_FP8_RECIPE") == "mxfp8" and not stated.get("MEGATRON_FSDP"):
         why = "train_llama2.sh has mxfp8 only with MEGATRON_FSDP=1: it ends without training, and without an error"
-        s.find("TE_FP8_RECIPE", "error", "refused-by-script", why, "give delayed or tensorwise")
+        s.add("TE_FP8_RECIPE", "error", "refused-by-script", why, "give delayed or tensorwise")
 
 
 def _network(s: Settings) -> None:
@@ -225,10 +225,10 @@ def _network(s: Settings) -> None:
         return
     if s.variables.get("MASTER_ADDR", "localhost") == "localhost":
         why = "on several nodes each would wait for itself: MASTER_ADDR is localhost where it is not given"
-        s.find("MASTER_ADDR", "warning", "no-coordinator", why, "give the address of the first node")
+        s.add("MASTER_ADDR", "warning", "no-coordinator", why, "give the address of the first node")
     if "NCCL_SOCKET_IFNAME" not in s.environment:
         why = "the script takes ens51np0 for the network interface of every node where it is not told another"
-        s.find("NNODES", "warning", "no-interface", why, "give NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME")
+        s.add("NNODES", "warning", "no-interface", why, "give NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME")
 
 
 def _other(script: str) -> str:

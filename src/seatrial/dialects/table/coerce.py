@@ -158,6 +158,33 @@ def positive(value: Any) -> float:
     return number
 
 
+@takes("a whole number from 0 on")
+def natural(value: Any) -> int:
+    """A whole number from 0 on."""
+    number = whole(value)
+    if number < 0:
+        raise ValueError(f"{number} is less than 0")
+    return number
+
+
+@takes("a number from 0 on")
+def not_negative(value: Any) -> float:
+    """A number from 0 on."""
+    number = decimal(value)
+    if number < 0:
+        raise ValueError(f"{number:g} is less than 0")
+    return number
+
+
+@takes("a number from 0 to 1")
+def share(value: Any) -> float:
+    """A number from 0 to 1."""
+    number = decimal(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{number:g} is not between 0 and 1")
+    return number
+
+
 @takes("a port")
 def port(value: Any) -> int:
     """A TCP port."""

@@ -1,6 +1,6 @@
-"""Megatron-LM's other arguments, by what becomes of them: a real argument is never called a typo.
+"""Megatron-LM's other arguments, which say nothing of a run, by why: a real argument is never called a typo.
 
-Behind a name, `=` stands for one value and `*` for one or more. Source as in `megatron_arguments`.
+Behind a name, `=` stands for one value and `*` for one or more. Source as in `arguments`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _IGNORED: Mapping[str, str] = {
         inprocess-granularity= inprocess-active-world-size= inprocess-empty-cuda-cache adlr-autoresume
         adlr-autoresume-interval= exit-signal-handler exit-signal= exit-duration-in-mins=""",
     "checkpoints are kept in Seatrial's own format": """
-        ckpt-format= dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format ckpt-convert-format= ckpt-convert-save=
+        dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format ckpt-convert-format= ckpt-convert-save=
         ckpt-convert-update-legacy-dist-opt-format ckpt-fully-parallel-save no-ckpt-fully-parallel-save
         ckpt-fully-parallel-load ckpt-assume-constant-structure dist-ckpt-strictness= dist-ckpt-save-pre-mcore-014
         dist-ckpt-optim-fully-reshardable distrib-optim-fully-reshardable-mem-efficient use-persistent-ckpt-worker
@@ -191,4 +191,6 @@ def _rows(make: Callable[..., Key], table: Mapping[str, str]) -> dict[str, Key]:
     return rows
 
 
-REST: Mapping[str, Key] = {**_rows(equivalent, _EQUIVALENT), **_rows(ignored, _IGNORED), **_rows(rejected, _REJECTED)}
+OTHER_ARGUMENTS: Mapping[str, Key] = {
+    **_rows(equivalent, _EQUIVALENT), **_rows(ignored, _IGNORED), **_rows(rejected, _REJECTED),
+}  # fmt: skip
