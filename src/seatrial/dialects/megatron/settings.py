@@ -72,7 +72,7 @@ class Settings(table.Settings):
 
     def given(self, name: str) -> bool:
         """Whether an argument is there; of a flag, whether it is on."""
-        return self.values.get(name) not in (None, False)
+        return self.values.get(name) not in (None, False, ())
 
     @property
     def variables(self) -> dict[str, Any]:
