@@ -113,10 +113,6 @@ def has_files(spec: RunSpec) -> bool:
     return spec.data.kind == "megatron" and bool(spec.data.paths)
 
 
-def _is_grouped(spec: RunSpec) -> bool:
-    return spec.model.num_kv_heads != spec.model.num_heads
-
-
 def _has_tokenizer(spec: RunSpec) -> bool:
     return spec.data.kind == "megatron" and spec.data.tokenizer != "byte"
 
@@ -148,10 +144,6 @@ def _fp8(spec: RunSpec) -> tuple[str | None, str | None]:
     return next((words for words, name in FP8.items() if name == spec.precision.quantization), (None, None))
 
 
-def _is_sgd(spec: RunSpec) -> bool:
-    return spec.optimizer.algorithm == "sgd"
-
-
 def _warmup(spec: RunSpec) -> int:
     return min(spec.optimizer.warmup_steps, (spec.optimizer.decay_steps or spec.steps) - 1)
 
@@ -163,11 +155,6 @@ def _schedule(spec: RunSpec) -> tuple[str, str | None, int | None]:
     fall = (optimizer.decay_steps or spec.steps) - _warmup(spec) - optimizer.hold_steps
     is_held = optimizer.hold_steps > 0 and style in ("linear", "cosine") and fall > 0
     return ("WSD", style, fall) if is_held else (style, None, None)
-
-
-def _min_lr(spec: RunSpec) -> float:
-    rate = spec.optimizer.learning_rate
-    return min(part_of(spec.optimizer.final_learning_rate_fraction, rate), rate)
 
 
 def _words(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -186,21 +173,12 @@ def _data(words: Callable[[RunSpec], tuple[str, ...]], *, split: bool) -> FromSp
     return lambda spec: words(spec) if has_files(spec) and bool(spec.data.split) is split else ()
 
 
-def _evaluates(spec: RunSpec) -> bool:
-    return spec.evaluation.interval_steps is not None
-
-
 def _granularity(spec: RunSpec) -> str | None:
     return {"full": "full", "none": None}.get(spec.execution.remat, "selective")
 
 
 def _is_full(spec: RunSpec) -> bool:
     return spec.execution.remat == "full"
-
-
-def _last_profiled(spec: RunSpec) -> int | None:
-    start = spec.execution.profile_from_step
-    return None if start is None else start + spec.execution.profile_steps
 
 
 def _resumed(spec: RunSpec) -> str | None:
@@ -228,9 +206,9 @@ ARGUMENTS: Mapping[str, Key] = {
     "num-attention-heads": as_is("model.num_heads", count),
     "kv-channels": as_is("model.head_dim", count, "Width of a head; absent: hidden-size / num-attention-heads."),
     "group-query-attention": to("model.num_kv_heads", flag, "Several query heads share a key/value head.",
-                                write=_is_grouped),
+                                write=lambda s: s.model.num_kv_heads != s.model.num_heads),
     "num-query-groups": to("model.num_kv_heads", count, "Key/value heads, under --group-query-attention.", default=1,
-                           write=_where(_is_grouped, "model.num_kv_heads")),
+                           write=lambda s: s.model.num_kv_heads if s.model.num_kv_heads != s.model.num_heads else None),
     "max-position-embeddings": to("model.max_positions", count, "Longest sequence; rows of a table of positions.",
                                   write=lambda s: max(s.batch.sequence_length, s.model.max_positions or 0)),
     "position-embedding-type": to(
@@ -337,10 +315,11 @@ ARGUMENTS: Mapping[str, Key] = {
     "lr-wsd-decay-samples": to("optimizer.hold_steps", count, "The same in sequences."),
     "optimizer": to("optimizer.algorithm", one_of("adam", "sgd", otherwise="muon is not supported here"),
                     "adam is AdamW: its weight decay is decoupled.", default="adam",
-                    write=lambda s: "sgd" if _is_sgd(s) else "adam"),
+                    write=lambda s: "sgd" if s.optimizer.algorithm == "sgd" else "adam"),
     "lr": as_is("optimizer.learning_rate", positive),
     "min-lr": to("optimizer.final_learning_rate_fraction", not_negative, "Rate at the end of the schedule.",
-                 default=0.0, write=_min_lr),
+                 default=0.0, write=lambda s: min(s.optimizer.learning_rate, part_of(
+                     s.optimizer.final_learning_rate_fraction, s.optimizer.learning_rate))),
     "lr-decay-iters": as_is("optimizer.decay_steps", count, "Length of the schedule, warm-up included."),
     "lr-decay-samples": to("optimizer.decay_steps", count, "The same in sequences."),
     "lr-warmup-fraction": to("optimizer.warmup_steps", share, "Share of the schedule that is warm-up."),
@@ -350,7 +329,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "adam-beta1": as_is("optimizer.beta1", share, default=0.9),
     "adam-beta2": as_is("optimizer.beta2", share, default=0.999),
     "adam-eps": as_is("optimizer.epsilon", positive, default=1e-8),
-    "sgd-momentum": to("optimizer.momentum", share, default=0.9, write=_where(_is_sgd, "optimizer.momentum")),
+    "sgd-momentum": to("optimizer.momentum", share, default=0.9,
+                       write=lambda s: s.optimizer.momentum if s.optimizer.algorithm == "sgd" else None),
     "clip-grad": to("optimizer.clip_norm", not_negative, "0: no clipping.", default=1.0,
                     write=lambda s: s.optimizer.clip_norm or 0.0),
     "no-check-for-nan-in-loss-and-grad": to("optimizer.on_non_finite", flag, "The run goes on; absent: it ends.",
@@ -372,9 +352,9 @@ ARGUMENTS: Mapping[str, Key] = {
     # evaluation, log, speed and memory
     "eval-interval": as_is("evaluation.interval_steps", count, default=1000),
     "full-validation": to("evaluation.batches", flag, "All of the validation data, each time.",
-                          write=lambda s: _evaluates(s) and s.evaluation.batches is None),
+                          write=lambda s: s.evaluation.interval_steps is not None and s.evaluation.batches is None),
     "eval-iters": to("evaluation.batches", whole, "0 or less: no evaluation.", default=100,
-                     write=lambda s: (s.evaluation.batches or 1) if _evaluates(s) else 0),
+                     write=lambda s: 0 if s.evaluation.interval_steps is None else s.evaluation.batches or 1),
     "log-interval": as_is("logging.interval_steps", count, default=100),
     "log-params-norm": as_is("logging.parameter_norm", flag),
     "tensorboard-dir": to("logging.tensorboard", text, write=_where(attrgetter("logging.tensorboard"), "tensorboard")),
@@ -392,7 +372,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "profile-step-start": to("execution.profile_from_step", natural, default=10,
                              write=attrgetter("execution.profile_from_step")),
     "profile-step-end": to("execution.profile_steps", count, "The step behind the last one of the profile.",
-                           default=12, write=_last_profiled),
+                           default=12, write=lambda s: None if s.execution.profile_from_step is None
+                           else s.execution.profile_from_step + s.execution.profile_steps),
     # checkpoints
     "save": to("checkpoint.directory,checkpoint.enabled", text, write=folder),
     "save-interval": to("checkpoint.interval_steps", count,

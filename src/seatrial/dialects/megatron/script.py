@@ -94,30 +94,20 @@ def _is_fsdp(spec: RunSpec) -> bool:
     return is_sharded(spec) and not spec.parallelism.zero1 and spec.mesh["pipeline"] == spec.mesh["data"] == 1
 
 
-def _is_megatron_fsdp(spec: RunSpec) -> bool:
-    return is_sharded(spec) and not _is_fsdp(spec)
-
-
 def _replicas(spec: RunSpec) -> int | None:
     """Groups of hybrid sharding."""
-    return spec.mesh["data"] if _is_megatron_fsdp(spec) and spec.mesh["data"] > 1 else None
+    return spec.mesh["data"] if is_sharded(spec) and not _is_fsdp(spec) and spec.mesh["data"] > 1 else None
 
 
 def _recipe(spec: RunSpec) -> str | None:
-    recipes = (
-        recipe for (recipe, kind), name in FP8.items() if (kind, name) == ("hybrid", spec.precision.quantization)
-    )
-    return next(recipes, None)
+    hybrids = {name: recipe for (recipe, kind), name in FP8.items() if kind == "hybrid"}
+    return hybrids.get(spec.precision.quantization or "")
 
 
 def _blend(spec: RunSpec) -> str | None:
     data = spec.data
     pairs = (f"{weight!r} {path}" for weight, path in zip(data.weights, data.paths, strict=False))
     return " ".join(pairs if data.weights else data.paths) if has_files(spec) else None
-
-
-def _tokenizer(spec: RunSpec) -> str | None:
-    return spec.data.tokenizer if has_files(spec) and known_vocabulary(None, spec.data.tokenizer) else None
 
 
 def _devices(spec: RunSpec) -> str | None:
@@ -127,17 +117,11 @@ def _devices(spec: RunSpec) -> str | None:
 
 # --- the variables ----------------------------------------------------------------------------------------------------
 
-
-def _to(argument: str) -> str:
-    return ARGUMENTS[argument].to
-
-
 NETWORK = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "NCCL_PROTO", "NCCL_CHECKS_DISABLE",
             "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "RCCL_MSCCL_ENABLE", "TORCH_NCCL_HIGH_PRIORITY",
             "GPU_MAX_HW_QUEUES", "CUDA_DEVICE_MAX_CONNECTIONS", "HSA_NO_SCRATCH_RECLAIM",
             "TOKENIZERS_PARALLELISM")  # fmt: skip
 _FUSED = "fused kernels change speed, and the result no more than rounding does"
-_OWN_LOG = "it concerns only the script's own log"
 _OLD = "versions of 2026 no longer read it"
 VISIBLE = {"HIP_VISIBLE_DEVICES": _devices, "ROCR_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
 _ALWAYS = ("MODEL_SIZE", "TP", "MBS", "BS", "SEQ_LENGTH", "TOTAL_ITERS", "TE_FP8")  # written whatever they are
@@ -146,22 +130,22 @@ VARIABLES: Mapping[str, Key] = {
     "MODEL_SIZE": to("model.num_layers,model.hidden_dim,model.ffn_dim,model.num_heads,model.num_kv_heads",
                      mapped({"7": 7, "8": 8, "13": 13, "70": 70}), "7, 13 or 70 of Llama 2; 8 or 70 of Llama 3.",
                      write=lambda s: script_of(s)[1]),
-    "TP": to(_to("tensor-model-parallel-size"), count, "Under FSDP the script sets it to 1.",
+    "TP": to(ARGUMENTS["tensor-model-parallel-size"].to, count, "Under FSDP the script sets it to 1.",
              write=lambda s: 1 if is_sharded(s) else s.mesh["tensor"]),
-    "PP": to(_to("pipeline-model-parallel-size"), count, write=lambda s: s.mesh["pipeline"]),
-    "CP": to(_to("context-parallel-size"), count, write=lambda s: s.mesh["context"]),
+    "PP": to(ARGUMENTS["pipeline-model-parallel-size"].to, count, write=lambda s: s.mesh["pipeline"]),
+    "CP": to(ARGUMENTS["context-parallel-size"].to, count, write=lambda s: s.mesh["context"]),
     "MBS": as_is("batch.micro_batch_size", count),
     "BS": as_is("batch.global_batch_size", count, "Of all devices together."),
     "SEQ_LENGTH": as_is("batch.sequence_length", count),
     "TOTAL_ITERS": as_is("steps", count),
     "SEQ_PARALLEL": to("parallelism.sequence_parallel", switch, "Under FSDP=1 the script turns it off.",
                        write=lambda s: s.parallelism.sequence_parallel and not _is_fsdp(s)),
-    "FSDP": to(_to("use-torch-fsdp2"), switch, "torch's FSDP2; resets TP and SEQ_PARALLEL.", write=_is_fsdp),
-    "MEGATRON_FSDP": to(_to("use-megatron-fsdp"), switch, "Megatron's FSDP, parameters sharded; resets TP.",
-                        write=_is_megatron_fsdp),
-    "ENABLE_HSDP": to(_to("num-distributed-optimizer-instances"), switch, "Shards within HSDP_NUM_REPLICAS groups.",
+    "FSDP": to(ARGUMENTS["use-torch-fsdp2"].to, switch, "torch's FSDP2; resets TP and SEQ_PARALLEL.", write=_is_fsdp),
+    "MEGATRON_FSDP": to(ARGUMENTS["use-megatron-fsdp"].to, switch, "Megatron's FSDP, parameters sharded; resets TP.",
+                        write=lambda s: is_sharded(s) and not _is_fsdp(s)),
+    "ENABLE_HSDP": to(ARGUMENTS["num-distributed-optimizer-instances"].to, switch, "Shards within HSDP_NUM_REPLICAS groups.",
                       write=lambda s: _replicas(s) is not None),
-    "HSDP_NUM_REPLICAS": to(_to("num-distributed-optimizer-instances"), count, write=_replicas),
+    "HSDP_NUM_REPLICAS": to(ARGUMENTS["num-distributed-optimizer-instances"].to, count, write=_replicas),
     "OPTIMIZER": to("optimizer.algorithm,parallelism.zero1", text, "adam, sharded over replicas; all else means sgd.",
                     write=lambda s: "sgd" if s.optimizer.algorithm == "sgd" else "adam"),
     "TE_FP8": to("precision.quantization", switch, "0 is bfloat16, whatever TE_FP16 elsewhere suggests.",
@@ -190,7 +174,8 @@ VARIABLES: Mapping[str, Key] = {
     "MCORE": equivalent("Megatron has no other models any more", switch),
     "CONTI_PARAMS": equivalent("where gradients lie in memory changes speed only", switch),
     "TOKENIZER_TYPE": to("data.tokenizer", ARGUMENTS["tokenizer-type"].read),
-    "TOKENIZER_MODEL": to("data.tokenizer,model.vocab_size", text, write=_tokenizer),
+    "TOKENIZER_MODEL": to("data.tokenizer,model.vocab_size", text, write=lambda s: s.data.tokenizer
+                          if has_files(s) and known_vocabulary(None, s.data.tokenizer) else None),
     "DATA_PATH": to("data.paths,data.weights", text, "Set, even to nothing, it ends the use of mock data.",
                     write=_blend),
     "MOCK_DATA": to("data.kind", switch, "Of versions before 2026, where 1 was the default; now DATA_PATH decides."),
@@ -213,7 +198,7 @@ VARIABLES: Mapping[str, Key] = {
     "LOG_INTERVAL": as_is("logging.interval_steps", count),
     "EXP_NAME": to("name", text, "Part of the log's name."),
     "TRAIN_LOG": ignored("the script sets it itself, from LOG_DIR and EXP_NAME", text),
-    "TEE_OUTPUT": ignored(_OWN_LOG, switch, quiet=(True,)),
+    "TEE_OUTPUT": ignored("it concerns only the script's own log", switch, quiet=(True,)),
     "NO_TRAINING": rejected("with 1 nothing is trained: the script only sums up an older log", switch, quiet=(False,)),
     "ENABLE_PROFILING": to("execution.profile_from_step", switch,
                            write=lambda s: s.execution.profile_from_step is not None),
@@ -269,11 +254,8 @@ _DECIDED: tuple[tuple[str, str, Callable[[Values], Any]], ...] = (
     ("use-megatron-fsdp", "MEGATRON_FSDP", _when("MEGATRON_FSDP")),
     ("ckpt-format", "", _when("MEGATRON_FSDP", "fsdp_dtensor")),
     ("data-parallel-sharding-strategy", "MEGATRON_FSDP", _when("MEGATRON_FSDP", "optim_grads_params")),
-    (
-        "num-distributed-optimizer-instances",
-        "HSDP_NUM_REPLICAS",
-        lambda v: v["HSDP_NUM_REPLICAS"] if v["MEGATRON_FSDP"] and v["ENABLE_HSDP"] else None,
-    ),
+    ("num-distributed-optimizer-instances", "HSDP_NUM_REPLICAS",
+     lambda v: v["HSDP_NUM_REPLICAS"] if v["MEGATRON_FSDP"] and v["ENABLE_HSDP"] else None),
     ("grad-reduce-in-bf16", "GRAD_REDUCE_IN_BF16", _when("GRAD_REDUCE_IN_BF16")),
     ("fp8-format", "TE_FP8", _when("TE_FP8", "hybrid")),
     ("fp8-format", "TE_FP8", lambda v: "e4m3" if v["TE_FP8"] and v["TE_FP8_RECIPE"] == "mxfp8" else None),
@@ -283,18 +265,15 @@ _DECIDED: tuple[tuple[str, str, Callable[[Values], Any]], ...] = (
     ("attention-backend", "USE_FLASH_ATTN", lambda v: ATTENTION["flash" if v["USE_FLASH_ATTN"] else "fused"]),
     ("profile", "ENABLE_PROFILING", _when("ENABLE_PROFILING")),
     ("data-path", "DATA_PATH", lambda v: tuple(v["DATA_PATH"].split()) if _reads_files(v) else None),
-    (
-        "data-cache-path",
-        "DATA_CACHE_PATH",
-        lambda v: v["DATA_CACHE_PATH"] if _reads_files(v) and (v["NNODES"] or 1) > 1 else None,
-    ),
+    ("data-cache-path", "DATA_CACHE_PATH",
+     lambda v: v["DATA_CACHE_PATH"] if _reads_files(v) and (v["NNODES"] or 1) > 1 else None),
     ("mock-data", "MOCK_DATA", lambda v: None if _reads_files(v) else True),
     ("save", "SAVE_CKPT_PATH", lambda v: v["SAVE_CKPT_PATH"] or None),
     ("save-interval", "SAVE_INTERVAL", lambda v: v["SAVE_INTERVAL"] if v["SAVE_CKPT_PATH"] else None),
     ("eval-interval", "EVAL_INTERVAL", lambda v: v["EVAL_INTERVAL"] if v["SAVE_CKPT_PATH"] else None),
     ("load", "LOAD_CKPT_PATH", lambda v: v["LOAD_CKPT_PATH"] or None),
     ("no-load-optim", "LOAD_CKPT_PATH", _when("LOAD_CKPT_PATH")),
-)
+)  # fmt: skip
 
 
 def arguments(name: str, stated: Mapping[str, Any]) -> Iterator[Argument]:

@@ -13,8 +13,9 @@ from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, LAUNCHER, f
 from seatrial.dialects.megatron.other_arguments import OTHER_ARGUMENTS
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, NETWORK, SCRIPTS, VARIABLES, arguments
 from seatrial.dialects.table import settings as table
+from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.entries import Entry, Request
-from seatrial.dialects.table.keys import OMIT, Key
+from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.overrides import Override
 from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.errors import InputError, Mark, Problem, Severity
@@ -23,7 +24,9 @@ from seatrial.spec import Origin
 
 ALL: Mapping[str, Key] = {**ARGUMENTS, **OTHER_ARGUMENTS}
 TORCHRUN = "torchrun."  # before the name of an option of torchrun
-OURS = ("model", "topology.device")  # what only an override says: --model and --gpu
+OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
+    "model": to("model", text), "topology.device": to("topology.device", text),
+}  # fmt: skip
 _WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
 _MOST_LOOKS = 200  # variables whose spelling is looked at
 
@@ -115,7 +118,7 @@ class Settings(table.Settings):
         if self.script and "topology.devices_per_node" not in found:
             note = f"the script asks torch; {ASSUMED_DEVICES} are assumed"
             found["topology.devices_per_node"] = Origin(kind="default", key="HIP_VISIBLE_DEVICES", note=note)
-        return found | {name: self.entries[name].origin() for name in OURS if name in self.entries}
+        return found
 
     def report_ignored(self) -> None:
         """One finding for all arguments that have no effect for the same reason."""
@@ -151,17 +154,21 @@ def settings(request: Request) -> Settings:
     script = name if name in SCRIPTS else ""
     options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
     found = Settings(
-        keys={**ALL, **options}, file=request.document.file, mark=argv[program].mark, script=script, around=outside
-    )
+        keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[program].mark, script=script,
+        around=outside,
+    )  # fmt: skip
     stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
     if script:
-        _take_variables(found, {**stated, **_assignments(found, argv[program + 1 :])}, request.overrides)
+        stated |= _assignments(found, argv[program + 1 :])
+        _take_variables(found, stated | _overrides(found, request.overrides))
         return found
     _take_launcher(found, argv[:program])
     for option, values in _groups(argv[program + 1 :]):
         _take_argument(found, option, values)
-    for override in request.overrides:
-        _override_argument(found, override)
+    for name, entry in _overrides(found, request.overrides).items():
+        found.take(name, entry)
+        if found.values.get(name) is False:
+            del found.values[name], found.entries[name]
     _take_environment(found, stated)
     found.report_ignored()
     return found
@@ -239,9 +246,9 @@ def _stray(found: Settings, words: Sequence[Node]) -> None:
 
 
 def _unknown_argument(found: Settings, node: Node) -> None:
-    text = str(node.value)
-    is_argument = text.startswith("--")
-    name = text.partition("=")[0] if is_argument else text
+    word = str(node.value)
+    is_argument = word.startswith("--")
+    name = word.partition("=")[0] if is_argument else word
     odd = next((character for character in name if character in _LOOKALIKES), None)
     why = "pretrain_gpt.py has no such argument" if is_argument else "arguments begin with two hyphens"
     why = f"U+{ord(odd):04X} only looks like {_LOOKALIKES[odd]}" if odd else why
@@ -253,27 +260,36 @@ def _finding(node: Node, path: str, severity: Severity, code: str, why: str, fix
     return Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=node.mark)
 
 
-def _override_argument(found: Settings, override: Override) -> None:
-    """`train-iters=5`, `--train_iters=5`, or one of torchrun's options."""
-    entry = Entry(key=override.key, value=override.text, text=override.text)
-    name = override.key.removeprefix("--").replace("_", "-")
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+def _overrides(found: Settings, overrides: Sequence[Override]) -> dict[str, Entry]:
+    """The settings that are overridden, by name; those that only an override can say are kept at once."""
+    entries = {}
+    for override in overrides:
+        entry = Entry(key=override.key, value=override.text, text=override.text)
+        name = _meant(found.script, override.key)
+        if name in OURS:
+            found.take(name, entry)
+        elif name:
+            entries[name] = entry
+        else:
+            known = [*VARIABLES, *ARGUMENTS] if found.script else [*ALL, *LAUNCHER]
+            known = [*VARIABLES, *known] if override.key.isupper() else known
+            why, fix = "the command has no setting of this name", did_you_mean(entry.key, known)
+            found.problems.append(entry.problem("error", "unknown-override", why, fix))
+    return entries
+
+
+def _meant(script: str, key: str) -> str:
+    """The name of a setting as overrides give it: `TP`, `train-iters`, `--train_iters`, `nnodes`; else nothing."""
+    name = key.removeprefix("--").replace("_", "-")
+    if key in OURS:
+        return key
+    if script:
+        return key.upper() if key.upper() in VARIABLES else ""
     option = name.replace("-", "_")
-    if override.key in OURS:
-        found.values[override.key], found.entries[override.key] = override.text, entry
-    elif name in ALL:
-        found.take(name, entry)
-        if found.values.get(name) is False:
-            del found.values[name], found.entries[name]
-    elif option in LAUNCHER:
-        found.take(f"{TORCHRUN}{option}", entry)
-    else:
-        known = [*ALL, *LAUNCHER]
-        _unknown_override(found, entry, [*VARIABLES, *known] if override.key.isupper() else known)
-
-
-def _unknown_override(found: Settings, entry: Entry, known: Collection[str]) -> None:
-    why = "the command has no setting of this name"
-    found.problems.append(entry.problem("error", "unknown-override", why, did_you_mean(entry.key, known)))
+    return name if name in ALL else f"{TORCHRUN}{option}" if option in LAUNCHER else ""
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------
@@ -370,16 +386,8 @@ def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
     return entries
 
 
-def _take_variables(found: Settings, entries: dict[str, Entry], overrides: Sequence[Override]) -> None:
+def _take_variables(found: Settings, entries: Mapping[str, Entry]) -> None:
     """The variables of a script, and the arguments that they come to."""
-    for override in overrides:
-        entry = Entry(key=override.key, value=override.text, text=override.text)
-        if override.key in OURS:
-            found.values[override.key], found.entries[override.key] = override.text, entry
-        elif override.key.upper() in VARIABLES:
-            entries[override.key.upper()] = entry
-        else:
-            _unknown_override(found, entry, [*VARIABLES, *ARGUMENTS])
     rest: dict[str, Entry] = {}
     for name, entry in entries.items():
         if name not in VARIABLES:
