@@ -13,8 +13,8 @@ from hypothesis import given, settings
 
 from seatrial import check, dialects
 from seatrial.dialects import nxdt
-from seatrial.dialects.nxdt.data import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
+from seatrial.dialects.nxdt.keys import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
 from seatrial.dialects.typed import schema
 from seatrial.errors import InputError, Problem
