@@ -295,6 +295,6 @@ def written_variables(spec: RunSpec) -> tuple[dict[str, str], str]:
     defaults = SCRIPTS[name].defaults
     return {
         variable: str(int(value)) if isinstance(value, bool) else str(value)
-        for variable, value in written_values(spec, VARIABLES)
+        for variable, value in written_values(spec, VARIABLES).items()
         if value not in (None, "") and (variable in _ALWAYS or value != defaults.get(variable, False))
     }, name
