@@ -224,14 +224,14 @@ ARGUMENTS: Mapping[str, Key] = {
                            write=lambda s: s.model.rope_scaling is not None),
     "rope-scaling-factor": to("model.rope_scaling.factor", positive, default=8.0,
                               write=_where(attrgetter("model.rope_scaling"), "model.rope_scaling.factor")),
-    "normalization": to("model.norm", one_of("LayerNorm", "RMSNorm"), default="LayerNorm",
-                        write=lambda s: "RMSNorm" if s.model.norm == "rmsnorm" else "LayerNorm"),
+    "normalization": as_is("model.norm", mapped({"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}), default="layernorm",
+                           write=lambda s: "RMSNorm" if s.model.norm == "rmsnorm" else "LayerNorm"),
     "norm-epsilon": as_is("model.norm_epsilon", positive, default=1e-5),
     "layernorm-epsilon": to("model.norm_epsilon", positive, "Old name of --norm-epsilon."),
     "swiglu": to("model.activation", flag, "SwiGLU instead of GELU.", write=lambda s: s.model.activation == "swiglu"),
     "untie-embeddings-and-output-weights": to("model.tied_embeddings", flag, "The output head has weights of its own.",
                                               write=lambda s: not s.model.tied_embeddings),
-    "window-size": to("model.sliding_window", window, "Keys to the left and to the right that a query reads; -1: all.",
+    "window-size": as_is("model.sliding_window", window, "Keys to the left and right that a query reads; -1: all.",
                       write=lambda s: s.model.sliding_window and f"{s.model.sliding_window - 1},0"),
     "disable-bias-linear": to("model.biases", flag, "No biases on linear maps.", write=lambda s: not s.model.biases),
     "make-vocab-size-divisible-by": as_is("model.vocab_multiple", count, "× tensor parallelism, in Megatron, too.",
@@ -293,7 +293,7 @@ ARGUMENTS: Mapping[str, Key] = {
                                         write=_keeps_half),
     "main-grads-dtype": to(_GRADIENTS, one_of("fp32", "bf16"), default="fp32"),
     "exp-avg-dtype": to("precision.optimizer_dtype", _STATE, default="fp32", write=_where(_keeps_half, "bf16")),
-    "exp-avg-sq-dtype": to("precision.optimizer_dtype", _STATE, default="fp32", write=_where(_keeps_half, "bf16")),
+    "exp-avg-sq-dtype": to("precision.optimizer_dtype", _STATE, write=_where(_keeps_half, "bf16")),
     "fp8-recipe": to(
         "precision.quantization", one_of(*RECIPES, otherwise="custom recipes are not supported here"),
         "Scales by earlier steps' values (delayed, its default) or by the tensor's own (tensorwise).",
@@ -324,7 +324,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "lr-decay-samples": to("optimizer.decay_steps", count, "The same in sequences."),
     "lr-warmup-fraction": to("optimizer.warmup_steps", share, "Share of the schedule that is warm-up."),
     "lr-warmup-iters": to("optimizer.warmup_steps", natural, default=0, write=_warmup),
-    "lr-warmup-samples": to("optimizer.warmup_steps", natural, "The same in sequences.", default=0),
+    "lr-warmup-samples": to("optimizer.warmup_steps", natural, "The same in sequences."),
     "weight-decay": as_is("optimizer.weight_decay", not_negative, "Never of biases and norms.", default=0.01),
     "adam-beta1": as_is("optimizer.beta1", share, default=0.9),
     "adam-beta2": as_is("optimizer.beta2", share, default=0.999),
@@ -388,10 +388,10 @@ ARGUMENTS: Mapping[str, Key] = {
                write=lambda s: _resumed(s) or s.checkpoint.resume_from),
     "pretrained-checkpoint": to("checkpoint.resume_from", text, "Weights to begin with where --load finds nothing.",
                                 write=_where(_resumed, "checkpoint.resume_from")),
+    "no-load-optim": to("checkpoint.weights_only", flag),
     "finetune": to("checkpoint.weights_only", flag, "Takes the weights alone from --load, and begins at step 0.",
                    write=lambda s: s.checkpoint.weights_only and s.checkpoint.resume_from is not None
                    and not _resumed(s)),
-    "no-load-optim": to("checkpoint.weights_only", flag),
 }  # fmt: skip
 
 # An argument, and another name for it.

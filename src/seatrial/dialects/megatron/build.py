@@ -207,7 +207,7 @@ def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | No
     rate = s["lr"]
     decay = s["lr-decay-iters"] or (s["lr-decay-samples"] or 0) // batch or None
     whole = decay or steps
-    warmup = s["lr-warmup-iters"] or s["lr-warmup-samples"] // batch
+    warmup = s["lr-warmup-iters"] or (s["lr-warmup-samples"] or 0) // batch
     if s.given("lr-warmup-fraction"):
         warmup = int(s["lr-warmup-fraction"] * whole)
     if warmup >= whole:

@@ -37,12 +37,10 @@ def model_of(s: Settings, length: int) -> ModelSpec | None:
         rope_theta=float(s["rotary-base"]),
         rope_scaling=RopeScaling(factor=s["rope-scaling-factor"]) if s.given("use-rope-scaling") else None,
         tied_embeddings=not s.given("untie-embeddings-and-output-weights"),
-        norm="rmsnorm" if s["normalization"] == "RMSNorm" else "layernorm",
         activation="swiglu" if is_gated else "gelu",
         positions="learned" if is_learned else "rope",
         max_positions=rows if is_learned and rows != length else None,
         biases=not s.given("disable-bias-linear"),
-        sliding_window=s["window-size"],
     )  # fmt: skip
     if s.given("padded-vocab-size"):
         model = replace(model, vocab_multiple=1)

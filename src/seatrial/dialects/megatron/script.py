@@ -68,7 +68,7 @@ SCRIPTS: Mapping[str, Script] = {
 FIXED: Mapping[str, Any] = {
     "untie-embeddings-and-output-weights": True, "position-embedding-type": "rope", "swiglu": True,
     "disable-bias-linear": True, "init-method-std": 0.02, "attention-dropout": 0.0, "hidden-dropout": 0.0,
-    "normalization": "RMSNorm", "bf16": True, "lr": 1e-4, "min-lr": 1e-5, "lr-decay-iters": 320_000,
+    "normalization": "rmsnorm", "bf16": True, "lr": 1e-4, "min-lr": 1e-5, "lr-decay-iters": 320_000,
     "lr-decay-style": "cosine", "weight-decay": 0.1, "clip-grad": 1.0, "group-query-attention": True,
     "overlap-grad-reduce": True, "eval-interval": 320_000, "tensorboard-dir": "LOG_DIR",
 }  # fmt: skip
@@ -122,6 +122,7 @@ NETWORK = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "NCCL_PROTO", "
             "GPU_MAX_HW_QUEUES", "CUDA_DEVICE_MAX_CONNECTIONS", "HSA_NO_SCRATCH_RECLAIM",
             "TOKENIZERS_PARALLELISM")  # fmt: skip
 _FUSED = "fused kernels change speed, and the result no more than rounding does"
+_INSTANCES = ARGUMENTS["num-distributed-optimizer-instances"].to
 _OLD = "versions of 2026 no longer read it"
 VISIBLE = {"HIP_VISIBLE_DEVICES": _devices, "ROCR_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
 _ALWAYS = ("MODEL_SIZE", "TP", "MBS", "BS", "SEQ_LENGTH", "TOTAL_ITERS", "TE_FP8")  # written whatever they are
@@ -143,9 +144,9 @@ VARIABLES: Mapping[str, Key] = {
     "FSDP": to(ARGUMENTS["use-torch-fsdp2"].to, switch, "torch's FSDP2; resets TP and SEQ_PARALLEL.", write=_is_fsdp),
     "MEGATRON_FSDP": to(ARGUMENTS["use-megatron-fsdp"].to, switch, "Megatron's FSDP, parameters sharded; resets TP.",
                         write=lambda s: is_sharded(s) and not _is_fsdp(s)),
-    "ENABLE_HSDP": to(ARGUMENTS["num-distributed-optimizer-instances"].to, switch, "Shards within HSDP_NUM_REPLICAS groups.",
+    "ENABLE_HSDP": to(_INSTANCES, switch, "Shards within HSDP_NUM_REPLICAS groups.",
                       write=lambda s: _replicas(s) is not None),
-    "HSDP_NUM_REPLICAS": to(ARGUMENTS["num-distributed-optimizer-instances"].to, count, write=_replicas),
+    "HSDP_NUM_REPLICAS": to(_INSTANCES, count, write=_replicas),
     "OPTIMIZER": to("optimizer.algorithm,parallelism.zero1", text, "adam, sharded over replicas; all else means sgd.",
                     write=lambda s: "sgd" if s.optimizer.algorithm == "sgd" else "adam"),
     "TE_FP8": to("precision.quantization", switch, "0 is bfloat16, whatever TE_FP16 elsewhere suggests.",

@@ -40,15 +40,13 @@ _LOOKALIKES = {
 _LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 
 # What Megatron derives, each with how.
+_REPLICAS = "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks"
 _DERIVED = {
-    "parallelism.within_node.data": "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks",
-    "parallelism.across_nodes.data": "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks",
-    "batch.global_batch_size": "micro batch × data-parallel replicas",
-    "model.ffn_dim": "from the hidden size",
-    "model.head_dim": "hidden size ÷ heads",
-    "model.num_kv_heads": "one for each head",
+    "parallelism.within_node.data": _REPLICAS, "parallelism.across_nodes.data": _REPLICAS,
+    "batch.global_batch_size": "micro batch × data-parallel replicas", "model.ffn_dim": "from the hidden size",
+    "model.head_dim": "hidden size ÷ heads", "model.num_kv_heads": "one for each head",
     "optimizer.decay_steps": "the run's steps",
-}
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -108,11 +106,9 @@ class Settings(table.Settings):
 
     def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
         """Where each value came from; what is derived has a note."""
-        absent = [name for name in reversed(list(ARGUMENTS)) if ARGUMENTS[name].read is flag]
-        absent += [name for name in reversed(list(ARGUMENTS)) if ARGUMENTS[name].default is not OMIT]
-        defaults = {path: self.origin(name) for name in absent for path in ARGUMENTS[name].paths}
+        flags = {path: self.origin(name) for name, key in ARGUMENTS.items() if key.read is flag for path in key.paths}
         notes = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()}
-        found = super().origins({**defaults, **notes, **self.around.origins})
+        found = flags | super().origins({**notes, **self.around.origins, **(derived or {})})
         if "model" in self.entries:
             found = {path: origin for path, origin in found.items() if not path.startswith("model.")}
         if self.script and "topology.devices_per_node" not in found:
@@ -120,14 +116,17 @@ class Settings(table.Settings):
             found["topology.devices_per_node"] = Origin(kind="default", key="HIP_VISIBLE_DEVICES", note=note)
         return found
 
+    def report(self, node: Node, path: str, code: str, why: str, fix: str, severity: Severity = "error") -> None:
+        """A finding about a word of the command."""
+        problem = Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=node.mark)
+        self.problems.append(problem)
+
     def report_ignored(self) -> None:
         """One finding for all arguments that have no effect for the same reason."""
         for why, (first, *others) in self.by_reason("ignored").items():
             also = f" (nor have {', '.join(self.entries[name].key for name in others)})" if others else ""
-            found = self.entries[first].key_problem(
-                "info", "no-effect", f"it has no effect{also}: {why}", "no change is needed"
-            )
-            self.problems.append(found)
+            why = f"it has no effect{also}: {why}"
+            self.problems.append(self.entries[first].key_problem("info", "no-effect", why, "no change is needed"))
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -216,14 +215,11 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
         return
     if name in found.entries:
         why = f"it is given here and at {found.entries[name].key_mark}, and only the last one counts"
-        found.problems.append(_finding(option, f"--{name}", "warning", "given-twice", why, "keep one of the two"))
+        found.report(option, f"--{name}", "given-twice", why, "keep one of the two", "warning")
     is_several = key.read in (several, strategy)
     taken = 0 if equals or key.read is flag else len(values) if is_several else 1
     if taken > len(values):
-        why = "its value is missing"
-        found.problems.append(
-            _finding(option, f"--{name}", "error", "missing-value", why, "write it behind the argument")
-        )
+        found.report(option, f"--{name}", "missing-value", "its value is missing", "write it behind the argument")
         return
     texts = [value] if equals else [str(word.value) for word in values[:taken]]
     given: Any = texts if is_several else next(iter(texts), None)
@@ -242,7 +238,7 @@ def _stray(found: Settings, words: Sequence[Node]) -> None:
     elif words:
         why = "no argument stands before it, and pretrain_gpt.py takes no words of their own"
         fix = "remove it, or write the argument that it belongs to"
-        found.problems.append(_finding(words[0], str(words[0].value), "error", "stray-word", why, fix))
+        found.report(words[0], str(words[0].value), "stray-word", why, fix)
 
 
 def _unknown_argument(found: Settings, node: Node) -> None:
@@ -253,11 +249,7 @@ def _unknown_argument(found: Settings, node: Node) -> None:
     why = "pretrain_gpt.py has no such argument" if is_argument else "arguments begin with two hyphens"
     why = f"U+{ord(odd):04X} only looks like {_LOOKALIKES[odd]}" if odd else why
     fix = did_you_mean(f"--{name.lstrip(_HYPHENS)}", _WRITTEN)
-    found.problems.append(_finding(node, name, "error", "unknown-argument", why, fix))
-
-
-def _finding(node: Node, path: str, severity: Severity, code: str, why: str, fix: str) -> Problem:
-    return Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=node.mark)
+    found.report(node, name, "unknown-argument", why, fix)
 
 
 # --- overrides --------------------------------------------------------------------------------------------------------
@@ -294,6 +286,7 @@ def _meant(script: str, key: str) -> str:
 
 # --- launchers --------------------------------------------------------------------------------------------------------
 
+_TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
 _SRUN = {
     "-N": "nnodes", "--nodes": "nnodes", "--ntasks-per-node": "nproc_per_node", "--gpus-per-node": "nproc_per_node",
 }  # fmt: skip
@@ -302,11 +295,9 @@ _SRUN = {
 def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
     """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
     names = [str(word.value).rpartition("/")[2] for word in words]
-    starts = [
-        i for i, name in enumerate(names) if name in ("torchrun", "torch.distributed.launch", "torch.distributed.run")
-    ]
-    if starts:
-        for option, values in _groups(words[starts[0] + 1 :]):
+    start = next((i for i, name in enumerate(names) if name in _TORCHRUN), None)
+    if start is not None:
+        for option, values in _groups(words[start + 1 :]):
             if option is not None:  # else it is an interpreter or a wrapper
                 _take_torchrun(found, option, values)
     elif any(word.value == "srun" for word in words):
@@ -318,14 +309,14 @@ def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
 
 
 def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
-    text = str(option.value)
-    written, equals, value = text.lstrip("-").partition("=")
-    name = "module" if text == "-m" else written.replace("-", "_")
+    word = str(option.value)
+    written, equals, value = word.lstrip("-").partition("=")
+    name = "module" if word == "-m" else written.replace("-", "_")
     if name not in LAUNCHER:
         why, fix = "torchrun has no such option", did_you_mean(f"--{name}", _OPTIONS)
         if written in ALL:
             why, fix = f"{why}: it is one of pretrain_gpt.py", "write it behind the program"
-        found.problems.append(_finding(option, text.partition("=")[0], "error", "unknown-argument", why, fix))
+        found.report(option, word.partition("=")[0], "unknown-argument", why, fix)
     elif LAUNCHER[name].read is not flag:
         is_behind = bool(values) and not equals
         node, value = (values[0], str(values[0].value)) if is_behind else (option, value)
@@ -342,11 +333,8 @@ def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
     looks = 0
     for name, entry in stated.items():
         if is_secret(name):
-            why, fix = (
-                "it looks like a secret, so it is neither kept nor handed on",
-                "let a file hold it, and name that",
-            )
-            found.problems.append(entry.key_problem("info", "secret", why, fix))
+            why = "it looks like a secret, so it is neither kept nor handed on"
+            found.problems.append(entry.key_problem("info", "secret", why, "let a file hold it, and name that"))
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
             looks += name not in NETWORK
@@ -379,9 +367,7 @@ def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
             entries[name] = Entry(key=name, value=value, text=value, mark=word.mark, key_mark=word.mark)
         elif not was_stray:  # of several in a row, the first
             why = f"{found.script} takes nothing but KEY=VALUE behind its name"
-            found.problems.append(
-                _finding(word, str(word.value), "error", "stray-word", why, "write it as KEY=VALUE, without blanks")
-            )
+            found.report(word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without blanks")
         was_stray = is_stray
     return entries
 
