@@ -199,18 +199,19 @@ _PATHS = "data.kind,data.paths,data.weights"
 
 ARGUMENTS: Mapping[str, Key] = {
     # the model
-    "num-layers": as_is("model.num_layers", count),
+    "num-layers": as_is("model.num_layers", count, required=True),
     "encoder-num-layers": to("model.num_layers", count, "Another name for --num-layers."),
-    "hidden-size": as_is("model.hidden_dim", count),
+    "hidden-size": as_is("model.hidden_dim", count, required=True),
     "ffn-hidden-size": as_is("model.ffn_dim", count, "Width of the MLP; absent: 4 × hidden-size, with --swiglu 8/3."),
-    "num-attention-heads": as_is("model.num_heads", count),
+    "num-attention-heads": as_is("model.num_heads", count, required=True),
     "kv-channels": as_is("model.head_dim", count, "Width of a head; absent: hidden-size / num-attention-heads."),
     "group-query-attention": to("model.num_kv_heads", flag, "Several query heads share a key/value head.",
                                 write=lambda s: s.model.num_kv_heads != s.model.num_heads),
     "num-query-groups": to("model.num_kv_heads", count, "Key/value heads, under --group-query-attention.", default=1,
                            write=lambda s: s.model.num_kv_heads if s.model.num_kv_heads != s.model.num_heads else None),
     "max-position-embeddings": to("model.max_positions", count, "Longest sequence; rows of a table of positions.",
-                                  write=lambda s: max(s.batch.sequence_length, s.model.max_positions or 0)),
+                                  write=lambda s: max(s.batch.sequence_length, s.model.max_positions or 0),
+                                  required=True),
     "position-embedding-type": to(
         "model.positions",
         one_of("learned_absolute", "rope", otherwise="none, relative and mrope positions are not supported here"),
@@ -246,11 +247,11 @@ ARGUMENTS: Mapping[str, Key] = {
                      write=_vocab_size),
     "padded-vocab-size": to("model.vocab_size", count, "Rows of the embedding, padding included."),
     # batch and length of the run
-    "seq-length": as_is("batch.sequence_length", count),
+    "seq-length": as_is("batch.sequence_length", count, required=True),
     "encoder-seq-length": to("batch.sequence_length", count, "Another name for --seq-length."),
-    "micro-batch-size": as_is("batch.micro_batch_size", count),
+    "micro-batch-size": as_is("batch.micro_batch_size", count, required=True),
     "global-batch-size": as_is("batch.global_batch_size", count, "Absent: one micro batch per data-parallel replica."),
-    "train-iters": as_is("steps", count),
+    "train-iters": as_is("steps", count, required=True),
     "train-samples": to("steps", count, "Sequences in all; the steps are this ÷ the global batch."),
     "exit-interval": to("steps", count, "The run ends at the first multiple of it; the schedule does not know."),
     "seed": as_is("seed", natural, default=1234),
@@ -316,7 +317,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "optimizer": to("optimizer.algorithm", one_of("adam", "sgd", otherwise="muon is not supported here"),
                     "adam is AdamW: its weight decay is decoupled.", default="adam",
                     write=lambda s: "sgd" if s.optimizer.algorithm == "sgd" else "adam"),
-    "lr": as_is("optimizer.learning_rate", positive),
+    "lr": as_is("optimizer.learning_rate", positive, required=True),
     "min-lr": to("optimizer.final_learning_rate_fraction", not_negative, "Rate at the end of the schedule.",
                  default=0.0, write=lambda s: min(s.optimizer.learning_rate, part_of(
                      s.optimizer.final_learning_rate_fraction, s.optimizer.learning_rate))),
@@ -345,10 +346,10 @@ ARGUMENTS: Mapping[str, Key] = {
     "valid-data-path": to("data.validation_paths", several,
                           write=_data(lambda s: _words(s.data.validation_paths), split=False)),
     "test-data-path": to("data.test_paths", several, write=_data(lambda s: _words(s.data.test_paths), split=False)),
-    "data-cache-path": to("data.index_dir", text, write=_where(has_files, "data.index_dir")),
-    "reset-position-ids": to("data.reset_positions", flag, write=_where(has_files, "data.reset_positions")),
-    "reset-attention-mask": to("data.reset_attention", flag, write=_where(has_files, "data.reset_attention")),
-    "eod-mask-loss": to("data.mask_document_ends", flag, write=_where(has_files, "data.mask_document_ends")),
+    "data-cache-path": as_is("data.index_dir", text, write=_where(has_files, "data.index_dir")),
+    "reset-position-ids": as_is("data.reset_positions", flag, write=_where(has_files, "data.reset_positions")),
+    "reset-attention-mask": as_is("data.reset_attention", flag, write=_where(has_files, "data.reset_attention")),
+    "eod-mask-loss": as_is("data.mask_document_ends", flag, write=_where(has_files, "data.mask_document_ends")),
     # evaluation, log, speed and memory
     "eval-interval": as_is("evaluation.interval_steps", count, default=1000),
     "full-validation": to("evaluation.batches", flag, "All of the validation data, each time.",
@@ -394,8 +395,7 @@ ARGUMENTS: Mapping[str, Key] = {
                    and not _resumed(s)),
 }  # fmt: skip
 
-# An argument, and another name for it.
-ALIASES: Mapping[str, str] = {
+ALIASES: Mapping[str, str] = {  # an argument, and another name for it
     "num-layers": "encoder-num-layers", "seq-length": "encoder-seq-length", "norm-epsilon": "layernorm-epsilon",
     "use-megatron-fsdp": "use-custom-fsdp", "save-interval": "persistent-save-interval",
 }  # fmt: skip

@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from seatrial.dialects.megatron.arguments import FP8, SCHEDULES
+from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, SCHEDULES
 from seatrial.dialects.megatron.model import model_of
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VISIBLE
 from seatrial.dialects.megatron.settings import Settings
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.layouts import lay_out
 from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.dialects.typed import as_name
 from seatrial.estimate import hardware
 from seatrial.spec import (
     Batch,
@@ -37,13 +38,6 @@ from seatrial.spec import (
 NAME = "megatron"
 LEGACY_SPLIT = "969,30,1"  # Megatron's, for --data-path without --split
 
-# What a run cannot do without, each with the arguments that say it.
-_REQUIRED = (
-    ("num-layers", "encoder-num-layers"), ("hidden-size",), ("num-attention-heads",),
-    ("seq-length", "encoder-seq-length"), ("max-position-embeddings",), ("micro-batch-size",),
-    ("train-iters", "train-samples"), ("lr",),
-)  # fmt: skip
-
 
 def build(s: Settings, file: str) -> RunSpec | None:
     """The run, as far as the settings allow one."""
@@ -66,7 +60,7 @@ def build(s: Settings, file: str) -> RunSpec | None:
     optimizer = _optimizer(s, steps, ends, total)
     return None if optimizer is None else replace(
         mesh,
-        name=s["wandb-exp-name"] or s["EXP_NAME"] or _as_name(file),
+        name=s["wandb-exp-name"] or s["EXP_NAME"] or as_name(Path(file).stem),
         batch=replace(mesh.batch, global_batch_size=total),
         steps=ends,
         precision=_precision(s),
@@ -88,14 +82,12 @@ def build(s: Settings, file: str) -> RunSpec | None:
 def _report_missing(s: Settings) -> None:
     """An error for each argument that is needed and not there, nor meant by an unknown one."""
     suggested = " ".join(problem.fix for problem in s.problems if problem.code == "unknown-argument")
-    for names in _REQUIRED:
-        if not any(name in s.entries or name in s.values or f"--{name}?" in suggested for name in names):
-            why = f"{' or '.join(f'--{name}' for name in names)} is missing, and has no default"
-            s.add(names[0], "error", "missing-argument", why, f"add --{names[0]}")
-
-
-def _as_name(file: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip(".-") or "run"
+    others = {**ALIASES, "train-iters": "train-samples"}
+    for name in (name for name, key in ARGUMENTS.items() if key.required):
+        names = list(dict.fromkeys((name, others.get(name, name))))
+        if not any(each in s.entries or each in s.values or f"--{each}?" in suggested for each in names):
+            why = f"{' or '.join(f'--{each}' for each in names)} is missing, and has no default"
+            s.add(name, "error", "missing-argument", why, f"add --{name}")
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------
@@ -154,9 +146,8 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
     copies = s["num-distributed-optimizer-instances"] if is_fully_sharded(s) else replicas
     if replicas % copies:
         why = f"{replicas} data-parallel replicas do not divide among {copies} instances"
-        s.add(
-            "num-distributed-optimizer-instances", "error", "refused-by-megatron", why, f"give a divisor of {replicas}"
-        )
+        name, fix = "num-distributed-optimizer-instances", f"give a divisor of {replicas}"
+        s.add(name, "error", "refused-by-megatron", why, fix)
         return None
     sizes = {
         "tensor": tensor, "context": context, "fsdp": replicas // copies, "data": copies, "pipeline": pipeline,
@@ -243,12 +234,10 @@ def _data(s: Settings) -> Data:
     if s.given("mock-data") or not paths:
         return Data()
     tokenizer = s["tokenizer-model"] if s["tokenizer-type"] != "NullTokenizer" else None
-    return Data(
-        kind="megatron", paths=paths, weights=weights,
+    return gather_part(
+        Data, "data", s.placed(), kind="megatron", paths=paths, weights=weights,
         validation_paths=blend(s["valid-data-path"] or ())[0], test_paths=blend(s["test-data-path"] or ())[0],
         split=(s["split"] or LEGACY_SPLIT) if s["data-path"] else None, tokenizer=tokenizer or "byte",
-        index_dir=s["data-cache-path"], reset_positions=s.given("reset-position-ids"),
-        reset_attention=s.given("reset-attention-mask"), mask_document_ends=s.given("eod-mask-loss"),
     )  # fmt: skip
 
 

@@ -75,11 +75,7 @@ def _vocab_size(s: Settings) -> int | None:
     if known is None and stated is None:
         why = "the vocabulary is that of the tokenizer, and this one is not known by name"
         name = "tokenizer-model" if "tokenizer-model" in s.entries else "vocab-size"
-        fix = (
-            "add --vocab-size; Megatron does not mind it"
-            if not s.script
-            else "leave it out, or name a Llama tokenizer (…/Meta-Llama-3-8B)"
-        )
+        fix = "omit it, or name a Llama tokenizer (…/Meta-Llama-3-8B)" if s.script else "add --vocab-size"
         s.add(name, "error", "unknown-vocabulary", why, fix)
         return None
     if known is not None and stated is not None and known != stated:

@@ -75,11 +75,6 @@ class Settings(table.Settings):
         """Whether an argument is there; of a flag, whether it is on."""
         return self.values.get(name) not in (None, False, ())
 
-    @property
-    def variables(self) -> dict[str, Any]:
-        """Those of a script that are stated."""
-        return {name: value for name, value in self.values.items() if name in VARIABLES}
-
     def place(self, name: str) -> tuple[str, Mark | None]:
         return self.script or (name if name in OURS else f"--{name}"), self.mark
 
@@ -330,17 +325,16 @@ def _take_option(found: Settings, option: str, written: str, value: str, node: N
 
 def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
     """What the processes get of the variables that are not the script's."""
-    looks = 0
     for name, entry in stated.items():
         if is_secret(name):
             why = "it looks like a secret, so it is neither kept nor handed on"
             found.problems.append(entry.key_problem("info", "secret", why, "let a file hold it, and name that"))
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
-            looks += name not in NETWORK
-            if name not in NETWORK and looks <= _MOST_LOOKS and _is_misspelt(name, NETWORK):
-                why, fix = "it reaches every process as it is, but looks misspelt", did_you_mean(name, NETWORK)
-                found.problems.append(entry.key_problem("warning", "misspelt-variable", why, fix))
+    unknown = [name for name in found.environment if name not in NETWORK]
+    for name in (name for name in unknown[:_MOST_LOOKS] if _is_misspelt(name, NETWORK)):
+        why, fix = "it reaches every process as it is, but looks misspelt", did_you_mean(name, NETWORK)
+        found.problems.append(stated[name].key_problem("warning", "misspelt-variable", why, fix))
 
 
 def is_handed_on(name: str) -> bool:
@@ -374,28 +368,22 @@ def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
 
 def _take_variables(found: Settings, entries: Mapping[str, Entry]) -> None:
     """The variables of a script, and the arguments that they come to."""
-    rest: dict[str, Entry] = {}
+    rest = {name: entry for name, entry in entries.items() if name not in VARIABLES or (name in NETWORK and entry.text)}
     for name, entry in entries.items():
-        if name not in VARIABLES:
-            rest[name] = entry
-            if len(rest) <= _MOST_LOOKS:
-                _report_misspelt(found, name, entry)
-        elif entry.text or name == "DATA_PATH":  # as the scripts have it, empty is the same as absent
+        if name in VARIABLES and (entry.text or name == "DATA_PATH"):  # else empty is the same as absent
             found.take(name, entry)
-            if name in NETWORK:
-                rest[name] = entry
+    unknown = [name for name in rest if name not in NETWORK and not (name in _LAUNCHERS or is_secret(name))]
+    for name in (name for name in unknown[:_MOST_LOOKS] if _is_misspelt(name, VARIABLES)):
+        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
+        why, fix = (
+            f"{found.script} has no such variable, and would use its default",
+            did_you_mean(name, list(VARIABLES)),
+        )
+        found.problems.append(entries[name].key_problem(severity, "unknown-variable", why, fix))
     _take_environment(found, rest)
     found.report_ignored()
-    for argument, value, variable in arguments(found.script, found.variables):
+    for argument, value, variable in list(arguments(found.script, found.values)):
         found.values[argument], found.decided_by[argument] = value, variable
         found.entries.pop(argument, None)
         if variable in entries:
             found.entries[argument] = entries[variable]
-
-
-def _report_misspelt(found: Settings, name: str, entry: Entry) -> None:
-    """A finding about a variable that is none of the script's, but looks like one."""
-    if _is_misspelt(name, VARIABLES) and not (name in _LAUNCHERS or is_secret(name)):
-        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
-        why = f"{found.script} has no such variable, and would go on with its own default"
-        found.problems.append(entry.key_problem(severity, "unknown-variable", why, did_you_mean(name, list(VARIABLES))))
