@@ -263,7 +263,7 @@ def test_a_refused_argument_may_ask_for_nothing(name: str) -> None:
 def test_a_finding_for_what_has_no_effect_names_all_that_have_none_for_this_reason() -> None:
     resolved = gpt("--log-throughput --timing-log-level 1 --num-workers 4 --log-energy")
     (told,) = [p for p in resolved.problems if p.code == "no-effect"]
-    assert (told.path, "(nor have --timing-log-level, --log-energy)" in told.why) == ("--log-throughput", True)
+    assert (told.path, "(nor do --timing-log-level, --log-energy)" in told.why) == ("--log-throughput", True)
 
 
 # --- as argparse reads it ---------------------------------------------------------------------------------------------

@@ -38,13 +38,10 @@ _DATA = "parallelism.within_node.data,parallelism.across_nodes.data"
 
 def flag(value: Any) -> bool:
     """An argument without a value: it is there. As an override it has one, true or false."""
-    if value is None or value is True:
-        return True
-    if isinstance(value, str) and value.strip().lower() in ("", "1", "true"):
-        return True
-    if value is False or (isinstance(value, str) and value.strip().lower() in ("0", "false")):
-        return False
-    raise ValueError("it takes no value")
+    word = "" if value is None else str(value).strip().lower()
+    if word not in ("", "1", "true", "0", "false"):
+        raise ValueError("it takes no value")
+    return word not in ("0", "false")
 
 
 def several(value: Any) -> tuple[str, ...]:
@@ -65,24 +62,22 @@ def window(value: Any) -> int | None:
     return None if sides[0] == -1 else sides[0] + 1
 
 
-# How keys and values come together; the result is the same by any.
+# How keys and values are exchanged; the result is the same.
 CONTEXT = {"p2p": "ring", "a2a+p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "all_gather"}
 
 
 def strategy(value: Any) -> str:
     """One word, or one for each layer; the first decides."""
-    words = several(value)
-    unknown = next((word for word in words if word not in CONTEXT), None)
-    if unknown is not None or not words:
-        raise ValueError(f"{unknown or 'nothing'} is none of {', '.join(CONTEXT)}")
-    return CONTEXT[words[0]]
+    words = [mapped(CONTEXT)(word) for word in several(value)]
+    if not words:
+        raise ValueError(f"give one of {', '.join(CONTEXT)}")
+    return str(words[0])
 
 
-# How products are scaled, by recipe and format → what is done here; of one that is not here, delayed.
+# How products are scaled, by recipe and format → what is done here; anything else is delayed.
 FP8: Mapping[tuple[str, str], str] = {
     ("delayed", "hybrid"): "fp8", ("tensorwise", "hybrid"): "te_fp8_currentscaling", ("tensorwise", "e4m3"): "fp8_e4m3",
 }  # fmt: skip
-RECIPES = ("delayed", "tensorwise", "mxfp8", "blockwise")
 SCHEDULES: Mapping[str, ScheduleKind] = {
     "cosine": "cosine", "linear": "linear", "constant": "constant", "inverse-square-root": "inverse_square_root",
 }  # fmt: skip
@@ -202,9 +197,9 @@ ARGUMENTS: Mapping[str, Key] = {
     "num-layers": as_is("model.num_layers", count, required=True),
     "encoder-num-layers": to("model.num_layers", count, "Another name for --num-layers."),
     "hidden-size": as_is("model.hidden_dim", count, required=True),
-    "ffn-hidden-size": as_is("model.ffn_dim", count, "Width of the MLP; absent: 4 × hidden-size, with --swiglu 8/3."),
+    "ffn-hidden-size": as_is("model.ffn_dim", count, "Width of the MLP; default: 4 × hidden-size, with --swiglu 8/3."),
     "num-attention-heads": as_is("model.num_heads", count, required=True),
-    "kv-channels": as_is("model.head_dim", count, "Width of a head; absent: hidden-size / num-attention-heads."),
+    "kv-channels": as_is("model.head_dim", count, "Width of a head; default: hidden-size / num-attention-heads."),
     "group-query-attention": to("model.num_kv_heads", flag, "Several query heads share a key/value head.",
                                 write=lambda s: s.model.num_kv_heads != s.model.num_heads),
     "num-query-groups": to("model.num_kv_heads", count, "Key/value heads, under --group-query-attention.", default=1,
@@ -220,7 +215,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "use-rotary-position-embeddings": to("model.positions", flag, "Old name of --position-embedding-type rope."),
     "rotary-base": to("model.rope_theta", whole, "Base of the rotary frequencies, a whole number.", default=10_000,
                       write=lambda s: max(1, round(s.model.rope_theta))),
-    "rotary-percent": as_is("model.rotary_fraction", share, "Fraction of each head that is turned.", default=1.0),
+    "rotary-percent": as_is("model.rotary_fraction", share, "Fraction of each head that is rotated.", default=1.0),
     "use-rope-scaling": to("model.rope_scaling", flag, "Llama 3.1's stretching of rotary positions.",
                            write=lambda s: s.model.rope_scaling is not None),
     "rope-scaling-factor": to("model.rope_scaling.factor", positive, default=8.0,
@@ -235,7 +230,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "window-size": as_is("model.sliding_window", window, "Keys to the left and right that a query reads; -1: all.",
                       write=lambda s: s.model.sliding_window and f"{s.model.sliding_window - 1},0"),
     "disable-bias-linear": to("model.biases", flag, "No biases on linear maps.", write=lambda s: not s.model.biases),
-    "make-vocab-size-divisible-by": as_is("model.vocab_multiple", count, "× tensor parallelism, in Megatron, too.",
+    "make-vocab-size-divisible-by": as_is("model.vocab_multiple", count, "Multiplied by tensor parallelism.",
                                           default=128),
     "tokenizer-type": to("data.tokenizer", one_of(
         "HuggingFaceTokenizer", "Llama2Tokenizer", "Llama3Tokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer",
@@ -250,7 +245,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "seq-length": as_is("batch.sequence_length", count, required=True),
     "encoder-seq-length": to("batch.sequence_length", count, "Another name for --seq-length."),
     "micro-batch-size": as_is("batch.micro_batch_size", count, required=True),
-    "global-batch-size": as_is("batch.global_batch_size", count, "Absent: one micro batch per data-parallel replica."),
+    "global-batch-size": as_is("batch.global_batch_size", count, "Default: one micro batch per data-parallel replica."),
     "train-iters": as_is("steps", count, required=True),
     "train-samples": to("steps", count, "Sequences in all; the steps are this ÷ the global batch."),
     "exit-interval": to("steps", count, "The run ends at the first multiple of it; the schedule does not know."),
@@ -259,7 +254,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "attention-dropout": as_is("dropout.attention", share, default=0.1),
     "hidden-dropout": as_is("dropout.hidden", share, default=0.1),
     # the mesh
-    "cp-comm-type": to("parallelism.context_strategy", strategy, "How keys and values travel; absent: p2p, a ring.",
+    "cp-comm-type": to("parallelism.context_strategy", strategy, "How keys and values are exchanged; default: p2p.",
                        write=_strategy),
     "tensor-model-parallel-size": to(_TENSOR, count, default=1, write=lambda s: s.mesh["tensor"]),
     "pipeline-model-parallel-size": to(_PIPELINE, count, default=1, write=lambda s: s.mesh["pipeline"]),
@@ -280,12 +275,12 @@ ARGUMENTS: Mapping[str, Key] = {
         "What --use-megatron-fsdp shards: nothing, optimizer state, gradients too, parameters too.",
         default="no_shard", write=_where(is_sharded, "optim_grads_params"),
     ),
-    "ckpt-format": ignored("checkpoints are kept in Seatrial's own format", text,
+    "ckpt-format": ignored("checkpoints have Seatrial's own format", text,
                            write=_where(is_sharded, "fsdp_dtensor")),
     "num-distributed-optimizer-instances": to(_DATA, count, "Replicas of the sharded state (hybrid sharding).",
                                               default=1, write=lambda s: s.mesh["data"] if is_sharded(s) else None),
     # number formats
-    "bf16": to("precision.compute_dtype", flag, "bfloat16 with float32 master weights; absent: float32.",
+    "bf16": to("precision.compute_dtype", flag, "bfloat16 with float32 master weights; default: float32.",
                write=_is_half),
     "grad-reduce-in-bf16": to(_GRADIENTS, flag, write=lambda s: _is_half(s) and s.precision.gradient_dtype
                               == s.precision.reduce_dtype == "bfloat16"),
@@ -296,7 +291,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "exp-avg-dtype": to("precision.optimizer_dtype", _STATE, default="fp32", write=_where(_keeps_half, "bf16")),
     "exp-avg-sq-dtype": to("precision.optimizer_dtype", _STATE, write=_where(_keeps_half, "bf16")),
     "fp8-recipe": to(
-        "precision.quantization", one_of(*RECIPES, otherwise="custom recipes are not supported here"),
+        "precision.quantization", one_of("delayed", "tensorwise", "mxfp8", "blockwise",
+                                         otherwise="custom recipes are not supported here"),
         "Scales by earlier steps' values (delayed, its default) or by the tensor's own (tensorwise).",
         default="delayed", write=lambda s: _fp8(s)[0],
     ),
@@ -326,7 +322,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "lr-warmup-fraction": to("optimizer.warmup_steps", share, "Share of the schedule that is warm-up."),
     "lr-warmup-iters": to("optimizer.warmup_steps", natural, default=0, write=_warmup),
     "lr-warmup-samples": to("optimizer.warmup_steps", natural, "The same in sequences."),
-    "weight-decay": as_is("optimizer.weight_decay", not_negative, "Never of biases and norms.", default=0.01),
+    "weight-decay": as_is("optimizer.weight_decay", not_negative, "Not applied to biases and norms.", default=0.01),
     "adam-beta1": as_is("optimizer.beta1", share, default=0.9),
     "adam-beta2": as_is("optimizer.beta2", share, default=0.999),
     "adam-eps": as_is("optimizer.epsilon", positive, default=1e-8),
@@ -334,11 +330,11 @@ ARGUMENTS: Mapping[str, Key] = {
                        write=lambda s: s.optimizer.momentum if s.optimizer.algorithm == "sgd" else None),
     "clip-grad": to("optimizer.clip_norm", not_negative, "0: no clipping.", default=1.0,
                     write=lambda s: s.optimizer.clip_norm or 0.0),
-    "no-check-for-nan-in-loss-and-grad": to("optimizer.on_non_finite", flag, "The run goes on; absent: it ends.",
+    "no-check-for-nan-in-loss-and-grad": to("optimizer.on_non_finite", flag, "The run continues; default: it stops.",
                                             write=lambda s: s.optimizer.on_non_finite == "continue"),
     # data
     "mock-data": to("data.kind", flag, "Sequences made by Megatron itself.", write=lambda s: not has_files(s)),
-    "split": to("data.split", text, "Shares of training, validation and test; absent: 969,30,1.",
+    "split": to("data.split", text, "Shares of training, validation and test; default: 969,30,1.",
                 write=_where(has_files, "data.split")),
     "data-path": to(_PATHS, several, "Of .bin and .idx files, with weights or without.",
                     write=_data(_blend, split=True)),
@@ -352,7 +348,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "eod-mask-loss": as_is("data.mask_document_ends", flag, write=_where(has_files, "data.mask_document_ends")),
     # evaluation, log, speed and memory
     "eval-interval": as_is("evaluation.interval_steps", count, default=1000),
-    "full-validation": to("evaluation.batches", flag, "All of the validation data, each time.",
+    "full-validation": to("evaluation.batches", flag, "Each evaluation uses all validation data.",
                           write=lambda s: s.evaluation.interval_steps is not None and s.evaluation.batches is None),
     "eval-iters": to("evaluation.batches", whole, "0 or less: no evaluation.", default=100,
                      write=lambda s: 0 if s.evaluation.interval_steps is None else s.evaluation.batches or 1),
@@ -372,7 +368,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "profile": to("execution.profile_from_step", flag, write=lambda s: s.execution.profile_from_step is not None),
     "profile-step-start": to("execution.profile_from_step", natural, default=10,
                              write=attrgetter("execution.profile_from_step")),
-    "profile-step-end": to("execution.profile_steps", count, "The step behind the last one of the profile.",
+    "profile-step-end": to("execution.profile_steps", count, "The step after the last profiled one.",
                            default=12, write=lambda s: None if s.execution.profile_from_step is None
                            else s.execution.profile_from_step + s.execution.profile_steps),
     # checkpoints
@@ -383,14 +379,14 @@ ARGUMENTS: Mapping[str, Key] = {
     "async-save": to("checkpoint.asynchronous", flag, write=_where(_SAVES, "checkpoint.asynchronous")),
     "most-recent-k": to("checkpoint.keep", whole, "Checkpoints that are kept; absent, or -1: all.",
                         write=_where(_SAVES, "checkpoint.keep")),
-    "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops where --load finds nothing.",
+    "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops if --load finds nothing.",
                                      write=_where(_resumed, "checkpoint.resume_required")),
-    "load": to("checkpoint.resume,checkpoint.resume_from", text, "Where --save writes: to go on from there.",
+    "load": to("checkpoint.resume,checkpoint.resume_from", text, "If it is where --save writes, the run resumes.",
                write=lambda s: _resumed(s) or s.checkpoint.resume_from),
-    "pretrained-checkpoint": to("checkpoint.resume_from", text, "Weights to begin with where --load finds nothing.",
+    "pretrained-checkpoint": to("checkpoint.resume_from", text, "Initial weights if --load finds nothing.",
                                 write=_where(_resumed, "checkpoint.resume_from")),
     "no-load-optim": to("checkpoint.weights_only", flag),
-    "finetune": to("checkpoint.weights_only", flag, "Takes the weights alone from --load, and begins at step 0.",
+    "finetune": to("checkpoint.weights_only", flag, "Loads only the weights, and starts at step 0.",
                    write=lambda s: s.checkpoint.weights_only and s.checkpoint.resume_from is not None
                    and not _resumed(s)),
 }  # fmt: skip
@@ -402,7 +398,7 @@ ALIASES: Mapping[str, str] = {  # an argument, and another name for it
 
 # --- torchrun ---------------------------------------------------------------------------------------------------------
 
-_WHERE = "how the processes find each other changes nothing of the result"
+_WHERE = "rendezvous does not change the result"
 
 # torchrun's own options, before the program; it takes - for _ as well.
 LAUNCHER: Mapping[str, Key] = {

@@ -1,4 +1,4 @@
-"""What a Megatron command states → RunSpec, as Megatron-LM derives what is not stated."""
+"""The arguments of a Megatron command → RunSpec; what is not given is derived as Megatron-LM does."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _topology(s: Settings) -> Topology | None:
     name = s["topology.device"]
     device = hardware.find(str(name)) if name is not None else None
     if name is not None and device is None:
-        why = f"there is no such device; known are {', '.join(hardware.DEVICES)}"
+        why = f"unknown device; known are {', '.join(hardware.DEVICES)}"
         s.add("topology.device", "error", "unknown-device", why, did_you_mean(str(name), hardware.DEVICES))
     if nodes is None or each is None or s.has_errors:
         return None
@@ -113,7 +113,7 @@ def _visible(s: Settings) -> int | None:
 
 
 def _number_of(s: Settings, option: str) -> int | None:
-    """A number of torchrun's, or 1; `2:2` is 2, and `gpu` is what nobody knows here."""
+    """A number of torchrun's, or 1; `2:2` is 2, and `gpu` is unknown here."""
     value = str(s.get(option, 1))
     low, _, high = value.partition(":")
     try:
@@ -137,7 +137,7 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
     pipeline, world = s["pipeline-model-parallel-size"], topology.num_devices
     split = tensor * context * pipeline
     if world % split:
-        why = f"{world} devices do not divide by tensor × context × pipeline parallelism = {split}"
+        why = f"{world} devices are not divisible by tensor × context × pipeline parallelism = {split}"
         names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
         name = max(names, key=lambda name: s[name])
         s.add(name, "error", "refused-by-megatron", why, "give more devices, or less parallelism")
@@ -145,7 +145,7 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
     replicas = world // split
     copies = s["num-distributed-optimizer-instances"] if is_fully_sharded(s) else replicas
     if replicas % copies:
-        why = f"{replicas} data-parallel replicas do not divide among {copies} instances"
+        why = f"{replicas} data-parallel replicas cannot be split into {copies} instances"
         name, fix = "num-distributed-optimizer-instances", f"give a divisor of {replicas}"
         s.add(name, "error", "refused-by-megatron", why, fix)
         return None
@@ -194,7 +194,7 @@ def _quantization(s: Settings) -> str | None:
 
 
 def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | None:
-    """The schedule in steps; what is stated in sequences is divided by the batch."""
+    """The schedule in steps; what is given in sequences is divided by the batch."""
     rate = s["lr"]
     decay = s["lr-decay-iters"] or (s["lr-decay-samples"] or 0) // batch or None
     whole = decay or steps
@@ -203,7 +203,7 @@ def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | No
         warmup = int(s["lr-warmup-fraction"] * whole)
     if warmup >= whole:
         name = next((name for name in ("lr-warmup-iters", "lr-warmup-samples") if s.given(name)), "lr-warmup-fraction")
-        why = f"a warm-up of {warmup} steps does not end before the schedule does, after {whole}"
+        why = f"the warm-up of {warmup} steps is not shorter than the schedule of {whole}"
         s.add(name, "error", "refused-by-megatron", why, f"make it less than {whole}")
     style, hold = s["lr-decay-style"], 0
     if style == "WSD":
@@ -214,7 +214,7 @@ def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | No
             s.add("lr-decay-style", "error", "bad-value", why, "give both, or another --lr-decay-style")
         hold = whole - warmup - fall
     if s["min-lr"] > rate:
-        why = f"{s['min-lr']:g} is above the rate itself, {rate:g}"
+        why = f"{s['min-lr']:g} is above --lr, {rate:g}"
         s.add("min-lr", "error", "refused-by-megatron", why, "give a rate from 0 to --lr")
     if s.has_errors:
         return None

@@ -1,4 +1,4 @@
-"""What Megatron-LM itself refuses, what ROCm's scripts do otherwise than they are told, and what misleads.
+"""What Megatron-LM itself refuses, where ROCm's scripts do something else than their variables say, and what misleads.
 
 Source of the refusals: validate_args in megatron/training/arguments.py, and TransformerConfig.
 """
@@ -64,7 +64,7 @@ REFUSALS: tuple[Refusal, ...] = (
        f"add --{others[0]}, or remove it") for name, others in _NEEDS),
     *((name, _both(name, other), why, f"remove it, or --{other}") for name, other, why in _CONFLICTS),
     ("max-position-embeddings", lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or 0),
-     "sequences are longer than that", "make it --seq-length at least"),
+     "sequences are longer than that", "make it at least --seq-length"),
     ("recompute-method", lambda s: s["recompute-granularity"] == "selective" and s.given("recompute-method"),
      "selective recomputation has no method", "remove it, or make the granularity full"),
     ("recompute-granularity", lambda s: s["recompute-granularity"] == "full" and not s.given("recompute-method"),
@@ -89,15 +89,15 @@ REFUSALS: tuple[Refusal, ...] = (
      "it goes only with rotary positions", "give --position-embedding-type rope"),
 )  # fmt: skip
 
-# What ROCm's scripts do otherwise than their variables say, or refuse.
+# Where ROCm's scripts do something else than their variables say, or refuse.
 SCRIPT_TRAPS: tuple[Trap, ...] = (
     ("TP", "warning", "reset-by-script", lambda s: _is_sharded(s) and s.get("TP", 1) > 1,
-     "with FSDP=1 or MEGATRON_FSDP=1 the script sets TP to 1, whatever stands here", "give TP=1"),
+     "with FSDP=1 or MEGATRON_FSDP=1 the script sets TP to 1, whatever is given here", "give TP=1"),
     ("FSDP", "info", "reset-by-script", _without("FSDP", "TP"), "the script sets TP from 8 to 1", "give TP=1"),
     ("MEGATRON_FSDP", "info", "reset-by-script", _without("MEGATRON_FSDP", "TP", "FSDP"),
      "the script sets TP from 8 to 1", "give TP=1"),
     ("SEQ_PARALLEL", "warning", "reset-by-script", _both("FSDP", "SEQ_PARALLEL"),
-     "with FSDP=1 the script turns sequence parallelism off, whatever stands here", "give SEQ_PARALLEL=0"),
+     "with FSDP=1 the script turns sequence parallelism off, whatever is given here", "give SEQ_PARALLEL=0"),
     ("SAVE_CKPT_PATH", "error", "refused-by-megatron",
      lambda s: s.given("FSDP") and bool(s["SAVE_CKPT_PATH"]) and s.get("CKPT_FORMAT", "torch") == "torch",
      "Megatron refuses to save FSDP's state in the format torch, which the script asks for",
@@ -112,19 +112,19 @@ SCRIPT_TRAPS: tuple[Trap, ...] = (
     ("MOCK_DATA", "warning", "contradiction", lambda s: s.given("MOCK_DATA") and "DATA_PATH" in s.values,
      "versions of 2026 do not read it: DATA_PATH decides; here, as before, mock data is used", "remove one of the two"),
     ("MOCK_DATA", "warning", "contradiction", lambda s: s["MOCK_DATA"] is False and "DATA_PATH" not in s.values,
-     "versions of 2026 use mock data as long as DATA_PATH is not set, whatever stands here", "give DATA_PATH"),
+     "versions of 2026 use mock data as long as DATA_PATH is not set, whatever is given here", "give DATA_PATH"),
     ("OPTIMIZER", "warning", "misleading", lambda s: s.get("OPTIMIZER", "adam") not in ("adam", "sgd"),
      "the script uses sgd for everything but adam", "give adam or sgd"),
     ("TOKENIZER_MODEL", "error", "refused-by-script",
      lambda s: _is_llama2(s) and s["TOKENIZER_TYPE"] == "Llama2Tokenizer" and "TOKENIZER_MODEL" in s.values,
-     "the script brings its own model of a Llama2Tokenizer, and ends with an error where one is given", "remove it"),
+     "the script has its own model of a Llama2Tokenizer, and fails if one is given", "remove it"),
     ("TE_FP8_RECIPE", "error", "refused-by-script",
      lambda s: _is_llama2(s) and _without("TE_FP8", "MEGATRON_FSDP")(s) and s["TE_FP8_RECIPE"] == "mxfp8",
-     "train_llama2.sh has mxfp8 only with MEGATRON_FSDP=1: it ends without training, and without an error",
+     "train_llama2.sh has mxfp8 only with MEGATRON_FSDP=1; else it ends without training, and without an error",
      "give delayed or tensorwise"),
     ("MASTER_ADDR", "warning", "no-coordinator",
      lambda s: s.get("NNODES", 1) > 1 and s.get("MASTER_ADDR", "localhost") == "localhost",
-     "on several nodes each would wait for itself: MASTER_ADDR is localhost where it is not given",
+     "each node would wait for itself: MASTER_ADDR defaults to localhost",
      "give the address of the first node"),
     ("NNODES", "warning", "no-interface",
      lambda s: s.get("NNODES", 1) > 1 and "NCCL_SOCKET_IFNAME" not in s.environment,
@@ -132,10 +132,10 @@ SCRIPT_TRAPS: tuple[Trap, ...] = (
      "give NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"),
 )  # fmt: skip
 
-# What arguments of pretrain_gpt.py mislead about.
+# Where arguments of pretrain_gpt.py mislead.
 ARGUMENT_TRAPS: tuple[Trap, ...] = (
     ("mock-data", "warning", "no-data", lambda s: not (s.given("mock-data") or s["data-path"] or s["train-data-path"]),
-     "there is no data, so Megatron makes some up", "add --data-path, or --mock-data if that is meant"),
+     "no data is given, so Megatron generates some", "add --data-path, or --mock-data if that is intended"),
     ("calculate-per-token-loss", "error", "not-supported", _both("calculate-per-token-loss", "eod-mask-loss"),
      "with --eod-mask-loss some tokens do not count, and here every sequence weighs the same", "remove one of the two"),
     ("num-query-groups", "warning", "no-effect", _without("num-query-groups", "group-query-attention"),
@@ -146,10 +146,10 @@ ARGUMENT_TRAPS: tuple[Trap, ...] = (
      "without tensor parallelism Megatron turns it off", "remove it, or raise --tensor-model-parallel-size"),
     ("cp-comm-type", "info", "nearest-strategy",
      lambda s: s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text,
-     "heads stay where they are here; a ring or an all-gather is done instead, with the same result",
+     "heads are not exchanged here; a ring or an all-gather is used instead, with the same result",
      "no change is needed"),
     ("data-path", "warning", "default-split", lambda s: s["split"] is None and bool(s["data-path"]),
-     "--split is missing, so 969,30,1 holds: 3 % of the data are kept from training", "add --split"),
+     "--split is missing, so the default 969,30,1 applies: 3 % of the data is held out of training", "add --split"),
 )  # fmt: skip
 
 
@@ -190,10 +190,10 @@ def after(s: Settings, spec: RunSpec) -> None:
     if not s.script:
         _add(s, ARGUMENT_TRAPS)
     if s["fp8-recipe"] in ("mxfp8", "blockwise") and spec.precision.quantization:
-        why = "whole tensors are scaled here, by earlier steps' values, and not blocks of them"
-        s.add("fp8-recipe", "warning", "nearest-recipe", why, "give tensorwise or delayed, or leave it")
+        why = "here whole tensors are scaled, by the values of earlier steps, not blocks of them"
+        s.add("fp8-recipe", "warning", "nearest-recipe", why, "use tensorwise or delayed, or keep it")
     if spec.optimizer.schedule not in ("cosine", "constant"):
-        why = "here it is the schedule of NeMo of this name, whose rate is a step ahead of Megatron's"
+        why = "here NeMo's schedule of this name is used, whose rate is one step ahead of Megatron's"
         s.add("lr-decay-style", "info", "schedule-differs", why, "no change is needed, or give cosine")
     if spec.data.kind == "synthetic":
         why = "mock data shows that the steps work, not that anything is learnt"
@@ -205,7 +205,7 @@ def _model_size(s: Settings) -> None:
     sizes = SCRIPTS[s.script].sizes
     if s.get("MODEL_SIZE", 70) not in sizes:
         *others, last = map(str, sizes)
-        why = f"{s.script} knows {', '.join(others)} and {last}, and ends with an error otherwise"
+        why = f"{s.script} supports only {', '.join(others)} and {last}"
         other = next(name for name in SCRIPTS if name != s.script)
         s.add("MODEL_SIZE", "error", "refused-by-script", why, f"give one of them, or use {other}")
 

@@ -14,12 +14,12 @@ def model_of(s: Settings, length: int) -> ModelSpec | None:
     preset = MODELS.get(str(s["model"])) if s.given("model") else None
     if s.given("model"):
         if preset is None:
-            why = f"there is no preset of this name; there is {', '.join(MODELS)}"
+            why = f"there is no preset of this name; there are {', '.join(MODELS)}"
             s.add("model", "error", "unknown-model", why, did_you_mean(str(s["model"]), MODELS))
         return preset
     hidden, heads = s["hidden-size"], s["num-attention-heads"]
     if not s.given("kv-channels") and hidden % heads:
-        why = f"a hidden size of {hidden} does not divide among {heads} heads"
+        why = f"a hidden size of {hidden} is not divisible by {heads} heads"
         s.add("num-attention-heads", "error", "refused-by-megatron", why, "give another number, or --kv-channels")
     vocab_size = _vocab_size(s)
     if vocab_size is None or s.has_errors:
@@ -73,12 +73,12 @@ def _vocab_size(s: Settings) -> int | None:
         return int(stated) + 1
     known = known_vocabulary(kind, s["tokenizer-model"])
     if known is None and stated is None:
-        why = "the vocabulary is that of the tokenizer, and this one is not known by name"
+        why = "the vocabulary is the tokenizer's, and this one is not known by name"
         name = "tokenizer-model" if "tokenizer-model" in s.entries else "vocab-size"
         fix = "omit it, or name a Llama tokenizer (…/Meta-Llama-3-8B)" if s.script else "add --vocab-size"
         s.add(name, "error", "unknown-vocabulary", why, fix)
         return None
     if known is not None and stated is not None and known != stated:
-        why = f"the tokenizer has {known} tokens, and that is what Megatron goes by"
+        why = f"the tokenizer has {known} tokens, and Megatron uses that number"
         s.add("vocab-size", "warning", "contradiction", why, f"give {known}, or remove it")
     return known or int(stated)

@@ -1,6 +1,6 @@
 """ROCm's train_llama2.sh and train_llama3.sh: their variables, and the arguments of Megatron-LM that they come to.
 
-Source: ROCm/Megatron-LM, examples/llama, as of 2026; what older versions did otherwise stands with the variables.
+Source: ROCm/Megatron-LM, examples/llama, as of 2026; differences of older versions are at the variables.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ FIXED: Mapping[str, Any] = {
     "overlap-grad-reduce": True, "eval-interval": 320_000, "tensorboard-dir": "LOG_DIR",
 }  # fmt: skip
 
-# --- what is written, where that is more than the value of a path -----------------------------------------------------
+# --- what is written --------------------------------------------------------------------------------------------------
 
 
 def script_of(spec: RunSpec) -> tuple[str, int]:
@@ -121,7 +121,7 @@ NETWORK = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "NCCL_PROTO", "
             "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "RCCL_MSCCL_ENABLE", "TORCH_NCCL_HIGH_PRIORITY",
             "GPU_MAX_HW_QUEUES", "CUDA_DEVICE_MAX_CONNECTIONS", "HSA_NO_SCRATCH_RECLAIM",
             "TOKENIZERS_PARALLELISM")  # fmt: skip
-_FUSED = "fused kernels change speed, and the result no more than rounding does"
+_FUSED = "fused kernels change speed, and results only by rounding"
 _INSTANCES = ARGUMENTS["num-distributed-optimizer-instances"].to
 _OLD = "versions of 2026 no longer read it"
 VISIBLE = {"HIP_VISIBLE_DEVICES": _devices, "ROCR_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
@@ -147,7 +147,7 @@ VARIABLES: Mapping[str, Key] = {
     "ENABLE_HSDP": to(_INSTANCES, switch, "Shards within HSDP_NUM_REPLICAS groups.",
                       write=lambda s: _replicas(s) is not None),
     "HSDP_NUM_REPLICAS": to(_INSTANCES, count, write=_replicas),
-    "OPTIMIZER": to("optimizer.algorithm,parallelism.zero1", text, "adam, sharded over replicas; all else means sgd.",
+    "OPTIMIZER": to("optimizer.algorithm,parallelism.zero1", text, "adam, sharded over replicas; anything else is sgd.",
                     write=lambda s: "sgd" if s.optimizer.algorithm == "sgd" else "adam"),
     "TE_FP8": to("precision.quantization", switch, "0 is bfloat16, whatever TE_FP16 elsewhere suggests.",
                  write=lambda s: _recipe(s) is not None),
@@ -158,7 +158,7 @@ VARIABLES: Mapping[str, Key] = {
     "TE_FP4_RECIPE": ignored("it is read only under TE_FP4=1", one_of("nvfp4", "mxfp4"), quiet=("nvfp4",)),
     **{name: ignored("it is read only under TE_FP4=1", text)
        for name in ("FP4_PARAM_GATHER", "FP4_SELECTIVE_BF16", "FP4_BF16_START", "FP4_BF16_END")},
-    "FP8_PARAM_GATHER": equivalent("parameters travel in FP8; what is learnt is kept in float32", switch),
+    "FP8_PARAM_GATHER": equivalent("parameters are gathered in FP8; master weights stay float32", switch),
     "FP8_TRANSPOSE_CACHE": equivalent("what is cached changes speed and memory only", switch),
     "GRAD_REDUCE_IN_BF16": to("precision.gradient_dtype,precision.reduce_dtype", switch,
                               "Of train_llama3.sh; versions before 2026 summed in float32.",
@@ -166,18 +166,18 @@ VARIABLES: Mapping[str, Key] = {
     "RECOMPUTE": to("execution.remat", switch, write=lambda s: s.execution.remat == "full"),
     "USE_FLASH_ATTN": to("execution.attention", switch, write=lambda s: s.execution.attention == "flash"),
     "GRADIENT_ACCUMULATION_FUSION": equivalent(_FUSED, switch),
-    "DDP_AVERAGE_IN_COLLECTIVE": equivalent("how communication is split and hidden changes speed only", switch),
+    "DDP_AVERAGE_IN_COLLECTIVE": equivalent("how communication is split and overlapped changes speed only", switch),
     "CROSS_ENTROPY_LOSS_FUSION": equivalent(_FUSED, switch),
     "CROSS_ENTROPY_FUSION_IMPL": equivalent(_FUSED, one_of("native", "te")),
     "FUSED_SINGLE_QKV_ROPE": equivalent(_FUSED, switch),
     "ROPE_FUSION": equivalent(_FUSED, switch),
     "GEMM_TUNING": equivalent("it only chooses among kernels, and makes the first steps slower", switch),
-    "MCORE": equivalent("Megatron has no other models any more", switch),
+    "MCORE": equivalent("Megatron has no other models anymore", switch),
     "CONTI_PARAMS": equivalent("where gradients lie in memory changes speed only", switch),
     "TOKENIZER_TYPE": to("data.tokenizer", ARGUMENTS["tokenizer-type"].read),
     "TOKENIZER_MODEL": to("data.tokenizer,model.vocab_size", text, write=lambda s: s.data.tokenizer
                           if has_files(s) and known_vocabulary(None, s.data.tokenizer) else None),
-    "DATA_PATH": to("data.paths,data.weights", text, "Set, even to nothing, it ends the use of mock data.",
+    "DATA_PATH": to("data.paths,data.weights", text, "If set, even to nothing, mock data is not used.",
                     write=_blend),
     "MOCK_DATA": to("data.kind", switch, "Of versions before 2026, where 1 was the default; now DATA_PATH decides."),
     "DATA_DIR": ignored(_OLD, text),
@@ -192,7 +192,7 @@ VARIABLES: Mapping[str, Key] = {
                         write=lambda s: s.evaluation.interval_steps if s.checkpoint.enabled else None),
     "EVAL_ITERS": to("evaluation.batches", whole, "0 or less, as by default: no evaluation.",
                      write=lambda s: s.evaluation.batches if s.evaluation.interval_steps else None),
-    "CKPT_FORMAT": ignored("checkpoints are kept in Seatrial's own format", one_of("torch", "torch_dist", "torch_dcp",
+    "CKPT_FORMAT": ignored("checkpoints have Seatrial's own format", one_of("torch", "torch_dist", "torch_dcp",
                            "fsdp_dtensor", "zarr"), quiet=("torch",),
                            write=lambda s: "torch_dist" if _is_fsdp(s) and s.checkpoint.enabled else None),
     "CHECKPOINT_PATH": ignored(_OLD, text),
@@ -211,7 +211,7 @@ VARIABLES: Mapping[str, Key] = {
     "GPUS_PER_NODE": ignored("the script asks torch for the devices there are; HIP_VISIBLE_DEVICES limits them", count),
     **{name: to("topology.devices_per_node", text, "Devices that torch sees; the script starts a process on each.",
                 write=write) for name, write in VISIBLE.items()},
-    **{name: to(f"execution.environment.{name}", text, "As it is, for every process.") for name in NETWORK},
+    **{name: to(f"execution.environment.{name}", text, "Passed unchanged to every process.") for name in NETWORK},
 }  # fmt: skip
 
 # --- the arguments ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A Megatron command → the arguments that it states, by name, each with its entry; everything wrong with them noted."""
+"""A Megatron command → the arguments that it gives, by name, each with its entry; what is wrong is reported."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
 _WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
-_MOST_LOOKS = 200  # variables whose spelling is looked at
+_MOST_LOOKS = 200  # variables whose spelling is checked
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
 _HYPHENS = "-\u2010\u2011\u2012\u2013\u2014\u2212"
 _LOOKALIKES = {
-    **dict.fromkeys(_HYPHENS[1:], "a hyphen"), **dict.fromkeys("\u00a0\u2009\u202f", "a blank"),
+    **dict.fromkeys(_HYPHENS[1:], "a hyphen"), **dict.fromkeys("\u00a0\u2009\u202f", "a space"),
     **dict.fromkeys("\u2018\u2019\u201c\u201d", "a quote"),
 }  # fmt: skip
-# Names that the launcher sets for its processes; like secrets, they are not handed on.
+# Names that the launcher sets for its processes; like secrets, they are not passed on.
 _LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 
 # What Megatron derives, each with how.
@@ -51,7 +51,7 @@ _DERIVED = {
 
 @dataclass(kw_only=True)
 class Settings(table.Settings):
-    """What a command states, by argument; options of torchrun have `torchrun.` before their names.
+    """What a command gives, by argument; options of torchrun have `torchrun.` before their names.
 
     Of a script, `entries` has its variables, and `values` also the arguments that it comes to.
     """
@@ -97,7 +97,7 @@ class Settings(table.Settings):
         if name in self.values:
             return Origin(kind="default", key=self.decided_by.get(name) or f"--{name}", note=f"{self.script}'s")
         is_flag = self.keys[name].read is flag
-        return Origin(kind="default", key=f"--{name}", note="it is not given" if is_flag else "Megatron-LM's default")
+        return Origin(kind="default", key=f"--{name}", note="not given" if is_flag else "Megatron-LM's default")
 
     def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
         """Where each value came from; what is derived has a note."""
@@ -107,7 +107,7 @@ class Settings(table.Settings):
         if "model" in self.entries:
             found = {path: origin for path, origin in found.items() if not path.startswith("model.")}
         if self.script and "topology.devices_per_node" not in found:
-            note = f"the script asks torch; {ASSUMED_DEVICES} are assumed"
+            note = f"the script asks torch; {ASSUMED_DEVICES} assumed"
             found["topology.devices_per_node"] = Origin(kind="default", key="HIP_VISIBLE_DEVICES", note=note)
         return found
 
@@ -119,7 +119,7 @@ class Settings(table.Settings):
     def report_ignored(self) -> None:
         """One finding for all arguments that have no effect for the same reason."""
         for why, (first, *others) in self.by_reason("ignored").items():
-            also = f" (nor have {', '.join(self.entries[name].key for name in others)})" if others else ""
+            also = f" (nor do {', '.join(self.entries[name].key for name in others)})" if others else ""
             why = f"it has no effect{also}: {why}"
             self.problems.append(self.entries[first].key_problem("info", "no-effect", why, "no change is needed"))
 
@@ -133,7 +133,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def settings(request: Request) -> Settings:
-    """What a command and its overrides state. Raises InputError where it starts nothing of Megatron."""
+    """What a command and its overrides give. Raises InputError where it does not start Megatron."""
     members = request.document.root.members
     argv = _items(members["argv"])
     words = [str(node.value) for node in argv]
@@ -141,9 +141,9 @@ def settings(request: Request) -> Settings:
     inside = range(outside.behind, len(words))
     program = next((i for i in inside if _is_program(words[i], words[i - 1] if i else "")), None)
     if program is None:
-        why = "no word of the command is pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
-        at = members["argv"].mark
-        raise InputError.single("unknown-program", request.document.file, why, "give the command that starts one", at)
+        why = "the command does not start pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
+        at, fix = members["argv"].mark, "give a command that starts one of them"
+        raise InputError.single("unknown-program", request.document.file, why, fix, at)
     name = words[program].rpartition("/")[2]
     script = name if name in SCRIPTS else ""
     options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
@@ -209,12 +209,12 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
         _unknown_argument(found, option)
         return
     if name in found.entries:
-        why = f"it is given here and at {found.entries[name].key_mark}, and only the last one counts"
+        why = f"it is given here and at {found.entries[name].key_mark}; only the last one counts"
         found.report(option, f"--{name}", "given-twice", why, "keep one of the two", "warning")
     is_several = key.read in (several, strategy)
     taken = 0 if equals or key.read is flag else len(values) if is_several else 1
     if taken > len(values):
-        found.report(option, f"--{name}", "missing-value", "its value is missing", "write it behind the argument")
+        found.report(option, f"--{name}", "missing-value", "its value is missing", "write it after the argument")
         return
     texts = [value] if equals else [str(word.value) for word in values[:taken]]
     given: Any = texts if is_several else next(iter(texts), None)
@@ -231,8 +231,8 @@ def _stray(found: Settings, words: Sequence[Node]) -> None:
     if words and not str(words[0].value)[:1].isascii():
         _unknown_argument(found, words[0])
     elif words:
-        why = "no argument stands before it, and pretrain_gpt.py takes no words of their own"
-        fix = "remove it, or write the argument that it belongs to"
+        why = "no argument precedes it, and pretrain_gpt.py takes no positional arguments"
+        fix = "remove it, or add the argument that it belongs to"
         found.report(words[0], str(words[0].value), "stray-word", why, fix)
 
 
@@ -291,16 +291,21 @@ def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
     """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
     names = [str(word.value).rpartition("/")[2] for word in words]
     start = next((i for i, name in enumerate(names) if name in _TORCHRUN), None)
-    if start is not None:
-        for option, values in _groups(words[start + 1 :]):
-            if option is not None:  # else it is an interpreter or a wrapper
-                _take_torchrun(found, option, values)
-    elif any(word.value == "srun" for word in words):
-        for word, behind in zip(words, [*words[1:], None], strict=True):
-            name, equals, value = str(word.value).partition("=")
-            node = word if equals else behind
-            if name in _SRUN and node:
-                _take_option(found, _SRUN[name], name, value if equals else str(node.value), node)
+    if start is None:
+        _take_srun(found, words)
+        return
+    for option, values in _groups(words[start + 1 :]):
+        if option is not None:  # else it is an interpreter or a wrapper
+            _take_torchrun(found, option, values)
+
+
+def _take_srun(found: Settings, words: Sequence[Node]) -> None:
+    is_srun = any(word.value == "srun" for word in words)
+    for word, behind in zip(words, [*words[1:], None], strict=True):
+        name, equals, value = str(word.value).partition("=")
+        node = word if equals else behind
+        if is_srun and name in _SRUN and node:
+            _take_option(found, _SRUN[name], name, value if equals else str(node.value), node)
 
 
 def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
@@ -310,7 +315,7 @@ def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> Non
     if name not in LAUNCHER:
         why, fix = "torchrun has no such option", did_you_mean(f"--{name}", _OPTIONS)
         if written in ALL:
-            why, fix = f"{why}: it is one of pretrain_gpt.py", "write it behind the program"
+            why, fix = f"{why}: it is one of pretrain_gpt.py's", "write it after the program"
         found.report(option, word.partition("=")[0], "unknown-argument", why, fix)
     elif LAUNCHER[name].read is not flag:
         is_behind = bool(values) and not equals
@@ -327,8 +332,8 @@ def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
     """What the processes get of the variables that are not the script's."""
     for name, entry in stated.items():
         if is_secret(name):
-            why = "it looks like a secret, so it is neither kept nor handed on"
-            found.problems.append(entry.key_problem("info", "secret", why, "let a file hold it, and name that"))
+            why = "it looks like a secret, so it is neither stored nor passed on"
+            found.problems.append(entry.key_problem("info", "secret", why, "put it into a file, and name that"))
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
     unknown = [name for name in found.environment if name not in NETWORK]
@@ -360,30 +365,36 @@ def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
         if not is_stray:
             entries[name] = Entry(key=name, value=value, text=value, mark=word.mark, key_mark=word.mark)
         elif not was_stray:  # of several in a row, the first
-            why = f"{found.script} takes nothing but KEY=VALUE behind its name"
-            found.report(word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without blanks")
+            why = f"only KEY=VALUE may follow {found.script}"
+            found.report(word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without spaces")
         was_stray = is_stray
     return entries
 
 
 def _take_variables(found: Settings, entries: Mapping[str, Entry]) -> None:
     """The variables of a script, and the arguments that they come to."""
-    rest = {name: entry for name, entry in entries.items() if name not in VARIABLES or (name in NETWORK and entry.text)}
+    others = {name: entry for name, entry in entries.items() if name not in VARIABLES}
     for name, entry in entries.items():
         if name in VARIABLES and (entry.text or name == "DATA_PATH"):  # else empty is the same as absent
             found.take(name, entry)
-    unknown = [name for name in rest if name not in NETWORK and not (name in _LAUNCHERS or is_secret(name))]
-    for name in (name for name in unknown[:_MOST_LOOKS] if _is_misspelt(name, VARIABLES)):
-        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
-        why, fix = (
-            f"{found.script} has no such variable, and would use its default",
-            did_you_mean(name, list(VARIABLES)),
-        )
-        found.problems.append(entries[name].key_problem(severity, "unknown-variable", why, fix))
-    _take_environment(found, rest)
+    _report_misspelt(found, others)
+    passed = [name for name, entry in entries.items() if name in others or (name in NETWORK and entry.text)]
+    _take_environment(found, {name: entries[name] for name in passed})
     found.report_ignored()
     for argument, value, variable in list(arguments(found.script, found.values)):
         found.values[argument], found.decided_by[argument] = value, variable
         found.entries.pop(argument, None)
         if variable in entries:
             found.entries[argument] = entries[variable]
+
+
+def _report_misspelt(found: Settings, others: Mapping[str, Entry]) -> None:
+    """Findings about variables that are none of the script's, but look like one."""
+    unknown = [name for name in others if not (name in _LAUNCHERS or is_secret(name))]
+    for name in (name for name in unknown[:_MOST_LOOKS] if _is_misspelt(name, VARIABLES)):
+        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
+        why, fix = (
+            f"{found.script} has no such variable, and would use its default",
+            did_you_mean(name, list(VARIABLES)),
+        )
+        found.problems.append(others[name].key_problem(severity, "unknown-variable", why, fix))

@@ -1,4 +1,4 @@
-"""A RunSpec → the text of a Megatron command, and a note for each value that the command reads back otherwise."""
+"""A RunSpec → the text of a Megatron command, and a note for each value that reads back differently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seatrial.spec import Resolved, RunSpec
 EXAMPLES = "examples/llama"  # where the scripts are
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
-# Why a value has no words in the arguments of pretrain_gpt.py, by the beginning of its path.
+# Why the arguments of pretrain_gpt.py cannot say a value, by the beginning of its path.
 _REASONS: Mapping[str, str] = {
     "": "there is no argument for it",
     "model.name": "a command does not name its model",
@@ -28,36 +28,36 @@ _REASONS: Mapping[str, str] = {
     "model.vocab_size": "the tokenizer decides",
     "epochs": "Megatron counts steps, not epochs",
     "topology.device": "a command does not name the device",
-    "parallelism": "Megatron lays tensor, context, data and pipeline parallelism over the nodes in this order",
+    "parallelism": "Megatron numbers its ranks along tensor, context, data and pipeline parallelism, in this order",
     "precision.params_dtype": "Megatron's optimizer updates float32 weights",
     "precision.optimizer_dtype": "Megatron can choose it only for bfloat16 with --use-distributed-optimizer",
     "precision": "Megatron has no argument for it, or not together with the others",
     "initialization": "Megatron always scales the projections back into the residual",
     "dropout": "Megatron has no dropout inside the MLP",
     "optimizer.decay_norms": "Megatron never decays norms and biases",
-    "optimizer.on_non_finite": "Megatron ends the run, or goes on with what there is",
+    "optimizer.on_non_finite": "Megatron stops the run, or continues with the value",
     "optimizer.warmup_steps": "Megatron's warm-up ends before its schedule does",
     "optimizer": "Megatron has no such optimizer or schedule",
     "objective": "pretrain_gpt.py only pretrains",
     "data": "Megatron reads its own .bin and .idx files",
-    "evaluation": "Megatron evaluates every so many steps, on so many batches or on all",
+    "evaluation": "Megatron evaluates every N steps, on N batches or on all data",
     "logging": "Megatron has no argument for it",
-    "execution.environment": f"names that are none, secrets and what the launcher sets are left out; {CONNECTIONS} is "
-    "set as Megatron demands",
-    "execution": "it is a matter of JAX, or Megatron has no argument for it",
+    "execution.environment": f"invalid names, secrets and what the launcher sets are omitted; {CONNECTIONS} "
+    "is set as Megatron requires",
+    "execution": "it concerns JAX, or Megatron has no argument for it",
     "checkpoint": "Megatron says it with --save, --load and --save-interval",
     "distributed": "torchrun has its own timeouts",
-    "container": "it is started inside one",
+    "container": "the command runs inside one",
     "expectations": "a command holds no targets",
 }
 _SCRIPT_REASONS: Mapping[str, str] = {
     **_REASONS,
-    "model": "the script knows a few Llama models, with Megatron's base of rotary frequencies",
-    "topology.devices_per_node": "the script asks torch",
-    "parallelism.context_strategy": "the script leaves it to Megatron, which takes a ring over parts of a sequence",
+    "model": "the script has a few Llama models, with Megatron's default rotary base",
+    "topology.devices_per_node": "the script uses all devices that torch sees",
+    "parallelism.context_strategy": "the script leaves it to Megatron, which uses a ring",
     "optimizer": "the script has a schedule and an optimizer of its own",
-    "seed": "the script leaves Megatron's seed",
-    "logging": "the script logs as it does",
+    "seed": "the script uses Megatron's default seed",
+    "logging": "the script's logging is fixed",
     "evaluation": "the script evaluates only with EVAL_ITERS, and where it saves",
     "execution": "the script has no variable for it",
 }
