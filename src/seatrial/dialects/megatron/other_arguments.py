@@ -1,14 +1,15 @@
 """Megatron-LM's other arguments, which say nothing of a run, by why: a real argument is never called a typo.
 
-Behind a name, `=` stands for one value and `*` for one or more. Source as in `arguments`.
+After a name, `=` stands for one value and `*` for one or more; after `=` is the value that is not worth a finding.
+Source as in `arguments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from seatrial.dialects.megatron.arguments import flag, several
-from seatrial.dialects.table.coerce import Reader, text
+from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected
 
 _EQUIVALENT: Mapping[str, str] = {
@@ -138,26 +139,26 @@ _IGNORED: Mapping[str, str] = {
 }
 
 _REJECTED: Mapping[str, str] = {
-    "mixture of experts is not supported here": "num-experts= expert-model-parallel-size= moe-use-upcycling",
+    "mixture of experts is not supported here": "num-experts=0 expert-model-parallel-size=1 moe-use-upcycling",
     "multi-latent attention is not supported here": "multi-latent-attention",
     "multi-token prediction is not supported here": "mtp-num-layers=",
     "only Llama-like and GPT-like decoders are supported here": """
-        spec* is-hybrid-model hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern=
+        spec* is-hybrid-model hybrid-attention-ratio=0.0 hybrid-mlp-ratio=0.0 hybrid-override-pattern=
         heterogeneous-layers-config-path= heterogeneous-layers-config-encoded-json= retro-add-retriever
         vision-pretraining decoder-num-layers= apply-residual-connection-post-layernorm""",
     "this activation is not supported here: there is swiglu, and gelu without it":
         "squared-relu quick-geglu openai-gelu",
     "attention of this kind is not supported here": """
-        window-attn-skip-freq= softmax-type= qk-layernorm qk-l2-norm apply-query-key-layer-scaling
+        window-attn-skip-freq= softmax-type=vanilla qk-layernorm qk-l2-norm apply-query-key-layer-scaling
         attention-output-gate""",
     "rotary positions of this kind are not supported here": """
-        rotary-interleaved rotary-seq-len-interpolation-factor= no-rope-freq= rope-type=""",
+        rotary-interleaved rotary-seq-len-interpolation-factor= no-rope-freq= rope-type=rope""",
     "biases are on all linear layers, or on none, here": "add-qkv-bias",
-    "float16 is not supported here": "fp16 main-params-dtype=",
+    "float16 is not supported here": "fp16 main-params-dtype=fp32",
     "FP4 is not supported here": "fp4-format=",
     "the batch has one size for the whole run here": "rampup-batch-size* decrease-batch-size-if-needed",
-    "weight decay is constant here": "weight-decay-incr-style= start-weight-decay= end-weight-decay=",
-    "there is one learning rate for all layers here": "decoupled-lr= decoupled-min-lr= lr-warmup-init=",
+    "weight decay is constant here": "weight-decay-incr-style=constant start-weight-decay= end-weight-decay=",
+    "there is one learning rate for all layers here": "decoupled-lr= decoupled-min-lr= lr-warmup-init=0.0",
     "weights are initialized from one normal distribution here": """
         init-method-xavier-uniform embedding-init-method-std= data-parallel-random-init""",
     "steps cannot be skipped here, nor evaluation run alone": "iterations-to-skip* skip-train",
@@ -171,26 +172,15 @@ _REJECTED: Mapping[str, str] = {
     "Megatron no longer has it: give --recompute-granularity": "checkpoint-activations",
 }  # fmt: skip
 
-# Values of rejected arguments that have no effect.
-_QUIET = {
-    "expert-model-parallel-size": "1", "weight-decay-incr-style": "constant", "main-params-dtype": "fp32",
-    "softmax-type": "vanilla", "rope-type": "rope", "lr-warmup-init": "0.0", "num-experts": "0",
-    "hybrid-attention-ratio": "0.0", "hybrid-mlp-ratio": "0.0",
-}  # fmt: skip
 
-_READERS: Mapping[str, Reader] = {"=": text, "*": several}
-
-
-def _rows(make: Callable[..., Key], table: Mapping[str, str]) -> dict[str, Key]:
-    rows = {}
-    for why, names in table.items():
-        for word in names.split():
-            name = word.rstrip("=*")
-            quiet = (_QUIET[name],) if name in _QUIET else ()
-            rows[name] = make(why, _READERS.get(word[len(name) :], flag), quiet=quiet)
-    return rows
+def _rows(make: Callable[..., Key], table: Mapping[str, str]) -> Iterator[tuple[str, Key]]:
+    for why, words in table.items():
+        for word in words.split():
+            name, has_value, quiet = word.partition("=")
+            read = text if has_value else several if name.endswith("*") else flag
+            yield name.removesuffix("*"), make(why, read, quiet=(quiet,) if quiet else ())
 
 
-OTHER_ARGUMENTS: Mapping[str, Key] = {
-    **_rows(equivalent, _EQUIVALENT), **_rows(ignored, _IGNORED), **_rows(rejected, _REJECTED),
-}  # fmt: skip
+OTHER_ARGUMENTS: Mapping[str, Key] = dict(
+    (*_rows(equivalent, _EQUIVALENT), *_rows(ignored, _IGNORED), *_rows(rejected, _REJECTED))
+)

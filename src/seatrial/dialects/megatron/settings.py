@@ -135,29 +135,27 @@ def _same(a: Any, b: Any) -> bool:
 def settings(request: Request) -> Settings:
     """What a command and its overrides give. Raises InputError where it does not start Megatron."""
     members = request.document.root.members
-    argv = _items(members["argv"])
-    words = [str(node.value) for node in argv]
+    argv = members["argv"].value if isinstance(members["argv"].value, list) else []
     outside = around(argv)
-    inside = range(outside.behind, len(words))
-    program = next((i for i in inside if _is_program(words[i], words[i - 1] if i else "")), None)
-    if program is None:
+    place = next((i for i in range(outside.behind, len(argv)) if _is_program(argv, i)), None)
+    if place is None:
         why = "the command does not start pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
         at, fix = members["argv"].mark, "give a command that starts one of them"
         raise InputError.single("unknown-program", request.document.file, why, fix, at)
-    name = words[program].rpartition("/")[2]
+    name = _program(argv[place])
     script = name if name in SCRIPTS else ""
     options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
     found = Settings(
-        keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[program].mark, script=script,
+        keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[place].mark, script=script,
         around=outside,
     )  # fmt: skip
     stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
     if script:
-        stated |= _assignments(found, argv[program + 1 :])
+        stated |= _assignments(found, argv[place + 1 :])
         _take_variables(found, stated | _overrides(found, request.overrides))
         return found
-    _take_launcher(found, argv[:program])
-    for option, values in _groups(argv[program + 1 :]):
+    _take_launcher(found, argv[:place])
+    for option, values in _groups(argv[place + 1 :]):
         _take_argument(found, option, values)
     for name, entry in _overrides(found, request.overrides).items():
         found.take(name, entry)
@@ -168,13 +166,13 @@ def settings(request: Request) -> Settings:
     return found
 
 
-def _items(node: Node) -> list[Node]:
-    return node.value if isinstance(node.value, list) else []
+def _program(word: Node) -> str:
+    return str(word.value).rpartition("/")[2]
 
 
-def _is_program(word: str, before: str) -> bool:
-    name = word.rpartition("/")[2]
-    return name == "pretrain_gpt.py" or name in SCRIPTS or (before == "-m" and word.endswith("pretrain_gpt"))
+def _is_program(argv: Sequence[Node], place: int) -> bool:
+    is_module = place > 0 and argv[place - 1].value == "-m" and str(argv[place].value).endswith("pretrain_gpt")
+    return is_module or _program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
 
 
 # --- words as argparse takes them -------------------------------------------------------------------------------------
@@ -217,12 +215,9 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
         found.report(option, f"--{name}", "missing-value", "its value is missing", "write it after the argument")
         return
     texts = [value] if equals else [str(word.value) for word in values[:taken]]
-    given: Any = texts if is_several else next(iter(texts), None)
-    if key.read is flag and equals:
-        given = f"={value}"
+    given: Any = texts if is_several else f"={value}" if key.read is flag and equals else next(iter(texts), None)
     mark = values[0].mark if taken else option.mark
-    entry = Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark)
-    found.take(name, entry)
+    found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
     _stray(found, values[taken:])
 
 
@@ -289,8 +284,7 @@ _SRUN = {
 
 def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
     """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
-    names = [str(word.value).rpartition("/")[2] for word in words]
-    start = next((i for i, name in enumerate(names) if name in _TORCHRUN), None)
+    start = next((i for i, word in enumerate(words) if _program(word) in _TORCHRUN), None)
     if start is None:
         _take_srun(found, words)
         return
