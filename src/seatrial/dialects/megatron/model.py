@@ -37,6 +37,7 @@ def model_of(s: Settings, length: int) -> ModelSpec | None:
         rope_theta=float(s["rotary-base"]),
         rope_scaling=RopeScaling(factor=s["rope-scaling-factor"]) if s.given("use-rope-scaling") else None,
         tied_embeddings=not s.given("untie-embeddings-and-output-weights"),
+        norm=s["normalization"].lower(),
         activation="swiglu" if is_gated else "gelu",
         positions="learned" if is_learned else "rope",
         max_positions=rows if is_learned and rows != length else None,

@@ -68,7 +68,7 @@ SCRIPTS: Mapping[str, Script] = {
 FIXED: Mapping[str, Any] = {
     "untie-embeddings-and-output-weights": True, "position-embedding-type": "rope", "swiglu": True,
     "disable-bias-linear": True, "init-method-std": 0.02, "attention-dropout": 0.0, "hidden-dropout": 0.0,
-    "normalization": "rmsnorm", "bf16": True, "lr": 1e-4, "min-lr": 1e-5, "lr-decay-iters": 320_000,
+    "normalization": "RMSNorm", "bf16": True, "lr": 1e-4, "min-lr": 1e-5, "lr-decay-iters": 320_000,
     "lr-decay-style": "cosine", "weight-decay": 0.1, "clip-grad": 1.0, "group-query-attention": True,
     "overlap-grad-reduce": True, "eval-interval": 320_000, "tensorboard-dir": "LOG_DIR",
 }  # fmt: skip
@@ -294,6 +294,6 @@ def written_variables(spec: RunSpec) -> tuple[dict[str, str], str]:
     defaults = SCRIPTS[name].defaults
     return {
         variable: str(int(value)) if isinstance(value, bool) else str(value)
-        for variable, value in written_values(spec, VARIABLES).items()
+        for variable, value in written_values(spec, VARIABLES)
         if value not in (None, "") and (variable in _ALWAYS or value != defaults.get(variable, False))
     }, name

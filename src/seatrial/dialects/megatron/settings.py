@@ -101,9 +101,11 @@ class Settings(table.Settings):
 
     def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
         """Where each value came from; what is derived has a note."""
-        flags = {path: self.origin(name) for name, key in ARGUMENTS.items() if key.read is flag for path in key.paths}
+        rows = sorted(ARGUMENTS.items(), key=lambda row: row[1].default is not OMIT)  # flags before defaults
+        rows = [(name, key) for name, key in rows if key.read is flag or key.default is not OMIT]
+        absent = {path: self.origin(name) for name, key in rows for path in key.paths}
         notes = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()}
-        found = flags | super().origins({**notes, **self.around.origins, **(derived or {})})
+        found = super().origins({**absent, **notes, **self.around.origins, **(derived or {})})
         if "model" in self.entries:
             found = {path: origin for path, origin in found.items() if not path.startswith("model.")}
         if self.script and "topology.devices_per_node" not in found:

@@ -90,7 +90,7 @@ def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[s
 
 def _words(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[list[str]]:
     """The words of each argument that a spec has: none behind a flag, and several of a tuple."""
-    for name, value in written_values(spec, keys).items():
+    for name, value in written_values(spec, keys):
         if value is None or value is False or value == ():
             continue
         words = value if isinstance(value, tuple) else () if value is True else (value,)

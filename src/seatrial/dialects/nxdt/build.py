@@ -105,7 +105,7 @@ def _topology(settings: Settings) -> Topology | None:
     device = hardware.find(wanted) if wanted else None
     if wanted and device is None:
         why = f"{coerce.shown(wanted)} is no known device; known are {', '.join(hardware.DEVICES)}"
-        settings.add("topology.device", "error", "unknown-device", why, "give one of these, or leave it out")
+        settings.add("topology.device", "error", "unknown-device", why, "give one of these, or omit it")
     if devices is None:
         return None
     nodes = settings.get("trainer.num_nodes", 1)
@@ -394,7 +394,9 @@ def origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
     for part in ("within_node", "across_nodes"):
         note = "what TP, PP and CP leave"
         derived[f"parallelism.{part}.data"] = Origin(kind="derived", key="trainer.devices", note=note)
-    found = settings.origins(derived)
+    others = MEGATRON_ONLY if settings.get("model_source") == "hf" else HF_ONLY
+    found = {path: origin for path, origin in settings.origins(derived).items()
+             if origin.kind != "default" or origin.key not in others}  # fmt: skip
     block = next((entry for name, entry in settings.entries.items() if name.startswith(f"{ALIGNMENT}.")), None)
     if block is not None:
         found["objective.kind"] = found["data.kind"] = block.origin("by the block that is there")

@@ -547,9 +547,9 @@ _OPTIMIZER: dict[str, Key] = {
                      write=lambda spec: [spec.optimizer.beta1, spec.optimizer.beta2]),
     f"{P}.eps": as_is("optimizer.epsilon", positive, "Each optimizer has its own default."),
     f"{P}.momentum": as_is("optimizer.momentum", share, "Of sgd and rmsprop.", default=0.0),
-    f"{P}.alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop.", default=0.99,
+    f"{P}.alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given.",
                      write=lambda spec: spec.optimizer.beta2),
-    f"{P}.rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta.", default=0.9,
+    f"{P}.rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given.",
                    write=lambda spec: spec.optimizer.beta2),
     f"{P}.beta1": rejected(_FIXED, optional(share), quiet=(None,)),
     **{

@@ -93,9 +93,9 @@ SCHEDULES: dict[str, Schedule] = {
 }
 REFUSED = {
     "rprop": "rprop is an optimizer (model.optim.name); NxDT's documentation lists it among the schedules by mistake",
-    "StepLR": "a rate that falls in steps cannot be described here",
-    "ExponentialLR": "it falls once an epoch, which cannot be described here",
-    "CyclicLR": "a rate that rises again cannot be described here",
+    "StepLR": "a rate that falls in steps is not supported",
+    "ExponentialLR": "it falls once an epoch, which is not supported",
+    "CyclicLR": "a rate that rises again is not supported",
     "ReduceLROnPlateau": "it depends on the validation loss, and a rate here on the step alone",
 }
 
@@ -112,7 +112,7 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_
     if rule is None or rate is None:
         return None
     beta1, beta2 = settings.get(f"{P}.betas", rule.betas or _ADAM)
-    second = {"rmsprop": "alpha", "adadelta": "rho"}.get(rule.algorithm)
+    second = {"rmsprop": ("alpha", 0.99), "adadelta": ("rho", 0.9)}.get(rule.algorithm)
     schedule = _schedule(settings)
     if schedule is not None and schedule.kind == "noam" and settings.get(f"{S}.d_model", hidden_dim) != hidden_dim:
         settings.add(
@@ -129,7 +129,7 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_
         final_learning_rate_fraction=_final(settings, schedule, rate),
         decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", power)),
         beta1=beta1,
-        beta2=settings.get(f"{P}.{second}") if second else beta2,
+        beta2=settings.get(f"{P}.{second[0]}", second[1]) if second else beta2,
         epsilon=rule.epsilon or 1e-8,
         weight_decay=rule.weight_decay,
     )  # fmt: skip
@@ -144,7 +144,7 @@ def _rule(settings: Settings) -> Rule | None:
             why = f"{coerce.shown(name)} is no optimizer here; there is {', '.join(OPTIMIZERS)}"
             settings.add(f"{P}.name", "error", "unknown-optimizer", why, did_you_mean(name, OPTIMIZERS))
         return None
-    _refuse(settings, P, (*rule.arguments, "name"), f"the optimizer {name} takes no such argument")
+    _refuse(settings, P, (*rule.arguments, "name"), f"the optimizer {name} has no such argument")
     return rule
 
 
@@ -159,10 +159,10 @@ def _schedule(settings: Settings) -> Schedule | None:
     if schedule is None:
         known = f"give one of {', '.join(SCHEDULES)}"
         why = REFUSED.get(name, f"{coerce.shown(name)} is no schedule here")
-        fix = known if name in REFUSED or "did" not in did_you_mean(name, SCHEDULES) else did_you_mean(name, SCHEDULES)
+        fix = known if name in REFUSED else did_you_mean(name, SCHEDULES, otherwise=known)
         settings.add(f"{S}.name", "error", "unknown-schedule", why, fix)
         return None
-    _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} takes no such argument")
+    _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} has no such argument")
     return schedule
 
 
@@ -170,8 +170,7 @@ def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: s
     for name in settings.entries:
         parent, _, argument = name.rpartition(".")
         if parent == section and argument not in arguments:
-            near = did_you_mean(argument, arguments)
-            fix = near if near.startswith("did") else f"remove it; there is {', '.join(arguments)}"
+            fix = did_you_mean(argument, arguments, otherwise=f"remove it; there is {', '.join(arguments)}")
             settings.problems.append(settings.entries[name].key_problem("error", "unknown-argument", why, fix))
 
 
