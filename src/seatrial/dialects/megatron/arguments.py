@@ -230,8 +230,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "window-size": as_is("model.sliding_window", window, "Keys to the left and right that a query reads; -1: all.",
                       write=lambda s: s.model.sliding_window and f"{s.model.sliding_window - 1},0"),
     "disable-bias-linear": to("model.biases", flag, "No biases on linear maps.", write=lambda s: not s.model.biases),
-    "make-vocab-size-divisible-by": as_is("model.vocab_multiple", count, "The vocabulary is padded to it × tensor parallelism.",
-                                          default=128),
+    "make-vocab-size-divisible-by": as_is("model.vocab_multiple", count, default=128,
+                                          meaning="The vocabulary is padded to it × tensor parallelism."),
     "tokenizer-type": to("data.tokenizer", one_of(
         "HuggingFaceTokenizer", "Llama2Tokenizer", "Llama3Tokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer",
         "GPTSentencePieceTokenizer", "TikTokenizer", "NullTokenizer", "MegatronHFTokenizer",

@@ -332,20 +332,21 @@ def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
             found.problems.append(entry.key_problem("info", "secret", why, "put it into a file, and name that"))
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
-    unknown = [name for name in found.environment if name not in NETWORK]
-    for name in (name for name in unknown[:_MOST_LOOKS] if _is_misspelt(name, NETWORK)):
-        why, fix = "it reaches every process as it is, but looks misspelt", did_you_mean(name, NETWORK)
+    for name, fix in _misspelt([name for name in found.environment if name not in NETWORK], NETWORK):
+        why = "it reaches every process as it is, but looks misspelt"
         found.problems.append(stated[name].key_problem("warning", "misspelt-variable", why, fix))
 
 
-def is_handed_on(name: str) -> bool:
+def is_passed_on(name: str) -> bool:
     """Whether a variable is one that reaches the processes as it stands."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (is_secret(name) or name in _LAUNCHERS)
 
 
-def _is_misspelt(name: str, known: Collection[str]) -> bool:
-    """Whether a variable that nobody reads is one wrong character away from one that is read."""
-    return name.upper() in known or any(distance(name, other) == 1 for other in known)
+def _misspelt(names: Sequence[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(name, advice) of the variables that nobody reads, but one wrong character makes of one that is read."""
+    for name in names[:_MOST_LOOKS]:
+        if name.upper() in known or any(distance(name, other) == 1 for other in known):
+            yield name, did_you_mean(name, tuple(known))
 
 
 # --- ROCm's scripts ---------------------------------------------------------------------------------------------------
@@ -368,29 +369,26 @@ def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
 
 
 def _take_variables(found: Settings, entries: Mapping[str, Entry]) -> None:
-    """The variables of a script, and the arguments that they come to."""
+    """The variables of a script, those behind its name before those of the environment."""
     others = {name: entry for name, entry in entries.items() if name not in VARIABLES}
     for name, entry in entries.items():
         if name in VARIABLES and (entry.text or name == "DATA_PATH"):  # else empty is the same as absent
             found.take(name, entry)
-    _report_misspelt(found, others)
+    unknown = [name for name in others if not (name in _LAUNCHERS or is_secret(name))]
+    for name, fix in _misspelt(unknown, VARIABLES):
+        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
+        why = f"{found.script} has no such variable, and would use its default"
+        found.problems.append(others[name].key_problem(severity, "unknown-variable", why, fix))
     passed = [name for name, entry in entries.items() if name in others or (name in NETWORK and entry.text)]
     _take_environment(found, {name: entries[name] for name in passed})
     found.report_ignored()
+    _derive_arguments(found, entries)
+
+
+def _derive_arguments(found: Settings, entries: Mapping[str, Entry]) -> None:
+    """The arguments that a script's variables come to, each with the entry of the variable that decides it."""
     for argument, value, variable in list(arguments(found.script, found.values)):
         found.values[argument], found.decided_by[argument] = value, variable
         found.entries.pop(argument, None)
         if variable in entries:
             found.entries[argument] = entries[variable]
-
-
-def _report_misspelt(found: Settings, others: Mapping[str, Entry]) -> None:
-    """Findings about variables that are none of the script's, but look like one."""
-    unknown = [name for name in others if not (name in _LAUNCHERS or is_secret(name))]
-    for name in (name for name in unknown[:_MOST_LOOKS] if _is_misspelt(name, VARIABLES)):
-        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
-        why, fix = (
-            f"{found.script} has no such variable, and would use its default",
-            did_you_mean(name, list(VARIABLES)),
-        )
-        found.problems.append(others[name].key_problem(severity, "unknown-variable", why, fix))

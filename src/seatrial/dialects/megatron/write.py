@@ -8,7 +8,7 @@ from typing import Any
 
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, is_sharded
 from seatrial.dialects.megatron.script import NETWORK, VARIABLES, written_variables
-from seatrial.dialects.megatron.settings import is_handed_on
+from seatrial.dialects.megatron.settings import is_passed_on
 from seatrial.dialects.table import written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
@@ -80,7 +80,7 @@ def write(spec: RunSpec, style: str, read: Callable[[Request], Resolved]) -> Wri
 
 def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[str]]]:
     """(variables, arguments of torchrun, arguments of pretrain_gpt.py), each argument with its values."""
-    environment = {name: value for name, value in spec.execution.environment.items() if is_handed_on(name)}
+    environment = {name: value for name, value in spec.execution.environment.items() if is_passed_on(name)}
     if is_sharded(spec) and environment.get(CONNECTIONS) == "1":
         del environment[CONNECTIONS]
     elif not is_sharded(spec) and spec.mesh["tensor"] * spec.mesh["context"] > 1:
@@ -110,6 +110,6 @@ def script_variables(spec: RunSpec) -> tuple[dict[str, str], dict[str, str], str
     own, name = written_variables(spec)
     environment = {
         variable: value for variable, value in spec.execution.environment.items()
-        if value and is_handed_on(variable) and (variable not in VARIABLES or variable in NETWORK)
+        if value and is_passed_on(variable) and (variable not in VARIABLES or variable in NETWORK)
     }  # fmt: skip
     return environment, own, name
