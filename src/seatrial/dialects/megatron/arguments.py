@@ -10,21 +10,8 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from seatrial.dialects.table.coerce import (
-    count,
-    mapped,
-    natural,
-    not_negative,
-    one_of,
-    part_of,
-    port,
-    positive,
-    share,
-    takes,
-    text,
-    texts,
-    whole,
-)
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import count, mapped, natural, not_negative, one_of, positive, share, text
 from seatrial.dialects.table.keys import FromSpec, Key, as_is, equivalent, ignored, to
 from seatrial.spec import RunSpec, ScheduleKind
 from seatrial.spec.presets import known_vocabulary
@@ -46,17 +33,17 @@ def flag(value: Any) -> bool:
 
 def several(value: Any) -> tuple[str, ...]:
     """One word or more, up to the next argument."""
-    return texts(value.split() if isinstance(value, str) else value)
+    return coerce.texts(value.split() if isinstance(value, str) else value)
 
 
-@takes("two whole numbers, as 1023,0")
+@coerce.takes("two whole numbers, as 1023,0")
 def window(value: Any) -> int | None:
     """(left, right): how many keys a query reads, its own among them; -1 on the left is all of them.
 
     Attention is causal, so what stands on the right changes nothing.
     """
     words = value if isinstance(value, (list, tuple)) else text(value).strip("() ").split(",")
-    sides = [whole(word) for word in words]
+    sides = [coerce.whole(word) for word in words]
     if len(sides) != 2 or min(sides) < -1:
         raise ValueError(f"{value} is no pair of keys to the left and to the right, as 1023,0")
     return None if sides[0] == -1 else sides[0] + 1
@@ -125,13 +112,9 @@ def _strategy(spec: RunSpec) -> str | None:
     return None if found == usual else {"ring": "p2p", "all_gather": "all_gather"}[found]
 
 
-def _is_half(spec: RunSpec) -> bool:
-    return spec.precision.compute_dtype == "bfloat16"
-
-
 def _keeps_half(spec: RunSpec) -> bool:
     """Whether the optimizer's state is bfloat16, where Megatron can choose that."""
-    return _is_half(spec) and spec.precision.optimizer_dtype == "bfloat16" and spec.parallelism.zero1
+    return spec.precision.compute_dtype == spec.precision.optimizer_dtype == "bfloat16" and spec.parallelism.zero1
 
 
 def _fp8(spec: RunSpec) -> tuple[str | None, str | None]:
@@ -213,7 +196,7 @@ ARGUMENTS: Mapping[str, Key] = {
         default="learned_absolute", write=lambda s: "rope" if s.model.positions == "rope" else "learned_absolute",
     ),
     "use-rotary-position-embeddings": to("model.positions", flag, "Old name of --position-embedding-type rope."),
-    "rotary-base": to("model.rope_theta", whole, "Base of the rotary frequencies, a whole number.", default=10_000,
+    "rotary-base": to("model.rope_theta", coerce.whole, "Base of the rotary frequencies.", default=10_000,
                       write=lambda s: max(1, round(s.model.rope_theta))),
     "rotary-percent": as_is("model.rotary_fraction", share, "Fraction of each head that is rotated.", default=1.0),
     "use-rope-scaling": to("model.rope_scaling", flag, "Llama 3.1's stretching of rotary positions.",
@@ -281,9 +264,9 @@ ARGUMENTS: Mapping[str, Key] = {
                                               default=1, write=lambda s: s.mesh["data"] if is_sharded(s) else None),
     # number formats
     "bf16": to("precision.compute_dtype", flag, "bfloat16 with float32 master weights; default: float32.",
-               write=_is_half),
-    "grad-reduce-in-bf16": to(_GRADIENTS, flag, write=lambda s: _is_half(s) and s.precision.gradient_dtype
-                              == s.precision.reduce_dtype == "bfloat16"),
+               write=lambda s: s.precision.compute_dtype == "bfloat16"),
+    "grad-reduce-in-bf16": to(_GRADIENTS, flag, write=lambda s: s.precision.compute_dtype
+                              == s.precision.gradient_dtype == s.precision.reduce_dtype == "bfloat16"),
     "accumulate-allreduce-grads-in-fp32": to(_GRADIENTS, flag),
     "use-precision-aware-optimizer": to("precision.optimizer_dtype", flag, "Lets the formats of its state be chosen.",
                                         write=_keeps_half),
@@ -315,7 +298,7 @@ ARGUMENTS: Mapping[str, Key] = {
                     write=lambda s: "sgd" if s.optimizer.algorithm == "sgd" else "adam"),
     "lr": as_is("optimizer.learning_rate", positive, required=True),
     "min-lr": to("optimizer.final_learning_rate_fraction", not_negative, "Rate at the end of the schedule.",
-                 default=0.0, write=lambda s: min(s.optimizer.learning_rate, part_of(
+                 default=0.0, write=lambda s: min(s.optimizer.learning_rate, coerce.part_of(
                      s.optimizer.final_learning_rate_fraction, s.optimizer.learning_rate))),
     "lr-decay-iters": as_is("optimizer.decay_steps", count, "Length of the schedule, warm-up included."),
     "lr-decay-samples": to("optimizer.decay_steps", count, "The same in sequences."),
@@ -350,7 +333,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "eval-interval": as_is("evaluation.interval_steps", count, default=1000),
     "full-validation": to("evaluation.batches", flag, "Each evaluation uses all validation data.",
                           write=lambda s: s.evaluation.interval_steps is not None and s.evaluation.batches is None),
-    "eval-iters": to("evaluation.batches", whole, "0 or less: no evaluation.", default=100,
+    "eval-iters": to("evaluation.batches", coerce.whole, "0 or less: no evaluation.", default=100,
                      write=lambda s: 0 if s.evaluation.interval_steps is None else s.evaluation.batches or 1),
     "log-interval": as_is("logging.interval_steps", count, default=100),
     "log-params-norm": as_is("logging.parameter_norm", flag),
@@ -377,7 +360,7 @@ ARGUMENTS: Mapping[str, Key] = {
                         write=lambda s: (s.checkpoint.interval_steps or s.steps) if _SAVES(s) else None),
     "persistent-save-interval": to("checkpoint.interval_steps", count, "Another name for --save-interval."),
     "async-save": to("checkpoint.asynchronous", flag, write=_where(_SAVES, "checkpoint.asynchronous")),
-    "most-recent-k": to("checkpoint.keep", whole, "Checkpoints that are kept; absent, or -1: all.",
+    "most-recent-k": to("checkpoint.keep", coerce.whole, "Checkpoints that are kept; -1, the default: all.",
                         write=_where(_SAVES, "checkpoint.keep")),
     "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops if --load finds nothing.",
                                      write=_where(_resumed, "checkpoint.resume_required")),
@@ -406,7 +389,7 @@ LAUNCHER: Mapping[str, Key] = {
                          write=attrgetter("topology.devices_per_node")),
     "nnodes": to("topology.num_nodes", text, write=attrgetter("topology.num_nodes")),
     "master_addr": as_is("distributed.coordinator_host", text),
-    "master_port": as_is("distributed.coordinator_port", port),
+    "master_port": as_is("distributed.coordinator_port", coerce.port),
     "node_rank": equivalent("it differs from node to node", text),
     **{
         name: equivalent(_WHERE, text)
