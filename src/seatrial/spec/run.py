@@ -146,7 +146,7 @@ class _Dataclass(Protocol):
 Part = TypeVar("Part", bound=_Dataclass)
 
 
-def gather_part(kind: type[Part], path: str, values: Mapping[str, Any], **defaults: Any) -> Part:
+def gather_part(kind: type[Part], path: str, values: Mapping[str, Any], /, **defaults: Any) -> Part:
     """A part of a spec from the leaves that stand under its path: what `flatten` takes apart."""
     given = {name: values[leaf] for name in kind.__dataclass_fields__ if (leaf := f"{path}.{name}") in values}
     return kind(**(defaults | given))

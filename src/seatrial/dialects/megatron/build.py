@@ -1,18 +1,19 @@
-"""What a Megatron command states → RunSpec, as Megatron-LM derives what is not stated."""
+"""The arguments of a Megatron command → RunSpec; what is not given is derived as Megatron-LM does."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from seatrial.dialects.megatron.arguments import FP8
+from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, SCHEDULES
 from seatrial.dialects.megatron.model import model_of
+from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VISIBLE
 from seatrial.dialects.megatron.settings import Settings
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.layouts import lay_out
 from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.dialects.typed import as_name
 from seatrial.estimate import hardware
 from seatrial.spec import (
     Batch,
@@ -25,125 +26,109 @@ from seatrial.spec import (
     Execution,
     Initialization,
     Logging,
-    MeshShape,
     ModelSpec,
     Optimizer,
     Parallelism,
     Precision,
     RunSpec,
-    ScheduleKind,
     Topology,
+    gather_part,
 )
 
 NAME = "megatron"
-ASSUMED_DEVICES = 8  # of a node, where only torch could tell
 LEGACY_SPLIT = "969,30,1"  # Megatron's, for --data-path without --split
-
-SCHEDULES: Mapping[str, ScheduleKind] = {
-    "cosine": "cosine", "linear": "linear", "constant": "constant", "inverse-square-root": "inverse_square_root",
-}  # fmt: skip
-ATTENTION = {"auto": "auto", "flash": "flash", "fused": "cudnn_flash_te", "unfused": "dot_product"}
-
-# What a run cannot do without, each with the arguments that say it.
-_REQUIRED = (
-    ("num-layers", "encoder-num-layers"), ("hidden-size",), ("num-attention-heads",),
-    ("seq-length", "encoder-seq-length"), ("max-position-embeddings",), ("micro-batch-size",),
-    ("train-iters", "train-samples"), ("lr",),
-)  # fmt: skip
 
 
 def build(s: Settings, file: str) -> RunSpec | None:
     """The run, as far as the settings allow one."""
-    suggested = " ".join(problem.fix for problem in s.problems if problem.code == "unknown-argument")
-    for names in _REQUIRED:
-        if not any(name in s.values or f"--{name}?" in suggested for name in names):
-            why = f"{' or '.join(f'--{name}' for name in names)} is missing, and has no default"
-            s.find(names[0], "error", "missing-argument", why, f"add --{names[0]}")
-    if s.is_broken:
+    _report_missing(s)
+    if s.has_errors:
         return None
-    topology, length = _topology(s), s["seq-length"] or s["encoder-seq-length"]
+    topology, length = _topology(s), s["seq-length"]
     model = model_of(s, length)
-    parallelism = None if s.is_broken or topology is None else _parallelism(s, topology, model)
+    parallelism = None if s.has_errors or topology is None else _parallelism(s, topology, model)
     if model is None or topology is None or parallelism is None:
         return None
+    micro, values = s["micro-batch-size"], s.placed()
     mesh = RunSpec(
         name="", dialect=NAME, model=model, steps=1, topology=topology, parallelism=parallelism,
-        batch=Batch(sequence_length=length, global_batch_size=1, micro_batch_size=1),
+        batch=Batch(sequence_length=length, global_batch_size=1, micro_batch_size=micro),
     )  # fmt: skip
-    micro = s["micro-batch-size"]
     total = s["global-batch-size"] or micro * mesh.data_parallel_size
     steps = s["train-iters"] or max(1, s["train-samples"] // total)
     ends = s["exit-interval"] if s.given("exit-interval") and s["exit-interval"] < steps else steps
     optimizer = _optimizer(s, steps, ends, total)
     return None if optimizer is None else replace(
         mesh,
-        name=s["wandb-exp-name"] or s.values.get("EXP_NAME") or _as_name(file),
-        batch=Batch(sequence_length=length, global_batch_size=total, micro_batch_size=micro),
+        name=s["wandb-exp-name"] or s["EXP_NAME"] or as_name(Path(file).stem),
+        batch=replace(mesh.batch, global_batch_size=total),
         steps=ends,
         precision=_precision(s),
-        initialization=Initialization(std=s["init-method-std"]),
-        dropout=Dropout(hidden=s["hidden-dropout"], attention=s["attention-dropout"]),
+        initialization=gather_part(Initialization, "initialization", values),
+        dropout=gather_part(Dropout, "dropout", values),
         optimizer=optimizer,
         data=_data(s),
         evaluation=_evaluation(s),
-        logging=Logging(interval_steps=s["log-interval"], tensorboard=s.given("tensorboard-dir"),
-                        parameter_norm=s.given("log-params-norm")),
+        logging=gather_part(Logging, "logging", values, tensorboard=s.given("tensorboard-dir")),
         execution=_execution(s),
         checkpoint=_checkpoint(s, steps),
-        distributed=_distributed(s),
+        distributed=gather_part(Distributed, "distributed", values),
         container=s.around.container,
-        log_dir=s.values.get("LOG_DIR"),
+        log_dir=s["LOG_DIR"],
         seed=s["seed"],
     )  # fmt: skip
 
 
-def _as_name(file: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip(".-") or "run"
+def _report_missing(s: Settings) -> None:
+    """An error for each argument that is needed and not there, nor meant by an unknown one."""
+    suggested = " ".join(problem.fix for problem in s.problems if problem.code == "unknown-argument")
+    others = {**ALIASES, "train-iters": "train-samples"}
+    for name in (name for name, key in ARGUMENTS.items() if key.required):
+        names = list(dict.fromkeys((name, others.get(name, name))))
+        if not any(each in s.entries or each in s.values or f"--{each}?" in suggested for each in names):
+            why = f"{' or '.join(f'--{each}' for each in names)} is missing, and has no default"
+            s.add(name, "error", "missing-argument", why, f"add --{name}")
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
 def _topology(s: Settings) -> Topology | None:
-    nodes = s.values.get("NNODES", 1) if s.script else _number_of(s, "torchrun.nnodes", 1)
-    each = _visible(s)
-    if each is None:
-        each = ASSUMED_DEVICES if s.script else _number_of(s, "torchrun.nproc_per_node", 1)
-    device = hardware.find(str(s["topology.device"])) if s.given("topology.device") else None
-    if s.given("topology.device") and device is None:
-        why = f"there is no such device; known are {', '.join(hardware.DEVICES)}"
-        fix = did_you_mean(str(s["topology.device"]), hardware.DEVICES)
-        s.find("topology.device", "error", "unknown-device", why, fix)
-    if nodes is None or each is None or s.is_broken:
+    nodes = s.get("NNODES", 1) if s.script else _number_of(s, "torchrun.nnodes")
+    each = (_visible(s) or ASSUMED_DEVICES) if s.script else _number_of(s, "torchrun.nproc_per_node")
+    name = s["topology.device"]
+    device = hardware.find(str(name)) if name is not None else None
+    if name is not None and device is None:
+        why = f"unknown device; known are {', '.join(hardware.DEVICES)}"
+        s.add("topology.device", "error", "unknown-device", why, did_you_mean(str(name), hardware.DEVICES))
+    if nodes is None or each is None or s.has_errors:
         return None
     return Topology(num_nodes=nodes, devices_per_node=each, device=device.name if device else None)
 
 
 def _visible(s: Settings) -> int | None:
     """The devices that a script may use, where a variable says which."""
-    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        if s.script and name in s.values and re.fullmatch(r"\d+(,\d+)*", str(s.values[name])):
-            return len(str(s.values[name]).split(","))
-    return None
+    named = (str(s[name]) for name in VISIBLE if re.fullmatch(r"\d+(,\d+)*", str(s[name])))
+    return next((len(text.split(",")) for text in named), None)
 
 
-def _number_of(s: Settings, option: str, default: int) -> int | None:
-    """A number of torchrun's; `2:2` is 2, and `gpu` is what nobody knows here."""
-    value = str(s.values.get(option, default))
+def _number_of(s: Settings, option: str) -> int | None:
+    """A number of torchrun's, or 1; `2:2` is 2, and `gpu` is unknown here."""
+    value = str(s.get(option, 1))
     low, _, high = value.partition(":")
     try:
         if high and low != high:
             raise ValueError(f"{coerce.shown(value)} lets the number of nodes change during the run")
         return coerce.count(low)
     except ValueError as error:
-        s.find(option, "error", "bad-value", str(error), f"give {option.rpartition('.')[2]}=… as a whole number")
+        s.add(option, "error", "bad-value", str(error), f"give {option.rpartition('.')[2]}=… as a whole number")
         return None
 
 
 def is_fully_sharded(s: Settings) -> bool:
     """Whether parameters are sharded over data-parallel replicas."""
-    is_own = s.given("use-megatron-fsdp") or s.given("use-custom-fsdp")
-    return s.given("use-torch-fsdp2") or (is_own and s["data-parallel-sharding-strategy"] == "optim_grads_params")
+    is_full = s["data-parallel-sharding-strategy"] == "optim_grads_params"
+    return s.given("use-torch-fsdp2") or bool(s["use-megatron-fsdp"] and is_full)
 
 
 def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Parallelism | None:
@@ -152,36 +137,29 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
     pipeline, world = s["pipeline-model-parallel-size"], topology.num_devices
     split = tensor * context * pipeline
     if world % split:
-        why = f"{world} devices do not divide by tensor × context × pipeline parallelism = {split}"
+        why = f"{world} devices are not divisible by tensor × context × pipeline parallelism = {split}"
         names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
         name = max(names, key=lambda name: s[name])
-        s.find(name, "error", "refused-by-megatron", why, "give more devices, or less parallelism")
+        s.add(name, "error", "refused-by-megatron", why, "give more devices, or less parallelism")
         return None
     replicas = world // split
     copies = s["num-distributed-optimizer-instances"] if is_fully_sharded(s) else replicas
     if replicas % copies:
-        why = f"{replicas} data-parallel replicas do not divide among {copies} instances"
-        s.find(
-            "num-distributed-optimizer-instances", "error", "refused-by-megatron", why, f"give a divisor of {replicas}"
-        )
+        why = f"{replicas} data-parallel replicas cannot be split into {copies} instances"
+        name, fix = "num-distributed-optimizer-instances", f"give a divisor of {replicas}"
+        s.add(name, "error", "refused-by-megatron", why, fix)
         return None
     sizes = {
         "tensor": tensor, "context": context, "fsdp": replicas // copies, "data": copies, "pipeline": pipeline,
     }  # fmt: skip
-    within, room = {}, topology.devices_per_node
-    for axis, size in sizes.items():
-        within[axis] = math.gcd(size, room)
-        room //= within[axis]
-    strategy = s["data-parallel-sharding-strategy"]
-    is_own = s.given("use-megatron-fsdp") or s.given("use-custom-fsdp")
+    within, across = lay_out(sizes, topology.devices_per_node)
+    shards_state = s["use-megatron-fsdp"] and s["data-parallel-sharding-strategy"] in ("optim", "optim_grads")
     return Parallelism(
-        within_node=MeshShape(**within),
-        across_nodes=MeshShape(**{axis: size // within[axis] for axis, size in sizes.items()}),
-        virtual_pipeline=_chunks(s, pipeline, model),
-        zero1=s.given("use-distributed-optimizer") or (is_own and strategy in ("optim", "optim_grads")),
+        within_node=within, across_nodes=across, virtual_pipeline=_chunks(s, pipeline, model),
+        zero1=bool(s.given("use-distributed-optimizer") or shards_state),
         sequence_parallel=s.given("sequence-parallel") and tensor > 1,
         context_strategy=s["cp-comm-type"] or ("ring" if context > 1 else "all_gather"),
-    )
+    )  # fmt: skip
 
 
 def _chunks(s: Settings, pipeline: int, model: ModelSpec | None) -> int:
@@ -216,37 +194,37 @@ def _quantization(s: Settings) -> str | None:
 
 
 def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | None:
-    """The schedule in steps; what is stated in sequences is divided by the batch."""
+    """The schedule in steps; what is given in sequences is divided by the batch."""
     rate = s["lr"]
     decay = s["lr-decay-iters"] or (s["lr-decay-samples"] or 0) // batch or None
     whole = decay or steps
-    warmup = s["lr-warmup-iters"] or s["lr-warmup-samples"] // batch
+    warmup = s["lr-warmup-iters"] or (s["lr-warmup-samples"] or 0) // batch
     if s.given("lr-warmup-fraction"):
         warmup = int(s["lr-warmup-fraction"] * whole)
     if warmup >= whole:
         name = next((name for name in ("lr-warmup-iters", "lr-warmup-samples") if s.given(name)), "lr-warmup-fraction")
-        why = f"a warm-up of {warmup} steps does not end before the schedule does, after {whole}"
-        s.find(name, "error", "refused-by-megatron", why, f"make it less than {whole}")
+        why = f"the warm-up of {warmup} steps is not shorter than the schedule of {whole}"
+        s.add(name, "error", "refused-by-megatron", why, f"make it less than {whole}")
     style, hold = s["lr-decay-style"], 0
     if style == "WSD":
         style = s["lr-wsd-decay-style"]
         fall = s["lr-wsd-decay-iters"] or (s["lr-wsd-decay-samples"] or 0) // batch
         if style is None or not fall or fall > whole - warmup:
             why = "WSD needs --lr-wsd-decay-style linear or cosine, and --lr-wsd-decay-iters that fit the schedule"
-            s.find("lr-decay-style", "error", "bad-value", why, "give both, or another --lr-decay-style")
+            s.add("lr-decay-style", "error", "bad-value", why, "give both, or another --lr-decay-style")
         hold = whole - warmup - fall
     if s["min-lr"] > rate:
-        why = f"{s['min-lr']:g} is above the rate itself, {rate:g}"
-        s.find("min-lr", "error", "refused-by-megatron", why, "give a rate from 0 to --lr")
-    if s.is_broken:
+        why = f"{s['min-lr']:g} is above --lr, {rate:g}"
+        s.add("min-lr", "error", "refused-by-megatron", why, "give a rate from 0 to --lr")
+    if s.has_errors:
         return None
     is_sgd = s["optimizer"] == "sgd"
-    return Optimizer(
-        algorithm="sgd" if is_sgd else "adamw", learning_rate=rate, schedule=SCHEDULES[style], warmup_steps=warmup,
-        hold_steps=hold, decay_steps=decay or (steps if ends != steps else None),
-        final_learning_rate_fraction=coerce.fraction_of(s["min-lr"], rate), beta1=s["adam-beta1"],
-        beta2=s["adam-beta2"], epsilon=s["adam-eps"], momentum=s["sgd-momentum"] if is_sgd else 0.0,
-        weight_decay=s["weight-decay"], clip_norm=s["clip-grad"] or None,
+    return gather_part(
+        Optimizer, "optimizer", s.placed(),
+        algorithm="sgd" if is_sgd else "adamw", schedule=SCHEDULES[style], warmup_steps=warmup, hold_steps=hold,
+        decay_steps=decay or (steps if ends != steps else None),
+        final_learning_rate_fraction=coerce.fraction_of(s["min-lr"], rate),
+        momentum=s["sgd-momentum"] if is_sgd else 0.0, clip_norm=s["clip-grad"] or None,
         on_non_finite="continue" if s.given("no-check-for-nan-in-loss-and-grad") else "abort",
     )  # fmt: skip
 
@@ -256,12 +234,10 @@ def _data(s: Settings) -> Data:
     if s.given("mock-data") or not paths:
         return Data()
     tokenizer = s["tokenizer-model"] if s["tokenizer-type"] != "NullTokenizer" else None
-    return Data(
-        kind="megatron", paths=paths, weights=weights,
+    return gather_part(
+        Data, "data", s.placed(), kind="megatron", paths=paths, weights=weights,
         validation_paths=blend(s["valid-data-path"] or ())[0], test_paths=blend(s["test-data-path"] or ())[0],
         split=(s["split"] or LEGACY_SPLIT) if s["data-path"] else None, tokenizer=tokenizer or "byte",
-        index_dir=s["data-cache-path"], reset_positions=s.given("reset-position-ids"),
-        reset_attention=s.given("reset-attention-mask"), mask_document_ends=s.given("eod-mask-loss"),
     )  # fmt: skip
 
 
@@ -286,18 +262,18 @@ def _evaluation(s: Settings) -> Evaluation:
 def _execution(s: Settings) -> Execution:
     is_selective = s.given("recompute-activations") or s["recompute-granularity"] == "selective"
     remat = "selective" if is_selective else s["recompute-granularity"] or "none"
-    backend = "flash" if s.given("use-flash-attn") else s["attention-backend"]
+    attention = "flash" if s.given("use-flash-attn") else s["attention-backend"]
     start = s["profile-step-start"] if s.given("profile") else None
     return Execution(
         remat=remat, remat_modules=tuple(s["recompute-modules"] or ("core_attn",)) if is_selective else (),
-        attention=ATTENTION.get(backend, "dot_product"), environment=s.environment, profile_from_step=start,
+        attention=attention, environment=s.environment, profile_from_step=start,
         profile_steps=max(1, s["profile-step-end"] - start) if start is not None else Execution().profile_steps,
     )  # fmt: skip
 
 
 def _checkpoint(s: Settings, steps: int) -> Checkpoint:
     directory, load = s["save"], s["load"]
-    interval, keep = s["save-interval"] or s["persistent-save-interval"], s["most-recent-k"]
+    interval, keep = s["save-interval"], s["most-recent-k"]
     resumes = load is not None and load == directory and not s.given("finetune")
     start = s["pretrained-checkpoint"] if resumes or load is None else load
     weights_only = start is not None and (start != load or s.given("finetune") or s.given("no-load-optim"))
@@ -308,10 +284,3 @@ def _checkpoint(s: Settings, steps: int) -> Checkpoint:
         interval_steps=interval if directory and (interval or steps) < steps else None,
         keep=(keep if keep and keep > 0 else None) if directory else Checkpoint().keep,
     )  # fmt: skip
-
-
-def _distributed(s: Settings) -> Distributed:
-    host = s.values.get("MASTER_ADDR" if s.script else "torchrun.master_addr")
-    return Distributed(
-        coordinator_host=host, coordinator_port=s.values.get("MASTER_PORT" if s.script else "torchrun.master_port")
-    )

@@ -1,4 +1,4 @@
-"""What Megatron-LM itself refuses, what ROCm's scripts do otherwise than they are told, and what misleads.
+"""What Megatron-LM itself refuses, where ROCm's scripts do something else than their variables say, and what misleads.
 
 Source of the refusals: validate_args in megatron/training/arguments.py, and TransformerConfig.
 """
@@ -8,62 +8,63 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seatrial.dialects.megatron.build import is_fully_sharded
+from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.settings import Settings
+from seatrial.errors import Severity
 from seatrial.spec import RunSpec
 
-# (the argument that is blamed, when, why, how to fix it)
-Refusal = tuple[str, Callable[[Settings], bool], str, str]
+When = Callable[[Settings], bool]
+Refusal = tuple[str, When, str, str]  # (the argument that is blamed, when, why, how to fix it)
+Trap = tuple[str, Severity, str, When, str, str]  # the same, with severity and code
 
 
-def _both(*names: str) -> Callable[[Settings], bool]:
+def _both(*names: str) -> When:
     return lambda s: all(s.given(name) for name in names)
 
 
-def _without(name: str, *needed: str) -> Callable[[Settings], bool]:
+def _without(name: str, *needed: str) -> When:
     return lambda s: s.given(name) and not any(s.given(other) for other in needed)
 
 
-def _alone(s: Settings) -> bool:
-    return s.given("use-torch-fsdp2")
+# An argument, and those of which it needs one.
+_NEEDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("save", ("save-interval", "persistent-save-interval")), ("tp-comm-overlap", ("sequence-parallel",)),
+    ("overlap-param-gather", ("use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp")),
+    ("overlap-param-gather", ("overlap-grad-reduce",)),
+    ("use-precision-aware-optimizer", ("use-distributed-optimizer",)),
+    ("use-torch-fsdp2", ("no-gradient-accumulation-fusion",)),
+    ("use-torch-fsdp2", ("untie-embeddings-and-output-weights",)),
+)  # fmt: skip
 
+# An argument, one that it does not go with, and why.
+_CONFLICTS = (
+    ("train-samples", "train-iters", "the length of the run is given in steps, too"),
+    ("lr-decay-samples", "train-iters", "with --train-iters the schedule is in steps: give --lr-decay-iters"),
+    ("lr-warmup-samples", "train-iters", "with --train-iters the warm-up is in steps: give --lr-warmup-iters"),
+    ("lr-decay-iters", "train-samples", "with --train-samples the schedule is in samples: give --lr-decay-samples"),
+    ("lr-warmup-iters", "train-samples", "with --train-samples the warm-up is in samples: give --lr-warmup-samples"),
+    ("lr-warmup-fraction", "lr-warmup-iters", "the warm-up is given as a number of steps, too"),
+    ("lr-warmup-fraction", "lr-warmup-samples", "the warm-up is given as a number of samples, too"),
+    ("num-layers", "encoder-num-layers", "--encoder-num-layers is another name for it"),
+    ("seq-length", "encoder-seq-length", "--encoder-seq-length is another name for it"),
+    ("mock-data", "data-path", "there is real data, too"),
+    ("mock-data", "train-data-path", "there is real data, too"),
+    ("data-path", "train-data-path", "there are paths for training alone, too"),
+    ("data-path", "valid-data-path", "there are paths for validation alone, too"),
+    ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
+     "--num-layers-per-virtual-pipeline-stage says it, too"),
+    ("swiglu", "squared-relu", "there can be one activation only"),
+    ("use-flash-attn", "deterministic-mode", "flash attention is not deterministic"),
+    ("cross-entropy-loss-fusion", "deterministic-mode", "the fused loss is not deterministic"),
+    ("use-distributed-optimizer", "use-torch-fsdp2", "torch's FSDP2 shards the optimizer itself"),
+)  # fmt: skip
 
 REFUSALS: tuple[Refusal, ...] = (
-    ("train-samples", _both("train-samples", "train-iters"), "the length of the run is given in steps, too",
-     "keep --train-iters or --train-samples"),
-    ("lr-decay-samples", _both("train-iters", "lr-decay-samples"), "with --train-iters the schedule is one of steps",
-     "give --lr-decay-iters"),
-    ("lr-warmup-samples", _both("train-iters", "lr-warmup-samples"), "with --train-iters the warm-up is one of steps",
-     "give --lr-warmup-iters"),
-    ("lr-decay-iters", _both("train-samples", "lr-decay-iters"), "with --train-samples the schedule is one of samples",
-     "give --lr-decay-samples"),
-    ("lr-warmup-iters", lambda s: s.given("train-samples") and s["lr-warmup-iters"] > 0,
-     "with --train-samples the warm-up is one of samples", "give --lr-warmup-samples"),
-    ("lr-warmup-fraction",
-     lambda s: s.given("lr-warmup-fraction") and s["lr-warmup-iters"] + s["lr-warmup-samples"] > 0,
-     "the warm-up is given as a number, too", "keep one of the two"),
-    ("num-layers", _both("num-layers", "encoder-num-layers"), "--encoder-num-layers is another name for it",
-     "keep one of the two"),
-    ("seq-length", _both("seq-length", "encoder-seq-length"), "--encoder-seq-length is another name for it",
-     "keep one of the two"),
-    ("max-position-embeddings",
-     lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or s["encoder-seq-length"] or 0),
-     "sequences are longer than that", "make it --seq-length at least"),
-    ("save", lambda s: s.given("save") and not (s["save-interval"] or s["persistent-save-interval"]),
-     "--save needs --save-interval", "add --save-interval"),
-    ("mock-data", lambda s: s.given("mock-data") and bool(s["data-path"] or s["train-data-path"]),
-     "there is real data, too", "keep one of the two"),
-    ("data-path", lambda s: bool(s["data-path"] and (s["train-data-path"] or s["valid-data-path"])),
-     "there are paths for training or validation alone, too", "keep --data-path, or the others"),
-    ("tp-comm-overlap", _without("tp-comm-overlap", "sequence-parallel"), "it needs --sequence-parallel",
-     "add that, or remove it"),
-    ("overlap-param-gather",
-     _without("overlap-param-gather", "use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp"),
-     "it needs --use-distributed-optimizer", "add that, or remove it"),
-    ("overlap-param-gather", _without("overlap-param-gather", "overlap-grad-reduce"), "it needs --overlap-grad-reduce",
-     "add that, or remove it"),
-    ("num-virtual-stages-per-pipeline-rank",
-     _both("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"),
-     "--num-layers-per-virtual-pipeline-stage says it, too", "keep one of the two"),
+    *((name, _without(name, *others), f"it needs {' or '.join(f'--{other}' for other in others)}",
+       f"add --{others[0]}, or remove it") for name, others in _NEEDS),
+    *((name, _both(name, other), why, f"remove it, or --{other}") for name, other, why in _CONFLICTS),
+    ("max-position-embeddings", lambda s: (s["max-position-embeddings"] or 10**12) < (s["seq-length"] or 0),
+     "sequences are longer than that", "make it at least --seq-length"),
     ("recompute-method", lambda s: s["recompute-granularity"] == "selective" and s.given("recompute-method"),
      "selective recomputation has no method", "remove it, or make the granularity full"),
     ("recompute-granularity", lambda s: s["recompute-granularity"] == "full" and not s.given("recompute-method"),
@@ -71,89 +72,142 @@ REFUSALS: tuple[Refusal, ...] = (
     ("distribute-saved-activations",
      lambda s: s.given("distribute-saved-activations") and s["tensor-model-parallel-size"] == 1,
      "there is no tensor parallelism over which to distribute them", "remove it"),
-    ("use-precision-aware-optimizer", _without("use-precision-aware-optimizer", "use-distributed-optimizer"),
-     "it needs --use-distributed-optimizer", "add that"),
     ("exp-avg-dtype", lambda s: "bf16" in (s["exp-avg-dtype"], s["exp-avg-sq-dtype"])
      and not s.given("use-precision-aware-optimizer"), "it needs --use-precision-aware-optimizer", "add that"),
     ("main-grads-dtype", lambda s: s.given("accumulate-allreduce-grads-in-fp32") and s["main-grads-dtype"] == "bf16",
      "--accumulate-allreduce-grads-in-fp32 says otherwise", "keep one of the two"),
-    ("swiglu", _both("swiglu", "squared-relu"), "there can be one activation only", "keep one of the two"),
-    ("use-flash-attn", _both("deterministic-mode", "use-flash-attn"), "flash attention is not deterministic",
-     "remove it, or --deterministic-mode"),
-    ("cross-entropy-loss-fusion", _both("deterministic-mode", "cross-entropy-loss-fusion"),
-     "the fused loss is not deterministic", "remove it, or --deterministic-mode"),
-    ("pipeline-model-parallel-size", lambda s: _alone(s) and s["pipeline-model-parallel-size"] > 1,
+    ("pipeline-model-parallel-size", lambda s: s.given("use-torch-fsdp2") and s["pipeline-model-parallel-size"] > 1,
      "torch's FSDP2 does not go with pipeline parallelism", "make it 1, or remove --use-torch-fsdp2"),
-    ("use-distributed-optimizer", _both("use-torch-fsdp2", "use-distributed-optimizer"),
-     "torch's FSDP2 shards the optimizer itself", "remove it"),
-    ("use-torch-fsdp2", _without("use-torch-fsdp2", "no-gradient-accumulation-fusion"),
-     "torch's FSDP2 does not go with fused gradient accumulation", "add --no-gradient-accumulation-fusion"),
-    ("use-torch-fsdp2", _without("use-torch-fsdp2", "untie-embeddings-and-output-weights"),
-     "torch's FSDP2 needs an output head with weights of its own", "add --untie-embeddings-and-output-weights"),
-    ("ckpt-format",
-     lambda s: _alone(s) and s.values.get("ckpt-format", "torch_dist") not in ("torch_dist", "torch_dcp"),
+    ("ckpt-format", lambda s: s.given("use-torch-fsdp2")
+     and s.get("ckpt-format", "torch_dist") not in ("torch_dist", "torch_dcp"),
      "torch's FSDP2 needs torch_dist or torch_dcp", "give --ckpt-format torch_dist"),
-    ("ckpt-format", lambda s: s.given("use-megatron-fsdp") and s.values.get("ckpt-format") != "fsdp_dtensor",
+    ("ckpt-format", lambda s: s.given("use-megatron-fsdp") and s["ckpt-format"] != "fsdp_dtensor",
      "Megatron's FSDP needs fsdp_dtensor", "give --ckpt-format fsdp_dtensor"),
     ("no-position-embedding",
-     lambda s: s.given("no-position-embedding") and not s.given("use-rotary-position-embeddings")
+     lambda s: _without("no-position-embedding", "use-rotary-position-embeddings")(s)
      and s["position-embedding-type"] != "rope",
      "it goes only with rotary positions", "give --position-embedding-type rope"),
 )  # fmt: skip
 
+# Where ROCm's scripts do something else than their variables say, or refuse.
+SCRIPT_TRAPS: tuple[Trap, ...] = (
+    ("TP", "warning", "reset-by-script", lambda s: _is_sharded(s) and s.get("TP", 1) > 1,
+     "with FSDP=1 or MEGATRON_FSDP=1 the script sets TP to 1, whatever is given here", "give TP=1"),
+    ("FSDP", "info", "reset-by-script", _without("FSDP", "TP"), "the script sets TP from 8 to 1", "give TP=1"),
+    ("MEGATRON_FSDP", "info", "reset-by-script", _without("MEGATRON_FSDP", "TP", "FSDP"),
+     "the script sets TP from 8 to 1", "give TP=1"),
+    ("SEQ_PARALLEL", "warning", "reset-by-script", _both("FSDP", "SEQ_PARALLEL"),
+     "with FSDP=1 the script turns sequence parallelism off, whatever is given here", "give SEQ_PARALLEL=0"),
+    ("SAVE_CKPT_PATH", "error", "refused-by-megatron",
+     lambda s: s.given("FSDP") and bool(s["SAVE_CKPT_PATH"]) and s.get("CKPT_FORMAT", "torch") == "torch",
+     "Megatron refuses to save FSDP's state in the format torch, which the script asks for",
+     "add CKPT_FORMAT=torch_dist"),
+    ("MEGATRON_FSDP", "error", "refused-by-megatron", _both("FSDP", "MEGATRON_FSDP"), "there is FSDP=1, too",
+     "keep one of the two"),
+    ("ENABLE_HSDP", "error", "refused-by-script", _without("ENABLE_HSDP", "MEGATRON_FSDP"), "it needs MEGATRON_FSDP=1",
+     "add that, or remove it"),
+    ("HSDP_NUM_REPLICAS", "error", "refused-by-script",
+     lambda s: s.given("ENABLE_HSDP") and s.get("HSDP_NUM_REPLICAS", 2) < 2, "hybrid sharding needs 2 or more",
+     "give 2 or more"),
+    ("MOCK_DATA", "warning", "contradiction", lambda s: s.given("MOCK_DATA") and "DATA_PATH" in s.values,
+     "versions of 2026 do not read it: DATA_PATH decides; here, as before, mock data is used", "remove one of the two"),
+    ("MOCK_DATA", "warning", "contradiction", lambda s: s["MOCK_DATA"] is False and "DATA_PATH" not in s.values,
+     "versions of 2026 use mock data as long as DATA_PATH is not set, whatever is given here", "give DATA_PATH"),
+    ("OPTIMIZER", "warning", "misleading", lambda s: s.get("OPTIMIZER", "adam") not in ("adam", "sgd"),
+     "the script uses sgd for everything but adam", "give adam or sgd"),
+    ("TOKENIZER_MODEL", "error", "refused-by-script",
+     lambda s: _is_llama2(s) and s["TOKENIZER_TYPE"] == "Llama2Tokenizer" and "TOKENIZER_MODEL" in s.values,
+     "the script has its own model of a Llama2Tokenizer, and fails if one is given", "remove it"),
+    ("TE_FP8_RECIPE", "error", "refused-by-script",
+     lambda s: _is_llama2(s) and _without("TE_FP8", "MEGATRON_FSDP")(s) and s["TE_FP8_RECIPE"] == "mxfp8",
+     "train_llama2.sh has mxfp8 only with MEGATRON_FSDP=1; else it ends without training, and without an error",
+     "give delayed or tensorwise"),
+    ("MASTER_ADDR", "warning", "no-coordinator",
+     lambda s: s.get("NNODES", 1) > 1 and s.get("MASTER_ADDR", "localhost") == "localhost",
+     "each node would wait for itself: MASTER_ADDR defaults to localhost",
+     "give the address of the first node"),
+    ("NNODES", "warning", "no-interface",
+     lambda s: s.get("NNODES", 1) > 1 and "NCCL_SOCKET_IFNAME" not in s.environment,
+     "the script uses the network interface ens51np0 of every node unless another is given",
+     "give NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"),
+)  # fmt: skip
+
+# Where arguments of pretrain_gpt.py mislead.
+ARGUMENT_TRAPS: tuple[Trap, ...] = (
+    ("mock-data", "warning", "no-data", lambda s: not (s.given("mock-data") or s["data-path"] or s["train-data-path"]),
+     "no data is given, so Megatron generates some", "add --data-path, or --mock-data if that is intended"),
+    ("calculate-per-token-loss", "error", "not-supported", _both("calculate-per-token-loss", "eod-mask-loss"),
+     "with --eod-mask-loss some tokens do not count, and here every sequence weighs the same", "remove one of the two"),
+    ("num-query-groups", "warning", "no-effect", _without("num-query-groups", "group-query-attention"),
+     "without --group-query-attention it has no effect: each head has its own keys and values",
+     "add --group-query-attention, or remove it"),
+    ("sequence-parallel", "warning", "no-effect",
+     lambda s: s.given("sequence-parallel") and s["tensor-model-parallel-size"] == 1,
+     "without tensor parallelism Megatron turns it off", "remove it, or raise --tensor-model-parallel-size"),
+    ("cp-comm-type", "info", "nearest-strategy",
+     lambda s: s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text,
+     "heads are not exchanged here; a ring or an all-gather is used instead, with the same result",
+     "no change is needed"),
+    ("data-path", "warning", "default-split", lambda s: s["split"] is None and bool(s["data-path"]),
+     "--split is missing, so the default 969,30,1 applies: 3 % of the data is held out of training", "add --split"),
+)  # fmt: skip
+
+
+def _is_sharded(s: Settings) -> bool:
+    return s.given("FSDP") or s.given("MEGATRON_FSDP")
+
+
+def _is_llama2(s: Settings) -> bool:
+    return s.script == "train_llama2.sh"
+
+
+def _add(s: Settings, traps: tuple[Trap, ...]) -> None:
+    for name, severity, code, is_so, why, fix in traps:
+        if is_so(s):
+            s.add(name, severity, code, why, fix)
+
 
 def before(s: Settings) -> None:
     """What can be said before anything is derived."""
-    if s.is_broken:
+    if s.has_errors:
         return
     if s.script:
-        _script(s)
+        _model_size(s)
+        _add(s, SCRIPT_TRAPS)
     for name, is_so, why, fix in REFUSALS:
         if is_so(s) and not (s.script and name in ("overlap-param-gather", "ckpt-format")):
-            s.find(name, "error", "refused-by-megatron", why, fix)
+            s.add(name, "error", "refused-by-megatron", why, fix)
     if not s.script:
         _connections(s)
-    length, context = s["seq-length"] or s["encoder-seq-length"], s["context-parallel-size"]
+    length, context = s["seq-length"], s["context-parallel-size"]
     if length and context > 1 and length % (2 * context):
         why = f"{length} is no multiple of 2 × context parallelism = {2 * context}"
-        s.find("seq-length", "error", "refused-by-megatron", why, f"give a multiple of {2 * context}")
+        s.add("seq-length", "error", "refused-by-megatron", why, f"give a multiple of {2 * context}")
 
 
 def after(s: Settings, spec: RunSpec) -> None:
     """What can be said of a whole run."""
     if not s.script:
-        _arguments(s, spec)
+        _add(s, ARGUMENT_TRAPS)
     if s["fp8-recipe"] in ("mxfp8", "blockwise") and spec.precision.quantization:
-        why = "whole tensors are scaled here, by earlier steps' values, and not blocks of them"
-        s.find("fp8-recipe", "warning", "nearest-recipe", why, "give tensorwise or delayed, or leave it")
+        why = "here whole tensors are scaled, by the values of earlier steps, not blocks of them"
+        s.add("fp8-recipe", "warning", "nearest-recipe", why, "use tensorwise or delayed, or keep it")
     if spec.optimizer.schedule not in ("cosine", "constant"):
-        why = "here it is the schedule of NeMo of this name, whose rate is a step ahead of Megatron's"
-        s.find("lr-decay-style", "info", "schedule-differs", why, "nothing to do, or give cosine")
+        why = "here NeMo's schedule of this name is used, whose rate is one step ahead of Megatron's"
+        s.add("lr-decay-style", "info", "schedule-differs", why, "no change is needed, or give cosine")
     if spec.data.kind == "synthetic":
         why = "mock data shows that the steps work, not that anything is learnt"
         name = "DATA_PATH" if s.script else "--data-path"
-        s.find("mock-data", "info", "synthetic-data", why, f"nothing to do, or give {name}")
+        s.add("mock-data", "info", "synthetic-data", why, f"no change is needed, or give {name}")
 
 
-def _arguments(s: Settings, spec: RunSpec) -> None:
-    if not s.given("mock-data") and spec.data.kind == "synthetic":
-        why = "there is no data, so Megatron makes some up"
-        s.find("mock-data", "warning", "no-data", why, "add --data-path, or --mock-data if that is meant")
-    if s.given("calculate-per-token-loss") and s.given("eod-mask-loss"):
-        why = "with --eod-mask-loss some tokens do not count, and here every sequence weighs the same"
-        s.find("calculate-per-token-loss", "error", "not-supported", why, "remove one of the two")
-    if "num-query-groups" in s.values and not s.given("group-query-attention"):
-        why = "without --group-query-attention it has no effect: each head has its own keys and values"
-        s.find("num-query-groups", "warning", "no-effect", why, "add --group-query-attention, or remove it")
-    if s.given("sequence-parallel") and s["tensor-model-parallel-size"] == 1:
-        why = "without tensor parallelism Megatron turns it off"
-        s.find("sequence-parallel", "warning", "no-effect", why, "remove it, or raise --tensor-model-parallel-size")
-    if s.given("cp-comm-type") and "a2a" in s.entries["cp-comm-type"].text:
-        why = f"heads stay where they are here; {s['cp-comm-type']} is done instead, with the same result"
-        s.find("cp-comm-type", "info", "nearest-strategy", why, "nothing to do")
-    if s["split"] is None and s["data-path"]:
-        why = "--split is missing, so 969,30,1 holds: 3 % of the data are kept from training"
-        s.find("data-path", "warning", "default-split", why, "add --split")
+def _model_size(s: Settings) -> None:
+    sizes = SCRIPTS[s.script].sizes
+    if s.get("MODEL_SIZE", 70) not in sizes:
+        *others, last = map(str, sizes)
+        why = f"{s.script} supports only {', '.join(others)} and {last}"
+        other = next(name for name in SCRIPTS if name != s.script)
+        s.add("MODEL_SIZE", "error", "refused-by-script", why, f"give one of them, or use {other}")
 
 
 def _connections(s: Settings) -> None:
@@ -163,73 +217,8 @@ def _connections(s: Settings) -> None:
     if is_sharded and connections == "1":
         why = "FSDP needs CUDA_DEVICE_MAX_CONNECTIONS to be other than 1, or unset"
         name = "use-torch-fsdp2" if s.given("use-torch-fsdp2") else "use-megatron-fsdp"
-        s.find(name, "error", "refused-by-megatron", why, "remove CUDA_DEVICE_MAX_CONNECTIONS=1")
+        s.add(name, "error", "refused-by-megatron", why, "remove CUDA_DEVICE_MAX_CONNECTIONS=1")
     elif split and not is_sharded and connections != "1":
         why = "tensor and context parallelism need CUDA_DEVICE_MAX_CONNECTIONS=1 on devices before Blackwell"
         name = "tensor-model-parallel-size" if s["tensor-model-parallel-size"] > 1 else "context-parallel-size"
-        s.find(name, "warning", "max-connections", why, "export CUDA_DEVICE_MAX_CONNECTIONS=1")
-
-
-# --- ROCm's scripts ---------------------------------------------------------------------------------------------------
-
-
-def _script(s: Settings) -> None:
-    stated = s.variables
-    sizes = {"train_llama2.sh": (7, 13, 70), "train_llama3.sh": (8, 70)}[s.script]
-    if stated.get("MODEL_SIZE", 70) not in sizes:
-        why = f"{s.script} knows {', '.join(map(str, sizes[:-1]))} and {sizes[-1]}, and ends with an error otherwise"
-        s.find("MODEL_SIZE", "error", "refused-by-script", why, f"give one of them, or take {_other(s.script)}")
-    fsdp = next((name for name in ("FSDP", "MEGATRON_FSDP") if stated.get(name)), None)
-    if fsdp and stated.get("TP", 8) > 1:
-        is_told = "TP" in stated
-        why = f"with {fsdp}=1 the script sets TP to 1, whatever stands here" if is_told else "it sets TP from 8 to 1"
-        s.find("TP" if is_told else fsdp, "warning" if is_told else "info", "reset-by-script", why, "give TP=1")
-    if stated.get("FSDP") and stated.get("SEQ_PARALLEL"):
-        why = "with FSDP=1 the script turns sequence parallelism off, whatever stands here"
-        s.find("SEQ_PARALLEL", "warning", "reset-by-script", why, "give SEQ_PARALLEL=0")
-    if stated.get("FSDP") and stated.get("SAVE_CKPT_PATH") and stated.get("CKPT_FORMAT", "torch") == "torch":
-        why = "Megatron refuses to save FSDP's state in the format torch, which the script asks for"
-        s.find("SAVE_CKPT_PATH", "error", "refused-by-megatron", why, "add CKPT_FORMAT=torch_dist")
-    if stated.get("FSDP") and stated.get("MEGATRON_FSDP"):
-        s.find("MEGATRON_FSDP", "error", "refused-by-megatron", "there is FSDP=1, too", "keep one of the two")
-    if stated.get("ENABLE_HSDP") and not stated.get("MEGATRON_FSDP"):
-        s.find("ENABLE_HSDP", "error", "refused-by-script", "it needs MEGATRON_FSDP=1", "add that, or remove it")
-    if stated.get("ENABLE_HSDP") and stated.get("HSDP_NUM_REPLICAS", 2) < 2:
-        s.find("HSDP_NUM_REPLICAS", "error", "refused-by-script", "hybrid sharding needs 2 or more", "give 2 or more")
-    if stated.get("MOCK_DATA") and "DATA_PATH" in stated:
-        why = "versions of 2026 do not read it: DATA_PATH decides; here, as before, mock data is used"
-        s.find("MOCK_DATA", "warning", "contradiction", why, "remove one of the two")
-    if stated.get("MOCK_DATA") is False and "DATA_PATH" not in stated:
-        why = "versions of 2026 use mock data as long as DATA_PATH is not set, whatever stands here"
-        s.find("MOCK_DATA", "warning", "contradiction", why, "give DATA_PATH")
-    if stated.get("OPTIMIZER", "adam") not in ("adam", "sgd"):
-        why = f"the script takes everything but adam for sgd, {stated['OPTIMIZER']!r} too"
-        s.find("OPTIMIZER", "warning", "misleading", why, "give adam or sgd")
-    if s.script == "train_llama2.sh":
-        _llama2(s)
-    _network(s)
-
-
-def _llama2(s: Settings) -> None:
-    stated = s.variables
-    if stated.get("TOKENIZER_TYPE") == "Llama2Tokenizer" and "TOKENIZER_MODEL" in stated:
-        why = "the script brings its own model of a Llama2Tokenizer, and ends with an error where one is given"
-        s.find("TOKENIZER_MODEL", "error", "refused-by-script", why, "remove it")
-    if stated.get("TE_FP8") and stated.get("TE_FP8_RECIPE") == "mxfp8" and not stated.get("MEGATRON_FSDP"):
-        why = "train_llama2.sh has mxfp8 only with MEGATRON_FSDP=1: it ends without training, and without an error"
-        s.find("TE_FP8_RECIPE", "error", "refused-by-script", why, "give delayed or tensorwise")
-
-
-def _network(s: Settings) -> None:
-    if s.variables.get("NNODES", 1) == 1:
-        return
-    if s.variables.get("MASTER_ADDR", "localhost") == "localhost":
-        why = "on several nodes each would wait for itself: MASTER_ADDR is localhost where it is not given"
-        s.find("MASTER_ADDR", "warning", "no-coordinator", why, "give the address of the first node")
-    if "NCCL_SOCKET_IFNAME" not in s.environment:
-        why = "the script takes ens51np0 for the network interface of every node where it is not told another"
-        s.find("NNODES", "warning", "no-interface", why, "give NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME")
-
-
-def _other(script: str) -> str:
-    return "train_llama3.sh" if script == "train_llama2.sh" else "train_llama2.sh"
+        s.add(name, "warning", "max-connections", why, "export CUDA_DEVICE_MAX_CONNECTIONS=1")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from seatrial.dialects.megatron.settings import Settings
 from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.spec import ModelSpec, RopeScaling
+from seatrial.spec import ModelSpec, RopeScaling, gather_part
 from seatrial.spec.presets import MODELS, architecture, known_vocabulary
 
 
@@ -14,42 +14,37 @@ def model_of(s: Settings, length: int) -> ModelSpec | None:
     preset = MODELS.get(str(s["model"])) if s.given("model") else None
     if s.given("model"):
         if preset is None:
-            why = f"there is no preset of this name; there is {', '.join(MODELS)}"
-            s.find("model", "error", "unknown-model", why, did_you_mean(str(s["model"]), MODELS))
+            why = f"there is no preset of this name; there are {', '.join(MODELS)}"
+            s.add("model", "error", "unknown-model", why, did_you_mean(str(s["model"]), MODELS))
         return preset
     hidden, heads = s["hidden-size"], s["num-attention-heads"]
     if not s.given("kv-channels") and hidden % heads:
-        why = f"a hidden size of {hidden} does not divide among {heads} heads"
-        s.find("num-attention-heads", "error", "refused-by-megatron", why, "give another number, or --kv-channels")
+        why = f"a hidden size of {hidden} is not divisible by {heads} heads"
+        s.add("num-attention-heads", "error", "refused-by-megatron", why, "give another number, or --kv-channels")
     vocab_size = _vocab_size(s)
-    if vocab_size is None or s.is_broken:
+    if vocab_size is None or s.has_errors:
         return None
     is_gated = s.given("swiglu")
     rows = s["max-position-embeddings"]
     is_learned = s["position-embedding-type"] == "learned_absolute" and not s.given("use-rotary-position-embeddings")
-    scaling = RopeScaling(factor=s["rope-scaling-factor"]) if s.given("use-rope-scaling") else None
-    model = ModelSpec(
-        name="gpt",
+    model = gather_part(
+        ModelSpec, "model", s.placed(), name="gpt",
         vocab_size=vocab_size,
-        hidden_dim=hidden,
-        num_layers=s["num-layers"] or s["encoder-num-layers"],
-        num_heads=heads,
+        num_layers=s["num-layers"],
         num_kv_heads=s["num-query-groups"] if s.given("group-query-attention") else heads,
-        head_dim=s["kv-channels"] or hidden // heads,
-        ffn_dim=s["ffn-hidden-size"] or (int(hidden * 8 / 3 / 64) * 64 if is_gated else 4 * hidden),
+        head_dim=hidden // heads,
+        ffn_dim=int(hidden * 8 / 3 / 64) * 64 if is_gated else 4 * hidden,
         rope_theta=float(s["rotary-base"]),
-        rope_scaling=scaling,
-        norm_epsilon=s.values.get("norm-epsilon", s.values.get("layernorm-epsilon", s["norm-epsilon"])),
+        rope_scaling=RopeScaling(factor=s["rope-scaling-factor"]) if s.given("use-rope-scaling") else None,
         tied_embeddings=not s.given("untie-embeddings-and-output-weights"),
-        norm="rmsnorm" if s["normalization"] == "RMSNorm" else "layernorm",
+        norm=s["normalization"].lower(),
         activation="swiglu" if is_gated else "gelu",
         positions="learned" if is_learned else "rope",
         max_positions=rows if is_learned and rows != length else None,
-        rotary_fraction=s["rotary-percent"],
         biases=not s.given("disable-bias-linear"),
-        sliding_window=s["window-size"],
-        vocab_multiple=1 if s.given("padded-vocab-size") else s["make-vocab-size-divisible-by"],
-    )
+    )  # fmt: skip
+    if s.given("padded-vocab-size"):
+        model = replace(model, vocab_multiple=1)
     return replace(model, name=_model_name(model))
 
 
@@ -74,21 +69,17 @@ def _vocab_size(s: Settings) -> int | None:
     stated, kind = s["vocab-size"], s["tokenizer-type"]
     if kind == "NullTokenizer" or (kind is None and stated and not s.given("tokenizer-model")):
         if stated is None:
-            s.find("vocab-size", "error", "missing-argument", "a NullTokenizer needs --vocab-size", "add --vocab-size")
+            s.add("vocab-size", "error", "missing-argument", "a NullTokenizer needs --vocab-size", "add --vocab-size")
             return None
         return int(stated) + 1
     known = known_vocabulary(kind, s["tokenizer-model"])
     if known is None and stated is None:
-        why = "the vocabulary is that of the tokenizer, and this one is not known by name"
+        why = "the vocabulary is the tokenizer's, and this one is not known by name"
         name = "tokenizer-model" if "tokenizer-model" in s.entries else "vocab-size"
-        fix = (
-            "add --vocab-size; Megatron does not mind it"
-            if not s.script
-            else "leave it out, or name a Llama tokenizer (…/Meta-Llama-3-8B)"
-        )
-        s.find(name, "error", "unknown-vocabulary", why, fix)
+        fix = "omit it, or name a Llama tokenizer (…/Meta-Llama-3-8B)" if s.script else "add --vocab-size"
+        s.add(name, "error", "unknown-vocabulary", why, fix)
         return None
     if known is not None and stated is not None and known != stated:
-        why = f"the tokenizer has {known} tokens, and that is what Megatron goes by"
-        s.find("vocab-size", "warning", "contradiction", why, f"give {known}, or remove it")
+        why = f"the tokenizer has {known} tokens, and Megatron uses that number"
+        s.add("vocab-size", "warning", "contradiction", why, f"give {known}, or remove it")
     return known or int(stated)

@@ -1,113 +1,132 @@
-"""A Megatron command → the arguments that it states, by name, each with its entry; everything wrong with them noted."""
+"""A Megatron command → the arguments that it gives, by name, each with its entry; what is wrong is reported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from seatrial.command import is_secret
 from seatrial.dialects.containers import Around, around
-from seatrial.dialects.megatron.arguments import (
-    ARGUMENTS,
-    DEFAULTS,
-    LAUNCHER,
-    flag,
-    from_zero,
-    not_negative,
-    several,
-    share,
-    strategy,
-    window,
-)
-from seatrial.dialects.megatron.rest import REST
-from seatrial.dialects.megatron.script import NETWORK, SCRIPTS, VARIABLES, arguments, switch
-from seatrial.dialects.table import coerce
-from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, LAUNCHER, flag, several, strategy
+from seatrial.dialects.megatron.other_arguments import OTHER_ARGUMENTS
+from seatrial.dialects.megatron.script import ASSUMED_DEVICES, NETWORK, SCRIPTS, VARIABLES, arguments
+from seatrial.dialects.table import settings as table
+from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.entries import Entry, Request
-from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.overrides import Override
 from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
+from seatrial.spec import Origin
 
-NAMED = "give one of the values that are named here"
-ALL: Mapping[str, Key] = {**ARGUMENTS, **REST}
+ALL: Mapping[str, Key] = {**ARGUMENTS, **OTHER_ARGUMENTS}
+TORCHRUN = "torchrun."  # before the name of an option of torchrun
+OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
+    "model": to("model", text), "topology.device": to("topology.device", text),
+}  # fmt: skip
 _WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
-_MOST_LOOKS = 200  # variables whose spelling is looked at
-OURS = ("model", "topology.device")  # what only an override says: --model and --gpu
+_MOST_LOOKS = 200  # variables whose spelling is checked
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
+_HYPHENS = "-\u2010\u2011\u2012\u2013\u2014\u2212"
 _LOOKALIKES = {
-    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "a hyphen"),
-    **dict.fromkeys("\u00a0\u2009\u202f", "a blank"),
+    **dict.fromkeys(_HYPHENS[1:], "a hyphen"), **dict.fromkeys("\u00a0\u2009\u202f", "a space"),
     **dict.fromkeys("\u2018\u2019\u201c\u201d", "a quote"),
 }  # fmt: skip
-# Names that the launcher sets for its processes; like secrets, they are not handed on.
+# Names that the launcher sets for its processes; like secrets, they are not passed on.
 _LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 
+# What Megatron derives, each with how.
+_REPLICAS = "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks"
+_DERIVED = {
+    "parallelism.within_node.data": _REPLICAS, "parallelism.across_nodes.data": _REPLICAS,
+    "batch.global_batch_size": "micro batch × data-parallel replicas", "model.ffn_dim": "from the hidden size",
+    "model.head_dim": "hidden size ÷ heads", "model.num_kv_heads": "one for each head",
+    "optimizer.decay_steps": "the run's steps",
+}  # fmt: skip
 
-@dataclass
-class Settings:
-    """What a command states. `values`: argument (or, of torchrun, `torchrun.` and its option) → its value."""
 
-    file: str
+@dataclass(kw_only=True)
+class Settings(table.Settings):
+    """What a command gives, by argument; options of torchrun have `torchrun.` before their names.
+
+    Of a script, `entries` has its variables, and `values` also the arguments that it comes to.
+    """
+
+    SYSTEM: ClassVar[str] = "Megatron-LM"
+
     mark: Mark  # of the command
     script: str = ""  # train_llama3.sh, where that is what is started
-    values: dict[str, Any] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)  # of the script, as stated
     decided_by: dict[str, str] = field(default_factory=dict)  # argument → the variable that it comes from
     environment: dict[str, str] = field(default_factory=dict)
     around: Around = field(default_factory=Around)
-    problems: list[Problem] = field(default_factory=list)
-    is_broken: bool = False  # a value that decides something is wrong
 
-    def __getitem__(self, name: str) -> Any:
-        """An argument's value, or Megatron's default for it."""
-        return self.values.get(name, DEFAULTS.get(name))
+    def get(self, name: str, default: Any = OMIT) -> Any:
+        """An argument's value by any of its names, or Megatron's default for it."""
+        other = ALIASES.get(name)
+        return super().get(other if other in self.values and name not in self.values else name, default)
+
+    __getitem__ = get
 
     def given(self, name: str) -> bool:
         """Whether an argument is there; of a flag, whether it is on."""
-        return self.values.get(name) not in (None, False)
+        return self.values.get(name) not in (None, False, ())
 
-    def find(self, name: str, severity: Severity, code: str, why: str, fix: str) -> None:
-        """A finding about an argument; about the command, where it is not there."""
-        entry = self.entries.get(name)
-        if entry is not None:
-            self.problems.append(entry.problem(severity, code, why, fix))
-        else:
-            path = self.script or (name if name in OURS else f"--{name}")
-            problem = Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=self.mark)
-            self.problems.append(problem)
-        self.is_broken = self.is_broken or severity == "error"
+    def place(self, name: str) -> tuple[str, Mark | None]:
+        return self.script or (name if name in OURS else f"--{name}"), self.mark
 
-    def read(self, key: Key, entry: Entry, name: str) -> Any:
-        """The value of an entry, or None where it is wrong."""
-        try:
-            value = key.read(entry.value)
-        except ValueError as error:
-            self.problems.append(entry.problem("error", "bad-value", str(error), _FITS.get(key.read, NAMED)))
-            self.is_broken = True
-            return None
-        if key.disposition == "rejected" and not any(same(value, quiet) for quiet in key.quiet) and value is not False:
-            self.problems.append(entry.problem("error", "not-supported", key.why, f"remove {name}"))
-            self.is_broken = True
-        return value
+    def advice(self, name: str, key: Key, error: ValueError) -> str:
+        if key.read is flag:
+            return "write it alone to turn it on, and omit it to turn it off"
+        return super().advice(name, key, error)
+
+    def is_quiet(self, key: Key, value: Any) -> bool:
+        is_off = value is False and key.read is flag  # as an override may say
+        return is_off or any(_same(value, quiet) for quiet in key.quiet)
+
+    def refuse(self, name: str, key: Key) -> None:
+        self.add(name, "error", self.REJECTED, key.why, f"remove {self.entries[name].key}")
+
+    def origin(self, name: str, note: str = "") -> Origin:
+        """Where a value came from: the command, the script, or Megatron's defaults."""
+        if name in self.entries:
+            return self.entries[name].origin()
+        if name in self.values:
+            return Origin(kind="default", key=self.decided_by.get(name) or f"--{name}", note=f"{self.script}'s")
+        is_flag = self.keys[name].read is flag
+        return Origin(kind="default", key=f"--{name}", note="not given" if is_flag else "Megatron-LM's default")
+
+    def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
+        """Where each value came from; what is derived has a note."""
+        rows = sorted(ARGUMENTS.items(), key=lambda row: row[1].default is not OMIT)  # flags before defaults
+        rows = [(name, key) for name, key in rows if key.read is flag or key.default is not OMIT]
+        absent = {path: self.origin(name) for name, key in rows for path in key.paths}
+        notes = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()}
+        found = super().origins({**absent, **notes, **self.around.origins, **(derived or {})})
+        if "model" in self.entries:
+            found = {path: origin for path, origin in found.items() if not path.startswith("model.")}
+        if self.script and "topology.devices_per_node" not in found:
+            note = f"the script asks torch; {ASSUMED_DEVICES} assumed"
+            found["topology.devices_per_node"] = Origin(kind="default", key="HIP_VISIBLE_DEVICES", note=note)
+        return found
+
+    def report(self, node: Node, path: str, code: str, why: str, fix: str, severity: Severity = "error") -> None:
+        """A finding about a word of the command."""
+        problem = Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=node.mark)
+        self.problems.append(problem)
+
+    def report_ignored(self) -> None:
+        """One finding for all arguments that have no effect for the same reason."""
+        for why, (first, *others) in self.by_reason("ignored").items():
+            also = f" (nor do {', '.join(self.entries[name].key for name in others)})" if others else ""
+            why = f"it has no effect{also}: {why}"
+            self.problems.append(self.entries[first].key_problem("info", "no-effect", why, "no change is needed"))
 
 
-# What a reader takes, as advice; those that are not here name it where they refuse.
-_FITS: Mapping[Reader, str] = {
-    coerce.count: "give a whole number from 1 on", coerce.whole: "give a whole number", coerce.port: "give a port",
-    coerce.positive: "give a number above 0", coerce.decimal: "give a number",
-    from_zero: "give a whole number from 0 on", share: "give a number from 0 to 1",
-    not_negative: "give a number from 0 on", switch: "give 0 or 1", window: "give two whole numbers, as 1023,0",
-    flag: "write it alone to turn it on, and leave it out to turn it off",
-}  # fmt: skip
-
-
-def same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any) -> bool:
     """Whether two values are the same, as numbers where they are numbers."""
     try:
         return float(a) == float(b)
@@ -116,45 +135,49 @@ def same(a: Any, b: Any) -> bool:
 
 
 def settings(request: Request) -> Settings:
-    """What a command and its overrides state. Raises InputError where it starts nothing of Megatron."""
+    """What a command and its overrides give. Raises InputError where it does not start Megatron."""
     members = request.document.root.members
-    argv = _items(members["argv"])
-    words = [str(node.value) for node in argv]
+    argv = members["argv"].value if isinstance(members["argv"].value, list) else []
     outside = around(argv)
-    inside = range(outside.behind, len(words))
-    program = next((i for i in inside if _is_program(words[i], words[i - 1] if i else "")), None)
-    if program is None:
-        why = "no word of the command is pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
-        at = members["argv"].mark
-        raise InputError.single("unknown-program", request.document.file, why, "give the command that starts one", at)
-    name = words[program].rpartition("/")[2]
+    place = next((i for i in range(outside.behind, len(argv)) if _is_program(argv, i)), None)
+    if place is None:
+        why = "the command does not start pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
+        at, fix = members["argv"].mark, "give a command that starts one of them"
+        raise InputError.single("unknown-program", request.document.file, why, fix, at)
+    name = _program(argv[place])
+    script = name if name in SCRIPTS else ""
+    options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
     found = Settings(
-        file=request.document.file, mark=argv[program].mark, script=name if name in SCRIPTS else "", around=outside
-    )
-    found.problems += (*request.document.problems, *outside.problems)
+        keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[place].mark, script=script,
+        around=outside,
+    )  # fmt: skip
     stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
-    if found.script:
-        _take_variables(found, stated, argv[program + 1 :], request.overrides)
+    if script:
+        stated |= _assignments(found, argv[place + 1 :])
+        _take_variables(found, stated | _overrides(found, request.overrides))
         return found
-    _take_launcher(found, argv[:program], stated)
-    _take_arguments(found, argv[program + 1 :])
-    for override in request.overrides:
-        _override_argument(found, override)
+    _take_launcher(found, argv[:place])
+    for option, values in _groups(argv[place + 1 :]):
+        _take_argument(found, option, values)
+    for name, entry in _overrides(found, request.overrides).items():
+        found.take(name, entry)
+        if found.values.get(name) is False:
+            del found.values[name], found.entries[name]
     _take_environment(found, stated)
-    _without_effect(found)
+    found.report_ignored()
     return found
 
 
-def _items(node: Node) -> list[Node]:
-    return node.value if isinstance(node.value, list) else []
+def _program(word: Node) -> str:
+    return str(word.value).rpartition("/")[2]
 
 
-def _is_program(word: str, before: str) -> bool:
-    name = word.rpartition("/")[2]
-    return name == "pretrain_gpt.py" or name in SCRIPTS or (before == "-m" and word.endswith("pretrain_gpt"))
+def _is_program(argv: Sequence[Node], place: int) -> bool:
+    is_module = place > 0 and argv[place - 1].value == "-m" and str(argv[place].value).endswith("pretrain_gpt")
+    return is_module or _program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- words as argparse takes them -------------------------------------------------------------------------------------
 
 
 def _is_value(word: str) -> bool:
@@ -162,244 +185,210 @@ def _is_value(word: str) -> bool:
     return not word.startswith("-") or bool(_NUMBER.fullmatch(word)) or word == "-"
 
 
-def _take_arguments(found: Settings, words: Sequence[Node]) -> None:
-    place = 0
-    while place < len(words):
-        node, text = words[place], str(words[place].value)
-        place += 1
-        if not text.startswith("--"):
-            place = _stray(found, node, text, words, place)
-            continue
-        name, equals, value = text[2:].partition("=")
-        behind = place
-        while behind < len(words) and _is_value(str(words[behind].value)):
-            behind += 1
-        values = [value] if equals else [str(word.value) for word in words[place:behind]]
-        key = ALL.get(name)
-        if key is None:
-            why = "pretrain_gpt.py has no such argument"
-            _wrong(found, node, f"--{name}", "unknown-argument", _odd(name) or why, _nearest(name, _WRITTEN))
-            place = behind
-            continue
-        if name in found.entries:
-            first = found.entries[name].key_mark
-            why = f"it is given here and at {first}, and only the last one counts"
-            found.problems.append(
-                Problem(severity="warning", code="given-twice", path=f"--{name}", why=why, fix="keep one of the two",
-                        mark=node.mark)
-            )  # fmt: skip
-        mark = words[place].mark if not equals and values else node.mark
-        if key.read in (several, strategy):
-            entry = Entry(key=f"--{name}", value=values, text=" ".join(values), mark=mark, key_mark=node.mark)
-            place = place if equals else behind
-        elif key.read is flag:
-            given = value if equals else None
-            entry = Entry(key=f"--{name}", value=f"={given}" if equals else None, text=value, mark=node.mark)
-        elif values:
-            entry = Entry(key=f"--{name}", value=values[0], text=values[0], mark=mark, key_mark=node.mark)
-            place += not equals
+def _groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
+    """(argument, the words behind it that may be its values); first, without an argument, those before any."""
+    option: Node | None = None
+    values: list[Node] = []
+    for word in words:
+        if _is_value(str(word.value)):
+            values.append(word)
         else:
-            _wrong(found, node, f"--{name}", "missing-value", "its value is missing", "write it behind the argument")
-            continue
-        _keep(found, name, key, replace(entry, key_mark=node.mark))
+            yield option, values
+            option, values = word, []
+    yield option, values
 
 
-def _stray(found: Settings, node: Node, text: str, words: Sequence[Node], place: int) -> int:
-    """Notes a word that no argument takes; the place behind it, and behind those that go with it."""
-    if text.startswith("-") or not text[:1].isascii():
-        why = _odd(text) or "arguments begin with two hyphens"
-        _wrong(found, node, text, "unknown-argument", why, _nearest(text.lstrip("-\u2013\u2014\u2212"), _WRITTEN))
-    else:
-        why = "no argument stands before it, and pretrain_gpt.py takes no words of their own"
-        _wrong(found, node, text, "stray-word", why, "remove it, or write the argument that it belongs to")
-    while place < len(words) and _is_value(str(words[place].value)):
-        place += 1
-    return place
+def _take_argument(found: Settings, option: Node | None, values: Sequence[Node]) -> None:
+    """Takes one argument with its values; words that are left over are stray."""
+    if option is None:
+        _stray(found, values)
+        return
+    name, equals, value = str(option.value).removeprefix("--").partition("=")
+    key = ALL.get(name) if str(option.value).startswith("--") else None
+    if key is None:
+        _unknown_argument(found, option)
+        return
+    if name in found.entries:
+        why = f"it is given here and at {found.entries[name].key_mark}; only the last one counts"
+        found.report(option, f"--{name}", "given-twice", why, "keep one of the two", "warning")
+    is_several = key.read in (several, strategy)
+    taken = 0 if equals or key.read is flag else len(values) if is_several else 1
+    if taken > len(values):
+        found.report(option, f"--{name}", "missing-value", "its value is missing", "write it after the argument")
+        return
+    texts = [value] if equals else [str(word.value) for word in values[:taken]]
+    given: Any = texts if is_several else f"={value}" if key.read is flag and equals else next(iter(texts), None)
+    mark = values[0].mark if taken else option.mark
+    found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
+    _stray(found, values[taken:])
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
-    return did_you_mean(f"--{name}", known)
+def _stray(found: Settings, words: Sequence[Node]) -> None:
+    """A finding about words that no argument takes."""
+    if words and not str(words[0].value)[:1].isascii():
+        _unknown_argument(found, words[0])
+    elif words:
+        why = "no argument precedes it, and pretrain_gpt.py takes no positional arguments"
+        fix = "remove it, or add the argument that it belongs to"
+        found.report(words[0], str(words[0].value), "stray-word", why, fix)
 
 
-def _odd(text: str) -> str:
-    """What to say of a character that only looks like a hyphen, a quote or a blank; nothing, where there is none."""
-    found = next((character for character in text if character in _LOOKALIKES), None)
-    return f"U+{ord(found):04X} only looks like {_LOOKALIKES[found]}" if found else ""
+def _unknown_argument(found: Settings, node: Node) -> None:
+    word = str(node.value)
+    is_argument = word.startswith("--")
+    name = word.partition("=")[0] if is_argument else word
+    odd = next((character for character in name if character in _LOOKALIKES), None)
+    why = "pretrain_gpt.py has no such argument" if is_argument else "arguments begin with two hyphens"
+    why = f"U+{ord(odd):04X} only looks like {_LOOKALIKES[odd]}" if odd else why
+    fix = did_you_mean(f"--{name.lstrip(_HYPHENS)}", _WRITTEN)
+    found.report(node, name, "unknown-argument", why, fix)
 
 
-def _keep(found: Settings, name: str, key: Key, entry: Entry) -> None:
-    value = found.read(key, entry, entry.key)
-    found.entries[name] = entry
-    found.values[name] = value
+# --- overrides --------------------------------------------------------------------------------------------------------
 
 
-def _wrong(found: Settings, node: Node, path: str, code: str, why: str, fix: str) -> None:
-    found.problems.append(Problem(severity="error", code=code, path=path, why=why, fix=fix, mark=node.mark))
-    found.is_broken = True
+def _overrides(found: Settings, overrides: Sequence[Override]) -> dict[str, Entry]:
+    """The settings that are overridden, by name; those that only an override can say are kept at once."""
+    entries = {}
+    for override in overrides:
+        entry = Entry(key=override.key, value=override.text, text=override.text)
+        name = _meant(found.script, override.key)
+        if name in OURS:
+            found.take(name, entry)
+        elif name:
+            entries[name] = entry
+        else:
+            known = [*VARIABLES, *ARGUMENTS] if found.script else [*ALL, *LAUNCHER]
+            known = [*VARIABLES, *known] if override.key.isupper() else known
+            why, fix = "the command has no setting of this name", did_you_mean(entry.key, known)
+            found.problems.append(entry.problem("error", "unknown-override", why, fix))
+    return entries
 
 
-def _override_argument(found: Settings, override: Override) -> None:
-    """`train-iters=5`, `--train_iters=5`, or one of torchrun's options."""
-    entry = Entry(key=override.key, value=override.text, text=override.text)
-    name = override.key.removeprefix("--").replace("_", "-")
+def _meant(script: str, key: str) -> str:
+    """The name of a setting as overrides give it: `TP`, `train-iters`, `--train_iters`, `nnodes`; else nothing."""
+    name = key.removeprefix("--").replace("_", "-")
+    if key in OURS:
+        return key
+    if script:
+        return key.upper() if key.upper() in VARIABLES else ""
     option = name.replace("-", "_")
-    if override.key in OURS:
-        found.values[override.key], found.entries[override.key] = override.text, entry
-    elif name in ALL:
-        _keep(found, name, ALL[name], entry)
-        if ALL[name].read is flag and found.values[name] is False:
-            del found.values[name], found.entries[name]
-    elif option in LAUNCHER:
-        _keep(found, f"torchrun.{option}", LAUNCHER[option], entry)
-    else:
-        known = [*ARGUMENTS, *LAUNCHER, *REST]
-        _unknown_override(found, entry, [*VARIABLES, *known] if override.key.isupper() else known)
-
-
-def _unknown_override(found: Settings, entry: Entry, known: Collection[str]) -> None:
-    why = "the command has no setting of this name"
-    found.problems.append(entry.problem("error", "unknown-override", why, did_you_mean(entry.key, known)))
-    found.is_broken = True
+    return name if name in ALL else f"{TORCHRUN}{option}" if option in LAUNCHER else ""
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------
 
+_TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
 _SRUN = {
     "-N": "nnodes", "--nodes": "nnodes", "--ntasks-per-node": "nproc_per_node", "--gpus-per-node": "nproc_per_node",
 }  # fmt: skip
 
 
-def _take_launcher(found: Settings, words: Sequence[Node], stated: Mapping[str, Entry]) -> None:
+def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
     """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
-    texts = [str(word.value) for word in words]
-    start = next(
-        (i + 1 for i, text in enumerate(texts)
-         if text.rpartition("/")[2] == "torchrun" or text in ("torch.distributed.launch", "torch.distributed.run")),
-        None,
-    )  # fmt: skip
+    start = next((i for i, word in enumerate(words) if _program(word) in _TORCHRUN), None)
     if start is None:
-        for i, text in enumerate(texts):
-            name, equals, value = text.partition("=")
-            if name in _SRUN and "srun" in texts and (equals or i + 1 < len(texts)):
-                node = words[i] if equals else words[i + 1]
-                _keep_option(found, _SRUN[name], name, value if equals else texts[i + 1], node)
+        _take_srun(found, words)
         return
-    place = start
-    while place < len(texts):
-        text, node = texts[place], words[place]
-        place += 1
-        if not text.startswith("-"):
-            continue  # an interpreter, a wrapper
-        name, equals, value = text.lstrip("-").partition("=")
-        option = "module" if text == "-m" else name.replace("-", "_")
-        if option not in LAUNCHER:
-            why, fix = "torchrun has no such option", _nearest(option, _OPTIONS)
-            if name in ALL:
-                why, fix = f"{why}: it is one of pretrain_gpt.py", "write it behind the program"
-            _wrong(found, node, text.partition("=")[0], "unknown-argument", why, fix)
-            place += place < len(texts) and _is_value(texts[place]) and not equals
-        elif LAUNCHER[option].read is not flag:
-            if not equals and place < len(texts):
-                value, node, place = texts[place], words[place], place + 1
-            _keep_option(found, option, f"--{name}", value, node)
+    for option, values in _groups(words[start + 1 :]):
+        if option is not None:  # else it is an interpreter or a wrapper
+            _take_torchrun(found, option, values)
 
 
-def _keep_option(found: Settings, option: str, written: str, value: str, node: Node) -> None:
+def _take_srun(found: Settings, words: Sequence[Node]) -> None:
+    is_srun = any(word.value == "srun" for word in words)
+    for word, behind in zip(words, [*words[1:], None], strict=True):
+        name, equals, value = str(word.value).partition("=")
+        node = word if equals else behind
+        if is_srun and name in _SRUN and node:
+            _take_option(found, _SRUN[name], name, value if equals else str(node.value), node)
+
+
+def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
+    word = str(option.value)
+    written, equals, value = word.lstrip("-").partition("=")
+    name = "module" if word == "-m" else written.replace("-", "_")
+    if name not in LAUNCHER:
+        why, fix = "torchrun has no such option", did_you_mean(f"--{name}", _OPTIONS)
+        if written in ALL:
+            why, fix = f"{why}: it is one of pretrain_gpt.py's", "write it after the program"
+        found.report(option, word.partition("=")[0], "unknown-argument", why, fix)
+    elif LAUNCHER[name].read is not flag:
+        is_behind = bool(values) and not equals
+        node, value = (values[0], str(values[0].value)) if is_behind else (option, value)
+        _take_option(found, name, f"--{written}", value, node)
+
+
+def _take_option(found: Settings, option: str, written: str, value: str, node: Node) -> None:
     entry = Entry(key=written, value=value, text=value, mark=node.mark, key_mark=node.mark)
-    _keep(found, f"torchrun.{option}", LAUNCHER[option], entry)
+    found.take(f"{TORCHRUN}{option}", entry)
 
 
 def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
-    looks = 0
+    """What the processes get of the variables that are not the script's."""
     for name, entry in stated.items():
         if is_secret(name):
-            found.problems.append(
-                replace(entry, text="").key_problem(
-                    "info", "secret", "it looks like a secret, so it is neither kept nor handed on",
-                    "let a file hold it, and name that",
-                )
-            )  # fmt: skip
+            why = "it looks like a secret, so it is neither stored nor passed on"
+            found.problems.append(entry.key_problem("info", "secret", why, "put it into a file, and name that"))
         elif name not in _LAUNCHERS:
             found.environment[name] = entry.text
-            looks += name not in NETWORK
-            if name not in NETWORK and looks <= _MOST_LOOKS and _is_misspelt(name, NETWORK):
-                why, fix = "it reaches every process as it is, but looks misspelt", did_you_mean(name, NETWORK)
-                found.problems.append(entry.key_problem("warning", "misspelt-variable", why, fix))
+    for name, fix in _misspelt([name for name in found.environment if name not in NETWORK], NETWORK):
+        why = "it reaches every process as it is, but looks misspelt"
+        found.problems.append(stated[name].key_problem("warning", "misspelt-variable", why, fix))
 
 
-def _without_effect(found: Settings) -> None:
-    """One finding for all arguments that have no effect for the same reason."""
-    reasons: dict[str, list[Entry]] = {}
-    for name, entry in found.entries.items():
-        key = ALL.get(name) or VARIABLES.get(name)
-        value = found.values[name]
-        if key and key.disposition == "ignored" and value is not None and not any(same(value, q) for q in key.quiet):
-            reasons.setdefault(key.why, []).append(entry)
-    for why, entries in reasons.items():
-        rest = f" (nor have {', '.join(entry.key for entry in entries[1:])})" if entries[1:] else ""
-        found.problems.append(
-            entries[0].key_problem("info", "no-effect", f"it has no effect{rest}: {why}", "nothing to do")
-        )
+def is_passed_on(name: str) -> bool:
+    """Whether a variable is one that reaches the processes as it stands."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (is_secret(name) or name in _LAUNCHERS)
+
+
+def _misspelt(names: Sequence[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(name, advice) of the variables that nobody reads, but one wrong character makes of one that is read."""
+    for name in names[:_MOST_LOOKS]:
+        if name.upper() in known or any(distance(name, other) == 1 for other in known):
+            yield name, did_you_mean(name, tuple(known))
 
 
 # --- ROCm's scripts ---------------------------------------------------------------------------------------------------
 
 
-def _take_variables(
-    found: Settings, stated: Mapping[str, Entry], words: Sequence[Node], overrides: Sequence[Override]
-) -> None:
-    """The variables of a script, those behind it before those of the environment, and the arguments they come to."""
-    entries = dict(stated)
-    for before, word in zip([None, *words], words, strict=False):
+def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
+    """The variables behind a script's name."""
+    entries: dict[str, Entry] = {}
+    was_stray = False
+    for word in words:
         name, equals, value = str(word.value).partition("=")
-        if not equals or not name.isidentifier():
-            if before is None or "=" in str(before.value)[1:]:  # of several in a row, the first
-                why = f"{found.script} takes nothing but KEY=VALUE behind its name"
-                _wrong(found, word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without blanks")
-            continue
-        entries[name] = Entry(key=name, value=value, text=value, mark=word.mark, key_mark=word.mark)
-    for override in overrides:
-        entry = Entry(key=override.key, value=override.text, text=override.text)
-        if override.key in OURS:
-            found.values[override.key], found.entries[override.key] = override.text, entry
-        elif override.key.upper() in VARIABLES:
-            entries[override.key.upper()] = entry
-        else:
-            _unknown_override(found, entry, [*VARIABLES, *ARGUMENTS])
-    rest: dict[str, Entry] = {}
+        is_stray = not equals or not name.isidentifier()
+        if not is_stray:
+            entries[name] = Entry(key=name, value=value, text=value, mark=word.mark, key_mark=word.mark)
+        elif not was_stray:  # of several in a row, the first
+            why = f"only KEY=VALUE may follow {found.script}"
+            found.report(word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without spaces")
+        was_stray = is_stray
+    return entries
+
+
+def _take_variables(found: Settings, entries: Mapping[str, Entry]) -> None:
+    """The variables of a script, those behind its name before those of the environment."""
+    others = {name: entry for name, entry in entries.items() if name not in VARIABLES}
     for name, entry in entries.items():
-        key = VARIABLES.get(name)
-        if key is None:
-            rest[name] = entry
-            if len(rest) <= _MOST_LOOKS and _is_misspelt(name) and not (name in _LAUNCHERS or is_secret(name)):
-                severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
-                why = f"{found.script} has no such variable, and would go on with its own default"
-                fix = did_you_mean(name, list(VARIABLES))
-                found.problems.append(entry.key_problem(severity, "unknown-variable", why, fix))
-                found.is_broken = found.is_broken or severity == "error"
-            continue
-        if entry.text == "" and name != "DATA_PATH":
-            continue  # as the scripts have it, empty is the same as absent
-        value = found.read(key, entry, name)
-        found.entries[name], found.values[name] = entry, value
-        if key.to.startswith("execution.environment."):
-            rest[name] = entry
-        elif value is not None:
-            found.variables[name] = value
-    _take_environment(found, rest)
-    _without_effect(found)
-    for argument, value, variable in arguments(found.script, found.variables):
+        if name in VARIABLES and (entry.text or name == "DATA_PATH"):  # else empty is the same as absent
+            found.take(name, entry)
+    unknown = [name for name in others if not (name in _LAUNCHERS or is_secret(name))]
+    for name, fix in _misspelt(unknown, VARIABLES):
+        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
+        why = f"{found.script} has no such variable, and would use its default"
+        found.problems.append(others[name].key_problem(severity, "unknown-variable", why, fix))
+    passed = [name for name, entry in entries.items() if name in others or (name in NETWORK and entry.text)]
+    _take_environment(found, {name: entries[name] for name in passed})
+    found.report_ignored()
+    _derive_arguments(found, entries)
+
+
+def _derive_arguments(found: Settings, entries: Mapping[str, Entry]) -> None:
+    """The arguments that a script's variables come to, each with the entry of the variable that decides it."""
+    for argument, value, variable in list(arguments(found.script, found.values)):
         found.values[argument], found.decided_by[argument] = value, variable
         found.entries.pop(argument, None)
         if variable in entries:
             found.entries[argument] = entries[variable]
-
-
-def is_handed_on(name: str) -> bool:
-    """Whether a variable is one that reaches the processes as it stands."""
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (is_secret(name) or name in _LAUNCHERS)
-
-
-def _is_misspelt(name: str, known: Collection[str] = VARIABLES) -> bool:
-    """Whether a variable that nobody reads is one wrong character away from one that is read."""
-    return name.upper() in known or any(distance(name, other) == 1 for other in known)

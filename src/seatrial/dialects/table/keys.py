@@ -78,14 +78,18 @@ def as_is(
     return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write, as_is=True)
 
 
-def equivalent(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
+def equivalent(
+    why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (), write: FromSpec | None = None
+) -> Key:
     """A key that is respected by construction: the result is the same whatever it says."""
-    return Key(read=read, why=why, meaning=meaning, disposition="equivalent", quiet=quiet)
+    return Key(read=read, why=why, meaning=meaning, disposition="equivalent", quiet=quiet, write=write)
 
 
-def ignored(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
+def ignored(
+    why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (), write: FromSpec | None = None
+) -> Key:
     """A key without effect here."""
-    return Key(read=read, why=why, meaning=meaning, disposition="ignored", quiet=quiet)
+    return Key(read=read, why=why, meaning=meaning, disposition="ignored", quiet=quiet, write=write)
 
 
 def rejected(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:

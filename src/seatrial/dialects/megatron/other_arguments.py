@@ -1,24 +1,25 @@
-"""Megatron-LM's other arguments, by what becomes of them: a real argument is never called a typo.
+"""Megatron-LM's other arguments, which say nothing of a run, by why: a real argument is never called a typo.
 
-Behind a name, `=` stands for one value and `*` for one or more. Source as in `megatron_arguments`.
+After a name, `=` stands for one value and `*` for one or more; after `=` is the value that is not worth a finding.
+Source as in `arguments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from seatrial.dialects.megatron.arguments import flag, several
-from seatrial.dialects.table.coerce import Reader, text
+from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected
 
 _EQUIVALENT: Mapping[str, str] = {
-    "fused kernels change speed, and the result no more than rounding does": """
+    "fused kernels change speed, and results only by rounding": """
         no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
         no-gradient-accumulation-fusion cross-entropy-loss-fusion cross-entropy-fusion-impl= fused-single-qkv-rope
         use-te-activation-func use-fused-weighted-squared-relu no-persist-layer-norm apply-rope-fusion
         transformer-impl= use-mcore-models use-transformer-engine-op-fuser use-fused-rmsnorm
         attention-softmax-in-fp32 disable-bf16-reduced-precision-matmul fp32-residual-connection deterministic-mode""",
-    "how communication is split and hidden changes speed only": """
+    "how communication is split and overlapped changes speed only": """
         overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step no-align-grad-reduce
         no-align-param-gather ddp-num-buckets= ddp-bucket-size= ddp-pad-buckets-for-high-nccl-busbw
         ddp-average-in-collective ddp-reduce-scatter-with-fp32-accumulation no-overlap-p2p-communication
@@ -40,13 +41,13 @@ _EQUIVALENT: Mapping[str, str] = {
         manual-gc manual-gc-interval= no-manual-gc-eval record-memory-history memory-snapshot-path=
         enable-cuda-graph external-cuda-graph cuda-graph-impl= cuda-graph-scope= cuda-graph-warmup-steps=
         te-rng-tracker init-model-with-meta-device use-cpu-initialization mamba-mem-eff-path""",
-    "how the processes find each other changes nothing of the result": """
+    "rendezvous does not change the result": """
         distributed-backend= distributed-timeout-minutes= distributed-timeout-seconds-after-init= local-rank=
         lazy-mpu-init= disable-gloo-process-groups""",
-    "which layers stand on which pipeline stage is a matter of placement": """
+    "which layers are on which pipeline stage does not change the result": """
         decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
         account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
-    "how files are read ahead changes speed only": """
+    "prefetching changes speed only": """
         num-workers= no-mmap-bin-files num-dataset-builder-threads= object-storage-cache-path=
         no-create-attention-mask-in-dataloader mid-level-dataset-surplus= disable-msc""",
     "no token of a pretraining batch is padding, so all sequences weigh the same": "calculate-per-token-loss",
@@ -63,7 +64,7 @@ _IGNORED: Mapping[str, str] = {
         straggler-minmax-count= run-workload-inspector-server no-one-logger one-logger-project= one-logger-run-name=
         one-logger-async app-tag-run-name= app-tag-run-version= config-logger-dir= log-max-attention-logit
         log-memory-interval= log-device-memory-used moe-per-layer-logging""",
-    "Seatrial watches its runs itself": """
+    "Seatrial monitors its runs itself": """
         rerun-mode= error-injection-rate= error-injection-type= result-rejected-tracker-filename=
         check-for-spiky-loss check-for-large-grads
         check-weight-hash-across-dp-replicas-interval= train-sync-interval= enable-ft-package calc-ft-timeouts
@@ -73,8 +74,8 @@ _IGNORED: Mapping[str, str] = {
         inprocess-completion-timeout= inprocess-last-call-wait= inprocess-termination-grace-time=
         inprocess-granularity= inprocess-active-world-size= inprocess-empty-cuda-cache adlr-autoresume
         adlr-autoresume-interval= exit-signal-handler exit-signal= exit-duration-in-mins=""",
-    "checkpoints are kept in Seatrial's own format": """
-        ckpt-format= dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format ckpt-convert-format= ckpt-convert-save=
+    "checkpoints have Seatrial's own format": """
+        dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format ckpt-convert-format= ckpt-convert-save=
         ckpt-convert-update-legacy-dist-opt-format ckpt-fully-parallel-save no-ckpt-fully-parallel-save
         ckpt-fully-parallel-load ckpt-assume-constant-structure dist-ckpt-strictness= dist-ckpt-save-pre-mcore-014
         dist-ckpt-optim-fully-reshardable distrib-optim-fully-reshardable-mem-efficient use-persistent-ckpt-worker
@@ -88,13 +89,13 @@ _IGNORED: Mapping[str, str] = {
     "FP8 is scaled in the trainer's own way": """
         fp8-margin= fp8-interval= fp8-amax-history-len= fp8-amax-compute-algo= no-fp8-wgrad
         fp8-quantizer-factory= first-last-layers-bf16 num-layers-at-start-in-bf16= num-layers-at-end-in-bf16=""",
-    "the tokenizer is found by its type and model": """
+    "the tokenizer is identified by its type and model": """
         vocab-file= merge-file= tokenizer-metadata= tiktoken-pattern= tiktoken-num-special-tokens=
         tiktoken-special-tokens* legacy-tokenizer trust-remote-code vocab-extra-ids= allow-ambiguous-pad-tokens""",
-    "Megatron itself does nothing with it": "no-position-embedding onnx-safe= bert-no-binary-head",
-    "it is how Megatron's profiler works": "use-pytorch-profiler profile-ranks* nvtx-ranges",
+    "Megatron itself ignores it": "no-position-embedding onnx-safe= bert-no-binary-head",
+    "it concerns Megatron's profiler": "use-pytorch-profiler profile-ranks* nvtx-ranges",
     "data is read once, in the order of its shuffled index": "dataloader-type=",
-    "it matters only beside what is not supported here, or in inference": """
+    "it matters only with what is not supported here, or in inference": """
         inference-batch-times-seqlen-threshold= max-tokens-to-oom= output-bert-embeddings bert-embedder-type=
         flash-decode use-legacy-static-engine inference-max-requests= inference-max-seq-length=
         inference-max-batch-size= inference-dynamic-batching inference-dynamic-batching-buffer-size-gb=
@@ -138,57 +139,48 @@ _IGNORED: Mapping[str, str] = {
 }
 
 _REJECTED: Mapping[str, str] = {
-    "there are no experts here: only dense models": "num-experts= expert-model-parallel-size= moe-use-upcycling",
+    "mixture of experts is not supported here": "num-experts=0 expert-model-parallel-size=1 moe-use-upcycling",
     "multi-latent attention is not supported here": "multi-latent-attention",
     "multi-token prediction is not supported here": "mtp-num-layers=",
     "only Llama-like and GPT-like decoders are supported here": """
-        spec* is-hybrid-model hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern=
+        spec* is-hybrid-model hybrid-attention-ratio=0.0 hybrid-mlp-ratio=0.0 hybrid-override-pattern=
         heterogeneous-layers-config-path= heterogeneous-layers-config-encoded-json= retro-add-retriever
         vision-pretraining decoder-num-layers= apply-residual-connection-post-layernorm""",
     "this activation is not supported here: there is swiglu, and gelu without it":
         "squared-relu quick-geglu openai-gelu",
     "attention of this kind is not supported here": """
-        window-attn-skip-freq= softmax-type= qk-layernorm qk-l2-norm apply-query-key-layer-scaling
+        window-attn-skip-freq= softmax-type=vanilla qk-layernorm qk-l2-norm apply-query-key-layer-scaling
         attention-output-gate""",
     "rotary positions of this kind are not supported here": """
-        rotary-interleaved rotary-seq-len-interpolation-factor= no-rope-freq= rope-type=""",
-    "there are biases on all linear maps, or on none": "add-qkv-bias",
-    "float16 is not supported here": "fp16 main-params-dtype=",
+        rotary-interleaved rotary-seq-len-interpolation-factor= no-rope-freq= rope-type=rope""",
+    "biases are on all linear layers, or on none, here": "add-qkv-bias",
+    "float16 is not supported here": "fp16 main-params-dtype=fp32",
     "FP4 is not supported here": "fp4-format=",
     "the batch has one size for the whole run here": "rampup-batch-size* decrease-batch-size-if-needed",
-    "weight decay is constant here": "weight-decay-incr-style= start-weight-decay= end-weight-decay=",
-    "there is one learning rate for all layers here": "decoupled-lr= decoupled-min-lr= lr-warmup-init=",
-    "weights begin with one normal distribution here": """
+    "weight decay is constant here": "weight-decay-incr-style=constant start-weight-decay= end-weight-decay=",
+    "there is one learning rate for all layers here": "decoupled-lr= decoupled-min-lr= lr-warmup-init=0.0",
+    "weights are initialized from one normal distribution here": """
         init-method-xavier-uniform embedding-init-method-std= data-parallel-random-init""",
-    "steps are neither left out nor evaluated alone here": "iterations-to-skip* skip-train",
+    "steps cannot be skipped here, nor evaluation run alone": "iterations-to-skip* skip-train",
     "fine-tuning and reinforcement learning are not read from Megatron's arguments": "sft perform-rl-step",
     "arguments in other files are not read": "yaml-cfg= data-args-path= per-split-data-args-path=",
     "quantization recipes of other libraries are not supported here": "kitchen-config-file= kitchen-recipe-number=",
     "legacy models are not supported here: Megatron has removed them": "use-legacy-models",
-    "Megatron no longer takes it: --micro-batch-size and --global-batch-size say it": "batch-size=",
-    "Megatron no longer takes it: --lr-warmup-fraction says it": "warmup=",
-    "Megatron no longer takes it: --tensor-model-parallel-size says it": "model-parallel-size=",
-    "Megatron no longer takes it: --recompute-granularity says it": "checkpoint-activations",
+    "Megatron no longer has it: give --micro-batch-size and --global-batch-size": "batch-size=",
+    "Megatron no longer has it: give --lr-warmup-fraction": "warmup=",
+    "Megatron no longer has it: give --tensor-model-parallel-size": "model-parallel-size=",
+    "Megatron no longer has it: give --recompute-granularity": "checkpoint-activations",
 }  # fmt: skip
 
-# Values of rejected arguments that ask for nothing.
-_QUIET = {
-    "expert-model-parallel-size": "1", "weight-decay-incr-style": "constant", "main-params-dtype": "fp32",
-    "softmax-type": "vanilla", "rope-type": "rope", "lr-warmup-init": "0.0", "num-experts": "0",
-    "hybrid-attention-ratio": "0.0", "hybrid-mlp-ratio": "0.0",
-}  # fmt: skip
 
-_READERS: Mapping[str, Reader] = {"=": text, "*": several}
-
-
-def _rows(make: Callable[..., Key], table: Mapping[str, str]) -> dict[str, Key]:
-    rows = {}
-    for why, names in table.items():
-        for word in names.split():
-            name = word.rstrip("=*")
-            quiet = (_QUIET[name],) if name in _QUIET else ()
-            rows[name] = make(why, _READERS.get(word[len(name) :], flag), quiet=quiet)
-    return rows
+def _rows(make: Callable[..., Key], table: Mapping[str, str]) -> Iterator[tuple[str, Key]]:
+    for why, words in table.items():
+        for word in words.split():
+            name, has_value, quiet = word.partition("=")
+            read = text if has_value else several if name.endswith("*") else flag
+            yield name.removesuffix("*"), make(why, read, quiet=(quiet,) if quiet else ())
 
 
-REST: Mapping[str, Key] = {**_rows(equivalent, _EQUIVALENT), **_rows(ignored, _IGNORED), **_rows(rejected, _REJECTED)}
+OTHER_ARGUMENTS: Mapping[str, Key] = dict(
+    (*_rows(equivalent, _EQUIVALENT), *_rows(ignored, _IGNORED), *_rows(rejected, _REJECTED))
+)
