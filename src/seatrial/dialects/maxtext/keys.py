@@ -1,16 +1,14 @@
 """Every key of MaxText 0.2.5, and those that it had before: where its value goes in a RunSpec, or why it goes nowhere.
 
 Names, defaults and meanings are those of its `configs/base.yml` and `configs/types.py`. Here stand the keys that
-matter to training; the rest stands in `maxtext_others` and `maxtext_rest`.
+make a run; those that do not stand in `without_effect`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from seatrial.dialects.maxtext import others as maxtext_others
-from seatrial.dialects.maxtext import rest as maxtext_rest
-from seatrial.dialects.maxtext import values
+from seatrial.dialects.maxtext import values, without_effect
 from seatrial.dialects.maxtext.values import choice, no_less_than, or_minus_one, or_none, or_zero, same, switch
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.keys import Key, to
@@ -169,6 +167,7 @@ _TRAINING: dict[str, Key] = {
     "abort_on_nan_loss": to("optimizer.on_non_finite", switch, "false: the run goes on"),
     "abort_on_inf_loss": to("optimizer.on_non_finite", switch, "false: the run goes on"),
     "init_weights_seed": to("seed", no_less_than(0, coerce.whole)),
+    "enable_dropout": to("dropout.hidden, dropout.attention, dropout.ffn", switch, "false: dropout_rate has no effect"),
     "dropout_rate": to("dropout.hidden, dropout.attention, dropout.ffn", values.fraction),
     "shard_optimizer_over_data": to("parallelism.zero1", switch),
     "context_parallel_strategy": to(
@@ -233,6 +232,14 @@ _STORED: dict[str, Key] = {
     "eod_mask_loss": to("data.mask_document_ends", switch, "Megatron's files: no loss on the end-of-document token"),
 }  # fmt: skip
 
+_MACHINES: dict[str, Key] = {
+    "compile_topology": to(
+        "topology.device, topology.devices_per_node", or_none(coerce.text), "what is compiled for: v5e-256"
+    ),
+    "compile_topology_num_slices": to("topology.num_nodes", or_minus_one(coerce.count)),
+    "num_slices": to("topology.num_nodes", or_minus_one(coerce.count), "MaxText finds it itself; -1"),
+}
+
 # Not MaxText's: what it takes from the machine, and what it is held to. Given on Seatrial's own command line.
 OURS: dict[str, Key] = {
     "topology.num_nodes": to("topology.num_nodes", coerce.count, "Seatrial's own: how many nodes there are"),
@@ -249,5 +256,5 @@ OURS: dict[str, Key] = {
 }
 
 KEYS: dict[str, Key] = {
-    **_axes(), **_ARCHITECTURE, **_TRAINING, **_STORED, **maxtext_others.KEYS, **maxtext_rest.KEYS, **OURS,
+    **_axes(), **_ARCHITECTURE, **_TRAINING, **_STORED, **_MACHINES, **without_effect.KEYS, **OURS,
 }  # fmt: skip

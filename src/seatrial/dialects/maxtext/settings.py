@@ -16,7 +16,7 @@ from seatrial.dialects.containers import Around, around
 from seatrial.dialects.maxtext import command as maxtext_command
 from seatrial.dialects.maxtext.environment import Variables, sort_variables
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS, OURS
-from seatrial.dialects.maxtext.others import FOREIGN, REMOVED, RENAMED
+from seatrial.dialects.maxtext.other_names import OF_OTHERS, REMOVED, RENAMED
 from seatrial.dialects.maxtext.values import Unlisted
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
@@ -220,9 +220,9 @@ def _unknown(name: str, entry: Entry) -> Problem:
     if name in REMOVED:
         why = "MaxText knows it no more, and refuses the configuration; it has no effect here"
         return entry.key_problem("warning", "removed-key", why, REMOVED[name])
-    if name in FOREIGN:
+    if name in OF_OTHERS:
         why = "MaxText has no such key, and refuses the configuration"
-        return entry.key_problem("error", "unknown-key", why, f"use {FOREIGN[name]}")
+        return entry.key_problem("error", "unknown-key", why, f"use {OF_OTHERS[name]}")
     why = "MaxText has no such key, and refuses the configuration"
     return entry.key_problem("error", "unknown-key", why, did_you_mean(name, _NAMES))
 

@@ -202,12 +202,3 @@ def device(value: Any) -> str:
 
 def anything(value: Any) -> Any:
     return value
-
-
-def like(default: Any) -> Reader:
-    """A reader for values of a default's kind."""
-    if isinstance(default, bool):
-        return switch
-    if isinstance(default, (int, float)):
-        return or_none(coerce.decimal)
-    return anything

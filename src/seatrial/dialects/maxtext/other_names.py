@@ -1,0 +1,75 @@
+"""Keys of MaxText's that have other names: former ones, removed ones, and what CVS and other trainers call them."""
+
+from __future__ import annotations
+
+# Keys of former versions under the names that they have now; each is read as its successor.
+RENAMED = {
+    "cosine_learning_rate_final_fraction": "learning_rate_final_fraction",
+    "save_period": "checkpoint_period",
+    "base_num_heads": "base_num_query_heads",
+    "vocab_relative_path": "tokenizer_path",
+    "dpo_beta": "dpo.dpo_beta",
+    "dpo_label_smoothing": "dpo.dpo_label_smoothing",
+}
+
+# Keys that MaxText has no more, each with what to do.
+_GONE = "MaxText 0.2.4 removed it; remove it"
+REMOVED = {
+    "expert_shard_attention_option": _GONE,
+    "collect_stack_trace": _GONE,
+    "stack_trace_to_cloud": _GONE,
+    "stack_trace_interval_seconds": _GONE,
+    "pure_nnx": "Linen's path, which false chose, is gone since 0.2.5; remove it",
+    "pure_nnx_decoder": _GONE,
+    "enable_nnx": _GONE,
+    "model_fsdp_ag_once": "it is called pipeline_fsdp_ag_once now",
+    "quantization_calibration_method": "use weight_quantization_calibration_method and act_quantization_…",
+    **dict.fromkeys(("tile_batch_seq", "tile_activation_dim", "tile_weight_dim"), "it became wi_tile_… and wo_tile_…"),
+    **dict.fromkeys(
+        (f"pagedattn_{name}" for name in ("num_pages", "tokens_per_page", "pages_per_compute_block",
+                                          "max_pages_per_group", "head_dim_alignment")),
+        "paged attention, which was for inference, is gone; remove it",
+    ),
+    **dict.fromkeys(
+        (f"{branch}_{name}" for branch in ("wi", "wo")
+         for name in ("tile_fwd_buffer_count", "tile_dlhs_buffer_count", "tile_drhs_buffer_count", "combine_scopes")),
+        "it was for mixtures of experts; remove it",
+    ),
+    "enable_flash_attention": "use attention=flash or attention=dot_product",
+    "enable_profiler": "use profiler=xplane",
+    "int8_training": "use quantization=int8",
+    "assets_path": "give tokenizer_path in full",
+}  # fmt: skip
+
+# Names that MaxText refuses, as CVS and other trainers use them, and what MaxText calls the same thing.
+OF_OTHERS = {
+    "batch_size": "per_device_batch_size (a device's share: batch_size ÷ devices ÷ gradient_accumulation_steps)",
+    "global_batch_size": "per_device_batch_size (a device's share: it ÷ devices ÷ gradient_accumulation_steps)",
+    "micro_batch_size": "per_device_batch_size",
+    "precision": "dtype, weight_dtype and quantization",
+    "sequence_length": "max_target_length",
+    "seq_length": "max_target_length",
+    "tensor_parallelism": "ici_tensor_parallelism (within a node) or dcn_tensor_parallelism (over nodes)",
+    "pipeline_parallelism": "ici_pipeline_parallelism or dcn_pipeline_parallelism",
+    "context_parallelism": "ici_context_parallelism or dcn_context_parallelism",
+    "data_parallelism": "ici_data_parallelism or dcn_data_parallelism",
+    "fsdp": "ici_fsdp_parallelism and dcn_fsdp_parallelism",
+    "recompute": "remat_policy",
+    "model_size": "model_name",
+    "tokenizer_model": "tokenizer_path",
+    "warmup_steps": "warmup_steps_fraction (a share of learning_rate_schedule_steps)",
+    "weight_decay": "adam_weight_decay",
+    "seed": "init_weights_seed and data_shuffle_seed",
+    "dpo.beta": "dpo.dpo_beta, or dpo.orpo_lambda for orpo",
+    "num_nodes": "topology.num_nodes, on Seatrial's own command line: MaxText takes the nodes that are there",
+    "nnodes": "topology.num_nodes, on Seatrial's own command line: MaxText reads the variable NNODES",
+    "devices_per_node": "topology.devices_per_node, on Seatrial's own command line: MaxText takes what is there",
+    "device": "topology.device, on Seatrial's own command line: MaxText takes what is there",
+    "gpu": "topology.device, on Seatrial's own command line: MaxText takes what is there",
+    **{
+        name: f"{name.replace('num_', 'base_num_') if name.startswith('num_') else 'base_' + name}; MaxText makes this "
+        "one of it and global_parameter_scale"
+        for name in ("emb_dim", "mlp_dim", "num_decoder_layers", "num_kv_heads", "num_query_heads")
+    },
+    "global_batch_size_to_train_on": "per_device_batch_size; MaxText makes this one of it",
+}  # fmt: skip
