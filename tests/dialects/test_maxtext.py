@@ -15,7 +15,7 @@ from seatrial import source
 from seatrial.check import lint
 from seatrial.dialects import load, maxtext
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS
-from seatrial.dialects.maxtext.model import NAMED
+from seatrial.dialects.maxtext.values import NAMED
 from seatrial.dialects.maxtext.without_effect import IN_GROUPS
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.overrides import Override

@@ -17,10 +17,6 @@ _SYNTHETIC_NAMES = "nothing is read from this set here: MaxText reads it in eval
 _SECRET = "tokens are never read into a configuration here"
 
 _MACHINES: dict[str, Key] = {
-    "hardware": equivalent(
-        "the devices that are there decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
-        "what MaxText starts for: gpu is one process a node, gpu_multiprocess one a device",
-    ),
     "skip_jax_distributed_system": equivalent(_ONE_PROCESS, switch),
     "enable_single_controller": rejected("Pathways is not supported here", switch, quiet=(False,)),
     "allow_split_physical_axes": equivalent("the order of devices changes speed only", switch),
@@ -51,18 +47,15 @@ _MACHINES: dict[str, Key] = {
 
 _MODEL: dict[str, Key] = {
     "base_config": equivalent("the file is read before this one", coerce.text, "a YAML file that this one changes"),
-    "override_model_config": equivalent("it allows what stands here to change the named model", switch),
     "override_logical_axis_rules": equivalent("placement is fixed here", switch),
     "decoder_block": equivalent(
         "every model here is a Llama decoder",
-        choice(same(values.LLAMA), refused=values.OTHER_DECODERS, because="only Llama's decoder is supported here"),
+        choice(same(("default", "llama2", "mistral")), refused=values.OTHER_DECODERS,
+               because="only Llama's decoder is supported here"),
     ),
     "dense_init_scale": ignored(
         "weights begin here with a normal distribution of one width, in MaxText with one by fan-in", coerce.decimal,
         quiet=(1.0,),
-    ),
-    "normalize_embedding_logits": ignored(
-        "logits of tied embeddings are not divided by √base_emb_dim here", switch, quiet=(True, False)
     ),
     "rope_min_timescale": rejected("rotary positions begin at 1 here", coerce.decimal, quiet=(1.0,)),
     "rope_linear_scaling_factor": rejected("linear stretching is not supported here", coerce.decimal, quiet=(1.0,)),
@@ -119,12 +112,8 @@ _TRAINING: dict[str, Key] = {
     "weight_sparsity_n": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "weight_sparsity_m": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "use_grpo": rejected("reinforcement learning is not supported here", or_none(switch), quiet=(None, False)),
-    "sft_train_on_completion_only": ignored("fine-tuning here is on answers only", switch, quiet=(True, False)),
     "dpo.dpo_label_smoothing": rejected("preferences are taken as they are here", values.fraction, quiet=(0.0,)),
     "lora.enable_lora": rejected("all parameters are trained here, no adapters", switch, quiet=(False,)),
-    "data_shuffle_seed": ignored(
-        "one seed makes everything here: init_weights_seed", values.no_less_than(0, coerce.whole)
-    ),
     "enable_data_shuffling": ignored("what is trained on is always shuffled here", switch, quiet=(True,)),
     "num_vocab_tiling": equivalent("the loss is computed in pieces here anyway", coerce.count),
     "optimizer_memory_host_offload": equivalent("it changes where states are kept, not what they are", switch),

@@ -38,7 +38,7 @@ class Key:
 
     `default` is what the key's own system assumes where it is not given. `write` gives the key's value for a spec, or
     OMIT; a row without it is written by others, or not at all. `as_is` says that the value is the one at the path,
-    read and written without any other key. `since` and `until` are the versions of the system that have the key.
+    read without any other key, and written so where there is no `write`. `since` and `until` are the versions of the system that have the key.
     """
 
     read: Reader
@@ -70,19 +70,26 @@ def to(
     return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write)
 
 
-def as_is(path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT) -> Key:
-    """A key whose value is the one at a path of the spec: it reads and writes itself."""
-    return Key(read=read, to=path, meaning=meaning, required=required, default=default, as_is=True)
+def as_is(
+    path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT,
+    write: FromSpec | None = None,
+) -> Key:  # fmt: skip
+    """A key whose value is the one at a path of the spec: it reads and, but for `write`, writes itself."""
+    return Key(read=read, to=path, meaning=meaning, required=required, default=default, as_is=True, write=write)
 
 
-def equivalent(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
+def equivalent(
+    why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (), write: FromSpec | None = None
+) -> Key:
     """A key that is respected by construction: the result is the same whatever it says."""
-    return Key(read=read, why=why, meaning=meaning, disposition="equivalent", quiet=quiet)
+    return Key(read=read, why=why, meaning=meaning, disposition="equivalent", quiet=quiet, write=write)
 
 
-def ignored(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
+def ignored(
+    why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = (), write: FromSpec | None = None
+) -> Key:
     """A key without effect here."""
-    return Key(read=read, why=why, meaning=meaning, disposition="ignored", quiet=quiet)
+    return Key(read=read, why=why, meaning=meaning, disposition="ignored", quiet=quiet, write=write)
 
 
 def rejected(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
@@ -104,14 +111,18 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str
     """(key, value) of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
     leaves = flatten(spec)
     for name, key in keys.items():
-        value = leaves.get(key.to, OMIT) if key.as_is else key.write(spec) if key.write else OMIT
-        if value is not OMIT and not (key.as_is and not _holds(key, value)):
+        if key.write:
+            value = key.write(spec)
+        else:
+            value = leaves.get(key.to, OMIT) if key.as_is else OMIT
+            value = value if _holds(key, value) else OMIT
+        if value is not OMIT:
             yield name, value
 
 
 def _holds(key: Key, value: Any) -> bool:
     """Whether a key reads a value as itself."""
     try:
-        return bool(key.read(value) == value)
+        return value is not OMIT and bool(key.read(value) == value)
     except ValueError:
         return False

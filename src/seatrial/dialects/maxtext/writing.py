@@ -1,0 +1,165 @@
+"""The values of MaxText's keys for a run, where a key does not hold a value of the spec as it is.
+
+Each function is the `write` of a row in `keys`; OMIT leaves the key out, and so does None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from seatrial.dialects.maxtext import values
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.keys import OMIT
+from seatrial.spec import Data, ModelSpec, RunSpec
+from seatrial.spec.presets import MODELS
+
+Write = Callable[[RunSpec], Any]
+
+# --- model ------------------------------------------------------------------------------------------------------------
+
+
+def is_named(model: ModelSpec) -> bool:
+    """Whether MaxText has a file with exactly this architecture, under this name."""
+    return model.name in values.NAMED and model == MODELS[model.name]
+
+
+def of_unnamed(read: Callable[[ModelSpec], Any]) -> Write:
+    """A value of a model that MaxText has no file for."""
+    return lambda spec: OMIT if is_named(spec.model) else read(spec.model)
+
+
+def activations(model: ModelSpec) -> tuple[str, ...]:
+    """The activations of the MLP's branches."""
+    return next(words for words, name in values.ACTIVATIONS.items() if name == model.activation)
+
+
+def dropout_rate(spec: RunSpec) -> Any:
+    """The one rate of all, above 0."""
+    rates = {spec.dropout.hidden, spec.dropout.attention, spec.dropout.ffn}
+    return rates.pop() if len(rates) == 1 and rates != {0.0} else OMIT
+
+
+def overrides_dropout(spec: RunSpec) -> Any:
+    """That there is dropout in a model whose file turns it off."""
+    return True if is_named(spec.model) and dropout_rate(spec) is not OMIT else OMIT
+
+
+# --- batch, mesh and schedule -----------------------------------------------------------------------------------------
+
+
+def per_device_batch_size(spec: RunSpec) -> float:
+    """Sequences per device and forward pass."""
+    return coerce.fraction_of(spec.batch.micro_batch_size * spec.data_parallel_size, spec.topology.num_devices)
+
+
+def axis_size(part: str, axis: str) -> Write:
+    """The size of an axis in a part of the mesh, or 1 where its -1 cannot be made of the devices.
+
+    `tensor_sequence` stands in the place of `tensor` where activations between blocks are split.
+    """
+
+    def write(spec: RunSpec) -> Any:
+        is_sequence = spec.parallelism.sequence_parallel and spec.mesh["tensor"] > 1
+        if axis.startswith("tensor") and is_sequence != (axis == "tensor_sequence"):
+            return OMIT
+        shape, devices = {
+            "ici": (spec.parallelism.within_node, spec.topology.devices_per_node),
+            "dcn": (spec.parallelism.across_nodes, spec.topology.num_nodes),
+        }[part]
+        size = shape.resolve(devices).sizes[axis.removesuffix("_sequence")]
+        return 1 if size == -1 else size
+
+    return write
+
+
+def _repeats(spec: RunSpec) -> int:
+    """How often a batch goes around the pipeline, as far as the layers allow it."""
+    repeats = spec.parallelism.virtual_pipeline
+    return 1 if spec.model.num_layers % (spec.mesh["pipeline"] * repeats) else repeats
+
+
+def pipeline_repeats(spec: RunSpec) -> Any:
+    """How often a batch goes around, where there is a pipeline."""
+    return _repeats(spec) if spec.mesh["pipeline"] > 1 else OMIT
+
+
+def layers_per_stage(spec: RunSpec) -> Any:
+    """How many layers a stage holds at a time, where there is a pipeline."""
+    stages = spec.mesh["pipeline"]
+    return max(1, spec.model.num_layers // (stages * _repeats(spec))) if stages > 1 else OMIT
+
+
+def quantization(spec: RunSpec) -> Any:
+    """The format, if MaxText knows it and does not refuse it with several micro-batches."""
+    word = spec.precision.quantization
+    is_refused = word in values.NO_ACCUMULATION and spec.accumulation_steps > 1
+    return word if word in values.QUANTIZATION and not is_refused else OMIT
+
+
+def _phases(spec: RunSpec) -> tuple[int, int, int]:
+    """Steps of the schedule: all, of the warm-up, and of the decay that follows a stable phase in wsd, or 0."""
+    optimizer = spec.optimizer
+    length = optimizer.decay_steps or spec.steps
+    warmup, hold = min(optimizer.warmup_steps, length), optimizer.hold_steps
+    is_wsd = optimizer.schedule == "linear" or (optimizer.schedule == "cosine" and hold > 0)
+    return length, warmup, length - warmup - hold if is_wsd else -1
+
+
+def warmup_fraction(spec: RunSpec) -> float:
+    """The share of the schedule that warms up."""
+    length, warmup, _ = _phases(spec)
+    return coerce.fraction_of(warmup, length)
+
+
+def decay_fraction(spec: RunSpec) -> Any:
+    """The share of the schedule in which wsd decays."""
+    length, _, decay = _phases(spec)
+    return coerce.fraction_of(decay, length) if decay >= 0 else OMIT
+
+
+def of_wsd(read: Write) -> Write:
+    """A value that is given where the schedule is wsd."""
+    return lambda spec: OMIT if decay_fraction(spec) is OMIT else read(spec)
+
+
+# --- data and checkpoints ---------------------------------------------------------------------------------------------
+
+
+def data_set_type(spec: RunSpec) -> str:
+    """MaxText's pipeline for the data; synthetic where it has none, or none for these paths."""
+    words = {kind: word for word, kind in values.DATASETS.items()} | {"megatron": "grain"}
+    word = words.get(spec.data.kind, "synthetic")
+    needed = {"hf": spec.data.dataset, "grain": mixture(spec.data)}.get(word, "nothing is needed")
+    return word if needed and values.can_be_said(needed) else "synthetic"
+
+
+def of_data(read: Callable[[Data], Any], *kinds: str) -> Write:
+    """A value that is given for some of MaxText's pipelines, or for all but synthetic data."""
+    kinds = kinds or tuple(word for word in values.DATASETS if word != "synthetic")
+    return lambda spec: read(spec.data) if data_set_type(spec) in kinds else OMIT
+
+
+def of_mapped(read: Callable[[Data], Any]) -> Write:
+    """A value that is given for Megatron's files."""
+    return of_data(lambda data: read(data) if data.kind == "megatron" else OMIT, "grain")
+
+
+def one(paths: tuple[str, ...]) -> str | None:
+    """The path, where there is just one: MaxText has no lists of paths."""
+    return paths[0] if len(paths) == 1 else None
+
+
+def mixture(data: Data) -> str | None:
+    """A path, or several with their weights, as grain mixes them; equal ones where there are none."""
+    weights = data.weights or (1.0,) * len(data.paths)
+    if not data.paths or len(weights) != len(data.paths) or any(";" in path for path in data.paths):
+        return None
+    if len(data.paths) == 1 and not data.weights:
+        return data.paths[0]
+    return "".join(f"{path},{weight!r};" for path, weight in zip(data.paths, weights, strict=True))
+
+
+def checkpoint_period(spec: RunSpec) -> Any:
+    """The interval; of a run that has none and saves, its last step."""
+    return spec.checkpoint.interval_steps or (spec.steps if spec.checkpoint.enabled else OMIT)
