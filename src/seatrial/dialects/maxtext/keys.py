@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.dialects.maxtext import values, without_effect, writing
-from seatrial.dialects.maxtext.values import choice, or_minus_one, or_none, or_zero, same, switch, within
+from seatrial.dialects.maxtext.values import choice, or_minus_one, or_none, or_zero, same, switch
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import OMIT, Key, as_is, equivalent, ignored, to
-from seatrial.dialects.table.ranges import FROM_ZERO
 from seatrial.spec import AXES, METRICS, RopeScaling, RunSpec
 
 _PATH = or_none(coerce.text)
@@ -21,8 +20,6 @@ _DTYPE = choice(
     same(("bfloat16", "float32")), refused=("float16", "float8_e4m3fn", "float8_e5m2"),
     because="only bfloat16 and float32 are supported here",
 )  # fmt: skip
-_FROM_ZERO = within(FROM_ZERO)
-_WHOLE_FROM_ZERO = within(FROM_ZERO, coerce.whole)
 _ALL_DROPOUT = "dropout.hidden, dropout.attention, dropout.ffn"
 
 _NAME: dict[str, Key] = {
@@ -84,7 +81,7 @@ _MODEL: dict[str, Key] = {
         write=writing.of_unnamed(lambda model: "local_sliding" if model.sliding_window is not None else OMIT),
     ),
     "sliding_window_size": to(
-        "model.sliding_window", _WHOLE_FROM_ZERO, "of local_sliding", default=0,
+        "model.sliding_window", coerce.natural, "of local_sliding", default=0,
         write=writing.of_unnamed(lambda model: model.sliding_window),
     ),
     "normalize_embedding_logits": ignored(
@@ -101,7 +98,7 @@ _MODEL: dict[str, Key] = {
     "enable_dropout": to(
         _ALL_DROPOUT, switch, "false: dropout_rate has no effect", default=True, write=writing.overrides_dropout
     ),
-    "dropout_rate": to(_ALL_DROPOUT, values.fraction, default=0.0, write=writing.dropout_rate),
+    "dropout_rate": to(_ALL_DROPOUT, coerce.share, default=0.0, write=writing.dropout_rate),
 }  # fmt: skip
 
 _BATCH: dict[str, Key] = {
@@ -187,13 +184,13 @@ _OPTIMIZER: dict[str, Key] = {
         write=lambda spec: spec.optimizer.algorithm if spec.optimizer.algorithm in values.ALGORITHMS else "adamw",
     ),
     "learning_rate": as_is("optimizer.learning_rate", coerce.positive, default=3e-5),
-    "learning_rate_final_fraction": as_is("optimizer.final_learning_rate_fraction", values.fraction, default=0.1),
+    "learning_rate_final_fraction": as_is("optimizer.final_learning_rate_fraction", coerce.share, default=0.1),
     "learning_rate_schedule_steps": as_is(
         "optimizer.decay_steps", or_minus_one(coerce.count), "length of the schedule, warm-up included; -1: steps",
         default=None, write=lambda spec: spec.optimizer.decay_steps or -1,
     ),
     "warmup_steps_fraction": to(
-        "optimizer.warmup_steps", values.fraction, "share of the schedule that warms up", default=0.1,
+        "optimizer.warmup_steps", coerce.share, "share of the schedule that warms up", default=0.1,
         write=writing.warmup_fraction,
     ),
     "lr_schedule_type": to(
@@ -206,19 +203,19 @@ _OPTIMIZER: dict[str, Key] = {
         write=writing.of_wsd(lambda spec: spec.optimizer.schedule),
     ),
     "wsd_decay_steps_fraction": to(
-        "optimizer.hold_steps", values.fraction, "share of the schedule, at its end", default=0.1,
+        "optimizer.hold_steps", coerce.share, "share of the schedule, at its end", default=0.1,
         write=writing.decay_fraction,
     ),
-    "adam_b1": as_is("optimizer.beta1", values.fraction, default=0.9),
-    "adam_b2": as_is("optimizer.beta2", values.fraction, default=0.95),
+    "adam_b1": as_is("optimizer.beta1", coerce.share, default=0.9),
+    "adam_b2": as_is("optimizer.beta2", coerce.share, default=0.95),
     "adam_eps": as_is("optimizer.epsilon", coerce.positive, default=1e-8),
-    "adam_weight_decay": as_is("optimizer.weight_decay", _FROM_ZERO, default=0.1),
+    "adam_weight_decay": as_is("optimizer.weight_decay", coerce.not_negative, default=0.1),
     "adamw_mask": to(
         "optimizer.decay_norms", values.texts, "patterns of parameters that are not decayed; none: all are, norms too",
         default=(), write=lambda spec: OMIT if spec.optimizer.decay_norms else [".*norm.*", ".*bias.*"],
     ),
     "gradient_clipping_threshold": as_is(
-        "optimizer.clip_norm", or_zero(_FROM_ZERO), "gradients are clipped to this global norm; 0: not at all",
+        "optimizer.clip_norm", or_zero(coerce.not_negative), "gradients are clipped to this global norm; 0: not at all",
         default=1.0, write=lambda spec: spec.optimizer.clip_norm or 0.0,
     ),
     "abort_on_nan_loss": to(
@@ -227,9 +224,9 @@ _OPTIMIZER: dict[str, Key] = {
     "abort_on_inf_loss": to(
         "optimizer.on_non_finite", switch, "false: the run goes on", default=True, write=_aborts
     ),
-    "init_weights_seed": as_is("seed", _WHOLE_FROM_ZERO, default=0),
+    "init_weights_seed": as_is("seed", coerce.natural, default=0),
     "data_shuffle_seed": ignored(
-        "one seed makes everything here: init_weights_seed", _WHOLE_FROM_ZERO, write=lambda spec: spec.seed
+        "one seed makes everything here: init_weights_seed", coerce.natural, write=lambda spec: spec.seed
     ),
 }  # fmt: skip
 
@@ -335,7 +332,7 @@ _EXECUTION: dict[str, Key] = {
         write=lambda spec: OMIT if spec.execution.profile_from_step is None else "xplane",
     ),
     "skip_first_n_steps_for_profiler": to(
-        "execution.profile_from_step", _WHOLE_FROM_ZERO, default=1, write=lambda spec: spec.execution.profile_from_step
+        "execution.profile_from_step", coerce.natural, default=1, write=lambda spec: spec.execution.profile_from_step
     ),
     "profiler_steps": as_is("execution.profile_steps", coerce.count, default=5),
 }  # fmt: skip
@@ -367,7 +364,7 @@ _STORED: dict[str, Key] = {
         write=lambda spec: spec.evaluation.batches or -1,
     ),
     "target_eval_loss": as_is(
-        "evaluation.target_loss", or_zero(_FROM_ZERO), "0: the run ends with its steps",
+        "evaluation.target_loss", or_zero(coerce.not_negative), "0: the run ends with its steps",
         write=lambda spec: spec.evaluation.target_loss or 0.0,
     ),
     "enable_tensorboard": as_is("logging.tensorboard", switch, default=True),

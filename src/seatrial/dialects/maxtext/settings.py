@@ -21,7 +21,7 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
-from seatrial.errors import InputError, Problem
+from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 
 Layer = Literal["file", "environment", "command"]
@@ -183,9 +183,10 @@ def _overrides(settings: Settings, request: Request) -> Given:
 
 def _say_defaults(settings: Settings, root: Node, words: maxtext_command.Words) -> None:
     """Adds once whose defaults hold for what is not said."""
-    config, mark = words.config, root.mark if words.config is None else words.config.mark
+    config = words.config
+    mark: Mark | None = root.mark
     if not root.members["argv"].value:
-        path, mark, code = "(command)", root.mark, "no-command"
+        path, code = "(command)", "no-command"
         why = "there are only variables here, and no command that starts MaxText: its defaults are used for the rest"
     elif config is not None and Path(str(config.value)).name == maxtext_command.BASE:
         path, code = str(config.value), "maxtext-defaults"

@@ -134,21 +134,6 @@ def choice(
     return read
 
 
-def within(limits: ranges.Range, read: Reader = coerce.decimal) -> Reader:
-    """A reader for numbers in a range."""
-
-    def reader(value: Any) -> Any:
-        number = read(value)
-        if not limits.holds(number):
-            raise ValueError(f"{number:g} is {limits.missed_by(number)}")
-        return number
-
-    return reader
-
-
-fraction = within(ranges.FRACTION)
-
-
 def activations(value: Any) -> str:
     """The activations of an MLP's branches, as the name of the whole."""
     words = coerce.texts([value] if isinstance(value, str) else value)

@@ -112,7 +112,7 @@ _TRAINING: dict[str, Key] = {
     "weight_sparsity_n": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "weight_sparsity_m": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "use_grpo": rejected("reinforcement learning is not supported here", or_none(switch), quiet=(None, False)),
-    "dpo.dpo_label_smoothing": rejected("preferences are taken as they are here", values.fraction, quiet=(0.0,)),
+    "dpo.dpo_label_smoothing": rejected("preferences are taken as they are here", coerce.share, quiet=(0.0,)),
     "lora.enable_lora": rejected("all parameters are trained here, no adapters", switch, quiet=(False,)),
     "enable_data_shuffling": ignored("what is trained on is always shuffled here", switch, quiet=(True,)),
     "num_vocab_tiling": equivalent("the loss is computed in pieces here anyway", coerce.count),

@@ -8,7 +8,7 @@ from seatrial.dialects.nxdt.readers import anything, betas, boolean, natural, no
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.keys import Key, ignored, rejected, to
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.spec import Algorithm, Optimizer, ScheduleKind
 
 P, S = "model.optim", "model.optim.sched"

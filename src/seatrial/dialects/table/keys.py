@@ -37,8 +37,8 @@ class Key:
     really does, for a key that repeats a decision made elsewhere: it is worth a word only where the two differ.
 
     `default` is what the key's own system assumes where it is not given. `write` gives the key's value for a spec, or
-    OMIT; a row without it is written by others, or not at all. `as_is` says that the value is the one at the path,
-    read without any other key, and written so where there is no `write`. `since` and `until` are the versions of the system that have the key.
+    OMIT; a row without it is written by others, or not at all. `as_is` says that no other key has a say in the value
+    at the path, so that the row writes itself. `since` and `until` are the versions of the system that have the key.
     """
 
     read: Reader
@@ -74,8 +74,8 @@ def as_is(
     path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT,
     write: FromSpec | None = None,
 ) -> Key:  # fmt: skip
-    """A key whose value is the one at a path of the spec: it reads and, but for `write`, writes itself."""
-    return Key(read=read, to=path, meaning=meaning, required=required, default=default, as_is=True, write=write)
+    """A key whose value, once read, is the one at a path of the spec; `write` is for one that is written otherwise."""
+    return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write, as_is=True)
 
 
 def equivalent(
@@ -115,7 +115,7 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str
             value = key.write(spec)
         else:
             value = leaves.get(key.to, OMIT) if key.as_is else OMIT
-            value = value if _holds(key, value) else OMIT
+            value = value if value is OMIT or _holds(key, value) else OMIT
         if value is not OMIT:
             yield name, value
 
@@ -123,6 +123,6 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str
 def _holds(key: Key, value: Any) -> bool:
     """Whether a key reads a value as itself."""
     try:
-        return value is not OMIT and bool(key.read(value) == value)
+        return bool(key.read(value) == value)
     except ValueError:
         return False
