@@ -6,42 +6,45 @@ run, in the order in which a run is written; those that do not stand in `without
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from seatrial.dialects.maxtext import values, without_effect, writing
 from seatrial.dialects.maxtext.values import choice, or_minus_one, or_none, or_zero, same, switch
+from seatrial.dialects.maxtext.writing import of_data, of_mapped, of_unnamed, of_wsd, one
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import OMIT, Key, as_is, equivalent, ignored, to
-from seatrial.spec import AXES, METRICS, RopeScaling, RunSpec
+from seatrial.spec import AXES, METRICS, RopeScaling
 
 _PATH = or_none(coerce.text)
-_DTYPE = choice(
-    same(("bfloat16", "float32")), refused=("float16", "float8_e4m3fn", "float8_e5m2"),
-    because="only bfloat16 and float32 are supported here",
-)  # fmt: skip
+_DTYPE = choice(same(("bfloat16", "float32")), refused=("float16", "float8_e4m3fn", "float8_e5m2"),
+                because="only bfloat16 and float32 are supported here")  # fmt: skip
 _ALL_DROPOUT = "dropout.hidden, dropout.attention, dropout.ffn"
+_ONE_PATH = "one path or glob"
+_PREFERENCES = ("dpo", "orpo")
+_OF_ATTENTION = {ours: word for word, ours in values.ATTENTION.items()}
 
-_NAME: dict[str, Key] = {
-    "run_name": to(
-        "name", _PATH, "the name of the run; a run of the same name goes on from its checkpoints", default=None,
-        write=lambda spec: spec.name,
-    ),
-    "hardware": equivalent(
-        "the devices that are there decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
-        "what MaxText starts for: gpu is one process a node, gpu_multiprocess one a device", write=lambda spec: "gpu",
-    ),
-    "model_name": to(
-        "model.name", coerce.text, "a model of MaxText's; its file decides the architecture", default="default",
-        write=lambda spec: spec.model.name if writing.is_named(spec.model) else OMIT,
-    ),
-}  # fmt: skip
+
+def _optional(path: str, read: Reader, none: Any, meaning: str = "", *, default: Any = None) -> Key:
+    """A key whose value is the one at a path of the spec, and `none` where that is None."""
+    get = attrgetter(path)
+    return as_is(path, read, meaning, default=default, write=lambda spec: none if get(spec) is None else get(spec))
 
 
 def _dimension(field: str, read: Reader, default: Any) -> Key:
-    write = writing.of_unnamed(lambda model: getattr(model, field))
-    return to(f"model.{field}", read, default=default, write=write)
+    return to(f"model.{field}", read, default=default, write=of_unnamed(attrgetter(field)))
 
+
+_NAME: dict[str, Key] = {
+    "run_name": to("name", _PATH, "the name of the run; a run of the same name goes on from its checkpoints",
+                   default=None, write=attrgetter("name")),
+    "hardware": equivalent("the devices that are there decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
+                           "what MaxText starts for: gpu is one process a node, gpu_multiprocess one a device",
+                           write=lambda spec: "gpu"),
+    "model_name": to("model.name", coerce.text, "a model of MaxText's; its file decides the architecture",
+                     default="default", write=lambda spec: spec.model.name if writing.is_named(spec.model) else None),
+}  # fmt: skip
 
 _DIMENSIONS: dict[str, Key] = {
     "base_emb_dim": _dimension("hidden_dim", coerce.count, 2048),
@@ -52,9 +55,8 @@ _DIMENSIONS: dict[str, Key] = {
     "head_dim": _dimension("head_dim", coerce.count, 128),
     "vocab_size": _dimension("vocab_size", coerce.count, 32_000),
     "normalization_layer_epsilon": _dimension("norm_epsilon", coerce.positive, 1e-5),
-    "mlp_activations": to(
-        "model.activation", values.activations, default="swiglu", write=writing.of_unnamed(writing.activations)
-    ),
+    "mlp_activations": to("model.activation", values.activations, default="swiglu",
+                          write=of_unnamed(writing.activations)),
     "logits_via_embedding": _dimension("tied_embeddings", switch, False),
     "rope_max_timescale": _dimension("rope_theta", coerce.positive, 10_000.0),
 }  # fmt: skip
@@ -67,45 +69,35 @@ _MODEL: dict[str, Key] = {
         "model.rope_scaling",
         choice(same(("default", "llama3.1")), refused=("yarn",), because="YaRN is not supported here"),
         "default, or llama3.1: its frequency-dependent stretching by 8; models called llama3.1… have it anyway",
-        default="default",
-        write=writing.of_unnamed(lambda model: "llama3.1" if model.rope_scaling == RopeScaling() else OMIT),
+        default="default", write=of_unnamed(lambda model: "llama3.1" if model.rope_scaling == RopeScaling() else None),
     ),
     "attention_type": to(
         "model.sliding_window",
-        choice(
-            same(("global", "local_sliding")), refused=("chunk", "mla", "full", "compressed", "block_diffusion"),
-            because="only global and local_sliding are supported here",
-        ),
+        choice(same(("global", "local_sliding")), refused=("chunk", "mla", "full", "compressed", "block_diffusion"),
+               because="only global and local_sliding are supported here"),
         "global: causal, over the whole sequence; local_sliding: over the last sliding_window_size tokens of it",
-        default="global",
-        write=writing.of_unnamed(lambda model: "local_sliding" if model.sliding_window is not None else OMIT),
+        default="global", write=of_unnamed(lambda model: "local_sliding" if model.sliding_window else None),
     ),
-    "sliding_window_size": to(
-        "model.sliding_window", coerce.natural, "of local_sliding", default=0,
-        write=writing.of_unnamed(lambda model: model.sliding_window),
-    ),
+    "sliding_window_size": to("model.sliding_window", coerce.natural, "of local_sliding", default=0,
+                              write=of_unnamed(attrgetter("sliding_window"))),
     "normalize_embedding_logits": ignored(
         "logits of tied embeddings are not divided by √base_emb_dim here", switch, quiet=(True, False),
-        write=writing.of_unnamed(lambda model: False if model.tied_embeddings else OMIT),
+        write=of_unnamed(lambda model: False if model.tied_embeddings else None),
     ),
     "global_parameter_scale": to(
         "model.hidden_dim, model.num_heads, model.num_kv_heads, model.ffn_dim, model.num_layers", coerce.count,
         "a power of 2 by which the model grows, over all of its base_ dimensions", default=1,
     ),
-    "override_model_config": equivalent(
-        "it allows what stands here to change the named model", switch, quiet=(False,), write=writing.overrides_dropout
-    ),
-    "enable_dropout": to(
-        _ALL_DROPOUT, switch, "false: dropout_rate has no effect", default=True, write=writing.overrides_dropout
-    ),
+    "override_model_config": equivalent("it allows what stands here to change the named model", switch, quiet=(False,),
+                                        write=writing.overrides_dropout),
+    "enable_dropout": to(_ALL_DROPOUT, switch, "false: dropout_rate has no effect", default=True,
+                         write=writing.overrides_dropout),
     "dropout_rate": to(_ALL_DROPOUT, coerce.share, default=0.0, write=writing.dropout_rate),
 }  # fmt: skip
 
 _BATCH: dict[str, Key] = {
-    "steps": to(
-        "steps", or_minus_one(coerce.count), "optimizer steps; -1: learning_rate_schedule_steps", default=150_001,
-        write=lambda spec: spec.steps,
-    ),
+    "steps": to("steps", or_minus_one(coerce.count), "optimizer steps; -1: learning_rate_schedule_steps",
+                default=150_001, write=attrgetter("steps")),
     "per_device_batch_size": to(
         "batch.micro_batch_size, batch.global_batch_size", coerce.positive,
         "sequences per device and forward pass; may be less than 1 where an axis other than data and fsdp is used",
@@ -113,7 +105,7 @@ _BATCH: dict[str, Key] = {
     ),
     "gradient_accumulation_steps": to(
         "batch.global_batch_size", coerce.count, "forward and backward passes per optimizer step", default=1,
-        write=lambda spec: spec.accumulation_steps,
+        write=attrgetter("accumulation_steps"),
     ),
     "max_target_length": as_is("batch.sequence_length", coerce.count, default=2048),
 }  # fmt: skip
@@ -141,41 +133,30 @@ _MESH: dict[str, Key] = {
         "how often a batch goes around the pipeline; -1: until all layers have been passed", default=None,
         write=writing.pipeline_repeats,
     ),
-    "num_layers_per_pipeline_stage": to(
-        "parallelism.virtual_pipeline", coerce.count, default=1, write=writing.layers_per_stage
-    ),
+    "num_layers_per_pipeline_stage": to("parallelism.virtual_pipeline", coerce.count, default=1,
+                                        write=writing.layers_per_stage),
     "shard_optimizer_over_data": as_is("parallelism.zero1", switch, default=False),
     "context_parallel_strategy": as_is(
         "parallelism.context_strategy", choice(values.CONTEXT), "how attention is split up, which does not change it",
-        default="all_gather", write=lambda spec: OMIT if spec.parallelism.context_strategy == "all_gather"
-        else spec.parallelism.context_strategy,
+        default="all_gather", write=writing.context_strategy,
     ),
-    "compile_topology": to(
-        "topology.device, topology.devices_per_node", _PATH, "what is compiled for: v5e-256", default=None
-    ),
+    "compile_topology": to("topology.device, topology.devices_per_node", _PATH, "what is compiled for: v5e-256",
+                           default=None),
     "compile_topology_num_slices": to("topology.num_nodes", or_minus_one(coerce.count), default=None),
     "num_slices": to("topology.num_nodes", or_minus_one(coerce.count), "MaxText finds it itself; -1"),
 }  # fmt: skip
 
-
-def _aborts(spec: RunSpec) -> Any:
-    return False if spec.optimizer.on_non_finite == "continue" else OMIT
-
-
+_ABORTS = to("optimizer.on_non_finite", switch, "false: the run goes on", default=True, write=writing.aborts)
 _OPTIMIZER: dict[str, Key] = {
     "dtype": as_is("precision.compute_dtype", _DTYPE, default="bfloat16"),
     "weight_dtype": as_is("precision.params_dtype", _DTYPE, default="float32"),
     "grad_dtype": as_is("precision.gradient_dtype", _DTYPE, default="float32"),
-    "mu_dtype": to(
-        "precision.optimizer_dtype", or_none(_DTYPE), "format of Adam's first moment; empty: weight_dtype",
-        default=None, write=lambda spec: spec.precision.optimizer_dtype,
-    ),
+    "mu_dtype": to("precision.optimizer_dtype", or_none(_DTYPE), "format of Adam's first moment; empty: weight_dtype",
+                   default=None, write=attrgetter("precision.optimizer_dtype")),
     "quantization": as_is(
         "precision.quantization",
-        or_none(choice(
-            same(values.QUANTIZATION) | {"": None, "te_no_quant": None}, refused=("serve_fp8_weight",),
-            because="it concerns inference only",
-        )),
+        or_none(choice(same(values.QUANTIZATION) | {"": None, "te_no_quant": None}, refused=("serve_fp8_weight",),
+                       because="it concerns inference only")),
         default=None, write=writing.quantization,
     ),
     "opt_type": as_is(
@@ -185,76 +166,45 @@ _OPTIMIZER: dict[str, Key] = {
     ),
     "learning_rate": as_is("optimizer.learning_rate", coerce.positive, default=3e-5),
     "learning_rate_final_fraction": as_is("optimizer.final_learning_rate_fraction", coerce.share, default=0.1),
-    "learning_rate_schedule_steps": as_is(
-        "optimizer.decay_steps", or_minus_one(coerce.count), "length of the schedule, warm-up included; -1: steps",
-        default=None, write=lambda spec: spec.optimizer.decay_steps or -1,
-    ),
-    "warmup_steps_fraction": to(
-        "optimizer.warmup_steps", coerce.share, "share of the schedule that warms up", default=0.1,
-        write=writing.warmup_fraction,
-    ),
-    "lr_schedule_type": to(
-        "optimizer.schedule, optimizer.hold_steps", choice(same(("cosine", "wsd"))),
-        "cosine decay, or wsd: warm-up, a stable phase, and a decay at the end", default="cosine",
-        write=writing.of_wsd(lambda spec: "wsd"),
-    ),
-    "wsd_decay_style": to(
-        "optimizer.schedule", choice(same(("linear", "cosine"))), "how wsd decays", default="linear",
-        write=writing.of_wsd(lambda spec: spec.optimizer.schedule),
-    ),
-    "wsd_decay_steps_fraction": to(
-        "optimizer.hold_steps", coerce.share, "share of the schedule, at its end", default=0.1,
-        write=writing.decay_fraction,
-    ),
+    "learning_rate_schedule_steps": _optional("optimizer.decay_steps", or_minus_one(coerce.count), -1,
+                                              "length of the schedule, warm-up included; -1: steps"),
+    "warmup_steps_fraction": to("optimizer.warmup_steps", coerce.share, "share of the schedule that warms up",
+                                default=0.1, write=writing.warmup_fraction),
+    "lr_schedule_type": to("optimizer.schedule, optimizer.hold_steps", choice(same(("cosine", "wsd"))),
+                           "cosine decay, or wsd: warm-up, a stable phase, and a decay at the end", default="cosine",
+                           write=of_wsd(lambda spec: "wsd")),
+    "wsd_decay_style": to("optimizer.schedule", choice(same(("linear", "cosine"))), "how wsd decays", default="linear",
+                          write=of_wsd(attrgetter("optimizer.schedule"))),
+    "wsd_decay_steps_fraction": to("optimizer.hold_steps", coerce.share, "share of the schedule, at its end",
+                                   default=0.1, write=writing.decay_fraction),
     "adam_b1": as_is("optimizer.beta1", coerce.share, default=0.9),
     "adam_b2": as_is("optimizer.beta2", coerce.share, default=0.95),
     "adam_eps": as_is("optimizer.epsilon", coerce.positive, default=1e-8),
     "adam_weight_decay": as_is("optimizer.weight_decay", coerce.not_negative, default=0.1),
-    "adamw_mask": to(
-        "optimizer.decay_norms", values.texts, "patterns of parameters that are not decayed; none: all are, norms too",
-        default=(), write=lambda spec: OMIT if spec.optimizer.decay_norms else [".*norm.*", ".*bias.*"],
-    ),
-    "gradient_clipping_threshold": as_is(
-        "optimizer.clip_norm", or_zero(coerce.not_negative), "gradients are clipped to this global norm; 0: not at all",
-        default=1.0, write=lambda spec: spec.optimizer.clip_norm or 0.0,
-    ),
-    "abort_on_nan_loss": to(
-        "optimizer.on_non_finite", switch, "false: the run goes on", default=True, write=_aborts
-    ),
-    "abort_on_inf_loss": to(
-        "optimizer.on_non_finite", switch, "false: the run goes on", default=True, write=_aborts
-    ),
+    "adamw_mask": to("optimizer.decay_norms", values.texts,
+                     "patterns of parameters that are not decayed; none: all are, norms too", default=(),
+                     write=lambda spec: None if spec.optimizer.decay_norms else [".*norm.*", ".*bias.*"]),
+    "gradient_clipping_threshold": _optional("optimizer.clip_norm", or_zero(coerce.not_negative), 0.0,
+                                             "gradients are clipped to this global norm; 0: not at all", default=1.0),
+    "abort_on_nan_loss": _ABORTS,
+    "abort_on_inf_loss": _ABORTS,
     "init_weights_seed": as_is("seed", coerce.natural, default=0),
-    "data_shuffle_seed": ignored(
-        "one seed makes everything here: init_weights_seed", coerce.natural, write=lambda spec: spec.seed
-    ),
+    "data_shuffle_seed": ignored("one seed makes everything here: init_weights_seed", coerce.natural,
+                                 write=attrgetter("seed")),
 }  # fmt: skip
 
 _OBJECTIVE: dict[str, Key] = {
-    "use_sft": to(
-        "objective.kind", switch, "supervised fine-tuning", default=False,
-        write=lambda spec: True if spec.objective.kind == "sft" else OMIT,
-    ),
-    "sft_train_on_completion_only": ignored(
-        "fine-tuning here is on answers only", switch, quiet=(True, False),
-        write=lambda spec: True if spec.objective.kind == "sft" else OMIT,
-    ),
-    "use_dpo": to(
-        "objective.kind", switch, "preference optimisation, by dpo.algo", default=False,
-        write=lambda spec: True if spec.objective.kind in ("dpo", "orpo") else OMIT,
-    ),
-    "dpo.algo": to(
-        "objective.kind", choice(same(("dpo", "orpo"))), default="dpo",
-        write=lambda spec: spec.objective.kind if spec.objective.kind in ("dpo", "orpo") else OMIT,
-    ),
-    "dpo.dpo_beta": to(
-        "objective.beta", coerce.positive, default=0.1,
-        write=lambda spec: OMIT if spec.objective.kind == "orpo" else spec.objective.beta,
-    ),
-    "dpo.orpo_lambda": to(
-        "objective.beta", coerce.positive, default=0.1,
-        write=lambda spec: spec.objective.beta if spec.objective.kind == "orpo" else OMIT,
-    ),
+    "use_sft": to("objective.kind", switch, "supervised fine-tuning", default=False, write=writing.is_sft),
+    "sft_train_on_completion_only": ignored("fine-tuning here is on answers only", switch, quiet=(True, False),
+                                            write=writing.is_sft),
+    "use_dpo": to("objective.kind", switch, "preference optimisation, by dpo.algo", default=False,
+                  write=lambda spec: spec.objective.kind in _PREFERENCES or None),
+    "dpo.algo": to("objective.kind", choice(same(_PREFERENCES)), default="dpo",
+                   write=lambda spec: spec.objective.kind if spec.objective.kind in _PREFERENCES else None),
+    "dpo.dpo_beta": to("objective.beta", coerce.positive, default=0.1,
+                       write=lambda spec: None if spec.objective.kind == "orpo" else spec.objective.beta),
+    "dpo.orpo_lambda": to("objective.beta", coerce.positive, default=0.1,
+                          write=lambda spec: spec.objective.beta if spec.objective.kind == "orpo" else None),
     "dpo.max_prompt_length": as_is("objective.max_prompt_length", or_none(coerce.count), default=None),
 }  # fmt: skip
 
@@ -268,51 +218,28 @@ _DATA: dict[str, Key] = {
         "data.kind", choice(same(("arrayrecord", "tfrecord", "parquet", "mmap")), refused=("mmap_npy",),
                             because="only mmap, Megatron's .bin and .idx, is supported of the two"),
         "format of grain's files; mmap: Megatron's .bin and .idx", default="arrayrecord",
-        write=writing.of_mapped(lambda data: "mmap"),
+        write=of_mapped(lambda data: "mmap"),
     ),
-    "eod_mask_loss": to(
-        "data.mask_document_ends", switch, "Megatron's files: no loss on the end-of-document token",
-        write=writing.of_mapped(lambda data: data.mask_document_ends),
-    ),
-    "tokenizer_path": to("data.tokenizer", _PATH, write=writing.of_data(lambda data: data.tokenizer)),
-    "packing": to(
-        "data.packing", switch, "several examples in one sequence", default=True,
-        write=writing.of_data(lambda data: data.packing),
-    ),
-    "num_epoch": to(
-        "epochs", coerce.count, "how often real data is gone through, at most", default=1,
-        write=lambda spec: OMIT if writing.data_set_type(spec) == "synthetic" else spec.epochs,
-    ),
-    "grain_train_files": to(
-        "data.paths, data.weights", _PATH, "one path or glob, or path,weight;path,weight",
-        write=writing.of_data(writing.mixture, "grain"),
-    ),
-    "grain_eval_files": to(
-        "data.validation_paths", _PATH, "one path or glob",
-        write=writing.of_data(lambda data: writing.one(data.validation_paths), "grain"),
-    ),
-    "hf_path": to(
-        "data.dataset", _PATH, "name or folder of a Hugging Face data set",
-        write=writing.of_data(lambda data: data.dataset, "hf"),
-    ),
-    "hf_train_files": to(
-        "data.paths", _PATH, "one path or glob", write=writing.of_data(lambda data: writing.one(data.paths), "hf")
-    ),
-    "hf_eval_files": to(
-        "data.validation_paths", _PATH, "one path or glob",
-        write=writing.of_data(lambda data: writing.one(data.validation_paths), "hf"),
-    ),
-    "dataset_name": to(
-        "data.dataset", _PATH, "name of a data set of tfds", default="c4/en:3.1.0",
-        write=writing.of_data(lambda data: data.dataset, "tfds", "c4_mlperf"),
-    ),
-    "dataset_path": to(
-        "data.paths", _PATH, "folder or bucket in which tfds finds its data sets",
-        write=writing.of_data(lambda data: writing.one(data.paths), "tfds", "c4_mlperf"),
-    ),
+    "eod_mask_loss": to("data.mask_document_ends", switch, "Megatron's files: no loss on the end-of-document token",
+                        write=of_mapped(attrgetter("mask_document_ends"))),
+    "tokenizer_path": to("data.tokenizer", _PATH, write=of_data(attrgetter("tokenizer"))),
+    "packing": to("data.packing", switch, "several examples in one sequence", default=True,
+                  write=of_data(attrgetter("packing"))),
+    "num_epoch": to("epochs", coerce.count, "how often real data is gone through, at most", default=1,
+                    write=lambda spec: None if writing.data_set_type(spec) == "synthetic" else spec.epochs),
+    "grain_train_files": to("data.paths, data.weights", _PATH, "one path or glob, or path,weight;path,weight",
+                            write=of_data(writing.mixture, "grain")),
+    "grain_eval_files": to("data.validation_paths", _PATH, _ONE_PATH, write=of_data(one("validation_paths"), "grain")),
+    "hf_path": to("data.dataset", _PATH, "name or folder of a Hugging Face data set",
+                  write=of_data(attrgetter("dataset"), "hf")),
+    "hf_train_files": to("data.paths", _PATH, _ONE_PATH, write=of_data(one("paths"), "hf")),
+    "hf_eval_files": to("data.validation_paths", _PATH, _ONE_PATH, write=of_data(one("validation_paths"), "hf")),
+    "dataset_name": to("data.dataset", _PATH, "name of a data set of tfds", default="c4/en:3.1.0",
+                       write=of_data(attrgetter("dataset"), "tfds", "c4_mlperf")),
+    "dataset_path": to("data.paths", _PATH, "folder or bucket in which tfds finds its data sets",
+                       write=of_data(one("paths"), "tfds", "c4_mlperf")),
 }  # fmt: skip
 
-_OF_ATTENTION = {ours: word for word, ours in values.ATTENTION.items()}
 _EXECUTION: dict[str, Key] = {
     "remat_policy": as_is(
         "execution.remat", choice(values.REMAT, empty="none"), "which activations are kept for the backward pass",
@@ -324,72 +251,47 @@ _EXECUTION: dict[str, Key] = {
         choice(values.ATTENTION, refused=values.SERVING_ATTENTION, because="it concerns inference only"),
         default="auto", write=lambda spec: _OF_ATTENTION.get(spec.execution.attention, "autoselected"),
     ),
-    "jax_cache_dir": as_is(
-        "execution.compile_cache", _PATH, default="~/jax_cache", write=lambda spec: spec.execution.compile_cache or ""
-    ),
-    "profiler": to(
-        "execution.profile_from_step", or_none(choice(same(("xplane", "nsys")))), default=None,
-        write=lambda spec: OMIT if spec.execution.profile_from_step is None else "xplane",
-    ),
-    "skip_first_n_steps_for_profiler": to(
-        "execution.profile_from_step", coerce.natural, default=1, write=lambda spec: spec.execution.profile_from_step
-    ),
+    "jax_cache_dir": _optional("execution.compile_cache", _PATH, "", default="~/jax_cache"),
+    "profiler": to("execution.profile_from_step", or_none(choice(same(("xplane", "nsys")))), default=None,
+                   write=lambda spec: None if spec.execution.profile_from_step is None else "xplane"),
+    "skip_first_n_steps_for_profiler": to("execution.profile_from_step", coerce.natural, default=1,
+                                          write=attrgetter("execution.profile_from_step")),
     "profiler_steps": as_is("execution.profile_steps", coerce.count, default=5),
 }  # fmt: skip
 
 _STORED: dict[str, Key] = {
-    "enable_checkpointing": to(
-        "checkpoint.enabled, checkpoint.resume", switch, default=True, write=lambda spec: spec.checkpoint.enabled
-    ),
+    "enable_checkpointing": to("checkpoint.enabled, checkpoint.resume", switch, default=True,
+                               write=attrgetter("checkpoint.enabled")),
     "async_checkpointing": as_is("checkpoint.asynchronous", switch, default=True),
-    "checkpoint_period": to(
-        "checkpoint.interval_steps", coerce.count, default=10_000, write=writing.checkpoint_period
-    ),
+    "checkpoint_period": to("checkpoint.interval_steps", coerce.count, default=10_000, write=writing.checkpoint_period),
     "max_num_checkpoints_to_keep": as_is("checkpoint.keep", or_none(coerce.count), default=None),
-    "load_parameters_path": to(
-        "checkpoint.resume_from, checkpoint.weights_only", _PATH, "weights to begin with", default=None,
-        write=lambda spec: spec.checkpoint.resume_from if spec.checkpoint.weights_only else OMIT,
-    ),
-    "load_full_state_path": to(
-        "checkpoint.resume_from", _PATH, "a checkpoint to go on from, optimizer included", default=None,
-        write=lambda spec: spec.checkpoint.resume_from
-        if spec.checkpoint.enabled and not spec.checkpoint.weights_only else OMIT,
-    ),
-    "eval_interval": as_is(
-        "evaluation.interval_steps", or_minus_one(coerce.count), default=None,
-        write=lambda spec: spec.evaluation.interval_steps or -1,
-    ),
-    "eval_steps": as_is(
-        "evaluation.batches", or_minus_one(coerce.count), default=None,
-        write=lambda spec: spec.evaluation.batches or -1,
-    ),
-    "target_eval_loss": as_is(
-        "evaluation.target_loss", or_zero(coerce.not_negative), "0: the run ends with its steps",
-        write=lambda spec: spec.evaluation.target_loss or 0.0,
-    ),
+    "load_parameters_path": to("checkpoint.resume_from, checkpoint.weights_only", _PATH, "weights to begin with",
+                               default=None, write=writing.weights_path),
+    "load_full_state_path": to("checkpoint.resume_from", _PATH, "a checkpoint to go on from, optimizer included",
+                               default=None, write=writing.checkpoint_path),
+    "eval_interval": _optional("evaluation.interval_steps", or_minus_one(coerce.count), -1),
+    "eval_steps": _optional("evaluation.batches", or_minus_one(coerce.count), -1),
+    "target_eval_loss": _optional("evaluation.target_loss", or_zero(coerce.not_negative), 0.0,
+                                  "0: the run ends with its steps", default=OMIT),
     "enable_tensorboard": as_is("logging.tensorboard", switch, default=True),
-    "base_output_directory": as_is(
-        "log_dir", _PATH, "where logs and checkpoints go, in a folder run_name", default=None
-    ),
-    "jax_distributed_initialization_timeout": as_is(
-        "distributed.initialization_timeout_seconds", coerce.count, default=300
-    ),
+    "base_output_directory": as_is("log_dir", _PATH, "where logs and checkpoints go, in a folder run_name",
+                                   default=None),
+    "jax_distributed_initialization_timeout": as_is("distributed.initialization_timeout_seconds", coerce.count,
+                                                    default=300),
 }  # fmt: skip
 
 # Not MaxText's: what it takes from the machine, and the run's targets. Given on Seatrial's own command line.
 OURS: dict[str, Key] = {
     "topology.num_nodes": to("topology.num_nodes", coerce.count, "Seatrial's own: how many nodes there are"),
-    "topology.devices_per_node": to(
-        "topology.devices_per_node", coerce.count, "Seatrial's own: how many devices each node has"
-    ),
+    "topology.devices_per_node": to("topology.devices_per_node", coerce.count,
+                                    "Seatrial's own: how many devices each node has"),
     "topology.device": to("topology.device", values.device, "Seatrial's own: which accelerator"),
     **{
-        f"expectations.{metric}": to(
-            f"expectations.{metric}", coerce.positive, f"Seatrial's own: a target for this metric, in {kind.unit}"
-        )
+        f"expectations.{metric}": to(f"expectations.{metric}", coerce.positive,
+                                     f"Seatrial's own: a target for this metric, in {kind.unit}")
         for metric, kind in METRICS.items()
     },
-}
+}  # fmt: skip
 
 KEYS: dict[str, Key] = {
     **_NAME, **_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE, **_DATA, **_EXECUTION, **_STORED,

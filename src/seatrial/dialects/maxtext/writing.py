@@ -1,6 +1,6 @@
 """The values of MaxText's keys for a run, where a key does not hold a value of the spec as it is.
 
-Each function is the `write` of a row in `keys`; OMIT leaves the key out, and so does None.
+Each function is the `write` of a row in `keys`, or makes one; None omits the key.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import Any
 
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.keys import OMIT
 from seatrial.spec import Data, ModelSpec, RunSpec
 from seatrial.spec.presets import MODELS
 
 Write = Callable[[RunSpec], Any]
 
-# --- model ------------------------------------------------------------------------------------------------------------
+# --- model and objective ----------------------------------------------------------------------------------------------
 
 
 def is_named(model: ModelSpec) -> bool:
@@ -26,7 +25,7 @@ def is_named(model: ModelSpec) -> bool:
 
 def of_unnamed(read: Callable[[ModelSpec], Any]) -> Write:
     """A value of a model that MaxText has no file for."""
-    return lambda spec: OMIT if is_named(spec.model) else read(spec.model)
+    return lambda spec: None if is_named(spec.model) else read(spec.model)
 
 
 def activations(model: ModelSpec) -> tuple[str, ...]:
@@ -34,18 +33,23 @@ def activations(model: ModelSpec) -> tuple[str, ...]:
     return next(words for words, name in values.ACTIVATIONS.items() if name == model.activation)
 
 
-def dropout_rate(spec: RunSpec) -> Any:
+def dropout_rate(spec: RunSpec) -> float | None:
     """The one rate of all, above 0."""
     rates = {spec.dropout.hidden, spec.dropout.attention, spec.dropout.ffn}
-    return rates.pop() if len(rates) == 1 and rates != {0.0} else OMIT
+    return (rates.pop() or None) if len(rates) == 1 else None
 
 
-def overrides_dropout(spec: RunSpec) -> Any:
-    """That there is dropout in a model whose file turns it off."""
-    return True if is_named(spec.model) and dropout_rate(spec) is not OMIT else OMIT
+def overrides_dropout(spec: RunSpec) -> bool | None:
+    """Whether there is dropout in a model whose file turns it off."""
+    return (is_named(spec.model) and dropout_rate(spec) is not None) or None
 
 
-# --- batch, mesh and schedule -----------------------------------------------------------------------------------------
+def is_sft(spec: RunSpec) -> bool | None:
+    """Whether the run fine-tunes on answers."""
+    return spec.objective.kind == "sft" or None
+
+
+# --- batch, mesh and optimizer ----------------------------------------------------------------------------------------
 
 
 def per_device_batch_size(spec: RunSpec) -> float:
@@ -59,10 +63,10 @@ def axis_size(part: str, axis: str) -> Write:
     `tensor_sequence` stands in the place of `tensor` where activations between blocks are split.
     """
 
-    def write(spec: RunSpec) -> Any:
+    def write(spec: RunSpec) -> int | None:
         is_sequence = spec.parallelism.sequence_parallel and spec.mesh["tensor"] > 1
         if axis.startswith("tensor") and is_sequence != (axis == "tensor_sequence"):
-            return OMIT
+            return None
         shape, devices = {
             "ici": (spec.parallelism.within_node, spec.topology.devices_per_node),
             "dcn": (spec.parallelism.across_nodes, spec.topology.num_nodes),
@@ -79,26 +83,32 @@ def _repeats(spec: RunSpec) -> int:
     return 1 if spec.model.num_layers % (spec.mesh["pipeline"] * repeats) else repeats
 
 
-def pipeline_repeats(spec: RunSpec) -> Any:
+def pipeline_repeats(spec: RunSpec) -> int | None:
     """How often a batch goes around, where there is a pipeline."""
-    return _repeats(spec) if spec.mesh["pipeline"] > 1 else OMIT
+    return _repeats(spec) if spec.mesh["pipeline"] > 1 else None
 
 
-def layers_per_stage(spec: RunSpec) -> Any:
+def layers_per_stage(spec: RunSpec) -> int | None:
     """How many layers a stage holds at a time, where there is a pipeline."""
     stages = spec.mesh["pipeline"]
-    return max(1, spec.model.num_layers // (stages * _repeats(spec))) if stages > 1 else OMIT
+    return max(1, spec.model.num_layers // (stages * _repeats(spec))) if stages > 1 else None
 
 
-def quantization(spec: RunSpec) -> Any:
+def context_strategy(spec: RunSpec) -> str | None:
+    """The strategy, where it is not MaxText's default."""
+    strategy = spec.parallelism.context_strategy
+    return None if strategy == "all_gather" else strategy
+
+
+def quantization(spec: RunSpec) -> str | None:
     """The format, if MaxText knows it and does not refuse it with several micro-batches."""
     word = spec.precision.quantization
     is_refused = word in values.NO_ACCUMULATION and spec.accumulation_steps > 1
-    return word if word in values.QUANTIZATION and not is_refused else OMIT
+    return word if word in values.QUANTIZATION and not is_refused else None
 
 
 def _phases(spec: RunSpec) -> tuple[int, int, int]:
-    """Steps of the schedule: all, of the warm-up, and of the decay that follows a stable phase in wsd, or 0."""
+    """Steps of the schedule: all, of the warm-up, and of the decay that follows a stable phase in wsd, or -1."""
     optimizer = spec.optimizer
     length = optimizer.decay_steps or spec.steps
     warmup, hold = min(optimizer.warmup_steps, length), optimizer.hold_steps
@@ -112,15 +122,20 @@ def warmup_fraction(spec: RunSpec) -> float:
     return coerce.fraction_of(warmup, length)
 
 
-def decay_fraction(spec: RunSpec) -> Any:
+def decay_fraction(spec: RunSpec) -> float | None:
     """The share of the schedule in which wsd decays."""
     length, _, decay = _phases(spec)
-    return coerce.fraction_of(decay, length) if decay >= 0 else OMIT
+    return coerce.fraction_of(decay, length) if decay >= 0 else None
 
 
 def of_wsd(read: Write) -> Write:
     """A value that is given where the schedule is wsd."""
-    return lambda spec: OMIT if decay_fraction(spec) is OMIT else read(spec)
+    return lambda spec: None if decay_fraction(spec) is None else read(spec)
+
+
+def aborts(spec: RunSpec) -> bool | None:
+    """False where a run goes on without a finite loss."""
+    return False if spec.optimizer.on_non_finite == "continue" else None
 
 
 # --- data and checkpoints ---------------------------------------------------------------------------------------------
@@ -137,17 +152,17 @@ def data_set_type(spec: RunSpec) -> str:
 def of_data(read: Callable[[Data], Any], *kinds: str) -> Write:
     """A value that is given for some of MaxText's pipelines, or for all but synthetic data."""
     kinds = kinds or tuple(word for word in values.DATASETS if word != "synthetic")
-    return lambda spec: read(spec.data) if data_set_type(spec) in kinds else OMIT
+    return lambda spec: read(spec.data) if data_set_type(spec) in kinds else None
 
 
 def of_mapped(read: Callable[[Data], Any]) -> Write:
     """A value that is given for Megatron's files."""
-    return of_data(lambda data: read(data) if data.kind == "megatron" else OMIT, "grain")
+    return of_data(lambda data: read(data) if data.kind == "megatron" else None, "grain")
 
 
-def one(paths: tuple[str, ...]) -> str | None:
+def one(field: str) -> Callable[[Data], str | None]:
     """The path, where there is just one: MaxText has no lists of paths."""
-    return paths[0] if len(paths) == 1 else None
+    return lambda data: getattr(data, field)[0] if len(getattr(data, field)) == 1 else None
 
 
 def mixture(data: Data) -> str | None:
@@ -160,6 +175,17 @@ def mixture(data: Data) -> str | None:
     return "".join(f"{path},{weight!r};" for path, weight in zip(data.paths, weights, strict=True))
 
 
-def checkpoint_period(spec: RunSpec) -> Any:
+def checkpoint_period(spec: RunSpec) -> int | None:
     """The interval; of a run that has none and saves, its last step."""
-    return spec.checkpoint.interval_steps or (spec.steps if spec.checkpoint.enabled else OMIT)
+    return spec.checkpoint.interval_steps or (spec.steps if spec.checkpoint.enabled else None)
+
+
+def weights_path(spec: RunSpec) -> str | None:
+    """The checkpoint of which the run takes the weights alone."""
+    return spec.checkpoint.resume_from if spec.checkpoint.weights_only else None
+
+
+def checkpoint_path(spec: RunSpec) -> str | None:
+    """The checkpoint that the run goes on from: MaxText does so only where it saves."""
+    checkpoint = spec.checkpoint
+    return checkpoint.resume_from if checkpoint.enabled and not checkpoint.weights_only else None
