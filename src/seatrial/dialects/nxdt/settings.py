@@ -19,6 +19,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
+from seatrial.spec import Origin
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
 MISSING = "???"  # OmegaConf's word for a value that has to be given
@@ -60,6 +61,11 @@ class Settings(table_settings.Settings):
             around = around.rpartition(".")[0]
         node = self.nodes[around]
         return name, None if node.mark is COMMAND_LINE else node.key_mark or node.mark
+
+    def origin(self, name: str, note: str = "") -> Origin:
+        """Where the value of a key came from; of an interpolation, its value too."""
+        is_open = name in self.values and "${" in self.entries[name].text
+        return super().origin(name, note or (f"= {self.values[name]}" if is_open else ""))
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
