@@ -12,28 +12,16 @@ from seatrial.dialects.maxtext.keys import KEYS, OURS, PARTS
 from seatrial.dialects.maxtext.machines import NODES, Built
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import DATASETS
-from seatrial.dialects.typed import as_name
-from seatrial.spec import (
-    METRICS,
-    Checkpoint,
-    Data,
-    Distributed,
-    Dropout,
-    Evaluation,
-    Execution,
-    Expectation,
-    Logging,
-    MeshShape,
-    Objective,
-    Optimizer,
-    Origin,
-    Parallelism,
-    Precision,
-    RunSpec,
-    Topology,
-)
+from seatrial.dialects.typed import as_name, hints
+from seatrial.spec import METRICS, Expectation, MeshShape, Origin, RunSpec, Topology
 
 NAME = "maxtext"
+
+# The parts of a run that are made of the values under their paths, as they are.
+_PARTS = (
+    "parallelism", "precision", "dropout", "optimizer", "objective", "data", "evaluation", "logging", "execution",
+    "checkpoint", "distributed",
+)  # fmt: skip
 
 
 def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
@@ -61,30 +49,13 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
     built.put("name", "run_name", note="" if is_named else "the model's name is used instead")
     built.origins |= settings.around.origins
     built.values |= {"parallelism.within_node": within, "parallelism.across_nodes": across}
+    parts: dict[str, Any] = {part: built.part(hints(RunSpec)[part], part) for part in _PARTS}
     spec = RunSpec(
-        name=as_name(name if is_named else model.name),
-        dialect=NAME,
-        model=model,
-        batch=batch,
-        steps=steps,
-        epochs=built.values["epochs"],
-        topology=topology,
-        parallelism=built.part(Parallelism, "parallelism"),
-        precision=built.part(Precision, "precision"),
-        dropout=built.part(Dropout, "dropout"),
-        optimizer=built.part(Optimizer, "optimizer"),
-        objective=built.part(Objective, "objective"),
-        data=built.part(Data, "data"),
-        evaluation=built.part(Evaluation, "evaluation"),
-        logging=built.part(Logging, "logging"),
-        execution=built.part(Execution, "execution"),
-        checkpoint=built.part(Checkpoint, "checkpoint"),
-        distributed=built.part(Distributed, "distributed"),
-        container=settings.around.container,
-        log_dir=built.values["log_dir"],
-        expectations=_expectations(settings, built),
-        seed=built.values["seed"],
-    )
+        name=as_name(name if is_named else model.name), dialect=NAME, model=model, batch=batch, steps=steps,
+        epochs=built.values["epochs"], topology=topology, container=settings.around.container,
+        log_dir=built.values["log_dir"], expectations=_expectations(settings, built), seed=built.values["seed"],
+        **parts,
+    )  # fmt: skip
     return spec, built.origins
 
 

@@ -81,7 +81,7 @@ def write(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
 
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables, keys of MaxText's) that say what can be said of a run."""
-    values = {name: value for name, value in written_values(spec, KEYS) if maxtext_values.can_be_said(value)}
+    values = {name: value for name, value in written_values(spec, KEYS).items() if maxtext_values.can_be_said(value)}
     return dict(_environment(spec)), values
 
 
