@@ -16,7 +16,7 @@ from seatrial.check import lint
 from seatrial.dialects import load, maxtext
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS
 from seatrial.dialects.maxtext.values import NAMED
-from seatrial.dialects.maxtext.without_effect import IN_GROUPS
+from seatrial.dialects.maxtext.without_effect import IN_TABLE
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.overrides import Override
 from seatrial.spec import AXES, Resolved, RopeScaling, RunSpec, flatten
@@ -98,14 +98,14 @@ def _yaml(value: Any) -> str:
 
 
 def test_every_further_key_is_known_and_quiet_at_its_default() -> None:
-    lines = [f"{name}: {_yaml(key.quiet[0])}" for name, key in IN_GROUPS.items() if key.quiet and "." not in name]
+    lines = [f"{name}: {_yaml(key.quiet[0])}" for name, key in IN_TABLE.items() if key.quiet and "." not in name]
     assert len(lines) > 500
     resolved = read_yaml("\n".join(["base_config: base.yml", *lines]))
-    assert {problem.path for problem in resolved.problems} & IN_GROUPS.keys() == set()
+    assert {problem.path for problem in resolved.problems} & IN_TABLE.keys() == set()
 
 
 def test_every_further_key_is_worth_a_word_at_another_value() -> None:
-    heard = {name: key for name, key in IN_GROUPS.items() if key.disposition == "ignored" and "." not in name}
+    heard = {name: key for name, key in IN_TABLE.items() if key.disposition == "ignored" and "." not in name}
     lines = [f"{name}: {_yaml(_another(key.quiet[0] if key.quiet else None))}" for name, key in heard.items()]
     resolved = read_yaml("\n".join(["base_config: base.yml", *lines]))
     assert codes(resolved) == {}

@@ -23,7 +23,7 @@ _NO_CHANGE_OF_DATA = "no change is needed, unless dataset_type is wrong"
 
 def find(settings: Settings) -> None:
     """Adds all findings of this kind to the settings' problems."""
-    for name, is_refused, why, fix in _refused_by_maxtext(settings):
+    for name, is_refused, why, fix in _refused_by_maxtext(settings.get):
         if is_refused:
             settings.add(name, "error", "refused-by-maxtext", f"MaxText refuses {why}", fix)
     for rule in (_remat, _attention, _synthetic_data, _data_of_files, _schedule, _others):
@@ -36,34 +36,23 @@ def find(settings: Settings) -> None:
     settings.without_effect(per="key", aside=aside)
 
 
-def _refused_by_maxtext(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
-    """(key, whether it is so, why, fix) of pairs of values that MaxText does not start with."""
-    get = settings.get
+def _refused_by_maxtext(get: Callable[[str], Any]) -> tuple[tuple[str, Any, str, str], ...]:
+    """(key, whether it is so, why, fix) of values that MaxText does not start with."""
     steps = get("gradient_accumulation_steps")
-    yield (
-        "quantization", get("quantization") in NO_ACCUMULATION and steps > 1,
-        f"{get('quantization')} with gradient_accumulation_steps={steps}",
-        "use te_fp8_currentscaling, or one micro-batch a step",
-    )  # fmt: skip
-    yield (
-        "load_parameters_path", get("load_parameters_path") and get("load_full_state_path"),
-        "it together with load_full_state_path: one says weights alone, the other everything", "keep one of the two",
-    )  # fmt: skip
-    yield (
-        "load_full_state_path", get("load_full_state_path") and not get("enable_checkpointing"),
-        "it without enable_checkpointing=true", "turn checkpoints on, or remove it",
-    )  # fmt: skip
-    yield (
-        "attention_type", get("attention_type") == "local_sliding" and not get("sliding_window_size"),
-        "local_sliding without a sliding_window_size above 0", "add sliding_window_size=…, or remove it",
-    )  # fmt: skip
-    yield (
-        "use_dpo", get("use_dpo") and get("use_sft"), "it together with use_sft: one objective at a time",
-        "keep one of the two",
-    )  # fmt: skip
-    yield (
-        "use_dpo", get("use_dpo") and get("packing") and get("dataset_type") != "synthetic",
-        "it with packing, which is on unless packing=false says otherwise", "add packing=false",
+    return (
+        ("quantization", get("quantization") in NO_ACCUMULATION and steps > 1,
+         f"{get('quantization')} with gradient_accumulation_steps={steps}",
+         "use te_fp8_currentscaling, or one micro-batch a step"),
+        ("load_parameters_path", get("load_parameters_path") and get("load_full_state_path"),
+         "it together with load_full_state_path: one says weights alone, the other everything", "keep one of the two"),
+        ("load_full_state_path", get("load_full_state_path") and not get("enable_checkpointing"),
+         "it without enable_checkpointing=true", "turn checkpoints on, or remove it"),
+        ("attention_type", get("attention_type") == "local_sliding" and not get("sliding_window_size"),
+         "local_sliding without a sliding_window_size above 0", "add sliding_window_size=…, or remove it"),
+        ("use_dpo", get("use_dpo") and get("use_sft"), "it together with use_sft: one objective at a time",
+         "keep one of the two"),
+        ("use_dpo", get("use_dpo") and get("packing") and get("dataset_type") != "synthetic",
+         "it with packing, which is on unless packing=false says otherwise", "add packing=false"),
     )  # fmt: skip
 
 

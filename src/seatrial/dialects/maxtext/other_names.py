@@ -12,16 +12,14 @@ RENAMED = {
     "dpo_label_smoothing": "dpo.dpo_label_smoothing",
 }
 
-# Keys that MaxText has no more, each with what to do.
-_GONE = "MaxText 0.2.4 removed it; remove it"
+# Keys that MaxText no longer has, each with what to do.
 REMOVED = {
-    "expert_shard_attention_option": _GONE,
-    "collect_stack_trace": _GONE,
-    "stack_trace_to_cloud": _GONE,
-    "stack_trace_interval_seconds": _GONE,
+    **dict.fromkeys(
+        ("expert_shard_attention_option", "collect_stack_trace", "stack_trace_to_cloud", "stack_trace_interval_seconds",
+         "pure_nnx_decoder", "enable_nnx"),
+        "MaxText 0.2.4 removed it; remove it",
+    ),
     "pure_nnx": "Linen's path, which false chose, is gone since 0.2.5; remove it",
-    "pure_nnx_decoder": _GONE,
-    "enable_nnx": _GONE,
     "model_fsdp_ag_once": "it is called pipeline_fsdp_ag_once now",
     "quantization_calibration_method": "use weight_quantization_calibration_method and act_quantization_…",
     **dict.fromkeys(("tile_batch_seq", "tile_activation_dim", "tile_weight_dim"), "it became wi_tile_… and wo_tile_…"),
@@ -41,6 +39,7 @@ REMOVED = {
     "assets_path": "give tokenizer_path in full",
 }  # fmt: skip
 
+_OURS = "on Seatrial's own command line: MaxText uses"
 # Names that MaxText refuses, as CVS and other trainers use them, and what MaxText calls the same thing.
 OF_OTHERS = {
     "batch_size": "per_device_batch_size (a device's share: batch_size ÷ devices ÷ gradient_accumulation_steps)",
@@ -49,10 +48,10 @@ OF_OTHERS = {
     "precision": "dtype, weight_dtype and quantization",
     "sequence_length": "max_target_length",
     "seq_length": "max_target_length",
-    "tensor_parallelism": "ici_tensor_parallelism (within a node) or dcn_tensor_parallelism (over nodes)",
-    "pipeline_parallelism": "ici_pipeline_parallelism or dcn_pipeline_parallelism",
-    "context_parallelism": "ici_context_parallelism or dcn_context_parallelism",
-    "data_parallelism": "ici_data_parallelism or dcn_data_parallelism",
+    **{
+        f"{axis}_parallelism": f"ici_{axis}_parallelism (within a node) or dcn_{axis}_parallelism (over nodes)"
+        for axis in ("tensor", "pipeline", "context", "data")
+    },
     "fsdp": "ici_fsdp_parallelism and dcn_fsdp_parallelism",
     "recompute": "remat_policy",
     "model_size": "model_name",
@@ -61,14 +60,13 @@ OF_OTHERS = {
     "weight_decay": "adam_weight_decay",
     "seed": "init_weights_seed and data_shuffle_seed",
     "dpo.beta": "dpo.dpo_beta, or dpo.orpo_lambda for orpo",
-    "num_nodes": "topology.num_nodes, on Seatrial's own command line: MaxText takes the nodes that are there",
+    "num_nodes": f"topology.num_nodes, {_OURS} the nodes that are there",
     "nnodes": "topology.num_nodes, on Seatrial's own command line: MaxText reads the variable NNODES",
-    "devices_per_node": "topology.devices_per_node, on Seatrial's own command line: MaxText takes what is there",
-    "device": "topology.device, on Seatrial's own command line: MaxText takes what is there",
-    "gpu": "topology.device, on Seatrial's own command line: MaxText takes what is there",
+    "devices_per_node": f"topology.devices_per_node, {_OURS} what is there",
+    "device": f"topology.device, {_OURS} what is there",
+    "gpu": f"topology.device, {_OURS} what is there",
     **{
-        name: f"{name.replace('num_', 'base_num_') if name.startswith('num_') else 'base_' + name}; MaxText makes this "
-        "one of it and global_parameter_scale"
+        name: f"base_{name}; MaxText makes this one of it and global_parameter_scale"
         for name in ("emb_dim", "mlp_dim", "num_decoder_layers", "num_kv_heads", "num_query_heads")
     },
     "global_batch_size_to_train_on": "per_device_batch_size; MaxText makes this one of it",

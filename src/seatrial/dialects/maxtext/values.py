@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from seatrial.dialects.table import coerce, ranges
 from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.suggestions import suggestions
 
 
 def same(words: Iterable[str]) -> dict[str, str]:
@@ -103,16 +103,6 @@ class Unlisted(ValueError):
 _MEANT = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "cuda": "gpu", "rocm": "gpu", "adam": "adamw"}
 
 
-def _near(word: str, *lists: Iterable[str]) -> str:
-    """What MaxText calls it, or the word of the first list that has one like it."""
-    known = [list(words) for words in lists]
-    meant = _MEANT.get(word.lower(), "")
-    if meant and any(meant in words for words in known):
-        return meant
-    found = (difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6) for words in known)
-    return next((near[0] for near in found if near), "")
-
-
 def choice(
     options: Mapping[str, Any], *, refused: Iterable[str] = (), because: str = "", empty: str | None = None
 ) -> Reader:
@@ -127,8 +117,9 @@ def choice(
         named = ", ".join(option or "(empty)" for option in options)
         if word in refused:
             raise Unlisted(f"MaxText has {coerce.shown(word)}, but {because}", f"use one of {named}")
-        near = _near(word, options, refused)
-        fix = f"did you mean {near}?" if near else "give one of the values named here"
+        meant = [_MEANT.get(word.lower(), word)]
+        near = [*(each for each in meant if each in options), *suggestions(word, options), *suggestions(word, refused)]
+        fix = f"did you mean {near[0]}?" if near else "give one of the values named here"
         raise Unlisted(f"{coerce.shown(word)} is not one of {named}", fix)
 
     return read

@@ -15,10 +15,9 @@ from seatrial import source
 from seatrial.dialects.maxtext import values as maxtext_values
 from seatrial.dialects.maxtext.environment import FLAGS, PLACED, is_kept
 from seatrial.dialects.maxtext.keys import KEYS
-from seatrial.dialects.table import written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
-from seatrial.dialects.table.written import Written
+from seatrial.dialects.table.written import Written, write
 from seatrial.spec import Resolved, RunSpec, flatten
 from seatrial.xla_flags import is_sound
 
@@ -70,13 +69,13 @@ _WHY = {
 }
 
 
-def write(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
+def written(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
     """The text, and a note for each value that it does not say."""
     environment, values = stated(spec)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     words = [_PROGRAM, *(f"{name}={shlex.quote(_argument(value))}" for name, value in values.items())]
     text = "\n".join(["#!/usr/bin/env bash", *lines, " \\\n    ".join(words), ""])
-    return written.write(spec, text, ".sh", read, _WHY, whole=("container",))
+    return write(spec, text, ".sh", read, _WHY, whole=("container",))
 
 
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
