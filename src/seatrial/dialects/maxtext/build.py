@@ -8,12 +8,12 @@ from typing import Any
 
 from seatrial.dialects.maxtext import machines as maxtext_machines
 from seatrial.dialects.maxtext import model as maxtext_model
-from seatrial.dialects.maxtext.keys import KEYS, OURS, PARTS
+from seatrial.dialects.maxtext.keys import KEYS, OURS
 from seatrial.dialects.maxtext.machines import NODES, Built
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import DATASETS
 from seatrial.dialects.typed import as_name, hints
-from seatrial.spec import METRICS, Expectation, MeshShape, Origin, RunSpec, Topology
+from seatrial.spec import METRICS, Expectation, Origin, RunSpec
 
 NAME = "maxtext"
 
@@ -29,8 +29,8 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
     built = Built(settings)
     model = maxtext_model.build(settings, built.origins)
     steps = _steps(settings, built)
-    maxtext_machines.mesh(settings, built)
-    maxtext_machines.topology(settings, built)
+    within, across = maxtext_machines.mesh(settings, built)
+    topology = maxtext_machines.topology(settings, built, within, across)
     _precision_and_optimizer(settings, built)
     _schedule(settings, built, steps or 1)
     _objective(settings, built)
@@ -38,8 +38,6 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
     _execution(settings, built)
     _checkpoint(settings, built)
     _dropout(settings, built)
-    within, across = (built.part(MeshShape, f"parallelism.{PARTS[part]}") for part in ("ici", "dcn"))
-    topology = built.part(Topology, "topology")
     batch = maxtext_machines.batch(settings, built, topology, within, across)
     if model is None or batch is None or steps is None:
         return None, built.origins

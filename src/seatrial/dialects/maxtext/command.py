@@ -42,25 +42,31 @@ def _problem(path: str, node: Node, code: str, why: str, fix: str) -> Problem:
 def split(words: Sequence[Node]) -> Words:
     """Which word of a command is what. What stands before the program is how it is started."""
     texts = [str(word.value) for word in words]
-    program = next((i for i, text in enumerate(texts) if text.endswith(".py")), None)
-    module = next((i + 1 for i, text in enumerate(texts[:-1]) if text == "-m"), None)
-    start = program if program is not None else module
-    trainer = texts[start] if start is not None else ""
-    problems = []
-    if start is not None and _OTHER_PROGRAMS.search(trainer):
-        why, fix = f"{trainer} does not train in a way that is supported here", "give the command that starts train.py"
-        problems.append(_problem("(command)", words[start], "other-program", why, fix))
+    programs = [i for i, text in enumerate(texts) if text.endswith(".py")]
+    modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m"]
+    start = next(iter(programs + modules), None)
     arguments = words[0 if start is None else start + 1 :]
+    problems = []
+    if start is not None and _OTHER_PROGRAMS.search(texts[start]):
+        why = f"{texts[start]} does not train in a way that is supported here"
+        problems.append(
+            _problem("(command)", words[start], "other-program", why, "give the command that starts train.py")
+        )
     if len(arguments) > MAX_WORDS:
         why, fix = f"there are {len(arguments)} words, more than MaxText has keys", f"give no more than {MAX_WORDS}"
         problems.append(_problem("(command)", arguments[MAX_WORDS], "too-large", why, fix))
     if start is not None and not arguments:
-        why = f"{trainer} is given neither a configuration file nor key=value, so nothing says what to train"
+        why = f"{texts[start]} is given neither a configuration file nor key=value, so nothing says what to train"
         fix = f"give the whole command: {' '.join(texts)} base.yml model_name=…"
         problems.append(_problem("(command)", words[start], "nothing-asked", why, fix))
+    return _sorted(arguments[:MAX_WORDS], "" if start is None else texts[start], problems)
+
+
+def _sorted(arguments: Sequence[Node], trainer: str, problems: list[Problem]) -> Words:
+    """The words behind the program: the configuration file, and `key=value`."""
     config: Node | None = None
     assignments = []
-    for word in arguments[:MAX_WORDS]:
+    for word in arguments:
         text = str(word.value)
         name, equals, _ = text.removeprefix("--").partition("=")
         if equals and name.strip():

@@ -1,4 +1,4 @@
-"""What MaxText would refuse or do otherwise, and what has no effect: found when everything has been read."""
+"""Findings about what MaxText would refuse or do otherwise, and about keys without effect, when all keys are read."""
 
 from __future__ import annotations
 

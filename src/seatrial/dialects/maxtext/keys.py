@@ -23,6 +23,7 @@ _DTYPE = choice(same(("bfloat16", "float32")), refused=("float16", "float8_e4m3f
 _ALL_DROPOUT = "dropout.hidden, dropout.attention, dropout.ffn"
 _ONE_PATH = "one path or glob"
 _PREFERENCES = ("dpo", "orpo")
+_OF_ACTIVATION = {ours: words for words, ours in values.ACTIVATIONS.items()}
 _OF_ATTENTION = {ours: word for word, ours in values.ATTENTION.items()}
 
 
@@ -36,16 +37,6 @@ def _dimension(field: str, read: Reader, default: Any) -> Key:
     return to(f"model.{field}", read, default=default, write=of_unnamed(attrgetter(field)))
 
 
-_NAME: dict[str, Key] = {
-    "run_name": to("name", _PATH, "the name of the run; a run of the same name goes on from its checkpoints",
-                   default=None, write=attrgetter("name")),
-    "hardware": equivalent("the devices that are there decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
-                           "what MaxText starts for: gpu is one process a node, gpu_multiprocess one a device",
-                           write=lambda spec: "gpu"),
-    "model_name": to("model.name", coerce.text, "a model of MaxText's; its file decides the architecture",
-                     default="default", write=lambda spec: spec.model.name if writing.is_named(spec.model) else None),
-}  # fmt: skip
-
 _DIMENSIONS: dict[str, Key] = {
     "base_emb_dim": _dimension("hidden_dim", coerce.count, 2048),
     "base_num_query_heads": _dimension("num_heads", coerce.count, 16),
@@ -56,14 +47,21 @@ _DIMENSIONS: dict[str, Key] = {
     "vocab_size": _dimension("vocab_size", coerce.count, 32_000),
     "normalization_layer_epsilon": _dimension("norm_epsilon", coerce.positive, 1e-5),
     "mlp_activations": to("model.activation", values.activations, default="swiglu",
-                          write=of_unnamed(writing.activations)),
+                          write=of_unnamed(lambda model: _OF_ACTIVATION[model.activation])),
     "logits_via_embedding": _dimension("tied_embeddings", switch, False),
     "rope_max_timescale": _dimension("rope_theta", coerce.positive, 10_000.0),
 }  # fmt: skip
 # Which field of the model a key of the architecture is.
 ARCHITECTURE = {name: key.to.removeprefix("model.") for name, key in _DIMENSIONS.items()}
 
-_MODEL: dict[str, Key] = {
+_NAME_AND_MODEL: dict[str, Key] = {
+    "run_name": to("name", _PATH, "the name of the run; a run of the same name goes on from its checkpoints",
+                   default=None, write=attrgetter("name")),
+    "hardware": equivalent("the devices that are there decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
+                           "what MaxText starts for: gpu is one process a node, gpu_multiprocess one a device",
+                           write=lambda spec: "gpu"),
+    "model_name": to("model.name", coerce.text, "a model of MaxText's; its file decides the architecture",
+                     default="default", write=lambda spec: spec.model.name if writing.is_named(spec.model) else None),
     **_DIMENSIONS,
     "rope_type": to(
         "model.rope_scaling",
@@ -146,7 +144,8 @@ _MESH: dict[str, Key] = {
     "num_slices": to("topology.num_nodes", or_minus_one(coerce.count), "MaxText finds it itself; -1"),
 }  # fmt: skip
 
-_ABORTS = to("optimizer.on_non_finite", switch, "false: the run goes on", default=True, write=writing.aborts)
+_ABORTS = to("optimizer.on_non_finite", switch, "false: the run goes on", default=True,
+             write=lambda spec: False if spec.optimizer.on_non_finite == "continue" else None)  # fmt: skip
 _OPTIMIZER: dict[str, Key] = {
     "dtype": as_is("precision.compute_dtype", _DTYPE, default="bfloat16"),
     "weight_dtype": as_is("precision.params_dtype", _DTYPE, default="float32"),
@@ -265,8 +264,10 @@ _STORED: dict[str, Key] = {
     "async_checkpointing": as_is("checkpoint.asynchronous", switch, default=True),
     "checkpoint_period": to("checkpoint.interval_steps", coerce.count, default=10_000, write=writing.checkpoint_period),
     "max_num_checkpoints_to_keep": as_is("checkpoint.keep", or_none(coerce.count), default=None),
-    "load_parameters_path": to("checkpoint.resume_from, checkpoint.weights_only", _PATH, "weights to begin with",
-                               default=None, write=writing.weights_path),
+    "load_parameters_path": to(
+        "checkpoint.resume_from, checkpoint.weights_only", _PATH, "weights to begin with", default=None,
+        write=lambda spec: spec.checkpoint.resume_from if spec.checkpoint.weights_only else None,
+    ),
     "load_full_state_path": to("checkpoint.resume_from", _PATH, "a checkpoint to go on from, optimizer included",
                                default=None, write=writing.checkpoint_path),
     "eval_interval": _optional("evaluation.interval_steps", or_minus_one(coerce.count), -1),
@@ -294,7 +295,7 @@ OURS: dict[str, Key] = {
 }  # fmt: skip
 
 KEYS: dict[str, Key] = {
-    **_NAME, **_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE, **_DATA, **_EXECUTION, **_STORED,
+    **_NAME_AND_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE, **_DATA, **_EXECUTION, **_STORED,
     **without_effect.KEYS, **OURS,
 }  # fmt: skip
 

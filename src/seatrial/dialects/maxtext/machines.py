@@ -42,8 +42,8 @@ class Built:
         return gather_part(kind, prefix, self.values)
 
 
-def mesh(settings: Settings, built: Built) -> None:
-    """The tensor axes of MaxText; `tensor_sequence` is `tensor` with activations between blocks split."""
+def mesh(settings: Settings, built: Built) -> tuple[MeshShape, MeshShape]:
+    """(within a node, across nodes); `tensor_sequence` is `tensor` with activations between blocks split."""
     wide = [f"{part}_tensor_sequence_parallelism" for part in ("ici", "dcn")]
     used = [name for name in wide if settings.get(name) != 1]
     for part, ours in PARTS.items():
@@ -53,11 +53,12 @@ def mesh(settings: Settings, built: Built) -> None:
             settings.add(tensor, "error", "not-supported", why, f"use {sequence} alone")
         built.put(f"parallelism.{ours}.tensor", sequence if used else tensor)
     built.put("parallelism.sequence_parallel", (used or wide)[0], bool(used))
-
-
-def topology(settings: Settings, built: Built) -> None:
-    """How many devices there are: MaxText uses those that it finds, so that the mesh or the user has to say it."""
     within, across = (built.part(MeshShape, f"parallelism.{PARTS[part]}") for part in ("ici", "dcn"))
+    return within, across
+
+
+def topology(settings: Settings, built: Built, within: MeshShape, across: MeshShape) -> Topology:
+    """How many devices there are: MaxText uses those that it finds, so that the mesh or the user has to say it."""
     device, each = _compiled_for(settings)
     counts = (NODES, "compile_topology_num_slices", "num_slices")
     name = next((name for name in counts if settings.get(name) is not None), "")
@@ -80,6 +81,7 @@ def topology(settings: Settings, built: Built) -> None:
         built.put(DEVICE, DEVICE)
     elif device is not None:
         built.put(DEVICE, "compile_topology", device)
+    return built.part(Topology, "topology")
 
 
 def _from_mesh(part: str, shape: MeshShape) -> Origin:

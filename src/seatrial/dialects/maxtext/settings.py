@@ -1,4 +1,4 @@
-"""What a MaxText configuration says, wherever it says it, as MaxText would read it; and all that is wrong with it.
+"""The keys of a MaxText configuration, wherever they are given, as MaxText reads them; and all that is wrong with them.
 
 Files come first, then variables `M_<KEY>`, then the command's words, then Seatrial's own command line.
 """

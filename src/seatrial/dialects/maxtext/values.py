@@ -1,4 +1,4 @@
-"""What the values of MaxText's keys are: its closed lists, each with what an entry means here, and its readers."""
+"""The values of MaxText's keys: its closed lists, each with what an entry means here, and readers."""
 
 from __future__ import annotations
 

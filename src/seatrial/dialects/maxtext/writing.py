@@ -28,11 +28,6 @@ def of_unnamed(read: Callable[[ModelSpec], Any]) -> Write:
     return lambda spec: None if is_named(spec.model) else read(spec.model)
 
 
-def activations(model: ModelSpec) -> tuple[str, ...]:
-    """The activations of the MLP's branches."""
-    return next(words for words, name in values.ACTIVATIONS.items() if name == model.activation)
-
-
 def dropout_rate(spec: RunSpec) -> float | None:
     """The one rate of all, above 0."""
     rates = {spec.dropout.hidden, spec.dropout.attention, spec.dropout.ffn}
@@ -133,11 +128,6 @@ def of_wsd(read: Write) -> Write:
     return lambda spec: None if decay_fraction(spec) is None else read(spec)
 
 
-def aborts(spec: RunSpec) -> bool | None:
-    """False where a run goes on without a finite loss."""
-    return False if spec.optimizer.on_non_finite == "continue" else None
-
-
 # --- data and checkpoints ---------------------------------------------------------------------------------------------
 
 
@@ -178,11 +168,6 @@ def mixture(data: Data) -> str | None:
 def checkpoint_period(spec: RunSpec) -> int | None:
     """The interval; of a run that has none and saves, its last step."""
     return spec.checkpoint.interval_steps or (spec.steps if spec.checkpoint.enabled else None)
-
-
-def weights_path(spec: RunSpec) -> str | None:
-    """The checkpoint of which the run takes the weights alone."""
-    return spec.checkpoint.resume_from if spec.checkpoint.weights_only else None
 
 
 def checkpoint_path(spec: RunSpec) -> str | None:
