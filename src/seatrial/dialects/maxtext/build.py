@@ -200,13 +200,10 @@ def _execution(settings: Settings, built: Built) -> None:
     first = settings.get("skip_first_n_steps_for_profiler") if settings.get("profiler") else None
     built.put("execution.profile_from_step", "profiler", first)
     variables = settings.variables
-    said: dict[str, dict[str, tuple[Any, Any]]] = {
-        "execution.xla_flags": dict(variables.flags),
-        "execution.environment": {name: (str(entry.value), entry) for name, entry in variables.rest.items()},
-    }
-    for path, pairs in said.items():
-        built.values[path] = {name: value for name, (value, _) in pairs.items()}
-        built.origins |= {f"{path}.{name}": entry.origin() for name, (_, entry) in pairs.items()}
+    built.values["execution.xla_flags"] = {name: value for name, (value, _) in variables.flags.items()}
+    built.values["execution.environment"] = {name: str(entry.value) for name, entry in variables.rest.items()}
+    built.origins |= {f"execution.xla_flags.{name}": entry.origin() for name, (_, entry) in variables.flags.items()}
+    built.origins |= {f"execution.environment.{name}": entry.origin() for name, entry in variables.rest.items()}
     for path, (value, entry) in variables.placed.items():
         is_key = any(key.to == path and name in settings.values for name, key in KEYS.items())
         if path != NODES and not is_key:

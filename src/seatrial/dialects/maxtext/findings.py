@@ -11,7 +11,6 @@ from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import NEAREST_REMAT, NO_ACCUMULATION
 
 Finding = tuple[str, Any, str, str, str]  # key, severity, code, why, fix
-Rule = Callable[[Settings], Iterator[Finding]]
 
 _DATA_KEYS = (
     "dataset_path", "dataset_name", "hf_path", "hf_train_files", "hf_eval_files", "grain_train_files",
@@ -26,7 +25,8 @@ def find(settings: Settings) -> None:
     for name, is_refused, why, fix in _refused_by_maxtext(settings.get):
         if is_refused:
             settings.add(name, "error", "refused-by-maxtext", f"MaxText refuses {why}", fix)
-    for rule in (_remat, _attention, _synthetic_data, _data_of_files, _schedule, _others):
+    data = _synthetic_data if settings.get("dataset_type") == "synthetic" else _data_of_files
+    for rule in (_remat, _attention, data, _schedule, _others):
         for finding in rule(settings):
             settings.add(*finding)
     told = {problem.path for problem in settings.problems}
@@ -103,8 +103,6 @@ def _attention(settings: Settings) -> Iterator[Finding]:
 
 def _synthetic_data(settings: Settings) -> Iterator[Finding]:
     """What is said of data although none is read, and that none is read where nothing says so."""
-    if settings.get("dataset_type") != "synthetic":
-        return
     for name in _DATA_KEYS:
         default = settings.keys[name].default
         if name != "num_epoch" and settings.get(name) not in (None, "", (), False, True, default):
@@ -117,10 +115,7 @@ def _synthetic_data(settings: Settings) -> Iterator[Finding]:
 
 def _data_of_files(settings: Settings) -> Iterator[Finding]:
     """What the pipeline needs and is not given, and what is said of another one."""
-    kind = settings.get("dataset_type")
-    if kind == "synthetic":
-        return
-    entry = settings.entries["dataset_type"]
+    kind, entry = settings.get("dataset_type"), settings.entries["dataset_type"]
     needed = {"huggingface": "hf_path", "grain": "grain_train_files"}.get(kind)
     if needed and needed not in settings.entries:
         why = f"MaxText refuses dataset_type={entry.text} without it"

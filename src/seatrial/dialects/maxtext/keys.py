@@ -192,7 +192,7 @@ _OPTIMIZER: dict[str, Key] = {
                                  write=attrgetter("seed")),
 }  # fmt: skip
 
-_OBJECTIVE: dict[str, Key] = {
+_OBJECTIVE_AND_DATA: dict[str, Key] = {
     "use_sft": to("objective.kind", switch, "supervised fine-tuning", default=False, write=writing.is_sft),
     "sft_train_on_completion_only": ignored("fine-tuning here is on answers only", switch, quiet=(True, False),
                                             write=writing.is_sft),
@@ -205,9 +205,6 @@ _OBJECTIVE: dict[str, Key] = {
     "dpo.orpo_lambda": to("objective.beta", coerce.positive, default=0.1,
                           write=lambda spec: spec.objective.beta if spec.objective.kind == "orpo" else None),
     "dpo.max_prompt_length": as_is("objective.max_prompt_length", or_none(coerce.count), default=None),
-}  # fmt: skip
-
-_DATA: dict[str, Key] = {
     "dataset_type": to(
         "data.kind",
         choice(values.DATASETS, refused=("olmo_grain",), because="OLMo's numpy files cannot be read here"),
@@ -239,7 +236,7 @@ _DATA: dict[str, Key] = {
                        write=of_data(one("paths"), "tfds", "c4_mlperf")),
 }  # fmt: skip
 
-_EXECUTION: dict[str, Key] = {
+_EXECUTION_AND_FILES: dict[str, Key] = {
     "remat_policy": as_is(
         "execution.remat", choice(values.REMAT, empty="none"), "which activations are kept for the backward pass",
         default="full", write=lambda spec: spec.execution.remat if spec.execution.remat in values.REMAT else "full",
@@ -256,9 +253,6 @@ _EXECUTION: dict[str, Key] = {
     "skip_first_n_steps_for_profiler": to("execution.profile_from_step", coerce.natural, default=1,
                                           write=attrgetter("execution.profile_from_step")),
     "profiler_steps": as_is("execution.profile_steps", coerce.count, default=5),
-}  # fmt: skip
-
-_STORED: dict[str, Key] = {
     "enable_checkpointing": to("checkpoint.enabled, checkpoint.resume", switch, default=True,
                                write=attrgetter("checkpoint.enabled")),
     "async_checkpointing": as_is("checkpoint.asynchronous", switch, default=True),
@@ -295,7 +289,7 @@ OURS: dict[str, Key] = {
 }  # fmt: skip
 
 KEYS: dict[str, Key] = {
-    **_NAME_AND_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE, **_DATA, **_EXECUTION, **_STORED,
+    **_NAME_AND_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE_AND_DATA, **_EXECUTION_AND_FILES,
     **without_effect.KEYS, **OURS,
 }  # fmt: skip
 

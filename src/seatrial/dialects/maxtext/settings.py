@@ -109,10 +109,11 @@ def gather(request: Request) -> Settings:
     unset = {problem.path for problem in found if problem.code == "unknown-variable"}
     settings = Settings(keys=KEYS, action=request.action, file=document.file, known_unfilled=unset)
     words = _command(settings, root) if "argv" in root.members else None
-    word = words.config if words else root.members.get("base_config")
-    key = "(configuration file)" if words else "base_config"
-    files, problems = maxtext_command.read_files(Path(document.file).parent, word, key)
-    if words is None:
+    folder = Path(document.file).parent
+    if words:
+        files, problems = maxtext_command.read_files(folder, words.config, "(configuration file)")
+    else:
+        files, problems = maxtext_command.read_files(folder, root.members.get("base_config"), "base_config")
         files.append(list(maxtext_command.entries(root)))
     settings.problems[:0] = [*(_soften(problem) for problem in found), *problems]
     given: list[tuple[Layer, str, Entry]] = [("file", name, entry) for file in files for name, entry in file]
@@ -144,9 +145,8 @@ def _command(settings: Settings, root: Node) -> maxtext_command.Words:
 
 def _soften(problem: Problem) -> Problem:
     """A note instead of an error about what a shell text leaves open where nothing depends on it."""
-    if problem.code == "unknown-variable" and problem.path in _MAY_BE_UNFILLED:
-        return replace(problem, severity="info", fix=_MODEL_IS_USED)
-    return problem
+    is_minor = problem.code == "unknown-variable" and problem.path in _MAY_BE_UNFILLED
+    return replace(problem, severity="info", fix=_MODEL_IS_USED) if is_minor else problem
 
 
 def _from_words(settings: Settings, words: maxtext_command.Words, *, is_ours: bool) -> Given:
