@@ -1,7 +1,7 @@
 """MaxText: a command `train base.yml key=value …`, a YAML file that changes its `base.yml`, and variables `M_<KEY>`.
 
-What is not said has the default of MaxText 0.2.5. MaxText takes the devices that it finds: how many there are follows
-from its mesh, or is said on Seatrial's own command line (`topology.devices_per_node=8`).
+Keys that are not given have the defaults of MaxText 0.2.5. MaxText uses the devices that it finds: their number follows
+from its mesh, or is given on Seatrial's own command line (`topology.devices_per_node=8`).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _steps(settings: Settings, built: Built) -> int | None:
     names = ("steps", "learning_rate_schedule_steps")
     name = next((name for name in names if settings.get(name) is not None), "")
     if not name:
-        why = "with -1, learning_rate_schedule_steps says how long the run is, and that is -1, too"
+        why = "-1 means learning_rate_schedule_steps, which is -1 as well"
         settings.add("steps", "error", "bad-value", why, "give a number of steps")
     built.put("steps", name or names[1])
     return None if settings.wrong("steps") else built.values["steps"]
@@ -79,7 +79,7 @@ def _virtual_pipeline(settings: Settings, built: Built, layers: int, stages: int
         return
     if layers % (stages * each * (repeats or 1)) or (repeats and stages * each * repeats != layers):
         name = "num_pipeline_repeats" if repeats else "num_layers_per_pipeline_stage"
-        why = f"{stages} stages × {each} layers × {repeats or 'repeats'} do not make the model's {layers} layers"
+        why = f"{stages} stages × {each} layers × {repeats or 'repeats'} are not the model's {layers} layers"
         settings.add(name, "error", "not-divisible", why, "make the product of the three the number of layers")
     note = "" if repeats else "layers ÷ stages ÷ num_layers_per_pipeline_stage"
     built.put(path, "num_pipeline_repeats", repeats or max(1, layers // (stages * each)), note)
@@ -116,7 +116,7 @@ def _schedule(settings: Settings, built: Built, steps: int) -> None:
     if warmup + decay > length:
         why = f"{warmup} steps of warm-up and {decay} of decay are more than the schedule's {length}"
         settings.add(name, "error", "bad-value", why, "make both shares 1 at most")
-    note = "what warm-up and decay leave of the schedule"
+    note = "the schedule less warm-up and decay"
     built.put("optimizer.hold_steps", name, max(0, length - warmup - decay), note)
 
 
@@ -162,7 +162,7 @@ def _data(settings: Settings, built: Built) -> None:
     if settings.get("tokenizer_path"):
         built.put("data.tokenizer", "tokenizer_path")
     elif not is_mapped:
-        why = "MaxText uses the tokenizer of the model, or Llama 2's; here bytes are the tokens"
+        why = "MaxText uses the tokenizer of the model, or Llama 2's; here each byte is a token"
         settings.add("tokenizer_path", "info", "tokenizer-not-given", why, "give tokenizer_path=…")
     for path, name in SOURCES[kind].items():
         if value := settings.get(name):
@@ -212,7 +212,7 @@ def _execution(settings: Settings, built: Built) -> None:
 
 def _checkpoint(settings: Settings, built: Built) -> None:
     built.put("checkpoint.enabled", "enable_checkpointing")
-    built.put("checkpoint.resume", "enable_checkpointing", note="a run goes on from the checkpoints of its name")
+    built.put("checkpoint.resume", "enable_checkpointing", note="a run resumes from the checkpoints of its name")
     if settings.get("enable_checkpointing") or "checkpoint_period" in settings.values:
         built.put("checkpoint.interval_steps", "checkpoint_period")
     weights_only = bool(settings.get("load_parameters_path"))

@@ -56,7 +56,7 @@ def split(words: Sequence[Node]) -> Words:
         why, fix = f"there are {len(arguments)} words, more than MaxText has keys", f"give no more than {MAX_WORDS}"
         problems.append(_problem("(command)", arguments[MAX_WORDS], "too-large", why, fix))
     if start is not None and not arguments:
-        why = f"{texts[start]} is given neither a configuration file nor key=value, so nothing says what to train"
+        why = f"{texts[start]} is given neither a configuration file nor key=value, so there is nothing to train"
         fix = f"give the whole command: {' '.join(texts)} base.yml model_name=…"
         problems.append(_problem("(command)", words[start], "nothing-asked", why, fix))
     return _sorted(arguments[:MAX_WORDS], "" if start is None else texts[start], problems)
@@ -113,7 +113,7 @@ File = list[tuple[str, Entry]]
 
 
 def read_files(folder: Path, word: Node | None, key: str) -> tuple[list[File], list[Problem]]:
-    """What the file that a word names says, and those that it changes, the first one first; and what is wrong.
+    """The entries of the file that a word names and of those that it changes, the first one first; and problems.
 
     `folder` is where names are looked for first, `key` names the word in findings. MaxText's own `base.yml` is its
     defaults, if it is not here.
@@ -127,7 +127,7 @@ def read_files(folder: Path, word: Node | None, key: str) -> tuple[list[File], l
         if path is None:
             if PurePosixPath(name).name != BASE:
                 why = f"there is no file {name!r} here, and only MaxText's base.yml is known without one"
-                fix = "give its path, put a copy of MaxText's file there, or write what it says into this one"
+                fix = "give its path, put a copy of MaxText's file there, or copy its keys into this one"
                 problems.append(_problem(key, word, "missing-base", why, fix))
             break
         real = path.resolve()

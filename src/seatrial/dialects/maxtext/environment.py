@@ -57,7 +57,7 @@ def sort_variables(environment: Node | None) -> Variables:
         elif name == FLAGS:
             _read_flags(found, entry)
         elif is_secret(name):
-            why = "this is a secret by its name: it is not read, and goes into no plan, log or report"
+            why = "its name marks it as a secret: it is not read, and appears in no plan, log or report"
             fix = "remove it here; give hf_token_file, or log in on the machines"
             found.problems.append(entry.key_problem("warning", "secret", why, fix))
         elif name.startswith(PREFIX):
@@ -78,7 +78,7 @@ def _read_key(variables: Variables, name: str, entry: Entry) -> None:
     """`M_<KEY>`, whose value MaxText reads as YAML."""
     key = name.removeprefix(PREFIX).lower()
     if key not in KEYS:
-        why = f"MaxText reads it for no key: it has no {key}, and says nothing"
+        why = f"MaxText has no key {key}, and silently ignores the variable"
         fix = did_you_mean(key, tuple(KEYS))
         variables.problems.append(entry.key_problem("warning", "unknown-variable", why, fix))
         return
@@ -97,7 +97,7 @@ def _read_flags(variables: Variables, entry: Entry) -> None:
             continue
         value = value if equals else "true"
         if name in variables.flags and variables.flags[name][0] != value:
-            why = f"--{name} stands there twice with different values; XLA uses the last one"
+            why = f"--{name} is given twice with different values; XLA uses the last one"
             variables.problems.append(entry.problem("warning", "duplicate-flag", why, "keep one of the two"))
         variables.flags[name] = value, replace(entry, key=f"{FLAGS} --{name}")
     if malformed:

@@ -29,8 +29,8 @@ def find(settings: Settings) -> None:
     for rule in (_remat, _attention, data, _schedule, _others):
         for finding in rule(settings):
             settings.add(*finding)
-    told = {problem.path for problem in settings.problems}
-    aside = {name for name, entry in settings.entries.items() if entry.key in told}
+    reported = {problem.path for problem in settings.problems}
+    aside = {name for name, entry in settings.entries.items() if entry.key in reported}
     if settings.values.get("data_shuffle_seed") == settings.get("init_weights_seed"):
         aside.add("data_shuffle_seed")
     settings.without_effect(per="key", aside=aside)
@@ -44,7 +44,7 @@ def _refused_by_maxtext(get: Callable[[str], Any]) -> tuple[tuple[str, Any, str,
          f"{get('quantization')} with gradient_accumulation_steps={steps}",
          "use te_fp8_currentscaling, or one micro-batch a step"),
         ("load_parameters_path", get("load_parameters_path") and get("load_full_state_path"),
-         "it together with load_full_state_path: one says weights alone, the other everything", "keep one of the two"),
+         "it together with load_full_state_path: one loads weights only, the other everything", "keep one of the two"),
         ("load_full_state_path", get("load_full_state_path") and not get("enable_checkpointing"),
          "it without enable_checkpointing=true", "turn checkpoints on, or remove it"),
         ("attention_type", get("attention_type") == "local_sliding" and not get("sliding_window_size"),
@@ -62,13 +62,13 @@ def _remat(settings: Settings) -> Iterator[Finding]:
         return
     text = settings.entries[name].text
     if text == "custom":
-        why = "which tensors are kept is chosen by one key for each of them there, and by the policy's name here"
+        why = "custom chooses tensors key by key; only policies with a name are supported here"
         yield name, "error", "not-supported-yet", why, "name a policy, for example minimal_with_context"
     elif text in NEAREST_REMAT:
-        why = f"what it keeps cannot be kept so here; {NEAREST_REMAT[text]} is done instead, with the same result"
-        yield name, "warning", "nearest-remat", why, f"write {NEAREST_REMAT[text]}, or leave it as it is"
+        why = f"there is no such policy here; {NEAREST_REMAT[text]} is used instead, with the same result"
+        yield name, "warning", "nearest-remat", why, f"write {NEAREST_REMAT[text]}, or keep it"
     elif settings.values[name] == "none":
-        why = "nothing is recomputed here, as it says; every version of MaxText up to 0.2.5 recomputes everything"
+        why = "nothing is recomputed here, as the name says; MaxText up to 0.2.5 recomputes everything"
         yield name, "warning", "maxtext-differs", why, "write full for what MaxText does"
     elif text == "minimal_flash":
         why = "MaxText calls it minimal_with_context now, and warns of the old name"
@@ -77,14 +77,14 @@ def _remat(settings: Settings) -> Iterator[Finding]:
 
 def _attention(settings: Settings) -> Iterator[Finding]:
     if settings.get("attention_type") == "local_sliding":
-        why = "here every layer reads the window alone; MaxText's Llama decoder reads the whole sequence all the same"
+        why = "every layer attends within the window here; MaxText's Llama decoder still attends to the whole sequence"
         yield "attention_type", "warning", "maxtext-differs", why, "remove it for what MaxText does"
     elif settings.get("sliding_window_size"):
         why = "it has no effect: only attention_type=local_sliding reads it"
         yield "sliding_window_size", "info", "no-effect", why, _NO_CHANGE
     entry = settings.entries.get("context_parallel_strategy")
     if entry is not None and entry.text in ("ulysses", "usp"):
-        why = f"attention is split up as by {settings.get('context_parallel_strategy')} here, with the same result"
+        why = f"attention is distributed as with {settings.get('context_parallel_strategy')} here, with the same result"
         yield "context_parallel_strategy", "info", "nearest-strategy", why, _NO_CHANGE
     if settings.values.get("attention") != "cudnn_flash_te":
         return
@@ -102,7 +102,7 @@ def _attention(settings: Settings) -> Iterator[Finding]:
 
 
 def _synthetic_data(settings: Settings) -> Iterator[Finding]:
-    """What is said of data although none is read, and that none is read where nothing says so."""
+    """Keys about data although none is read, and that none is read where dataset_type is not given."""
     for name in _DATA_KEYS:
         default = settings.keys[name].default
         if name != "num_epoch" and settings.get(name) not in (None, "", (), False, True, default):
@@ -110,11 +110,11 @@ def _synthetic_data(settings: Settings) -> Iterator[Finding]:
             yield name, "info", "no-effect", why, _NO_CHANGE_OF_DATA
     if "dataset_type" not in settings.entries:
         why = "MaxText 0.2.5 uses synthetic data where it is not given; earlier versions used tfds"
-        yield "dataset_type", "info", "default-changed", why, "say which: dataset_type=synthetic"
+        yield "dataset_type", "info", "default-changed", why, "give dataset_type=synthetic"
 
 
 def _data_of_files(settings: Settings) -> Iterator[Finding]:
-    """What the pipeline needs and is not given, and what is said of another one."""
+    """Keys that the pipeline needs and that are not given, and keys of other pipelines."""
     kind, entry = settings.get("dataset_type"), settings.entries["dataset_type"]
     needed = {"huggingface": "hf_path", "grain": "grain_train_files"}.get(kind)
     if needed and needed not in settings.entries:
@@ -135,10 +135,10 @@ def _schedule(settings: Settings) -> Iterator[Finding]:
         yield "learning_rate_schedule_steps", "warning", "maxtext-differs", why, "make it the number of steps, or -1"
     mask = settings.get("adamw_mask")
     if mask and not any(word in pattern for pattern in mask for word in ("norm", "scale", "bias")):
-        why = "it is read as the usual one, which spares norms and biases; here nothing else can be spared"
+        why = "it is read as the usual mask, which exempts norms and biases; nothing else can be exempt here"
         yield "adamw_mask", "warning", "nearest-mask", why, "name norm in it, or remove it"
     if settings.get("abort_on_nan_loss") != settings.get("abort_on_inf_loss"):
-        why = "here a run ends both at a NaN and at an infinite loss, in MaxText at one of them"
+        why = "a run ends at a NaN and at an infinite loss here, in MaxText at one of them only"
         name = "abort_on_inf_loss" if settings.get("abort_on_nan_loss") else "abort_on_nan_loss"
         yield name, "warning", "maxtext-differs", why, "give both the same value"
     entry = settings.entries.get("opt_type")
@@ -149,14 +149,14 @@ def _schedule(settings: Settings) -> Iterator[Finding]:
 def _others(settings: Settings) -> Iterator[Finding]:
     get, values = settings.get, settings.values
     if get("use_sft") and not get("sft_train_on_completion_only"):
-        why = "MaxText learns prompts, too, unless sft_train_on_completion_only is true; here answers alone are learnt"
+        why = "MaxText trains on prompts as well unless sft_train_on_completion_only is true; here only on answers"
         yield "use_sft", "warning", "maxtext-differs", why, "add sft_train_on_completion_only=true"
     if values.get("data_shuffle_seed", get("init_weights_seed")) != get("init_weights_seed"):
-        why = f"one seed makes everything here, and init_weights_seed is {get('init_weights_seed')}"
+        why = f"there is one seed for everything here, and init_weights_seed is {get('init_weights_seed')}"
         yield "data_shuffle_seed", "warning", "contradiction", why, "give both the same value"
     if get("logits_via_embedding") and values.get("normalize_embedding_logits", True):
         why = "MaxText then divides logits by √base_emb_dim, unless normalize_embedding_logits is false"
         yield "logits_via_embedding", "warning", "maxtext-differs", why, "add normalize_embedding_logits=false"
     if get("hf_access_token"):
-        why = "a token on a command line or in a file is seen by others; it is not read here"
+        why = "a token on a command line or in a file is visible to others; it is not read here"
         yield "hf_access_token", "warning", "secret", why, "remove it, and export HF_TOKEN where the run is started"

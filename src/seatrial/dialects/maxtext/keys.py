@@ -1,7 +1,7 @@
 """Every key of MaxText 0.2.5: how it is read and written, where its value goes in a RunSpec, or why it goes nowhere.
 
-Names, defaults and meanings are those of its `configs/base.yml` and `configs/types.py`. Here stand the keys that make a
-run, in the order in which a run is written; those that do not stand in `without_effect`.
+Names, defaults and meanings are those of its `configs/base.yml` and `configs/types.py`. Here are the keys that make a
+run, in the order in which a run is written; the others are in `without_effect`.
 """
 
 from __future__ import annotations
@@ -55,28 +55,28 @@ _DIMENSIONS: dict[str, Key] = {
 ARCHITECTURE = {name: key.to.removeprefix("model.") for name, key in _DIMENSIONS.items()}
 
 _NAME_AND_MODEL: dict[str, Key] = {
-    "run_name": to("name", _PATH, "the name of the run; a run of the same name goes on from its checkpoints",
+    "run_name": to("name", _PATH, "the name of the run; a run with the same name resumes from its checkpoints",
                    default=None, write=attrgetter("name")),
-    "hardware": equivalent("the devices that are there decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
-                           "what MaxText starts for: gpu is one process a node, gpu_multiprocess one a device",
+    "hardware": equivalent("the devices that are found decide", choice(same(("tpu", "gpu", "gpu_multiprocess", "cpu"))),
+                           "the platform; gpu: one process per node, gpu_multiprocess: one per device",
                            write=lambda spec: "gpu"),
-    "model_name": to("model.name", coerce.text, "a model of MaxText's; its file decides the architecture",
+    "model_name": to("model.name", coerce.text, "a model that MaxText knows; its file sets the architecture",
                      default="default", write=lambda spec: spec.model.name if writing.is_named(spec.model) else None),
     **_DIMENSIONS,
     "rope_type": to(
         "model.rope_scaling",
         choice(same(("default", "llama3.1")), refused=("yarn",), because="YaRN is not supported here"),
-        "default, or llama3.1: its frequency-dependent stretching by 8; models called llama3.1… have it anyway",
+        "default, or llama3.1: its frequency-dependent scaling by 8, which models named llama3.1… always have",
         default="default", write=of_unnamed(lambda model: "llama3.1" if model.rope_scaling == RopeScaling() else None),
     ),
     "attention_type": to(
         "model.sliding_window",
         choice(same(("global", "local_sliding")), refused=("chunk", "mla", "full", "compressed", "block_diffusion"),
                because="only global and local_sliding are supported here"),
-        "global: causal, over the whole sequence; local_sliding: over the last sliding_window_size tokens of it",
+        "global: causal, over the whole sequence; local_sliding: over the last sliding_window_size tokens",
         default="global", write=of_unnamed(lambda model: "local_sliding" if model.sliding_window else None),
     ),
-    "sliding_window_size": to("model.sliding_window", coerce.natural, "of local_sliding", default=0,
+    "sliding_window_size": to("model.sliding_window", coerce.natural, "window of local_sliding", default=0,
                               write=of_unnamed(attrgetter("sliding_window"))),
     "normalize_embedding_logits": ignored(
         "logits of tied embeddings are not divided by √base_emb_dim here", switch, quiet=(True, False),
@@ -84,9 +84,9 @@ _NAME_AND_MODEL: dict[str, Key] = {
     ),
     "global_parameter_scale": to(
         "model.hidden_dim, model.num_heads, model.num_kv_heads, model.ffn_dim, model.num_layers", coerce.count,
-        "a power of 2 by which the model grows, over all of its base_ dimensions", default=1,
+        "a power of 2 by which the base_ dimensions scale the model up", default=1,
     ),
-    "override_model_config": equivalent("it allows what stands here to change the named model", switch, quiet=(False,),
+    "override_model_config": equivalent("it lets other keys change the named model", switch, quiet=(False,),
                                         write=writing.overrides_dropout),
     "enable_dropout": to(_ALL_DROPOUT, switch, "false: dropout_rate has no effect", default=True,
                          write=writing.overrides_dropout),
@@ -116,7 +116,7 @@ _THE_REST = (("dcn", "data"), ("ici", "fsdp"))  # -1 by default
 
 def _axis(part: str, axis: str) -> Key:
     path, default = f"parallelism.{PARTS[part]}.{axis}", -1 if (part, axis) in _THE_REST else 1
-    meaning = f"devices along {axis}, {_WHERE[part]}; -1 is what the others leave"
+    meaning = f"devices along {axis}, {_WHERE[part]}; -1: all remaining devices"
     if axis == "tensor_sequence":
         path = f"parallelism.{PARTS[part]}.tensor, parallelism.sequence_parallel"
         meaning = f"tensor parallelism {_WHERE[part]} with activations between blocks split along the sequence"
@@ -128,23 +128,23 @@ _MESH: dict[str, Key] = {
     **{f"{part}_{axis}_parallelism": _axis(part, axis) for part in PARTS for axis in (*AXES, "tensor_sequence")},
     "num_pipeline_repeats": to(
         "parallelism.virtual_pipeline", or_minus_one(coerce.count),
-        "how often a batch goes around the pipeline; -1: until all layers have been passed", default=None,
+        "passes of a batch through the pipeline; -1: as many as the layers need", default=None,
         write=writing.pipeline_repeats,
     ),
     "num_layers_per_pipeline_stage": to("parallelism.virtual_pipeline", coerce.count, default=1,
                                         write=writing.layers_per_stage),
     "shard_optimizer_over_data": as_is("parallelism.zero1", switch, default=False),
     "context_parallel_strategy": as_is(
-        "parallelism.context_strategy", choice(values.CONTEXT), "how attention is split up, which does not change it",
+        "parallelism.context_strategy", choice(values.CONTEXT), "how attention is distributed; the result is the same",
         default="all_gather", write=writing.context_strategy,
     ),
-    "compile_topology": to("topology.device, topology.devices_per_node", _PATH, "what is compiled for: v5e-256",
+    "compile_topology": to("topology.device, topology.devices_per_node", _PATH, "the topology to compile for: v5e-256",
                            default=None),
     "compile_topology_num_slices": to("topology.num_nodes", or_minus_one(coerce.count), default=None),
-    "num_slices": to("topology.num_nodes", or_minus_one(coerce.count), "MaxText finds it itself; -1"),
+    "num_slices": to("topology.num_nodes", or_minus_one(coerce.count), "-1: MaxText detects it"),
 }  # fmt: skip
 
-_ABORTS = to("optimizer.on_non_finite", switch, "false: the run goes on", default=True,
+_ABORTS = to("optimizer.on_non_finite", switch, "false: the run continues", default=True,
              write=lambda spec: False if spec.optimizer.on_non_finite == "continue" else None)  # fmt: skip
 _OPTIMIZER: dict[str, Key] = {
     "dtype": as_is("precision.compute_dtype", _DTYPE, default="bfloat16"),
@@ -167,34 +167,34 @@ _OPTIMIZER: dict[str, Key] = {
     "learning_rate_final_fraction": as_is("optimizer.final_learning_rate_fraction", coerce.share, default=0.1),
     "learning_rate_schedule_steps": _optional("optimizer.decay_steps", or_minus_one(coerce.count), -1,
                                               "length of the schedule, warm-up included; -1: steps"),
-    "warmup_steps_fraction": to("optimizer.warmup_steps", coerce.share, "share of the schedule that warms up",
+    "warmup_steps_fraction": to("optimizer.warmup_steps", coerce.share, "warm-up, as a fraction of the schedule",
                                 default=0.1, write=writing.warmup_fraction),
     "lr_schedule_type": to("optimizer.schedule, optimizer.hold_steps", choice(same(("cosine", "wsd"))),
                            "cosine decay, or wsd: warm-up, a stable phase, and a decay at the end", default="cosine",
                            write=of_wsd(lambda spec: "wsd")),
-    "wsd_decay_style": to("optimizer.schedule", choice(same(("linear", "cosine"))), "how wsd decays", default="linear",
+    "wsd_decay_style": to("optimizer.schedule", choice(same(("linear", "cosine"))), "decay of wsd", default="linear",
                           write=of_wsd(attrgetter("optimizer.schedule"))),
-    "wsd_decay_steps_fraction": to("optimizer.hold_steps", coerce.share, "share of the schedule, at its end",
+    "wsd_decay_steps_fraction": to("optimizer.hold_steps", coerce.share, "decay, as a fraction of the schedule",
                                    default=0.1, write=writing.decay_fraction),
     "adam_b1": as_is("optimizer.beta1", coerce.share, default=0.9),
     "adam_b2": as_is("optimizer.beta2", coerce.share, default=0.95),
     "adam_eps": as_is("optimizer.epsilon", coerce.positive, default=1e-8),
     "adam_weight_decay": as_is("optimizer.weight_decay", coerce.not_negative, default=0.1),
     "adamw_mask": to("optimizer.decay_norms", values.texts,
-                     "patterns of parameters that are not decayed; none: all are, norms too", default=(),
+                     "patterns of parameters without weight decay; none: all are decayed", default=(),
                      write=lambda spec: None if spec.optimizer.decay_norms else [".*norm.*", ".*bias.*"]),
     "gradient_clipping_threshold": _optional("optimizer.clip_norm", or_zero(coerce.not_negative), 0.0,
                                              "gradients are clipped to this global norm; 0: not at all", default=1.0),
     "abort_on_nan_loss": _ABORTS,
     "abort_on_inf_loss": _ABORTS,
     "init_weights_seed": as_is("seed", coerce.natural, default=0),
-    "data_shuffle_seed": ignored("one seed makes everything here: init_weights_seed", coerce.natural,
+    "data_shuffle_seed": ignored("there is one seed for everything here: init_weights_seed", coerce.natural,
                                  write=attrgetter("seed")),
 }  # fmt: skip
 
 _OBJECTIVE_AND_DATA: dict[str, Key] = {
     "use_sft": to("objective.kind", switch, "supervised fine-tuning", default=False, write=writing.is_sft),
-    "sft_train_on_completion_only": ignored("fine-tuning here is on answers only", switch, quiet=(True, False),
+    "sft_train_on_completion_only": ignored("fine-tuning trains on answers only here", switch, quiet=(True, False),
                                             write=writing.is_sft),
     "use_dpo": to("objective.kind", switch, "preference optimisation, by dpo.algo", default=False,
                   write=lambda spec: spec.objective.kind in _PREFERENCES or None),
@@ -221,7 +221,7 @@ _OBJECTIVE_AND_DATA: dict[str, Key] = {
     "tokenizer_path": to("data.tokenizer", _PATH, write=of_data(attrgetter("tokenizer"))),
     "packing": to("data.packing", switch, "several examples in one sequence", default=True,
                   write=of_data(attrgetter("packing"))),
-    "num_epoch": to("epochs", coerce.count, "how often real data is gone through, at most", default=1,
+    "num_epoch": to("epochs", coerce.count, "maximum passes over real data", default=1,
                     write=lambda spec: None if writing.data_set_type(spec) == "synthetic" else spec.epochs),
     "grain_train_files": to("data.paths, data.weights", _PATH, "one path or glob, or path,weight;path,weight",
                             write=of_data(writing.mixture, "grain")),
@@ -259,23 +259,23 @@ _EXECUTION_AND_FILES: dict[str, Key] = {
     "checkpoint_period": to("checkpoint.interval_steps", coerce.count, default=10_000, write=writing.checkpoint_period),
     "max_num_checkpoints_to_keep": as_is("checkpoint.keep", or_none(coerce.count), default=None),
     "load_parameters_path": to(
-        "checkpoint.resume_from, checkpoint.weights_only", _PATH, "weights to begin with", default=None,
+        "checkpoint.resume_from, checkpoint.weights_only", _PATH, "weights to start from", default=None,
         write=lambda spec: spec.checkpoint.resume_from if spec.checkpoint.weights_only else None,
     ),
-    "load_full_state_path": to("checkpoint.resume_from", _PATH, "a checkpoint to go on from, optimizer included",
+    "load_full_state_path": to("checkpoint.resume_from", _PATH, "a checkpoint to resume from, optimizer included",
                                default=None, write=writing.checkpoint_path),
     "eval_interval": _optional("evaluation.interval_steps", or_minus_one(coerce.count), -1),
     "eval_steps": _optional("evaluation.batches", or_minus_one(coerce.count), -1),
     "target_eval_loss": _optional("evaluation.target_loss", or_zero(coerce.not_negative), 0.0,
                                   "0: the run ends with its steps", default=OMIT),
     "enable_tensorboard": as_is("logging.tensorboard", switch, default=True),
-    "base_output_directory": as_is("log_dir", _PATH, "where logs and checkpoints go, in a folder run_name",
+    "base_output_directory": as_is("log_dir", _PATH, "where logs and checkpoints go, in a folder named run_name",
                                    default=None),
     "jax_distributed_initialization_timeout": as_is("distributed.initialization_timeout_seconds", coerce.count,
                                                     default=300),
 }  # fmt: skip
 
-# Not MaxText's: what it takes from the machine, and the run's targets. Given on Seatrial's own command line.
+# Not MaxText's: the machines that it would detect, and the run's targets. Given on Seatrial's own command line.
 OURS: dict[str, Key] = {
     "topology.num_nodes": to("topology.num_nodes", coerce.count, "Seatrial's own: how many nodes there are"),
     "topology.devices_per_node": to("topology.devices_per_node", coerce.count,

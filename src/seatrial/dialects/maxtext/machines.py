@@ -38,7 +38,7 @@ class Built:
         self.origins[path] = self.settings.origin(name, note)
 
     def part(self, kind: type[Part], prefix: str) -> Part:
-        """A part of the spec from what stands under its path."""
+        """A part of the spec from the values under its path."""
         return gather_part(kind, prefix, self.values)
 
 
@@ -49,7 +49,7 @@ def mesh(settings: Settings, built: Built) -> tuple[MeshShape, MeshShape]:
     for part, ours in PARTS.items():
         tensor, sequence = f"{part}_tensor_parallelism", f"{part}_tensor_sequence_parallelism"
         if used and settings.get(tensor) != 1:
-            why = "tensor and tensor_sequence are one axis here, on which activations are split or are not"
+            why = "tensor and tensor_sequence are one axis here"
             settings.add(tensor, "error", "not-supported", why, f"use {sequence} alone")
         built.put(f"parallelism.{ours}.tensor", sequence if used else tensor)
     built.put("parallelism.sequence_parallel", (used or wide)[0], bool(used))
@@ -90,15 +90,15 @@ def _from_mesh(part: str, shape: MeshShape) -> Origin:
 
 
 def _say_assumed(settings: Settings, built: Built) -> None:
-    """Adds that nothing says how many devices a -1 stands for."""
+    """Adds a note about how many devices a -1 is assumed to be."""
     names = (f"ici_{axis}_parallelism" for axis in _AXES)
     name = next((name for name in names if settings.get(name) == -1), "ici_fsdp_parallelism")
     each, nodes = built.values[EACH], built.values[NODES]
     why = (
-        f"it is -1, all devices that are there, and nothing here says how many: {each} device{'s' * (each > 1)} a "
-        f"node, {nodes} node{'s' * (nodes > 1)} are assumed"
+        f"it is -1, all devices, and nothing says how many there are: {each} device{'s' * (each > 1)} per node "
+        f"and {nodes} node{'s' * (nodes > 1)} are assumed"
     )
-    fix = f"say it, for example {EACH}=8 {NODES}=1 {DEVICE}=h100, behind the configuration"
+    fix = f"give it after the configuration, for example {EACH}=8 {NODES}=1 {DEVICE}=h100"
     settings.add(name, "info", "devices-unknown", why, fix)
 
 
@@ -111,8 +111,8 @@ def _compiled_for(settings: Settings) -> tuple[str | None, int | None]:
         return "h100-sxm", 8
     match = _TPU.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= 100_000:
-        fix = f"say what it is: {EACH}=… {DEVICE}=…"
-        settings.add("compile_topology", "warning", "unknown-topology", "nothing is known about it here", fix)
+        fix = f"give {EACH}=… {DEVICE}=…"
+        settings.add("compile_topology", "warning", "unknown-topology", "Seatrial does not know it", fix)
         return None, None
     device = hardware.find(match[1])
     chips = max(1, int(match[2]) // _CORES_PER_CHIP.get(match[1], 1))
@@ -130,7 +130,7 @@ def batch(settings: Settings, built: Built, devices: Topology, within: MeshShape
     total = round(exact)
     if abs(exact - total) > 1e-6 or total < 1 or total % replicas:
         why = (
-            f"× {devices.num_devices} devices it makes {exact:g} sequences in a forward pass, which do not divide "
+            f"× {devices.num_devices} devices it makes {exact:g} sequences per forward pass, which do not divide "
             f"among {replicas} data-parallel replica{'s' * (replicas > 1)}"
         )
         fix = f"make it a multiple of {replicas / devices.num_devices:g}"

@@ -20,7 +20,7 @@ _NOT_IN_FILE = {"llama2": ("rope_max_timescale",)}  # what those models' files l
 
 
 def is_free(settings: Settings) -> bool:
-    """Whether what stands in the configuration may change the model."""
+    """Whether the configuration may change the model."""
     return bool(settings.get("model_name") == DEFAULT or settings.get("override_model_config"))
 
 
@@ -48,12 +48,12 @@ def build(settings: Settings, origins: dict[str, Origin]) -> ModelSpec | None:
 
 
 def _attention(settings: Settings, model: ModelSpec, origins: dict[str, Origin]) -> ModelSpec:
-    """The model with its positions' stretching and its window."""
+    """The model with the scaling of its positions and its window."""
     if settings.get("rope_type") == "llama3.1":
         model = replace(model, rope_scaling=RopeScaling())
         origins["model.rope_scaling"] = settings.origin("rope_type")
     elif model.rope_scaling is not None and not settings.get("model_name").startswith("llama3.1"):
-        why = "its rotary positions are stretched as Llama 3.3's own are; MaxText does so for llama3.1… only"
+        why = "its rotary positions are scaled as in Llama 3.3 itself; MaxText does so for llama3.1… only"
         settings.add("model_name", "info", "rope-scaling", why, "give rope_type=llama3.1 for MaxText to do it too")
     if settings.get("attention_type") == "local_sliding":
         model = replace(model, sliding_window=settings.get("sliding_window_size") or None)

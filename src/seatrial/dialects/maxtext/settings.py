@@ -37,7 +37,7 @@ _SHOWN = {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}  
 
 @dataclass(kw_only=True)
 class Settings(table_settings.Settings):
-    """The keys, and what stands around them: variables, the trainer's name, the container of the command."""
+    """The keys, and what is around them: variables, the trainer's name, the container of the command."""
 
     SYSTEM = "MaxText"
     UNKNOWN = "MaxText has no such key, and refuses the configuration"
@@ -162,11 +162,11 @@ def _from_words(settings: Settings, words: maxtext_command.Words, *, is_ours: bo
             entry = replace(entry, mark=None, key_mark=None)
         elif name in OURS:
             why = "MaxText has no such key, and refuses the command; it is Seatrial's own"
-            fix = f"give it on Seatrial's command line, behind the file: {name}={entry.text}"
+            fix = f"give it on Seatrial's command line, after the file: {name}={entry.text}"
             settings.problems.append(entry.problem("error", "wrong-place", why, fix))
             continue
         if name in seen:
-            why = "it stands here a second time; MaxText silently uses the last one"
+            why = "it is given twice; MaxText silently uses the last one"
             settings.problems.append(entry.key_problem("warning", "duplicate-key", why, "keep one of the two"))
         seen.add(name)
         yield "command", name, entry
@@ -182,16 +182,16 @@ def _overrides(settings: Settings, request: Request) -> Given:
 
 
 def _say_defaults(settings: Settings, root: Node, words: maxtext_command.Words) -> None:
-    """Adds once whose defaults hold for what is not said."""
+    """Adds a note about whose defaults hold for keys that are not given."""
     config = words.config
     mark: Mark | None = root.mark
     if not root.members["argv"].value:
         path, code = "(command)", "no-command"
-        why = "there are only variables here, and no command that starts MaxText: its defaults are used for the rest"
+        why = "there are only variables here, and no command that starts MaxText: its defaults hold for the rest"
     elif config is not None and Path(str(config.value)).name == maxtext_command.BASE:
         path, code = str(config.value), "maxtext-defaults"
         mark = None if config.mark.file == maxtext_command.COMMAND_LINE else config.mark
-        why = "MaxText's own file is not read; the defaults of MaxText 0.2.5 hold for what is not said here"
+        why = "MaxText's own file is not read; the defaults of MaxText 0.2.5 hold for keys that are not given"
     else:
         return
     fix = "no change is needed"

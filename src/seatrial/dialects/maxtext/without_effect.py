@@ -25,30 +25,30 @@ _ROWS: dict[str, Key] = {
             "context_autoregressive": "it is for inference",
             "context_usp_ulysses": f"context parallelism has one axis here; use {part}_context_parallelism",
             "fsdp_transpose": f"parameters are sharded along one dimension here; use {part}_fsdp_parallelism",
-            "diloco": "DiLoCo, in which replicas drift apart between exchanges, is not supported here",
+            "diloco": "DiLoCo is not supported here",
             "tensor_transpose": f"MaxText 0.2.4 removed it; use {part}_tensor_parallelism",
         }.items()
     },
     "base_config": equivalent("the file is read before this one", coerce.text, "a YAML file that this one changes"),
     "shard_mode": equivalent("the trainer here places everything explicitly", choice(same(("auto", "explicit")))),
     "sharding_strategy": equivalent("placement is fixed here", or_none(coerce.text)),
-    "decoder_block": equivalent("every model here is a Llama decoder", choice(
+    "decoder_block": equivalent("every model is a Llama decoder here", choice(
         same(("default", "llama2", "mistral")), refused=values.OTHER_DECODERS,
         because="only Llama's decoder is supported here")),
-    "matmul_precision": ignored("products of float32 are exact here, and of bfloat16 as they are", choice(
+    "matmul_precision": ignored("float32 products are exact here, bfloat16 products are not changed", choice(
         same(("default", "high", "highest", "bfloat16", "float32"))), quiet=("default",)),
     "attn_logits_soft_cap": rejected("attention is not capped here", or_none(coerce.decimal), quiet=(None, 0.0)),
     "final_logits_soft_cap": rejected("logits are not capped here", or_none(coerce.decimal), quiet=(None, 0.0)),
     "weight_sparsity_n": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "weight_sparsity_m": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
     "use_grpo": rejected("reinforcement learning is not supported here", or_none(switch), quiet=(None, False)),
-    "prompt": ignored("it concerns inference only", coerce.text, quiet=("I love to",)),
-    "save_checkpoint_on_start": ignored("nothing is saved before the first step", switch, quiet=(True, False)),
+    "prompt": ignored("it applies to inference only", coerce.text, quiet=("I love to",)),
+    "save_checkpoint_on_start": ignored("nothing is saved before the first step here", switch, quiet=(True, False)),
     "upload_all_profiler_results": ignored("profiles stay in the run directory", switch, quiet=(True, False)),
     "hf_access_token": ignored("tokens are never read into a configuration here", anything, quiet=("", None)),
-    "eval_dataset_name": ignored("nothing is read from this set here: MaxText reads it in evaluations, by tfds",
+    "eval_dataset_name": ignored("it is not read here; MaxText reads it in evaluations, with tfds",
                                  coerce.text, quiet=("c4/en:3.1.0", "c4/en:3.0.1")),
-    "metrics_file": ignored("metrics stand in the run directory", or_none(coerce.text), quiet=(None,)),
+    "metrics_file": ignored("metrics are in the run directory", or_none(coerce.text), quiet=(None,)),
     "tokenizer_type": ignored("the tokenizer's files say what they are", choice(
         same(("sentencepiece", "huggingface", "tiktoken"))), quiet=("sentencepiece", "huggingface", "tiktoken")),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """A run → a shell text that exports its variables and starts MaxText.
 
-What the text does not say is found by reading it again: every value that comes back otherwise gets its note.
+The text is read back, and every value that comes back otherwise gets a note.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects.maxtext import values as maxtext_values
+from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.environment import FLAGS, PLACED, is_kept
 from seatrial.dialects.maxtext.keys import KEYS
 from seatrial.dialects.table.entries import Request
@@ -29,28 +29,28 @@ _WHY = {
     "": "MaxText has no such setting",
     "model": "MaxText's Llama decoder has RMSNorm, rotary positions of the whole head and no biases",
     "model.name": "MaxText knows models by its own names; the dimensions are given",
-    "model.rope_scaling": "MaxText's llama3.1 stretching has fixed numbers",
-    "model.vocab_multiple": "MaxText pads nothing; the vocabulary's size is given as it is",
-    "initialization": "MaxText begins with a normal distribution by fan-in",
+    "model.rope_scaling": "MaxText's llama3.1 scaling has fixed numbers",
+    "model.vocab_multiple": "MaxText does not pad the vocabulary; its size is given as it is",
+    "initialization": "MaxText initializes from a normal distribution by fan-in",
     "dropout": "MaxText has one dropout_rate for all",
-    "topology": "MaxText uses what it finds on the machines; say it to Seatrial on the command line",
+    "topology": "MaxText uses the devices that it finds; give it on Seatrial's command line",
     "parallelism": "MaxText's mesh is written with the size that -1 comes to, or cannot be this one",
     "parallelism.sequence_parallel": "without tensor parallelism, it has no effect",
     "parallelism.virtual_pipeline": "MaxText's repeats × stages × layers per stage make the number of layers",
     "batch": "MaxText's batch is a multiple of what a forward pass reads on all devices",
-    "precision": "MaxText sums and rounds as XLA decides",
+    "precision": "MaxText leaves sums and rounding to XLA",
     "precision.quantization": "MaxText does not know it, or not together with several micro-batches a step",
     "optimizer.algorithm": "MaxText has adamw and sgd",
     "optimizer.schedule": "MaxText has cosine, and wsd with a linear or cosine decay",
     "optimizer.warmup_steps": "MaxText has a share of the schedule, and none gives this number of steps",
-    "optimizer.hold_steps": "MaxText holds the rate in its schedule wsd alone, for what warm-up and decay leave",
-    "optimizer.on_non_finite": "MaxText ends the run, or goes on with what there is",
+    "optimizer.hold_steps": "MaxText holds the rate in its schedule wsd only, for the steps between warm-up and decay",
+    "optimizer.on_non_finite": "MaxText aborts the run, or continues with non-finite values",
     "objective": "MaxText shortens prompts in its own way",
     "data": "MaxText's pipeline for this data does not read it",
     "data.kind": "MaxText has no pipeline for such data, or not for such paths",
-    "data.weights": "MaxText mixes by weights, and by grain alone; equal ones are given where there are none",
+    "data.weights": "MaxText mixes by weights, with grain only; equal ones are written where there are none",
     "epochs": "MaxText counts epochs of real data, and has no number for no limit",
-    "evaluation": "MaxText evaluates every so many steps, on so many batches",
+    "evaluation": "MaxText evaluates every N steps, on M batches",
     "logging": "MaxText has one way of logging",
     "execution.remat": "MaxText has no policy of this name",
     "execution.remat_modules": "MaxText chooses by its policies' names",
@@ -58,12 +58,12 @@ _WHY = {
     "execution.xla_flags": "a flag with blanks or quotes in it does not stay one flag",
     "execution.environment": "some of these are no names for a shell, are secrets, or mean something else to MaxText",
     "execution.profile_from_step": "MaxText profiles from a step on, or not at all",
-    "checkpoint": "MaxText saves every so many steps, into a folder of the run's",
-    "checkpoint.resume": "MaxText goes on from the checkpoints of its run's name wherever it saves them",
+    "checkpoint": "MaxText saves every N steps, into the run's folder",
+    "checkpoint.resume": "MaxText resumes from the checkpoints of the run's name wherever it saves any",
     "checkpoint.resume_from": "MaxText loads everything only where it saves checkpoints",
     "log_dir": "MaxText would read this text as something else",
     "distributed": "MaxText leaves it to JAX",
-    "container": "a command says nothing of the container that it runs in",
+    "container": "a command does not name its container",
     "hf_token_file": "MaxText reads the token from the variable HF_TOKEN",
     "expectations": "MaxText has no targets",
 }
@@ -71,17 +71,17 @@ _WHY = {
 
 def written(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
     """The text, and a note for each value that it does not say."""
-    environment, values = stated(spec)
+    environment, keys = stated(spec)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    words = [_PROGRAM, *(f"{name}={shlex.quote(_argument(value))}" for name, value in values.items())]
+    words = [_PROGRAM, *(f"{name}={shlex.quote(_argument(value))}" for name, value in keys.items())]
     text = "\n".join(["#!/usr/bin/env bash", *lines, " \\\n    ".join(words), ""])
     return write(spec, text, ".sh", read, _WHY, whole=("container",))
 
 
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables, keys of MaxText's) that say what can be said of a run."""
-    values = {name: value for name, value in written_values(spec, KEYS).items() if maxtext_values.can_be_said(value)}
-    return dict(_environment(spec)), values
+    found = dict(written_values(spec, KEYS))
+    return dict(_environment(spec)), {name: value for name, value in found.items() if values.can_be_said(value)}
 
 
 def _argument(value: Any) -> str:
