@@ -159,14 +159,12 @@ def _data(settings: Settings, built: Built) -> None:
     if kind == "synthetic":
         return
     built.put("data.packing", "packing")
-    if settings.get("tokenizer_path"):
-        built.put("data.tokenizer", "tokenizer_path")
-    elif not is_mapped:
+    if not settings.get("tokenizer_path") and not is_mapped:
         why = "MaxText uses the tokenizer of the model, or Llama 2's; here each byte is a token"
         settings.add("tokenizer_path", "info", "tokenizer-not-given", why, "give tokenizer_path=…")
-    for path, name in SOURCES[kind].items():
+    for path, name in {"data.tokenizer": "tokenizer_path", **SOURCES[kind]}.items():
         if value := settings.get(name):
-            built.put(path, name, value if path == "data.dataset" else (value,))
+            built.put(path, name, (value,) if path.endswith("paths") else value)
     if kind == "grain":
         _mixture(settings, built)
     if is_mapped and "eod_mask_loss" in settings.values:

@@ -14,30 +14,26 @@ RENAMED = {
 
 # Keys that MaxText no longer has, each with what to do.
 REMOVED = {
-    **dict.fromkeys(
-        ("expert_shard_attention_option", "collect_stack_trace", "stack_trace_to_cloud", "stack_trace_interval_seconds",
-         "pure_nnx_decoder", "enable_nnx"),
-        "MaxText 0.2.4 removed it; remove it",
-    ),
-    "pure_nnx": "Linen's path, which false chose, is gone since 0.2.5; remove it",
-    "model_fsdp_ag_once": "it is called pipeline_fsdp_ag_once now",
-    "quantization_calibration_method": "use weight_quantization_calibration_method and act_quantization_…",
-    **dict.fromkeys(("tile_batch_seq", "tile_activation_dim", "tile_weight_dim"), "it became wi_tile_… and wo_tile_…"),
-    **dict.fromkeys(
-        (f"pagedattn_{name}" for name in ("num_pages", "tokens_per_page", "pages_per_compute_block",
-                                          "max_pages_per_group", "head_dim_alignment")),
-        "paged attention, which was for inference, is gone; remove it",
-    ),
-    **dict.fromkeys(
-        (f"{branch}_{name}" for branch in ("wi", "wo")
-         for name in ("tile_fwd_buffer_count", "tile_dlhs_buffer_count", "tile_drhs_buffer_count", "combine_scopes")),
-        "it was for mixtures of experts; remove it",
-    ),
-    "enable_flash_attention": "use attention=flash or attention=dot_product",
-    "enable_profiler": "use profiler=xplane",
-    "int8_training": "use quantization=int8",
-    "assets_path": "give tokenizer_path in full",
-}  # fmt: skip
+    name: fix
+    for fix, names in {
+        "MaxText 0.2.4 removed it; remove it": "expert_shard_attention_option collect_stack_trace stack_trace_to_cloud"
+        " stack_trace_interval_seconds pure_nnx_decoder enable_nnx",
+        "Linen's path, which false chose, is gone since 0.2.5; remove it": "pure_nnx",
+        "paged attention, which was for inference, is gone; remove it": "pagedattn_num_pages pagedattn_tokens_per_page"
+        " pagedattn_pages_per_compute_block pagedattn_max_pages_per_group pagedattn_head_dim_alignment",
+        "it was for mixtures of experts; remove it": "wi_tile_fwd_buffer_count wi_tile_dlhs_buffer_count"
+        " wi_tile_drhs_buffer_count wi_combine_scopes wo_tile_fwd_buffer_count wo_tile_dlhs_buffer_count"
+        " wo_tile_drhs_buffer_count wo_combine_scopes",
+        "it became wi_tile_… and wo_tile_…": "tile_batch_seq tile_activation_dim tile_weight_dim",
+        "it is called pipeline_fsdp_ag_once now": "model_fsdp_ag_once",
+        "use weight_quantization_calibration_method and act_quantization_…": "quantization_calibration_method",
+        "use attention=flash or attention=dot_product": "enable_flash_attention",
+        "use profiler=xplane": "enable_profiler",
+        "use quantization=int8": "int8_training",
+        "give tokenizer_path in full": "assets_path",
+    }.items()
+    for name in names.split()
+}
 
 _OURS = "on Seatrial's own command line: MaxText uses"
 # Names that MaxText refuses, as CVS and other trainers use them, and what MaxText calls the same thing.
