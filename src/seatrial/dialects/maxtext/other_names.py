@@ -56,11 +56,11 @@ OF_OTHERS = {
     "weight_decay": "adam_weight_decay",
     "seed": "init_weights_seed and data_shuffle_seed",
     "dpo.beta": "dpo.dpo_beta, or dpo.orpo_lambda for orpo",
-    "num_nodes": f"topology.num_nodes, {_OURS} the nodes that are there",
+    "num_nodes": f"topology.num_nodes, {_OURS} the nodes that it finds",
     "nnodes": "topology.num_nodes, on Seatrial's own command line: MaxText reads the variable NNODES",
-    "devices_per_node": f"topology.devices_per_node, {_OURS} what is there",
-    "device": f"topology.device, {_OURS} what is there",
-    "gpu": f"topology.device, {_OURS} what is there",
+    "devices_per_node": f"topology.devices_per_node, {_OURS} what it finds",
+    "device": f"topology.device, {_OURS} what it finds",
+    "gpu": f"topology.device, {_OURS} what it finds",
     **{
         name: f"base_{name}; MaxText makes this one of it and global_parameter_scale"
         for name in ("emb_dim", "mlp_dim", "num_decoder_layers", "num_kv_heads", "num_query_heads")
