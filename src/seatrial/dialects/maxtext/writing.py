@@ -72,21 +72,13 @@ def axis_size(part: str, axis: str) -> Write:
     return write
 
 
-def _repeats(spec: RunSpec) -> int:
-    """How often a batch goes around the pipeline, as far as the layers allow it."""
-    repeats = spec.parallelism.virtual_pipeline
-    return 1 if spec.model.num_layers % (spec.mesh["pipeline"] * repeats) else repeats
-
-
-def pipeline_repeats(spec: RunSpec) -> int | None:
-    """How often a batch goes around, where there is a pipeline."""
-    return _repeats(spec) if spec.mesh["pipeline"] > 1 else None
-
-
-def layers_per_stage(spec: RunSpec) -> int | None:
-    """How many layers a stage holds at a time, where there is a pipeline."""
-    stages = spec.mesh["pipeline"]
-    return max(1, spec.model.num_layers // (stages * _repeats(spec))) if stages > 1 else None
+def pipeline(spec: RunSpec) -> tuple[int | None, int | None]:
+    """(passes of a batch, layers that a stage holds at a time) as far as the layers allow; None without stages."""
+    stages, repeats, layers = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.model.num_layers
+    if stages <= 1:
+        return None, None
+    repeats = 1 if layers % (stages * repeats) else repeats
+    return repeats, max(1, layers // (stages * repeats))
 
 
 def context_strategy(spec: RunSpec) -> str | None:
@@ -102,30 +94,19 @@ def quantization(spec: RunSpec) -> str | None:
     return word if word in values.QUANTIZATION and not is_refused else None
 
 
-def _phases(spec: RunSpec) -> tuple[int, int, int]:
-    """Steps of the schedule: all, of the warm-up, and of the decay that follows a stable phase in wsd, or -1."""
+def phases(spec: RunSpec) -> tuple[float, float | None]:
+    """(warm-up, decay) as fractions of the schedule; the decay is that of wsd, which has a stable phase before it."""
     optimizer = spec.optimizer
     length = optimizer.decay_steps or spec.steps
     warmup, hold = min(optimizer.warmup_steps, length), optimizer.hold_steps
     is_wsd = optimizer.schedule == "linear" or (optimizer.schedule == "cosine" and hold > 0)
-    return length, warmup, length - warmup - hold if is_wsd else -1
-
-
-def warmup_fraction(spec: RunSpec) -> float:
-    """The share of the schedule that warms up."""
-    length, warmup, _ = _phases(spec)
-    return coerce.fraction_of(warmup, length)
-
-
-def decay_fraction(spec: RunSpec) -> float | None:
-    """The share of the schedule in which wsd decays."""
-    length, _, decay = _phases(spec)
-    return coerce.fraction_of(decay, length) if decay >= 0 else None
+    decay = length - warmup - hold
+    return coerce.fraction_of(warmup, length), coerce.fraction_of(decay, length) if is_wsd and decay >= 0 else None
 
 
 def of_wsd(read: Write) -> Write:
     """A value that is given where the schedule is wsd."""
-    return lambda spec: None if decay_fraction(spec) is None else read(spec)
+    return lambda spec: None if phases(spec)[1] is None else read(spec)
 
 
 # --- data and checkpoints ---------------------------------------------------------------------------------------------
