@@ -12,7 +12,8 @@ from seatrial.dialects.maxtext.keys import KEYS, OURS
 from seatrial.dialects.maxtext.machines import NODES, Built
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import DATASETS
-from seatrial.dialects.typed import as_name, hints
+from seatrial.dialects.spec_fields import fields_of
+from seatrial.dialects.typed import as_name
 from seatrial.spec import METRICS, Expectation, Origin, RunSpec
 
 NAME = "maxtext"
@@ -47,7 +48,7 @@ def build(settings: Settings) -> tuple[RunSpec | None, dict[str, Origin]]:
     built.put("name", "run_name", note="" if is_named else "the model's name is used instead")
     built.origins |= settings.around.origins
     built.values |= {"parallelism.within_node": within, "parallelism.across_nodes": across}
-    parts: dict[str, Any] = {part: built.part(hints(RunSpec)[part], part) for part in _PARTS}
+    parts: dict[str, Any] = {part: built.part(fields_of(RunSpec)[part].kind, part) for part in _PARTS}
     spec = RunSpec(
         name=as_name(name if is_named else model.name), dialect=NAME, model=model, batch=batch, steps=steps,
         epochs=built.values["epochs"], topology=topology, container=settings.around.container,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from seatrial.dialects.table import coerce, ranges
+from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.suggestions import suggestions
+from seatrial.estimate import hardware
 
 
 def same(words: Iterable[str]) -> dict[str, str]:
@@ -142,7 +143,10 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def device(value: Any) -> str:
     """The name of a device that is known here."""
-    return ranges.device(coerce.text(value))
+    found = hardware.find(coerce.text(value))
+    if found is None:
+        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
+    return found.name
 
 
 def anything(value: Any) -> Any:
