@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from seatrial.dialects import spec_fields
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.suggestions import suggestions
-from seatrial.estimate import hardware
 
 
 def same(words: Iterable[str]) -> dict[str, str]:
@@ -143,10 +143,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def device(value: Any) -> str:
     """The name of a device that is known here."""
-    found = hardware.find(coerce.text(value))
-    if found is None:
-        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
-    return found.name
+    return spec_fields.device(coerce.text(value))
 
 
 def anything(value: Any) -> Any:
