@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from seatrial import source
 from seatrial.check import lint
 from seatrial.dialects import load, maxtext
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS
-from seatrial.dialects.maxtext.model import NAMED
-from seatrial.dialects.maxtext.rest import KEYS as REST
+from seatrial.dialects.maxtext.values import NAMED
+from seatrial.dialects.maxtext.without_effect import IN_TABLE
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.overrides import Override
 from seatrial.spec import AXES, Resolved, RopeScaling, RunSpec, flatten
@@ -98,14 +99,14 @@ def _yaml(value: Any) -> str:
 
 
 def test_every_further_key_is_known_and_quiet_at_its_default() -> None:
-    lines = [f"{name}: {_yaml(key.quiet[0])}" for name, key in REST.items() if key.quiet and "." not in name]
+    lines = [f"{name}: {_yaml(key.quiet[0])}" for name, key in IN_TABLE.items() if key.quiet and "." not in name]
     assert len(lines) > 500
     resolved = read_yaml("\n".join(["base_config: base.yml", *lines]))
-    assert {problem.path for problem in resolved.problems} & REST.keys() == set()
+    assert {problem.path for problem in resolved.problems} & IN_TABLE.keys() == set()
 
 
 def test_every_further_key_is_worth_a_word_at_another_value() -> None:
-    heard = {name: key for name, key in REST.items() if key.disposition == "ignored" and "." not in name}
+    heard = {name: key for name, key in IN_TABLE.items() if key.disposition == "ignored" and "." not in name}
     lines = [f"{name}: {_yaml(_another(key.quiet[0] if key.quiet else None))}" for name, key in heard.items()]
     resolved = read_yaml("\n".join(["base_config: base.yml", *lines]))
     assert codes(resolved) == {}
@@ -116,6 +117,16 @@ def _another(default: Any) -> Any:
     if isinstance(default, bool):
         return not default
     return default + 1 if isinstance(default, (int, float)) else ["a"] if isinstance(default, list) else "other"
+
+
+def test_no_key_has_two_rows() -> None:
+    lines = files("seatrial.dialects.maxtext").joinpath("without_effect.txt").read_text(encoding="utf-8").splitlines()
+    names = [
+        item.partition("=")[0].partition(":")[0] for line in lines if line.startswith(" ") for item in line.split()
+    ]
+    assert len(names) == len(set(names)) == len(IN_TABLE)
+    assert all(KEYS[name] is IN_TABLE[name] for name in names)
+    assert {key.disposition for key in IN_TABLE.values()} == {"equivalent", "ignored", "rejected"}
 
 
 def test_every_key_says_what_becomes_of_it() -> None:
@@ -331,6 +342,7 @@ def test_a_pipeline_goes_around_until_all_layers_are_passed(given_: str, expecte
         ("context_parallel_strategy=ulysses", {}),
         ("context_parallel_strategy=usp", {"parallelism.context_strategy": "ring"}),
         ("abort_on_nan_loss=false abort_on_inf_loss=false", {"optimizer.on_non_finite": "continue"}),
+        ("target_eval_loss=2.5", {"evaluation.target_loss": 2.5}),
         ("abort_on_nan_loss=false", {}),
         ("abort_on_inf_loss=false", {}),
     ],
@@ -341,7 +353,9 @@ def test_what_else_is_read_of_the_model_the_mesh_and_the_steps(words: str, expec
     assert changed == expected
     told = {"no-effect", "nearest-strategy", "maxtext-differs"}
     kinds = {problem.code for problem in resolved.problems}
-    exact = ("context_parallel_strategy=ring", "abort_on_nan_loss=false abort_on_inf_loss=false")
+    exact = (
+        "context_parallel_strategy=ring", "abort_on_nan_loss=false abort_on_inf_loss=false", "target_eval_loss=2.5",
+    )  # fmt: skip
     assert bool(kinds & told) == (words not in exact)
 
 

@@ -1,33 +1,31 @@
 """MaxText: a command `train base.yml key=value …`, a YAML file that changes its `base.yml`, and variables `M_<KEY>`.
 
-What is not said has the default of MaxText 0.2.5. MaxText takes the devices that it finds: how many there are follows
-from its mesh, or is said on Seatrial's own command line (`topology.devices_per_node=8`).
+Keys that are not given have the defaults of MaxText 0.2.5. MaxText uses the devices that it finds: their number follows
+from its mesh, or is given on Seatrial's own command line (`topology.devices_per_node=8`).
 """
 
 from __future__ import annotations
 
-from seatrial.dialects.maxtext import build as maxtext_build
-from seatrial.dialects.maxtext import findings as maxtext_findings
-from seatrial.dialects.maxtext import settings as maxtext_settings
-from seatrial.dialects.maxtext import writer as maxtext_writer
+from seatrial.dialects.maxtext.build import NAME, build
+from seatrial.dialects.maxtext.findings import find
 from seatrial.dialects.maxtext.keys import KEYS
+from seatrial.dialects.maxtext.settings import gather
+from seatrial.dialects.maxtext.writer import written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.written import Written
 from seatrial.spec import Resolved, RunSpec
-
-NAME = maxtext_build.NAME
 
 __all__ = ["KEYS", "NAME", "read", "write"]
 
 
 def read(request: Request) -> Resolved:
     """The spec that a configuration describes, or everything that is wrong with it."""
-    settings = maxtext_settings.gather(request)
-    spec, origins = maxtext_build.build(settings)
-    maxtext_findings.find(settings)
+    settings = gather(request)
+    spec, origins = build(settings)
+    find(settings)
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
 
 
 def write(spec: RunSpec) -> Written:
     """A command that starts MaxText with a run, as a shell text, with a note for what MaxText has no words for."""
-    return maxtext_writer.write(spec, read)
+    return written(spec, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,24 +40,33 @@ def _problem(path: str, node: Node, code: str, why: str, fix: str) -> Problem:
 
 
 def split(words: Sequence[Node]) -> Words:
-    """Which word of a command is what. What stands before the program is how it is started, not what it is told."""
+    """Which word of a command is what. What stands before the program is how it is started."""
     texts = [str(word.value) for word in words]
-    program = next((i for i, text in enumerate(texts) if text.endswith(".py")), None)
-    module = next((i + 1 for i, text in enumerate(texts[:-1]) if text == "-m"), None)
-    start = program if program is not None else module
-    trainer = texts[start] if start is not None else ""
+    programs = [i for i, text in enumerate(texts) if text.endswith(".py")]
+    modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m"]
+    start = next(iter(programs + modules), None)
+    arguments = words[0 if start is None else start + 1 :]
     problems = []
-    if _OTHER_PROGRAMS.search(trainer):
-        assert start is not None
-        why, fix = f"{trainer} does not train in a way that is supported here", "give the command that starts train.py"
-        problems.append(_problem("(command)", words[start], "other-program", why, fix))
+    if start is not None and _OTHER_PROGRAMS.search(texts[start]):
+        why = f"{texts[start]} does not train in a way that is supported here"
+        problems.append(
+            _problem("(command)", words[start], "other-program", why, "give the command that starts train.py")
+        )
+    if len(arguments) > MAX_WORDS:
+        why, fix = f"there are {len(arguments)} words, more than MaxText has keys", f"give no more than {MAX_WORDS}"
+        problems.append(_problem("(command)", arguments[MAX_WORDS], "too-large", why, fix))
+    if start is not None and not arguments:
+        why = f"{texts[start]} is given neither a configuration file nor key=value, so there is nothing to train"
+        fix = f"give the whole command: {' '.join(texts)} base.yml model_name=…"
+        problems.append(_problem("(command)", words[start], "nothing-asked", why, fix))
+    return _sorted(arguments[:MAX_WORDS], "" if start is None else texts[start], problems)
+
+
+def _sorted(arguments: Sequence[Node], trainer: str, problems: list[Problem]) -> Words:
+    """The words behind the program: the configuration file, and `key=value`."""
     config: Node | None = None
     assignments = []
-    told = words[0 if start is None else start + 1 :]
-    if len(told) > MAX_WORDS:
-        why, fix = f"there are {len(told)} words, more than MaxText has keys", f"give no more than {MAX_WORDS}"
-        problems.append(_problem("(command)", told[MAX_WORDS], "too-large", why, fix))
-    for word in told[:MAX_WORDS]:
+    for word in arguments:
         text = str(word.value)
         name, equals, _ = text.removeprefix("--").partition("=")
         if equals and name.strip():
@@ -65,13 +74,9 @@ def split(words: Sequence[Node]) -> Words:
         elif text.endswith((".yml", ".yaml")) and config is None:
             config = word
         else:
-            why = "MaxText takes a configuration file and then key=value, and this is neither"
+            why = "MaxText expects a configuration file and then key=value, and this is neither"
             fix = "write it as key=value, without blanks around the equals sign"
             problems.append(_problem(text, word, "bad-override", why, fix))
-    if start is not None and not told:
-        why = f"{trainer} is given neither a configuration file nor key=value, so nothing says what to train"
-        fix = f"give the whole command: {' '.join(texts)} base.yml model_name=…"
-        problems.append(_problem("(command)", words[start], "nothing-asked", why, fix))
     return Words(config=config, assignments=tuple(assignments), trainer=trainer, problems=tuple(problems))
 
 
@@ -104,58 +109,46 @@ def entries(root: Node) -> Iterator[tuple[str, Entry]]:
             yield name, Entry.of(name, child)
 
 
-@dataclass
-class Chain:
-    """The files that a configuration changes, the first one first, each with what it says."""
+File = list[tuple[str, Entry]]
 
-    folder: Path  # where relative names are looked for first
-    files: list[list[tuple[str, Entry]]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    ends_in_base: bool = False
 
-    def follow(self, name: str, word: Node, *, key: str) -> None:
-        """Reads a file and those before it; MaxText's own `base.yml` is its defaults, if it is not here."""
-        seen: set[Path] = set()
-        while True:
-            path = self._find(name)
-            if path is None:
-                if PurePosixPath(name).name == BASE:
-                    self.ends_in_base = True
-                    return
-                self.problems.append(_problem(key, word, "missing-base", *_missing(name)))
-                return
-            real = path.resolve()
-            if real in seen or len(seen) == MAX_FILES:
-                why = (
-                    f"{name} is read by a file that it reads itself"
-                    if real in seen
-                    else "too many files read each other"
-                )
-                self.problems.append(_problem(key, word, "endless-base", why, "let a base_config name base.yml"))
-                return
-            seen.add(real)
-            try:
-                document = source.read(path)
-            except InputError as error:
-                self.problems.extend(error.problems)
-                return
-            self.problems.extend(document.problems)
-            self.files.insert(0, list(entries(document.root)))
-            further = document.root.members.get("base_config")
-            if further is None or not isinstance(further.value, str):
-                return
-            name, word, key, self.folder = further.value, further, "base_config", path.parent
+def read_files(folder: Path, word: Node | None, key: str) -> tuple[list[File], list[Problem]]:
+    """The entries of the file that a word names and of those that it changes, the first one first; and problems.
 
-    def _find(self, name: str) -> Path | None:
+    `folder` is where names are looked for first, `key` names the word in findings. MaxText's own `base.yml` is its
+    defaults, if it is not here.
+    """
+    files: list[File] = []
+    problems: list[Problem] = []
+    seen: set[Path] = set()
+    while word is not None and isinstance(word.value, str):
+        name = word.value
+        path = _find(folder, name)
+        if path is None:
+            if PurePosixPath(name).name != BASE:
+                why = f"there is no file {name!r} here, and only MaxText's base.yml is known without one"
+                fix = "give its path, put a copy of MaxText's file there, or copy its keys into this one"
+                problems.append(_problem(key, word, "missing-base", why, fix))
+            break
+        real = path.resolve()
+        if real in seen or len(seen) == MAX_FILES:
+            why = f"{name} is read by a file that it reads itself" if real in seen else "too many files read each other"
+            problems.append(_problem(key, word, "endless-base", why, "let a base_config name base.yml"))
+            break
+        seen.add(real)
         try:
-            candidates = (self.folder / name, Path(name))
-            return next((path for path in candidates if path.is_file()), None)
-        except (OSError, ValueError):  # a name that no file can have
-            return None
+            document = source.read(path)
+        except InputError as error:
+            problems.extend(error.problems)
+            break
+        problems.extend(document.problems)
+        files.insert(0, list(entries(document.root)))
+        folder, word, key = path.parent, document.root.members.get("base_config"), "base_config"
+    return files, problems
 
 
-def _missing(name: str) -> tuple[str, str]:
-    return (
-        f"there is no file {name!r} here, and only MaxText's base.yml is known without one",
-        "give its path, put a copy of MaxText's file there, or write what it says into this one",
-    )
+def _find(folder: Path, name: str) -> Path | None:
+    try:
+        return next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+    except (OSError, ValueError):  # a name that no file can have
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,13 +12,12 @@ from seatrial.dialects.maxtext.keys import KEYS
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.entries import Entry
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
 
 FLAGS = "XLA_FLAGS"
 PREFIX = "M_"
-_NAMES = tuple(KEYS)
 
 # Variables that say what a spec path does.
 PLACED: dict[str, tuple[str, Reader]] = {
@@ -49,43 +49,42 @@ def is_kept(name: str) -> bool:
 
 def sort_variables(environment: Node | None) -> Variables:
     """Each variable where it belongs."""
-    sorted_ = Variables()
+    found = Variables()
     for name, node in environment.members.items() if environment else ():
         entry = Entry(key=name, value=node.value, text=node.text, mark=node.mark, key_mark=node.key_mark)
-        if name == FLAGS:
-            _read_flags(sorted_, entry)
+        if is_kept(name):
+            found.rest[name] = entry
+        elif name == FLAGS:
+            _read_flags(found, entry)
         elif is_secret(name):
-            why = "this is a secret by its name: it is not read, and goes into no plan, log or report"
+            why = "its name marks it as a secret: it is not read, and appears in no plan, log or report"
             fix = "remove it here; give hf_token_file, or log in on the machines"
-            sorted_.problems.append(entry.key_problem("warning", "secret", why, fix))
+            found.problems.append(entry.key_problem("warning", "secret", why, fix))
         elif name.startswith(PREFIX):
-            _read_key(sorted_, name, entry)
-        elif name in _OF_A_PROCESS:
-            why = "it has no effect: every process is given its own"
-            sorted_.problems.append(entry.problem("info", "no-effect", why, "nothing to do"))
+            _read_key(found, name, entry)
         elif name in PLACED:
             path, read = PLACED[name]
             try:
-                sorted_.placed[path] = read(str(entry.value)), entry
+                found.placed[path] = read(str(entry.value)), entry
             except ValueError as error:
-                sorted_.problems.append(entry.problem("error", "bad-value", str(error), f"correct {name}"))
+                found.problems.append(entry.problem("error", "bad-value", str(error), f"correct {name}"))
         else:
-            sorted_.rest[name] = entry
-    return sorted_
+            why = "it has no effect: every process is given its own"
+            found.problems.append(entry.problem("info", "no-effect", why, "no change is needed"))
+    return found
 
 
 def _read_key(variables: Variables, name: str, entry: Entry) -> None:
+    """`M_<KEY>`, whose value MaxText reads as YAML."""
     key = name.removeprefix(PREFIX).lower()
     if key not in KEYS:
-        why = f"MaxText reads it for no key: it has no {key}, and says nothing"
-        variables.problems.append(entry.key_problem("warning", "unknown-variable", why, did_you_mean(key, _NAMES)))
+        why = f"MaxText has no key {key}, and silently ignores the variable"
+        fix = did_you_mean(key, tuple(KEYS))
+        variables.problems.append(entry.key_problem("warning", "unknown-variable", why, fix))
         return
-    try:
-        read = value_of(name, str(entry.value))
-    except InputError:
-        read = entry
-    value = Entry(key=name, value=read.value, text=entry.text, mark=entry.mark, key_mark=entry.key_mark)
-    variables.keys.append((key, value))
+    with suppress(InputError):
+        entry = replace(entry, value=value_of(name, str(entry.value)).value)
+    variables.keys.append((key, entry))
 
 
 def _read_flags(variables: Variables, entry: Entry) -> None:
@@ -96,11 +95,11 @@ def _read_flags(variables: Variables, entry: Entry) -> None:
         if not word.startswith("--") or not name:
             malformed.append(word)
             continue
-        if name in variables.flags and variables.flags[name][0] != (value if equals else "true"):
-            why = f"--{name} stands there twice with different values; XLA takes the last one"
+        value = value if equals else "true"
+        if name in variables.flags and variables.flags[name][0] != value:
+            why = f"--{name} is given twice with different values; XLA uses the last one"
             variables.problems.append(entry.problem("warning", "duplicate-flag", why, "keep one of the two"))
-        flag = replace(entry, key=f"{FLAGS} --{name}")
-        variables.flags[name] = (value if equals else "true", flag)
+        variables.flags[name] = value, replace(entry, key=f"{FLAGS} --{name}")
     if malformed:
         more = f" (nor are {len(malformed) - 1} other words)" if len(malformed) > 1 else ""
         why = f"{coerce.shown(malformed[0])} is not of the form --name=value{more}"

@@ -3,81 +3,85 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.dialects.maxtext.keys import AXES, PARTS
+from seatrial.dialects.maxtext.keys import PARTS
 from seatrial.dialects.maxtext.settings import Settings
+from seatrial.dialects.table.keys import OMIT
 from seatrial.estimate import hardware
 from seatrial.spec import Batch, MeshShape, Origin, Part, Topology, gather_part
 
 NODES, EACH, DEVICE = "topology.num_nodes", "topology.devices_per_node", "topology.device"
 
-_TPU = re.compile(r"(v4|v5p|v5e|v6e)-(\d+)")
+_TPU = re.compile(r"(v4|v5p|v5e|v6e)-(\d{1,6})")
+_AXES = ("data", "fsdp", "pipeline", "context", "tensor", "tensor_sequence")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2}  # their topologies count cores
 
 
 @dataclass
 class Built:
-    """Values and origins by spec path."""
+    """Values and origins by spec path; at first those of the keys that hold a value of the spec as it is."""
 
+    settings: Settings
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
 
-    def put(self, path: str, value: Any, origin: Origin) -> None:
-        self.values[path], self.origins[path] = value, origin
+    def __post_init__(self) -> None:
+        self.values |= self.settings.placed()
+        names = {key.to: name for name, key in self.settings.keys.items() if key.as_is}
+        self.origins |= {path: self.settings.origin(names[path]) for path in self.values}
+
+    def put(self, path: str, name: str, value: Any = OMIT, note: str = "") -> None:
+        """Puts a value, by default that of a key, in its place; it comes from that key."""
+        self.values[path] = self.settings.get(name) if value is OMIT else value
+        self.origins[path] = self.settings.origin(name, note)
 
     def part(self, kind: type[Part], prefix: str) -> Part:
-        """A part of the spec from what stands under its path."""
+        """A part of the spec from the values under its path."""
         return gather_part(kind, prefix, self.values)
 
 
-def mesh(settings: Settings, built: Built) -> None:
-    """MaxText's axes as ours; `tensor_sequence` is `tensor` with activations between blocks split."""
-    sequence = [f"{part}_tensor_sequence_parallelism" for part in PARTS]
-    is_sequence = any(settings.get(name) != 1 for name in sequence)
+def mesh(settings: Settings, built: Built) -> tuple[MeshShape, MeshShape]:
+    """(within a node, across nodes); `tensor_sequence` is `tensor` with activations between blocks split."""
+    wide = [f"{part}_tensor_sequence_parallelism" for part in ("ici", "dcn")]
+    used = [name for name in wide if settings.get(name) != 1]
     for part, ours in PARTS.items():
-        for axis in ("data", "fsdp", "pipeline", "context", "tensor"):
-            name = f"{part}_{axis}_parallelism"
-            if axis == "tensor" and is_sequence:
-                if settings.get(name) != 1:
-                    why = "tensor and tensor_sequence are one axis here, on which activations are split or are not"
-                    settings.find(name, "error", "not-supported", why, f"use {part}_tensor_sequence_parallelism alone")
-                name = f"{part}_tensor_sequence_parallelism"
-            built.put(f"parallelism.{ours}.{AXES[axis]}", settings.get(name), settings.origin(name))
-    first = next((name for name in sequence if settings.get(name) != 1), sequence[0])
-    built.put("parallelism.sequence_parallel", is_sequence, settings.origin(first))
+        tensor, sequence = f"{part}_tensor_parallelism", f"{part}_tensor_sequence_parallelism"
+        if used and settings.get(tensor) != 1:
+            why = "tensor and tensor_sequence are one axis here"
+            settings.add(tensor, "error", "not-supported", why, f"use {sequence} alone")
+        built.put(f"parallelism.{ours}.tensor", sequence if used else tensor)
+    built.put("parallelism.sequence_parallel", (used or wide)[0], bool(used))
+    within, across = (built.part(MeshShape, f"parallelism.{PARTS[part]}") for part in ("ici", "dcn"))
+    return within, across
 
 
-def topology(settings: Settings, built: Built) -> None:
-    """How many devices there are: MaxText takes those that it finds, so that the mesh has to tell, or the user."""
-    within, across = (built.part(MeshShape, f"parallelism.{part}") for part in PARTS.values())
+def topology(settings: Settings, built: Built, within: MeshShape, across: MeshShape) -> Topology:
+    """How many devices there are: MaxText uses those that it finds, so that the mesh or the user has to say it."""
     device, each = _compiled_for(settings)
-    told: list[tuple[str, Any]] = [
-        (NODES, settings.values.get(NODES)),
-        ("compile_topology_num_slices", settings.values.get("compile_topology_num_slices")),
-        ("num_slices", settings.values.get("num_slices")),
-    ]
-    name, nodes = next(((name, value) for name, value in told if value is not None), ("", None))
-    if nodes is not None:
-        built.put(NODES, nodes, settings.origin(name))
+    counts = (NODES, "compile_topology_num_slices", "num_slices")
+    name = next((name for name in counts if settings.get(name) is not None), "")
+    if name:
+        built.put(NODES, name)
     elif NODES in settings.variables.placed and settings.values.get("hardware") != "gpu_multiprocess":
         value, entry = settings.variables.placed[NODES]
-        built.put(NODES, value, entry.origin())
+        built.values[NODES], built.origins[NODES] = value, entry.origin()
     else:
-        built.put(NODES, across.product, _from_mesh("dcn", across))
+        built.values[NODES], built.origins[NODES] = across.product, _from_mesh("dcn", across)
     if EACH in settings.values:
-        built.put(EACH, settings.values[EACH], settings.origin(EACH))
+        built.put(EACH, EACH)
     elif each is not None:
-        built.put(EACH, each, settings.origin("compile_topology"))
+        built.put(EACH, "compile_topology", each)
     else:
-        built.put(EACH, within.product, _from_mesh("ici", within))
+        built.values[EACH], built.origins[EACH] = within.product, _from_mesh("ici", within)
         if not within.is_resolved:
             _say_assumed(settings, built)
     if DEVICE in settings.values:
-        built.put(DEVICE, settings.values[DEVICE], settings.origin(DEVICE))
+        built.put(DEVICE, DEVICE)
     elif device is not None:
-        built.put(DEVICE, device, settings.origin("compile_topology"))
+        built.put(DEVICE, "compile_topology", device)
+    return built.part(Topology, "topology")
 
 
 def _from_mesh(part: str, shape: MeshShape) -> Origin:
@@ -86,35 +90,31 @@ def _from_mesh(part: str, shape: MeshShape) -> Origin:
 
 
 def _say_assumed(settings: Settings, built: Built) -> None:
-    """That a -1 has no devices to be made of."""
-    name = next(
-        (n for n in (f"ici_{axis}_parallelism" for axis in AXES) if settings.get(n) == -1), "ici_fsdp_parallelism"
-    )
-    each = built.values[EACH]
+    """Adds a note about how many devices a -1 is assumed to be."""
+    names = (f"ici_{axis}_parallelism" for axis in _AXES)
+    name = next((name for name in names if settings.get(name) == -1), "ici_fsdp_parallelism")
+    each, nodes = built.values[EACH], built.values[NODES]
     why = (
-        f"it is -1, all devices that are there, and nothing here says how many: {each} "
-        f"device{'s' if each > 1 else ''} a node, {built.values[NODES]} node{'s' if built.values[NODES] > 1 else ''} "
-        "are assumed"
+        f"it is -1, all devices, and nothing says how many there are: {each} device{'s' * (each > 1)} per node "
+        f"and {nodes} node{'s' * (nodes > 1)} are assumed"
     )
-    fix = f"say it, for example {EACH}=8 {NODES}=1 {DEVICE}=h100, behind the configuration"
-    settings.find(name, "info", "devices-unknown", why, fix)
+    fix = f"give it after the configuration, for example {EACH}=8 {NODES}=1 {DEVICE}=h100"
+    settings.add(name, "info", "devices-unknown", why, fix)
 
 
 def _compiled_for(settings: Settings) -> tuple[str | None, int | None]:
     """The device and the devices a slice of `compile_topology`."""
-    text = settings.values.get("compile_topology")
+    text = settings.get("compile_topology")
     if text is None:
         return None, None
     if text == "a3":
         return "h100-sxm", 8
     match = _TPU.fullmatch(text)
-    device = hardware.find(match[1]) if match else None
-    if match is None or int(match[2]) < 1 or int(match[2]) > 100_000:
-        settings.find(
-            "compile_topology", "warning", "unknown-topology", "nothing is known about it here",
-            f"say what it is: {EACH}=… {DEVICE}=…",
-        )  # fmt: skip
+    if match is None or not 1 <= int(match[2]) <= 100_000:
+        fix = f"give {EACH}=… {DEVICE}=…"
+        settings.add("compile_topology", "warning", "unknown-topology", "Seatrial does not know it", fix)
         return None, None
+    device = hardware.find(match[1])
     chips = max(1, int(match[2]) // _CORES_PER_CHIP.get(match[1], 1))
     return (device.name if device else f"tpu-{match[1]}"), chips
 
@@ -128,22 +128,21 @@ def batch(settings: Settings, built: Built, devices: Topology, within: MeshShape
     replicas = abs(within.data * within.fsdp * across.data * across.fsdp)
     exact = settings.get(name) * devices.num_devices
     total = round(exact)
-    origin = settings.origin(name)
     if abs(exact - total) > 1e-6 or total < 1 or total % replicas:
-        settings.find(
-            name, "error", "batch-not-whole",
-            f"× {devices.num_devices} devices it makes {exact:g} sequences in a forward pass, which do not divide "
-            f"among {replicas} data-parallel replica{'s' if replicas > 1 else ''}",
-            f"make it a multiple of {replicas / devices.num_devices:g}",
-        )  # fmt: skip
+        why = (
+            f"× {devices.num_devices} devices it makes {exact:g} sequences per forward pass, which do not divide "
+            f"among {replicas} data-parallel replica{'s' * (replicas > 1)}"
+        )
+        fix = f"make it a multiple of {replicas / devices.num_devices:g}"
+        settings.add(name, "error", "batch-not-whole", why, fix)
         return None
     steps = settings.get("gradient_accumulation_steps")
-    note = "× devices" + (f" × {steps} gradient_accumulation_steps" if steps > 1 else "")
-    for path, how in (("global_batch_size", note), ("micro_batch_size", "× devices ÷ (data × fsdp)")):
-        is_default = origin.kind == "default"
-        kind = Origin(kind=origin.kind if is_default else "derived", key=name, text=origin.text, mark=origin.mark,
-                      note=f"MaxText's default; {how}" if is_default else how)  # fmt: skip
-        built.origins[f"batch.{path}"] = kind
+    for path, how in (
+        ("global_batch_size", "× devices" + (f" × {steps} gradient_accumulation_steps" if steps > 1 else "")),
+        ("micro_batch_size", "× devices ÷ (data × fsdp)"),
+    ):
+        origin = settings.origin(name, how)
+        built.origins[f"batch.{path}"] = origin if origin.kind == "default" else replace(origin, kind="derived")
     return Batch(
         sequence_length=built.values["batch.sequence_length"], global_batch_size=total * steps,
         micro_batch_size=total // replicas,

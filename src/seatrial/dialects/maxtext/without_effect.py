@@ -1,0 +1,88 @@
+"""The keys of MaxText 0.2.5 that make no value of a run, each with why: most are in `without_effect.txt`, some here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any
+
+from seatrial.dialects.maxtext import values
+from seatrial.dialects.maxtext.values import anything, choice, nothing, or_none, same, switch
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected
+
+_ROWS: dict[str, Key] = {
+    **{
+        f"{part}_{axis}_parallelism": rejected(why, coerce.axis_size, quiet=(1,))
+        for part in ("ici", "dcn")
+        for axis, why in {
+            "sequence": f"MaxText ignores it since 0.2.2: its mesh has no such axis; use {part}_context_parallelism",
+            "expert": "it is for mixtures of experts",
+            "autoregressive": "it is for inference",
+            "context_autoregressive": "it is for inference",
+            "context_usp_ulysses": f"context parallelism has one axis here; use {part}_context_parallelism",
+            "fsdp_transpose": f"parameters are sharded along one dimension here; use {part}_fsdp_parallelism",
+            "diloco": "DiLoCo is not supported here",
+            "tensor_transpose": f"MaxText 0.2.4 removed it; use {part}_tensor_parallelism",
+        }.items()
+    },
+    "base_config": equivalent("the file is read before this one", coerce.text, "a YAML file that this one changes"),
+    "shard_mode": equivalent("the trainer here places everything explicitly", choice(same(("auto", "explicit")))),
+    "sharding_strategy": equivalent("placement is fixed here", or_none(coerce.text)),
+    "decoder_block": equivalent("every model is a Llama decoder here", choice(
+        same(("default", "llama2", "mistral")), refused=values.OTHER_DECODERS,
+        because="only Llama's decoder is supported here")),
+    "matmul_precision": ignored("float32 products are exact here, bfloat16 products are not changed", choice(
+        same(("default", "high", "highest", "bfloat16", "float32"))), quiet=("default",)),
+    "attn_logits_soft_cap": rejected("attention is not capped here", or_none(coerce.decimal), quiet=(None, 0.0)),
+    "final_logits_soft_cap": rejected("logits are not capped here", or_none(coerce.decimal), quiet=(None, 0.0)),
+    "weight_sparsity_n": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
+    "weight_sparsity_m": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
+    "use_grpo": rejected("reinforcement learning is not supported here", or_none(switch), quiet=(None, False)),
+    "prompt": ignored("it applies to inference only", coerce.text, quiet=("I love to",)),
+    "save_checkpoint_on_start": ignored("nothing is saved before the first step here", switch, quiet=(True, False)),
+    "upload_all_profiler_results": ignored("profiles stay in the run directory", switch, quiet=(True, False)),
+    "hf_access_token": ignored("tokens are never read into a configuration here", anything, quiet=("", None)),
+    "eval_dataset_name": ignored("it is not read here; MaxText reads it in evaluations, with tfds",
+                                 coerce.text, quiet=("c4/en:3.1.0", "c4/en:3.0.1")),
+    "metrics_file": ignored("metrics are in the run directory", or_none(coerce.text), quiet=(None,)),
+    "tokenizer_type": ignored("the tokenizer's files say what they are", choice(
+        same(("sentencepiece", "huggingface", "tiktoken"))), quiet=("sentencepiece", "huggingface", "tiktoken")),
+}  # fmt: skip
+
+# Readers by the word in the table, or by the kind of the default, where any number will do.
+_KINDS: Mapping[Any, Reader] = {
+    "switch": switch, "whole": coerce.whole, "count": coerce.count, "decimal": coerce.decimal, "share": coerce.share,
+    "text": coerce.text, "texts": values.texts,
+    bool: switch, int: or_none(coerce.decimal), float: or_none(coerce.decimal),
+}  # fmt: skip
+
+
+def _in_table() -> Iterator[tuple[str, Key]]:
+    """The rows of `without_effect.txt`: a line `disposition: why`, and below it the keys, as its first lines say."""
+    disposition, why = "", ""
+    text = files("seatrial.dialects.maxtext").joinpath("without_effect.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith(" "):
+            yield from (_row(item, disposition, why) for item in line.split())
+        elif not line.startswith("#"):
+            disposition, _, why = line.partition(": ")
+
+
+def _row(item: str, disposition: Any, why: str) -> tuple[str, Key]:
+    """(name, row) of `name:kind=default`; kind, default or both may be missing."""
+    named, equals, text = item.partition("=")
+    name, _, kind = named.partition(":")
+    default: Any = text
+    with suppress(ValueError):
+        default = None if nothing(text) else json.loads(text)
+    read = _KINDS.get(kind or type(default), anything)
+    quiet = (default, tuple(default)) if isinstance(default, list) else (default,)
+    return name, Key(read=read, why=why, disposition=disposition, quiet=quiet if equals else ())
+
+
+IN_TABLE: dict[str, Key] = dict(_in_table())
+KEYS: dict[str, Key] = {**_ROWS, **IN_TABLE}
