@@ -119,11 +119,21 @@ class _Reader:
             raise self.error(
                 places[0], "too-deep", f"there are more than {MAX_SCRIPTS} scripts in scripts", "simplify it"
             )
-        words: list[Word] = []
         condition, joint = "", "\n"  # whether the next command may not run, and what stands before it
         flow = Flow(self._variables, self._unset, self._refuse_control)
+        for words, operator in self._commands((*Lexer(text, places, self.error).tokens(), Operator("\n", places[-1]))):
+            left = flow.take(words, joint) if words else []
+            if left and self._step(left, condition, flow):
+                return
+            if words or operator != "\n":  # a line may end behind && and ||
+                condition, joint = self._condition(left, condition, operator), operator
+        flow.end()
+
+    def _commands(self, tokens: Iterable[Word | Operator]) -> Iterator[tuple[list[Word], str]]:
+        """The words of each command, without its redirections, and the operator behind it."""
+        words: list[Word] = []
         redirection: int | None = None  # where one stands whose file is still to come
-        for token in (*Lexer(text, places, self.error).tokens(), Operator("\n", places[len(text)])):
+        for token in tokens:
             if isinstance(token, Word):
                 words += [token] if redirection is None else []
                 redirection = None
@@ -134,13 +144,8 @@ class _Reader:
             elif token.text in ("(", ")", ";;"):
                 self._refuse_control(token.offset, token.text)
             else:
-                left = flow.take(words, joint) if words else []
-                if left and self._step(left, condition, flow):
-                    return
-                if words or token.text != "\n":  # a line may end behind && and ||
-                    condition, joint = self._condition(left, condition, token.text), token.text
+                yield words, token.text
                 words = []
-        flow.end()
 
     def _condition(self, words: Sequence[Word], before: str, joint: str) -> str:
         """What the command behind a joint depends on: && or || where that is not known.
@@ -186,22 +191,29 @@ class _Reader:
         if name in ("exit", "return"):
             return not condition
         if not words:
-            if self._training is not None and any(name.islower() for name in given):
-                self._broken_line("warning", start, next(iter(given)))
-            for key, value in given.items():
-                self._variables.keep(key, value)
+            self._assignments(given, start)
         elif name in _DECLARES:
             self._declare(words)
         elif name == "unset":
             for word in words[1:]:
                 self._variables.known.pop(word.bare, None)
         else:
-            argv = [field for word in words for field in self._variables.expand(word)]
-            if name == "eval":
-                self._script_in([piece for field in argv[1:] for piece in (*field, Piece(" ", field[-1].offset))])
-            elif argv:
-                self._take(argv[1:] if name == "exec" and len(argv) > 1 else argv, given)
+            self._start([field for word in words for field in self._variables.expand(word)], name, given)
         return False
+
+    def _assignments(self, given: dict[str, Value], start: int) -> None:
+        """Keeps assignments that no command follows."""
+        if self._training is not None and any(name.islower() for name in given):
+            self._broken_line("warning", start, next(iter(given)))
+        for name, value in given.items():
+            self._variables.keep(name, value)
+
+    def _start(self, argv: list[Field], name: str, given: dict[str, Value]) -> None:
+        """Takes a program with its words; of `eval` and `exec`, what they start."""
+        if name == "eval":
+            self._script_in([piece for field in argv[1:] for piece in (*field, Piece(" ", field[-1].offset))])
+        elif argv:
+            self._take(argv[1:] if name == "exec" and len(argv) > 1 else argv, given)
 
     def _assign(self, word: Word, given: dict[str, Value]) -> None:
         """Adds an assignment to the others of its command."""
@@ -301,24 +313,13 @@ class _Reader:
 
     def _handed_on(self, wrappers: Sequence[Field], seen: dict[str, Value]) -> Iterator[tuple[str, Value]]:
         """What `env A=b`, `docker -e A=b`, `mpirun -x A=b` and `srun --export=ALL,A=b` add."""
-        program, before, behind_env = "", "", False
-        for field in wrappers:
-            word = text_of(field)
-            behind_env = behind_env or _base(word) == "env"
-            program = _base(word) if _base(word) in _ENVIRONMENT_FLAGS else program
-            flags = _ENVIRONMENT_FLAGS.get(program, ())
-            joined = (flag for flag in flags if word.startswith(f"{flag}=" if flag.startswith("--") else flag))
-            flag = next((flag for flag in joined if word != flag), None)
-            if flag or before in flags or behind_env:
-                told = word[len(flag) :].removeprefix("=") if flag else word
-                for pair in told.split(",") if program in _IN_ONE_WORD else [told]:
-                    name, equals, value = pair.partition("=")
-                    if equals and name.isidentifier():
-                        yield name, Value(((Piece(value, field[0].offset),),), field[0].offset, exported=True)
-                    elif name in seen and not behind_env:
-                        seen[name].exported = True
-                        yield name, seen[name]
-            before = word
+        for offset, pair, is_env in _environment_words(wrappers):
+            name, equals, value = pair.partition("=")
+            if equals and name.isidentifier():
+                yield name, Value(((Piece(value, offset),),), offset, exported=True)
+            elif name in seen and not is_env:
+                seen[name].exported = True
+                yield name, seen[name]
 
     def chosen(self) -> _Command:
         """The command that starts the training; without any command, what the text assigns. Raises InputError."""
@@ -337,6 +338,23 @@ class _Reader:
         for value in self._variables.known.values():
             value.exported = True
         return _Command((), self._variables.known, False)
+
+
+def _environment_words(wrappers: Sequence[Field]) -> Iterator[tuple[int, str, bool]]:
+    """(offset, `A=b` or `A`, whether `env` stands before it) of each variable that wrappers hand on by an option."""
+    program, before, behind_env = "", "", False
+    for field in wrappers:
+        word = text_of(field)
+        behind_env = behind_env or _base(word) == "env"
+        program = _base(word) if _base(word) in _ENVIRONMENT_FLAGS else program
+        flags = _ENVIRONMENT_FLAGS.get(program, ())
+        joined = (flag for flag in flags if word.startswith(f"{flag}=" if flag.startswith("--") else flag))
+        flag = next((flag for flag in joined if word != flag), "")
+        if flag or before in flags or behind_env:
+            said = word[len(flag) :].removeprefix("=") if flag else word
+            for pair in said.split(",") if program in _IN_ONE_WORD else [said]:
+                yield field[0].offset, pair, behind_env
+        before = word
 
 
 def _base(word: str) -> str:
@@ -366,11 +384,9 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
             rest = ", unless it was exported before; here it is taken as if" if name in _EXPORTED_BEFORE else ""
             why = f"it is assigned, but not exported, so the command does not see it{rest}"
             reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")
-        if not value.exported and (value.used or name not in _EXPORTED_BEFORE):
-            continue
-        field = value.fields[0] if value.fields else ()
-        builder.key(name, reader.mark(value.offset))
-        _scalar(field, name, value.offset, reader, builder)
+        if value.exported or (name in _EXPORTED_BEFORE and not value.used):
+            builder.key(name, reader.mark(value.offset))
+            _scalar(value.fields[0] if value.fields else (), name, value.offset, reader, builder)
     builder.end()
     start = command.offset if command.argv else 0
     builder.key("argv", reader.mark(start))
