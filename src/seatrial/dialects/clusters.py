@@ -1,7 +1,8 @@
 """Cluster files → `Cluster`: CVS's (`username`, `priv_key_file`, `head_node_dict`, `node_dict`) and the native one.
 
 The native one is a list of hosts, each a name or a mapping, beside `user`, `key_file`, `transport` and the `devices` of
-every host that does not say its own. In both, the order of the hosts is the order of the ranks.
+every host that does not say its own. In both, a name may be a range (node[01-03,07]), and the order of the hosts is the
+order of the ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.cluster import Cluster, Host, Transport
+from seatrial.cluster import MAX_HOSTS, Cluster, Host, Transport, host_words, hosts_of
 from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry
@@ -21,7 +22,6 @@ from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import Problem
 from seatrial.source import Node
 
-MAX_HOSTS = 4096  # as many as a typing error in a range may make
 _TEMPLATE = re.compile(r"\{[^}]*\}?")
 _NODES = ("node_dict", "nodes")
 _HEADS = ("head_node_dict", "head_node")
@@ -40,7 +40,7 @@ CVS_KEYS: Mapping[str, Meaning] = {
     "priv_key_file": Meaning(meaning="the private key that SSH uses"),
     "head_node_dict.mgmt_ip": Meaning(meaning="the host from which CVS works", why="rank 0 is the first host"),
     "head_node": Meaning(meaning="the same, since 2026", why="rank 0 is the first host"),
-    "node_dict": Meaning(meaning="the hosts by the name or address that SSH reaches, in the order of their ranks"),
+    "node_dict": Meaning(meaning="the hosts by the name, range or address that SSH reaches, in the order of ranks"),
     "nodes": Meaning(meaning="the same, since 2026"),
     "node_dict.*.vpc_ip": Meaning(meaning="the address that the other hosts connect to"),
     "node_dict.*.bmc_ip": Meaning(meaning="the board's own controller", why="nothing here switches machines on or off"),
@@ -53,7 +53,7 @@ CVS_KEYS: Mapping[str, Meaning] = {
     "password": Meaning(meaning="the password of username", why="hosts are reached by key only"),
 }
 NATIVE_KEYS: Mapping[str, Meaning] = {
-    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-04]) or mappings"),
+    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-03,07]) or mappings"),
     "hosts.*.name": Meaning(meaning="what SSH reaches the host by"),
     "hosts.*.address": Meaning(meaning="what the other hosts connect to; by default its name"),
     "hosts.*.devices": Meaning(meaning="how many accelerators it has; by default `devices`"),
@@ -97,6 +97,10 @@ def _host(value: Any) -> str:
     return word
 
 
+def _hosts(value: Any) -> list[str]:
+    return [_host(name) for name in hosts_of(coerce.text(value))]
+
+
 def _person(value: Any) -> str:
     word = coerce.text(value)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", word):
@@ -119,22 +123,6 @@ def _file(value: Any) -> str:
 _TRANSPORT = coerce.one_of("ssh", "slurm", "local")
 
 
-def _expanded(name: str) -> list[str]:
-    """The names that a range stands for: node[01-04] → node01 … node04. Raises ValueError."""
-    match = re.fullmatch(r"([^\[\]]*)\[(\d{1,9})-(\d{1,9})\]([^\[\]]*)", name, re.ASCII)
-    if match is None:
-        return [name]
-    first, last = int(match[2]), int(match[3])
-    if not 0 <= last - first < MAX_HOSTS:
-        raise ValueError(f"{coerce.shown(name)} names {last - first + 1} hosts, not 1 to {MAX_HOSTS}")
-    return [f"{match[1]}{number:0{len(match[2])}}{match[4]}" for number in range(first, last + 1)]
-
-
-def _words(text: str) -> list[str]:
-    """The names of a list in one text, node[01-03],login: commas part them, except in brackets."""
-    return [word.strip() for word in re.split(r",(?![^\[\]]*\])", text)]
-
-
 @dataclass(kw_only=True)
 class _Reader:
     """Reads one file; what is wrong with it is collected in `problems`."""
@@ -149,15 +137,12 @@ class _Reader:
 
     def cvs(self, root: Node) -> Cluster | None:
         self._unknown(root, "", CVS_KEYS)
-        nodes = next((root.members[key] for key in _NODES if key in root.members), None)
-        hosts: list[Host] = []
-        if nodes is None or not isinstance(nodes.value, dict) or not self._given(nodes):
+        path = next((key for key in _NODES if key in root.members), "node_dict")
+        nodes = root.members.get(path)
+        given = self._given(nodes) if nodes else []
+        if not given:
             self._missing(root, "node_dict", '"node_dict": {"10.0.0.1": {"vpc_ip": "10.0.0.1", "bmc_ip": "NA"}}', nodes)
-        else:
-            path = next(key for key in _NODES if key in root.members)
-            hosts = [
-                host for name, node in self._given(nodes) if (host := self._cvs_host(f"{path}.{name}", name, node))
-            ]
+        hosts = [host for name, node in given for host in self._cvs_hosts(f"{path}.{name}", name, node)]
         head = self._head(root)
         if head and hosts and head.text not in self.names:
             why = f"it is none of the hosts ({', '.join(list(self.names)[:4])}{', …' if len(self.names) > 4 else ''})"
@@ -166,30 +151,37 @@ class _Reader:
             why = f"rank 0 is the first host, {hosts[0].name}, also in CVS; this one is not moved to the front"
             self._say(head, "info", "head-not-first", why, "move it to the front if it is to coordinate")
         for key in root.members.keys() & CVS_KEYS.keys() - set(_HEADS):
-            entry, why = Entry.of(key, root.members[key]), CVS_KEYS[key].why
-            if key in ("password", "racks"):
-                why += "; passwords in a file are read by everybody who can read the file"
-                self._say(replace(entry, text=""), "warning", "secret-in-file", why, "remove it")
-            elif why and root.members[key].value not in ({}, ""):
-                self._say(entry, "info", "no-effect", f"it has no effect: {why}", "nothing to do")
+            self._without_effect(Entry.of(key, root.members[key]), CVS_KEYS[key].why)
         return Cluster(
             hosts=tuple(hosts), transport="ssh", user=self._value(root, "username", _person),
             key_file=self._value(root, "priv_key_file", _file),
         )  # fmt: skip
 
-    def _cvs_host(self, path: str, name: str, node: Node) -> Host | None:
+    def _without_effect(self, entry: Entry, why: str) -> None:
+        if entry.key in ("password", "racks"):
+            why += "; passwords in a file are read by everybody who can read the file"
+            self._say(replace(entry, text=""), "warning", "secret-in-file", why, "remove it")
+        elif why and entry.value not in ({}, ""):
+            self._say(entry, "info", "no-effect", f"it has no effect: {why}", "nothing to do")
+
+    def _cvs_hosts(self, path: str, name: str, node: Node) -> Iterator[Host]:
+        """The hosts of a key of node_dict: one, or those of a range, whose addresses may be a range too."""
         if not isinstance(node.value, dict):
             self._say(Entry.of(path, node), "error", "bad-value", "a mapping belongs here", 'write {"vpc_ip": "…"}')
-            return None
+            return
         self._unknown(node, path, CVS_KEYS, "node_dict.*")
-        read = self._read(Entry(key=path, value=name, text=name, mark=node.key_mark), _host)
+        names = self._hosts(Entry(key=path, value=name, text=name, mark=node.key_mark))
         inner = node.members.get("vpc_ip")
-        address = (
-            read
-            if inner is None or inner.text in ("", "NA")
-            else self._read(self._entry(f"{path}.vpc_ip", inner), _host)
-        )
-        return self._add(path, node, read, address)
+        addresses = names
+        if inner is not None and inner.text not in ("", "NA"):
+            entry = self._entry(f"{path}.vpc_ip", inner)
+            addresses = self._hosts(entry)
+            if len(addresses) != len(names) and names and addresses:
+                why = f"it is {len(addresses)} address{'es' * (len(addresses) > 1)} for {len(names)} hosts"
+                self._say(entry, "error", "bad-value", why, "write one key per host, or a range with as many addresses")
+        for each, address in zip(names, addresses, strict=False):
+            if host := self._add(path, node, each, address):
+                yield host
 
     def _head(self, root: Node) -> Entry | None:
         for key in _HEADS:
@@ -207,27 +199,31 @@ class _Reader:
         self._unknown(root, "", NATIVE_KEYS)
         transport: Transport = self._value(root, "transport", _TRANSPORT) or "ssh"
         devices = self._value(root, "devices", coerce.count)
-        nodes, hosts = root.members.get("hosts"), []
-        if nodes is None and transport == "local":
-            hosts = list(Cluster.on_this_machine().hosts)
-        elif nodes is None and transport != "slurm":
-            self._missing(root, "hosts", "hosts: [node-a, node-b]", None)
-        elif nodes is not None and isinstance(nodes.value, str) and nodes.value.strip():
-            hosts = [host for word in _words(nodes.value) for host in self._named_hosts("hosts", nodes, word)]
-        elif nodes is not None and (not isinstance(nodes.value, list) or not nodes.value):
-            self._missing(root, "hosts", "hosts: [node-a, node-b]", nodes)
-        elif nodes is not None and isinstance(nodes.value, list):
-            hosts = [host for i, node in enumerate(nodes.value) for host in self._native_hosts(f"hosts.{i}", node)]
+        nodes = root.members.get("hosts")
         return Cluster(
-            hosts=tuple(Host(**(vars(host) | {"devices": host.devices or devices})) for host in hosts),
+            hosts=tuple(
+                replace(host, devices=host.devices or devices) for host in self._native_hosts(root, nodes, transport)
+            ),
             transport=transport, user=self._value(root, "user", _person),
             key_file=self._value(root, "key_file", _file),
         )  # fmt: skip
 
-    def _native_hosts(self, path: str, node: Node) -> Iterator[Host]:
-        if not isinstance(node.value, dict):
-            yield from self._named_hosts(path, node, node.plain())
-            return
+    def _native_hosts(self, root: Node, nodes: Node | None, transport: Transport) -> Iterator[Host]:
+        if nodes is not None and isinstance(nodes.value, str) and nodes.value.strip():
+            for word in host_words(nodes.value):
+                yield from self._named_hosts("hosts", nodes, word)
+        elif nodes is not None and isinstance(nodes.value, list) and nodes.value:
+            for index, node in enumerate(nodes.value):
+                is_mapping = isinstance(node.value, dict)
+                path = f"hosts.{index}"
+                yield from self._host(path, node) if is_mapping else self._named_hosts(path, node, node.plain())
+        elif nodes is None and transport == "local":
+            yield from Cluster.on_this_machine().hosts
+        elif nodes is not None or transport != "slurm":
+            self._missing(root, "hosts", "hosts: [node-a, node-b]", nodes)
+
+    def _host(self, path: str, node: Node) -> Iterator[Host]:
+        """The host of a mapping."""
         self._unknown(node, path, NATIVE_KEYS, "hosts.*")
         if "name" not in node.members:
             self._missing(node, f"{path}.name", "name: node-a", None)
@@ -242,21 +238,20 @@ class _Reader:
 
     def _named_hosts(self, path: str, node: Node, name: Any) -> Iterator[Host]:
         """The host of a name, or those of a range."""
-        try:
-            names = _expanded(coerce.text(name))
-        except ValueError as error:
-            self._say(self._entry(path, node), "error", "bad-value", str(error), "write a host's name")
-            return
-        if len(self.names) + len(names) > MAX_HOSTS:
-            why = f"with these there are more than {MAX_HOSTS} hosts"
-            self._say(Entry.of(path, node), "error", "too-many-hosts", why, "correct the range, or name fewer")
-            return
-        for each in names:
-            read = self._read(Entry(key=path, value=each, text=each, mark=node.mark), _host)
-            if host := self._add(path, node, read, read):
+        for each in self._hosts(Entry(key=path, value=name, text="", mark=node.mark)):
+            if host := self._add(path, node, each, each):
                 yield host
 
     # --- both ---
+
+    def _hosts(self, entry: Entry) -> list[str]:
+        """The names or addresses that a name or a range stands for; none, with a finding, where it is wrong."""
+        names: list[str] = self._read(entry, _hosts, "write a host's name or address, or a range: node[01-03,07]") or []
+        if len(self.names) + len(names) > MAX_HOSTS:
+            why = f"with these there are more than {MAX_HOSTS} hosts"
+            self._say(entry, "error", "too-many-hosts", why, "correct the range, or name fewer")
+            return []
+        return names
 
     def _add(self, path: str, node: Node, name: str | None, address: str | None, **more: Any) -> Host | None:
         if name is None or address is None:
@@ -288,7 +283,7 @@ class _Reader:
             return None
         return self._read(self._entry(f"{path}.{key}" if path else key, node), read)
 
-    def _read(self, entry: Entry, read: Callable[[Any], Any]) -> Any:
+    def _read(self, entry: Entry, read: Callable[[Any], Any], fix: str = "give a value that fits") -> Any:
         """A value as its type, or None with a finding."""
         if isinstance(entry.value, str) and (_TEMPLATE.search(entry.value) or placeholders.is_unfilled(entry.value)):
             left = "<changeme>" if placeholders.is_unfilled(entry.value) else "the template's placeholder"
@@ -299,7 +294,7 @@ class _Reader:
         try:
             return read(entry.value)
         except ValueError as error:
-            return self._say(entry, "error", "bad-value", str(error), "give a value that fits")
+            return self._say(entry, "error", "bad-value", str(error), fix)
 
     def _unknown(self, node: Node, path: str, table: Mapping[str, Meaning], prefix: str = "") -> None:
         """A finding for each key that the table does not have, at its level."""
