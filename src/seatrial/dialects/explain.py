@@ -112,21 +112,18 @@ def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
     tables = _tables()
     name = key.removeprefix("--")
     paths = _among(values, resolved, name)
-    own = resolved.spec.dialect
-    for dialect in (own, *tables) if own in tables and not paths else tables:
-        if paths:
-            break
-        rows = {known: row for known, row in tables[dialect].items() if _ends(known, name)}
-        parts = [part.strip() for row in rows.values() for part in row.to.split(",") if part.strip()]
-        paths = [path for path in values if any(path == part or path.startswith(f"{part}.") for part in parts)]
+    if not paths:
+        dialect, rows = _rows(tables, resolved.spec.dialect, name)
+        parts = [part for row in rows.values() for part in row.paths]
         if rows and not parts:
             return [NoValue(key=known, dialect=dialect, row=row) for known, row in rows.items()]
-        if parts and not paths:
+        if not rows:
+            known = dict.fromkeys([*values, *(name for table in tables.values() for name in table)])
+            raise InputError.single("unknown-key", key, "nothing has this name", did_you_mean(key, list(known)))
+        paths = [path for path in values if any(path == part or path.startswith(f"{part}.") for part in parts)]
+        if not paths:
             why = f"it goes to {', '.join(parts)}, which this run does not have"
             raise InputError.single("no-value", key, why, "give it a value, or ask for another key")
-    if not paths:
-        known = dict.fromkeys([*values, *(name for table in tables.values() for name in table)])
-        raise InputError.single("unknown-key", key, "nothing has this name", did_you_mean(key, list(known)))
     written = _written(resolved)
     return [
         Explanation(
@@ -135,6 +132,15 @@ def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
         )
         for path in paths
     ]  # fmt: skip
+
+
+def _rows(tables: Mapping[str, Mapping[str, Key]], own: str, name: str) -> tuple[str, dict[str, Key]]:
+    """The rows that a name means, and their dialect: the run's own before the others; none where it has no such key."""
+    for dialect in (own, *tables):
+        rows = {known: row for known, row in tables.get(dialect, {}).items() if _ends(known, name)}
+        if rows:
+            return dialect, rows
+    return "", {}
 
 
 def _among(values: Mapping[str, Any], resolved: Resolved, name: str) -> list[str]:
