@@ -9,9 +9,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 WRONG = Path(__file__).with_name("wrong")
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")
+EXPECTED = "expected.json"  # of a folder: case → its findings
 
 MAX_CPU_SECONDS = 1.0
 MAX_PEAK_BYTES = 200 * 10**6
@@ -20,6 +22,7 @@ MAX_PEAK_BYTES = 200 * 10**6
 _MEASURED = """
 import json, os, re, resource, sys
 from pathlib import Path
+from typing import Any
 target = sys.argv.pop(1)
 sys.argv[0] = "seatrial"
 from seatrial.cli import main
@@ -52,14 +55,33 @@ class Case:
         return self.path.with_suffix(".txt")
 
     @property
+    def expected(self) -> list[list[Any]]:
+        """Severity, code, path, line and column of each finding."""
+        return list(_expected(self.path.parent).get(self.path.stem, []))
+
+    def expect(self, found: list[list[Any]]) -> None:
+        """Keeps the findings as those that are expected."""
+        everything = _expected(self.path.parent) | {self.path.stem: found}
+        cases = (
+            f"{json.dumps(name)}: [\n" + ",\n".join(f"  {json.dumps(finding)}" for finding in findings) + "\n]"
+            for name, findings in sorted(everything.items())
+        )
+        (self.path.parent / EXPECTED).write_text("{\n" + ",\n".join(cases) + "\n}\n", encoding="utf-8")
+
+    @property
     def arguments(self) -> list[str]:
         given = self.path.with_suffix(".args")
         return shlex.split(given.read_text(encoding="utf-8").partition("\n")[0]) if given.is_file() else []
 
 
+def _expected(folder: Path) -> dict[str, list[list[Any]]]:
+    path = folder / EXPECTED
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
 def cases() -> list[Case]:
     """Every case of every dialect, in order."""
-    return [Case(path=path) for path in sorted(WRONG.glob("*/*")) if path.suffix in SUFFIXES]
+    return [Case(path=path) for path in sorted(WRONG.glob("*/*")) if path.suffix in SUFFIXES and path.name != EXPECTED]
 
 
 @dataclass(frozen=True, kw_only=True)

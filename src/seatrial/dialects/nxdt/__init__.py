@@ -49,13 +49,13 @@ def read(request: Request) -> Resolved:
         fix = "write these three sections, or a native configuration: `seatrial init` lists examples"
         raise InputError.single("dialect-not-supported-yet", document.file, why, fix, document.root.mark)
     settings = gather(request, KEYS)
-    nxdt_findings.refused(settings, KEYS)
+    nxdt_findings.refused(settings)
     spec = _build(settings)
     if spec is not None:
-        nxdt_findings.traps(settings, spec, KEYS)
+        nxdt_findings.traps(settings, spec)
         nxdt_findings.deviations(settings, spec)
         nxdt_findings.mesh(settings, spec)
-    nxdt_findings.without_effect(settings, KEYS)
+    settings.without_effect(aside=nxdt_findings.SPOKEN_OF)
     return Resolved(spec=spec, origins=_origins(settings, spec), problems=tuple(settings.problems))
 
 

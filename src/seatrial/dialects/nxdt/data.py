@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from seatrial.dialects.nxdt.readers import FITS, anything, boolean, choice, named, natural, optional
+from seatrial.dialects.nxdt.readers import anything, boolean, choice, named, natural, optional
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
@@ -25,6 +25,7 @@ _TEXT = optional(coerce.text)
 Kind = Literal["pretraining", "sft", "dpo", "orpo"]
 
 
+@coerce.takes("[path], or [weight, path, weight, path, …]")
 def _prefix(value: Any) -> Any:
     """Megatron's data_prefix: a path, [path], [weight, path, …], or a mapping of splits to any of these."""
     if value is None:
@@ -36,9 +37,6 @@ def _prefix(value: Any) -> Any:
             raise ValueError(f"{what}; the splits are train, validation and test")
         return {name: _weighted(part) for name, part in value.items() if part is not None}
     return _weighted(value)
-
-
-FITS[_prefix] = "[path], or [weight, path, weight, path, …]"
 
 
 def _weighted(value: Any) -> tuple[tuple[float, str], ...]:
@@ -57,6 +55,7 @@ def _weighted(value: Any) -> tuple[tuple[float, str], ...]:
     return tuple((coerce.decimal(weight), named(path)) for weight, path in pairs)
 
 
+@coerce.takes("shares of training, validation and test, for example 980,10,10")
 def _split(value: Any) -> str:
     text = coerce.text(value)
     parts = text.split(",")
@@ -64,8 +63,6 @@ def _split(value: Any) -> str:
         raise ValueError(f"{coerce.shown(text)} does not consist of up to three shares")
     return text
 
-
-FITS[_split] = "shares of training, validation and test, for example 980,10,10"
 
 DATA: dict[str, Key] = {
     "data.micro_batch_size": to("batch.micro_batch_size", coerce.count,

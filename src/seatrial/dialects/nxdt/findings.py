@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.optimizer import S
 from seatrial.dialects.nxdt.precision import MANUAL, MANUAL_KEYS
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.settings import listed
 from seatrial.spec import RunSpec
 
-MOST_NAMES = 12
 PAGE = "docs/reference/nxdt.md"
 
 
-def refused(settings: Settings, keys: Mapping[str, Key]) -> None:
-    """One error for each reason why keys cannot be obeyed."""
-    groups: dict[str, list[str]] = {}
-    for name, value in settings.values.items():
-        if keys[name].disposition == "rejected" and value not in keys[name].quiet:
-            groups.setdefault(keys[name].why, []).append(name)
-    for why, names in groups.items():
-        also = f" (and {_listed(names[1:])})" if names[1:] else ""
-        quiet = [value for value in keys[names[0]].quiet if value is not None]
+def refused(settings: Settings) -> None:
+    """One error for each reason why keys are not supported."""
+    for why, names in settings.by_reason("rejected").items():
+        also = f" (and {listed(names[1:])})" if names[1:] else ""
+        quiet = [value for value in settings.keys[names[0]].quiet if value is not None]
         or_say = f", or give {names[0].rpartition('.')[2]}: {coerce.shown(quiet[0])}" if quiet else ""
         shown = coerce.shown(settings.entries[names[0]].value)
-        settings.add(names[0], "error", "not-possible", f"{shown} cannot be obeyed{also}: {why}", f"remove it{or_say}")
-
-
-def without_effect(settings: Settings, keys: Mapping[str, Key]) -> None:
-    """One finding for all keys that do nothing here, where that may surprise."""
-    reasons: dict[str, list[str]] = {}
-    first = None
-    for name, value in settings.values.items():
-        key = keys[name]
-        if key.disposition == "ignored" and key.effective is None and value not in key.quiet and name not in SPOKEN_OF:
-            reasons.setdefault(key.why, []).append(name)
-            first = first or name
-    if first is None:
-        return
-    number = sum(map(len, reasons.values()))
-    listed = "; ".join(f"{_listed(names)} ({why})" for why, names in reasons.items())
-    why = f"{number} key{'s have' if number > 1 else ' has'} no effect here: {listed}"
-    settings.add(first, "info", "no-effect", why, "nothing to do")
-
-
-def _listed(names: list[str]) -> str:
-    short = [name.rpartition(".")[2] for name in names]
-    return ", ".join(short[:MOST_NAMES]) + (f" and {len(short) - MOST_NAMES} more" if len(short) > MOST_NAMES else "")
+        settings.add(names[0], "error", "not-possible", f"{shown} is not supported{also}: {why}", f"remove it{or_say}")
 
 
 SPOKEN_OF = (f"{S}.max_steps", f"{S}.d_model")  # said elsewhere, where they differ from what runs
 
 
-def traps(settings: Settings, spec: RunSpec, keys: Mapping[str, Key]) -> None:
+def traps(settings: Settings, spec: RunSpec) -> None:
     """What is accepted, but hardly meant."""
     _constant_steps(settings, spec)
     given = settings.get(f"{S}.max_steps")
@@ -68,11 +39,12 @@ def traps(settings: Settings, spec: RunSpec, keys: Mapping[str, Key]) -> None:
     _manual_precision(settings)
     _copies(settings, spec)
     for name, value in settings.values.items():
-        effective = keys[name].effective
+        row = settings.keys[name]
+        effective = row.effective
         if effective is not None and effective(spec) != value:
             settings.add(
                 name, "warning", "contradiction",
-                f"it says {value}, but what runs is {effective(spec)}: {keys[name].why}", "correct or remove it",
+                f"it says {value}, but what runs is {effective(spec)}: {row.why}", "correct or remove it",
             )  # fmt: skip
     if "mixtral" in settings.get("name", "").lower() and settings.get("model_source") == "hf":
         settings.add(
@@ -103,7 +75,7 @@ def _manual_precision(settings: Settings) -> None:
     given = [name for name in MANUAL_KEYS if settings.get(name)]
     if given and kind not in (None, MANUAL):
         settings.add(
-            given[0], "warning", "no-effect", f"{_listed(given)} is read only where type is manual, and it is {kind}",
+            given[0], "warning", "no-effect", f"{listed(given)} is read only where type is manual, and it is {kind}",
             "give precision.type: manual, or remove it",
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from seatrial.dialects.nxdt.architecture import Architecture, assumed_vocabulary, found_architecture, published
 from seatrial.dialects.nxdt.readers import (
-    FITS,
     anything,
     boolean,
     choice,
@@ -28,6 +27,7 @@ _KERNEL = "it chooses a kernel"
 _FUSED = "XLA fuses what it can"
 
 
+@coerce.takes("a list of modules, for example [CoreAttention]")
 def _modules(value: Any) -> tuple[str, ...]:
     names = coerce.texts([value] if isinstance(value, str) else value)
     unknown = next((name for name in names if name not in MODULES), None)
@@ -42,17 +42,15 @@ MODULES = {
     "LlamaDecoderLayer": "layer", "LlamaRotaryEmbedding": "rope", "MixtralRMSNorm": "layernorm",
     "NeuronSwitchMLP": "moe",
 }  # fmt: skip
-FITS[_modules] = "a list of modules, for example [CoreAttention]"
 
 
+@coerce.takes("a whole number from 1 on, or -1 for that of model_config")
 def _size(value: Any) -> int | None:
     number = coerce.whole(value)
     if number < 1 and number != -1:
         raise ValueError(f"{number} is neither a size nor -1, which keeps that of model_config")
     return None if number == -1 else number
 
-
-FITS[_size] = "a whole number from 1 on, or -1 for that of model_config"
 
 SHAPE: dict[str, Key] = {
     "model.model_config": to("model", named, "The Hugging Face config.json, its folder, or the name of a preset."),

@@ -6,39 +6,12 @@ None, which is text in both and means null.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 
 _YES_NO = {"yes": True, "on": True, "no": False, "off": False}
-
-# What each reader takes, as advice: "give …".
-FITS: dict[Reader, str] = {
-    coerce.count: "a whole number from 1 on",
-    coerce.whole: "a whole number",
-    coerce.decimal: "a number",
-    coerce.positive: "a number above 0",
-    coerce.text: "text",
-    coerce.texts: "a list of texts",
-}
-
-
-def fits(read: Reader) -> str:
-    """What a reader takes, as advice."""
-    return f"give {FITS[read]}" if read in FITS else "give one of the values named here"
-
-
-Read = TypeVar("Read", bound=Callable[[Any], Any])
-
-
-def _says(what: str) -> Callable[[Read], Read]:
-    def register(read: Read) -> Read:
-        FITS[read] = what
-        return read
-
-    return register
 
 
 def is_null(value: Any) -> bool:
@@ -49,15 +22,10 @@ def is_null(value: Any) -> bool:
 def optional(read: Reader) -> Reader:
     """The same reader, and null."""
 
-    def inner(value: Any) -> Any:
-        return None if is_null(value) else read(value)
-
-    if read in FITS:
-        FITS[inner] = f"{FITS[read]}, or null"
-    return inner
+    return coerce.optional(read, is_null)
 
 
-@_says("true or false")
+@coerce.takes("true or false")
 def boolean(value: Any) -> bool:
     """true or false, and YAML 1.1's words for them."""
     if isinstance(value, str) and value.lower() in _YES_NO:
@@ -65,7 +33,7 @@ def boolean(value: Any) -> bool:
     return coerce.boolean(value)
 
 
-@_says("a whole number from 0 on")
+@coerce.takes("a whole number from 0 on")
 def natural(value: Any) -> int:
     number = coerce.whole(value)
     if number < 0:
@@ -73,7 +41,7 @@ def natural(value: Any) -> int:
     return number
 
 
-@_says("a whole number from 1 on, or -1 for as many as there are")
+@coerce.takes("a whole number from 1 on, or -1 for as many as there are")
 def count_or_all(value: Any) -> int | None:
     number = coerce.whole(value)
     if number < 1 and number != -1:
@@ -81,7 +49,7 @@ def count_or_all(value: Any) -> int | None:
     return None if number == -1 else number
 
 
-@_says("a whole number from 0 on, or -1 for all")
+@coerce.takes("a whole number from 0 on, or -1 for all")
 def natural_or_all(value: Any) -> int:
     number = coerce.whole(value)
     if number < -1:
@@ -89,7 +57,7 @@ def natural_or_all(value: Any) -> int:
     return number
 
 
-@_says("a number from 0 on")
+@coerce.takes("a number from 0 on")
 def not_negative(value: Any) -> float:
     number = coerce.decimal(value)
     if number < 0:
@@ -97,7 +65,7 @@ def not_negative(value: Any) -> float:
     return number
 
 
-@_says("a number from 0 to 1")
+@coerce.takes("a number from 0 to 1")
 def share(value: Any) -> float:
     number = coerce.decimal(value)
     if not 0 <= number <= 1:
@@ -105,7 +73,7 @@ def share(value: Any) -> float:
     return number
 
 
-@_says("a number from 0 to less than 1")
+@coerce.takes("a number from 0 to less than 1")
 def probability(value: Any) -> float:
     number = coerce.decimal(value)
     if not 0 <= number < 1:
@@ -113,7 +81,7 @@ def probability(value: Any) -> float:
     return number
 
 
-@_says("a number above 0, up to 1")
+@coerce.takes("a number above 0, up to 1")
 def positive_share(value: Any) -> float:
     number = coerce.positive(value)
     if number > 1:
@@ -121,7 +89,9 @@ def positive_share(value: Any) -> float:
     return number
 
 
-@_says("1 for one batch, 1.0 for all of them, 0 for none: a whole number counts, a number with a point is a share")
+@coerce.takes(
+    "1 for one batch, 1.0 for all of them, 0 for none: a whole number counts, a number with a point is a share"
+)
 def portion(value: Any) -> int | float:
     """A number of batches (int) or a share of them (float), as Lightning tells them apart: by the type."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -129,7 +99,7 @@ def portion(value: Any) -> int | float:
     return natural(value) if isinstance(value, int) else share(value)
 
 
-@_says("a seed from 1 on")
+@coerce.takes("a seed from 1 on")
 def seed(value: Any) -> int:
     number = coerce.whole(value)
     if not 1 <= number < 2**31:
@@ -137,7 +107,7 @@ def seed(value: Any) -> int:
     return number
 
 
-@_says("two numbers from 0 to 1, [beta1, beta2]")
+@coerce.takes("two numbers from 0 to 1, [beta1, beta2]")
 def betas(value: Any) -> tuple[float, float]:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         what = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else coerce.shown(value)
@@ -145,7 +115,7 @@ def betas(value: Any) -> tuple[float, float]:
     return share(value[0]), share(value[1])
 
 
-@_says("the number of copies, a whole number from 1 on")
+@coerce.takes("the number of copies, a whole number from 1 on")
 def copies(value: Any) -> int:
     if isinstance(value, bool):
         word = str(value).lower()
@@ -153,7 +123,7 @@ def copies(value: Any) -> int:
     return coerce.count(value)
 
 
-@_says("'0' or '1'")
+@coerce.takes("'0' or '1'")
 def switch(value: Any) -> bool:
     """NxDT's '0' and '1', which it exports as environment variables."""
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
@@ -163,7 +133,7 @@ def switch(value: Any) -> bool:
     raise ValueError(f"{coerce.shown(value)} is neither '0' nor '1', nor true or false")
 
 
-@_says("a path or a name")
+@coerce.takes("a path or a name")
 def named(value: Any) -> str:
     text = coerce.text(value)
     if not text:

@@ -8,8 +8,9 @@ from seatrial.dialects.nxdt.readers import anything, boolean, choice, copies, na
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected, to
+from seatrial.dialects.table.layouts import lay_out
 from seatrial.estimate import hardware
-from seatrial.spec import MeshShape, Parallelism, Topology
+from seatrial.spec import Parallelism, Topology
 
 _RUNTIME = "it steers Neuron's runtime"
 _COMPILER = "it steers Neuron's compiler"
@@ -125,13 +126,10 @@ def parallelism(settings: Settings, topology: Topology) -> Parallelism:
             f"make trainer.devices × trainer.num_nodes a multiple of {shards}, or these sizes smaller",
         )  # fmt: skip
     mesh["data"] = max(1, world // shards)
-    within, rest = {}, topology.devices_per_node
-    for axis, size in mesh.items():
-        within[axis] = math.gcd(size, rest)
-        rest //= within[axis]
+    within_node, across_nodes = lay_out(mesh, topology.devices_per_node)
     return Parallelism(
-        within_node=MeshShape(**within),
-        across_nodes=MeshShape(**{axis: size // within[axis] for axis, size in mesh.items()}),
+        within_node=within_node,
+        across_nodes=across_nodes,
         virtual_pipeline=settings.get("distributed_strategy.virtual_pipeline_model_parallel_size") or 1,
         zero1=settings.get("distributed_strategy.zero1", True),
         sequence_parallel=settings.get("distributed_strategy.sequence_parallel", False),

@@ -6,19 +6,18 @@ As in Hydra, overrides come before interpolation: trainer.max_steps=100 moves `$
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from seatrial import source
 from seatrial.dialects import placeholders
 from seatrial.dialects.nxdt.interpolation import Interpolation, Path
-from seatrial.dialects.nxdt.readers import fits
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
-from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
-from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.dialects.table.overrides import Override, resolve
+from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
@@ -41,65 +40,57 @@ def canonical(name: str) -> str:
     return next((name[: -len(old)] + new for old, new in _LAST.items() if name.endswith(f".{old}")), name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+@dataclass(kw_only=True)
+class Settings(table_settings.Settings):
     """`values` and `entries` by the key's newest name; what is wrong, or still open, is in `entries` only."""
 
-    action: str
-    file: str
-    entries: dict[str, Entry]
-    sections: Mapping[str, Node]  # the mappings of the file, by path
-    values: dict[str, Any] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    SYSTEM = "NxDT"
+    UNKNOWN = "NxDT configurations have no such key"
+    REJECTED = ""  # grouped by their reasons, in `findings.refused`
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a key; where the file does not give it, the default."""
-        return self.values.get(name, default)
+    nodes: dict[str, Node] = field(default_factory=dict)  # the mappings of the file, by path
 
     def has(self, prefix: str) -> bool:
-        """Whether the file has a key, or any key of a section."""
-        inside = f"{prefix}."
-        return (
-            prefix in self.entries or prefix in self.sections or any(name.startswith(inside) for name in self.entries)
-        )
+        """Whether the file has a key, or any key of a section, or an empty section."""
+        return prefix in self.nodes or super().has(prefix)
 
-    def add(self, name: str, severity: Severity, code: str, why: str, fix: str) -> None:
-        """A finding about a key; where the file does not have it, about the nearest section around it."""
-        entry = self.entries.get(name)
-        if entry is not None:
-            self.problems.append(entry.problem(severity, code, why, fix))
-            return
+    def place(self, name: str) -> tuple[str, Mark | None]:
+        """The nearest section around a key."""
         around = name
-        while around and around not in self.sections:
+        while around and around not in self.nodes:
             around = around.rpartition(".")[0]
-        node = self.sections[around]
-        mark = None if node.mark is _COMMAND_LINE else node.key_mark or node.mark
-        self.problems.append(Problem(severity=severity, code=code, path=name, why=why, fix=fix, mark=mark))
+        node = self.nodes[around]
+        return name, None if node.mark is _COMMAND_LINE else node.key_mark or node.mark
 
-    def missing(self, name: str, why: str = "the run needs it, and nothing gives it") -> None:
-        """An error about a key that is not there, or null; none where something else is wrong with it."""
-        if name not in self.entries or (name in self.values and self.values[name] is None):
-            self.add(name, "error", "missing-key", why, f"add it, or give {name}=… on the command line")
+    def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
+        """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
+        if placeholders.is_unfilled(entry.value) or entry.value == MISSING:
+            is_needed = self.action in ("run", "check") and key.disposition == "done"
+            why = f"it is still {coerce.shown(entry.value).strip(chr(39))}"
+            fix = f"fill it in, or give {name}=… on the command line"
+            self.add(name, "error" if is_needed else "warning", "placeholder", why, fix)
+        return bool(entry.value != MISSING)
 
 
 def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     """Reads a file by the table of keys."""
-    problems = list(request.document.problems)
+    settings = Settings(keys=keys, action=request.action, file=request.document.file)
+    problems = settings.problems
+    problems += request.document.problems
     root, allowed = _override(request.document.root, request.overrides, keys, problems)
     interpolation = Interpolation(root, {name: os.environ.get(name) for name in allowed})
     root = interpolation.resolve()
     problems += [replace(p, mark=None) if p.mark is _COMMAND_LINE else p for p in interpolation.problems]
-    groups = {name[:at] for name in keys for at, character in enumerate(name) if character == "."}
-    sections: dict[str, Node] = {"": root}
-    settings = Settings(
-        action=request.action, file=request.document.file, entries={}, sections=sections, problems=problems
-    )
-    for entry in _entries(root, keys, groups, sections, problems):
-        _take(settings, entry)
+    settings.nodes[""] = root
+    entries: dict[str, Entry] = {}
+    for entry in _entries(settings, root):
+        _keep(settings, entries, entry)
     broken = {".".join(path) for path in interpolation.broken}
-    for name, entry in settings.entries.items():
-        if not any(path == entry.key or path.startswith(f"{entry.key}.") for path in broken):
-            _read(settings, name, entry, keys[name])
+    for name, entry in entries.items():
+        if any(path == entry.key or path.startswith(f"{entry.key}.") for path in broken):
+            settings.entries[name] = entry
+        else:
+            settings.take(name, entry)
     for name, key in keys.items():
         if key.required:
             settings.missing(name)
@@ -152,54 +143,35 @@ def _put(node: Node, path: Path, leaf: Node) -> Node:
     return replace(node, value={**node.members, path[0]: _put(child, path[1:], leaf)})
 
 
-def _entries(
-    root: Node, keys: Mapping[str, Key], groups: Collection[str], sections: dict[str, Node], problems: list[Problem]
-) -> Iterator[Entry]:
+def _entries(settings: Settings, root: Node) -> Iterator[Entry]:
     """Every value that stands at a key of the table, in the order of the file; what stands elsewhere is a problem."""
+    groups = {name[:at] for name in settings.keys for at, character in enumerate(name) if character == "."}
     waiting = [(key, node) for key, node in reversed(root.members.items())]
     while waiting:
         name, node = waiting.pop()
-        if name in keys:
+        if name in settings.keys:
             entry = Entry.of(name, node)
             yield replace(entry, mark=None) if node.mark is _COMMAND_LINE else entry
         elif name in groups and isinstance(node.value, dict):
-            sections[name] = sections[canonical(name + ".")[:-1]] = node
+            settings.nodes[name] = settings.nodes[canonical(name + ".")[:-1]] = node
             waiting += [(f"{name}.{key}", child) for key, child in reversed(node.value.items())]
         elif name in groups:
-            sections[name] = node
+            settings.nodes[name] = node
             if node.value is not None:
                 why = f"{coerce.shown(node.plain())} stands here, where a mapping belongs"
-                problems.append(Entry.of(name, node).problem("error", "bad-value", why, "write key: value below it"))
+                fix = "write key: value below it"
+                settings.problems.append(Entry.of(name, node).problem("error", "bad-value", why, fix))
         elif not name.rpartition(".")[2].startswith("_"):
-            why = "NxDT configurations have no such key"
-            problems.append(Entry.of(name, node).key_problem("error", "unknown-key", why, did_you_mean(name, keys)))
+            settings.problems.append(settings.unknown(name, Entry.of(name, node)))
 
 
-def _take(settings: Settings, entry: Entry) -> None:
+def _keep(settings: Settings, entries: dict[str, Entry], entry: Entry) -> None:
     """Keeps an entry under its newest name; two spellings of one key are an error unless one is an override."""
     name = canonical(entry.key)
-    other = settings.entries.get(name)
+    other = entries.get(name)
     if other is None or other.is_override or entry.is_override:
-        settings.entries[name] = other if other is not None and other.is_override else entry
+        entries[name] = other if other is not None and other.is_override else entry
         return
     where = f" ({other.mark})" if other.mark else ""
-    settings.problems.append(
-        entry.key_problem(
-            "error", "duplicate-key", f"it is another spelling of {other.key}{where}, which is given too",
-            "keep one of the two",
-        )
-    )  # fmt: skip
-
-
-def _read(settings: Settings, name: str, entry: Entry, key: Key) -> None:
-    """One value by its row of the table, or what is wrong with it."""
-    if placeholders.is_unfilled(entry.value) or entry.value == MISSING:
-        severity: Severity = "error" if settings.action in ("run", "check") and key.disposition == "done" else "warning"
-        why = f"it is still {coerce.shown(entry.value).strip(chr(39))}"
-        settings.problems.append(entry.problem(severity, "placeholder", why, f"fill it in, or give {name}=…"))
-        if entry.value == MISSING:
-            return
-    try:
-        settings.values[name] = key.read(entry.value)
-    except ValueError as error:
-        settings.problems.append(entry.problem("error", "bad-value", str(error), fits(key.read)))
+    why = f"it is another spelling of {other.key}{where}, which is given too"
+    settings.problems.append(entry.key_problem("error", "duplicate-key", why, "keep one of the two"))

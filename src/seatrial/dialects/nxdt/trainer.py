@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.dialects.nxdt.readers import (
-    FITS,
     anything,
     boolean,
     choice,
@@ -40,11 +39,10 @@ def _all(value: Any) -> Any:
     return None if value is None or (isinstance(value, float) and value == 1.0) else value
 
 
+@coerce.takes("a whole number from 1 on")
 def _steps(value: Any) -> int | None:
     return count_or_all(value)
 
-
-FITS[_steps] = FITS[coerce.count]
 
 _ENDS = "a run ends with max_steps or max_epochs, and with nothing else"
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from seatrial import source
 from seatrial.dialects import yaml_writer
 from seatrial.dialects.nxdt.data import ALIGNMENT
 from seatrial.dialects.nxdt.experiment import MONITORS
@@ -18,8 +16,8 @@ from seatrial.dialects.nxdt.precision import MANUAL, TYPES
 from seatrial.dialects.nxdt.readers import is_null
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Request
-from seatrial.dialects.table.written import Note, Written
-from seatrial.spec import Optimizer, Precision, Resolved, RunSpec, flatten
+from seatrial.dialects.table.written import Written, write
+from seatrial.spec import Optimizer, Precision, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, architecture
 
 Tree = dict[str, Any]
@@ -84,39 +82,7 @@ def written(spec: RunSpec, read: Read) -> Written:
 
 def _written(spec: RunSpec, read: Read, model_source: str) -> Written:
     text = yaml_writer.dump(_escaped(_tree(spec, model_source)))
-    document = source.parse(text, file="nxdt.yaml", is_json=False)
-    again = read(Request(document=document, overrides=(), action="plan", user="", home=Path("/")))
-    if again.spec is None:
-        raise AssertionError([problem.as_dict() for problem in again.problems])
-    return Written(text=text, suffix=".yaml", notes=_notes(spec, again.spec))
-
-
-def _notes(spec: RunSpec, again: RunSpec) -> tuple[Note, ...]:
-    """A note for each value that does not come back as it was; whole parts in one."""
-    before, after = flatten(spec), flatten(again)
-    notes: dict[str, Note] = {}
-    for path, value in before.items():
-        same = path in after and after[path] == value and type(after[path]) is type(value)
-        if same or path in ("name", "dialect"):
-            continue
-        whole = next((part for part in WHOLE if path.startswith(f"{part}.")), path)
-        if whole != path:
-            value = _at(spec, whole)
-        why = next(WHY[part] for part in _beginnings(path))
-        notes[whole] = Note(path=whole, value=value, why=why)
-    return tuple(notes.values())
-
-
-def _at(spec: RunSpec, path: str) -> Any:
-    found: Any = spec
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _beginnings(path: str) -> list[str]:
-    parts = path.split(".")
-    return [begin for end in range(len(parts), 0, -1) if (begin := ".".join(parts[:end])) in WHY]
+    return write(spec, text, ".yaml", read, WHY, whole=WHOLE)
 
 
 def _escaped(value: Any) -> Any:

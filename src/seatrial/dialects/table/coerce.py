@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 Reader = Callable[[Any], Any]
+Read = TypeVar("Read", bound=Reader)
+
+_TAKES: dict[Reader, str] = {}  # what each reader takes
 
 MAX_NUMBER = 10**12  # more than any count, size or rate in a configuration; keeps arithmetic on them finite
 
@@ -56,6 +59,31 @@ def _hint(value: Any, wanted: str = "number") -> str:
     return next((f" ({advice})" for advice in advices), "")
 
 
+def takes(what: str) -> Callable[[Read], Read]:
+    """A decorator of readers: what one takes, as in "give a whole number"."""
+
+    def register(read: Read) -> Read:
+        _TAKES[read] = what
+        return read
+
+    return register
+
+
+def advice(read: Reader) -> str:
+    """What to give instead of a value that a reader refused; those without a word of their own say it in the error."""
+    return f"give {_TAKES[read]}" if read in _TAKES else "give one of the values named here"
+
+
+def optional(read: Reader, is_null: Callable[[Any], bool] = lambda value: value is None) -> Reader:
+    """The same reader, and null."""
+
+    def inner(value: Any) -> Any:
+        return None if is_null(value) else read(value)
+
+    return takes(f"{_TAKES[read]}, or null")(inner) if read in _TAKES else inner
+
+
+@takes("text")
 def text(value: Any) -> str:
     """Any scalar, as its text."""
     if isinstance(value, str):
@@ -67,6 +95,7 @@ def text(value: Any) -> str:
     raise ValueError(f"{shown(value)} is not text")
 
 
+@takes("a whole number")
 def whole(value: Any) -> int:
     """A whole number; underscores between digits are allowed."""
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()) and len(value) <= 20:
@@ -80,6 +109,7 @@ def whole(value: Any) -> int:
     return value
 
 
+@takes("a number")
 def decimal(value: Any) -> float:
     """A finite number."""
     if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
@@ -91,6 +121,7 @@ def decimal(value: Any) -> float:
     return float(value)
 
 
+@takes("true or false")
 def boolean(value: Any) -> bool:
     """true or false, in any case."""
     if isinstance(value, bool):
@@ -100,6 +131,7 @@ def boolean(value: Any) -> bool:
     raise ValueError(f"{shown(value)} is neither true nor false{_hint(value, 'truth')}")
 
 
+@takes("a whole number from 1 on")
 def count(value: Any) -> int:
     """A whole number from 1 on."""
     number = whole(value)
@@ -108,6 +140,7 @@ def count(value: Any) -> int:
     return number
 
 
+@takes("a whole number from 1 on, or -1 for all that is left")
 def axis_size(value: Any) -> int:
     """The size of a mesh axis: from 1 on, or -1 for all devices that the other axes leave."""
     number = whole(value)
@@ -116,6 +149,7 @@ def axis_size(value: Any) -> int:
     return number
 
 
+@takes("a number above 0")
 def positive(value: Any) -> float:
     """A number above 0."""
     number = decimal(value)
@@ -124,6 +158,7 @@ def positive(value: Any) -> float:
     return number
 
 
+@takes("a port")
 def port(value: Any) -> int:
     """A TCP port."""
     number = whole(value)
@@ -132,6 +167,7 @@ def port(value: Any) -> int:
     return number
 
 
+@takes("a list of texts")
 def texts(value: Any) -> tuple[str, ...]:
     """A list of scalars, as their texts."""
     if not isinstance(value, (list, tuple)):

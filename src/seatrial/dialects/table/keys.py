@@ -1,21 +1,31 @@
-"""One row a key: what a configuration may say in some spelling, and what becomes of it.
+"""One row a key: what a configuration may say in some spelling, what becomes of it, and how a run is put into it.
 
 Each dialect is a table of these. Every key ends in one of four ways: `done` (its value goes to a path of the spec),
 `equivalent` (it changes where or how fast something is computed, never what), `ignored` (it has no effect here, and
-why) or `rejected` (it cannot be obeyed, and why).
+why) or `rejected` (it is not supported, and why).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from seatrial.dialects.table.coerce import Reader
-from seatrial.spec import RunSpec
+from seatrial.spec import RunSpec, flatten
 
-Effective = Callable[[RunSpec], Any]
+FromSpec = Callable[[RunSpec], Any]
 Disposition = Literal["done", "equivalent", "ignored", "rejected"]
+
+
+class _Omitted:
+    """Stands for a value that is not there, as None may be one."""
+
+    def __repr__(self) -> str:
+        return "OMIT"
+
+
+OMIT: Final = _Omitted()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +35,10 @@ class Key:
     `meaning` says what the key means in its own system's terms, where the path does not. `quiet` are the values of
     which nobody would expect an effect; of a rejected key, those that are accepted. `effective` gives what the run
     really does, for a key that repeats a decision made elsewhere: it is worth a word only where the two differ.
+
+    `default` is what the key's own system assumes where it is not given. `write` gives the key's value for a spec, or
+    OMIT; a row without it is written by others, or not at all. `as_is` says that the value is the one at the path,
+    read and written without any other key. `since` and `until` are the versions of the system that have the key.
     """
 
     read: Reader
@@ -34,17 +48,35 @@ class Key:
     disposition: Disposition = "done"
     required: bool = False
     quiet: tuple[Any, ...] = ()
-    effective: Effective | None = None
+    effective: FromSpec | None = None
     needs_nodes: bool = False  # what is effective depends on the number of nodes
+    default: Any = OMIT
+    write: FromSpec | None = None
+    as_is: bool = False
+    since: str = ""
+    until: str = ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the spec that the value goes to."""
+        return tuple(part.strip() for part in self.to.split(",")) if self.to else ()
 
 
-def to(path: str, read: Reader, meaning: str = "", *, required: bool = False) -> Key:
+def to(
+    path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT,
+    write: FromSpec | None = None,
+) -> Key:  # fmt: skip
     """A key whose value goes to the spec."""
-    return Key(read=read, to=path, meaning=meaning, required=required)
+    return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write)
+
+
+def as_is(path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT) -> Key:
+    """A key whose value is the one at a path of the spec: it reads and writes itself."""
+    return Key(read=read, to=path, meaning=meaning, required=required, default=default, as_is=True)
 
 
 def equivalent(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
-    """A key that is obeyed by construction: the result is the same whatever it says."""
+    """A key that is respected by construction: the result is the same whatever it says."""
     return Key(read=read, why=why, meaning=meaning, disposition="equivalent", quiet=quiet)
 
 
@@ -54,15 +86,32 @@ def ignored(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...]
 
 
 def rejected(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
-    """A key that cannot be obeyed: any value but the quiet ones is an error."""
+    """A key that is not supported: any value but the quiet ones is an error."""
     return Key(read=read, why=why, meaning=meaning, disposition="rejected", quiet=quiet)
 
 
-def repeats(why: str, read: Reader, effective: Effective, *, needs_nodes: bool = False) -> Key:
+def repeats(why: str, read: Reader, effective: FromSpec, *, needs_nodes: bool = False) -> Key:
     """A key without effect that repeats what another one decides."""
     return Key(read=read, why=why, disposition="ignored", effective=effective, needs_nodes=needs_nodes)
 
 
 def spelling(keys: Mapping[str, Key], path: str) -> tuple[str, ...]:
     """The keys of a table that say what a path of the spec is."""
-    return tuple(name for name, key in keys.items() if path in (part.strip() for part in key.to.split(",")))
+    return tuple(name for name, key in keys.items() if path in key.paths)
+
+
+def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
+    """(key, value) of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
+    leaves = flatten(spec)
+    for name, key in keys.items():
+        value = leaves.get(key.to, OMIT) if key.as_is else key.write(spec) if key.write else OMIT
+        if value is not OMIT and not (key.as_is and not _holds(key, value)):
+            yield name, value
+
+
+def _holds(key: Key, value: Any) -> bool:
+    """Whether a key reads a value as itself."""
+    try:
+        return bool(key.read(value) == value)
+    except ValueError:
+        return False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+from seatrial import source
 from seatrial.command import MASK, is_secret
-from seatrial.spec import Expectation, RunSpec, flatten
+from seatrial.dialects.table.entries import Request
+from seatrial.source import Document
+from seatrial.spec import Expectation, Resolved, RunSpec, flatten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,63 @@ class Written:
     text: str
     suffix: str
     notes: tuple[Note, ...] = ()
+
+
+def parse(text: str, suffix: str) -> Document:
+    """A text as the document that a file with it would be."""
+    if suffix == ".sh":
+        return source.parse_shell(text, file="run.sh")
+    return source.parse(text, file=f"run{suffix}", is_json=suffix == ".json")
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as a tree of mappings, in their order."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *parents, last = name.split(".")
+        parent = tree
+        for part in parents:
+            parent = parent.setdefault(part, {})
+        parent[last] = value
+    return tree
+
+
+def write(
+    spec: RunSpec, text: str, suffix: str, read: Callable[[Request], Resolved], why: Mapping[str, str],
+    *, whole: Collection[str] = (), shows_other: bool = False,
+) -> Written:  # fmt: skip
+    """The text with its notes, found by reading it back; see `notes`."""
+    request = Request(document=parse(text, suffix), overrides=(), action="plan", user="user", home=Path("/"))
+    again = read(request)
+    if again.spec is None:  # what a dialect writes it can always read
+        raise AssertionError([problem.as_dict() for problem in again.problems])
+    found = notes(spec, again.spec, why, whole=whole, shows_other=shows_other)
+    return Written(text=text, suffix=suffix, notes=found)
+
+
+def notes(
+    spec: RunSpec, again: RunSpec, why: Mapping[str, str], *, whole: Collection[str] = (), shows_other: bool = False
+) -> tuple[Note, ...]:
+    """A note for each value that came back otherwise, or one for a part in `whole` of which any value did.
+
+    `why` has the reasons by path: the longest path counts that the value is at or under, and "" is for the rest.
+    `shows_other` adds what the text says instead.
+    """
+    found: dict[str, Note] = {}
+    for path, value, other in changed(spec, again):
+        part = next((each for each in whole if path == each or path.startswith(f"{each}.")), path)
+        begins = (path[:end] for end in range(len(path), -1, -1) if end in (0, len(path)) or path[end] == ".")
+        reason = next((why[begin] for begin in begins if begin in why), "it has no key for it")
+        reason += f"; here: {shown(path, other)}" if shows_other else ""
+        found.setdefault(part, Note(path=part, value=_at(spec, part) if part != path else value, why=reason))
+    return tuple(found.values())
+
+
+def _at(spec: RunSpec, path: str) -> Any:
+    found: Any = spec
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
 
 
 class _Absent:

@@ -1,0 +1,203 @@
+"""The keys that a configuration gives, read by a table of rows; and everything that is wrong with them, collected.
+
+A dialect derives its own settings from these: the class attributes say how it speaks of its keys, and fields hold what
+only it has. It calls `take` for each entry, then derives the spec from `get`, and adds findings with `add`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from seatrial.command import is_secret
+from seatrial.dialects.table import coerce
+from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.keys import OMIT, Disposition, Key
+from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.errors import Mark, Problem, Severity
+from seatrial.spec import Origin
+
+MOST_NAMES = 12  # keys that one finding lists
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """`entries` holds what is given, by key; `values` what was read, so that a wrong value is in `entries` only."""
+
+    SYSTEM: ClassVar[str] = ""  # whose keys and defaults these are, as in "MaxText's default"
+    UNKNOWN: ClassVar[str] = "there is no such key"  # why an unknown key is an error
+    REJECTED: ClassVar[str] = "not-supported"  # the code of a rejected key; "": the dialect reports them itself
+
+    keys: Mapping[str, Key]
+    sections: Mapping[str, Key] = field(default_factory=dict)  # mappings whose keys are the user's own
+    action: str = ""
+    file: str = ""
+    entries: dict[str, Entry] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def row(self, name: str) -> Key | None:
+        """The row of a key, or of the section that it stands in."""
+        if name in self.keys:
+            return self.keys[name]
+        return next((key for section, key in self.sections.items() if name.startswith(f"{section}.")), None)
+
+    def get(self, name: str, default: Any = OMIT) -> Any:
+        """The value of a key; where it is not given or wrong, the default, or else that of its row, or else None."""
+        if name in self.values:
+            return self.values[name]
+        if default is OMIT:
+            row = self.keys.get(name)
+            default = row.default if row else OMIT
+        return None if default is OMIT else default
+
+    def has(self, prefix: str) -> bool:
+        """Whether a key is given, or any key of a section."""
+        return prefix in self.entries or any(name.startswith(f"{prefix}.") for name in self.entries)
+
+    def wrong(self, *names: str) -> bool:
+        """Whether any of some keys is given with a value that cannot be used."""
+        return any(name in self.entries and name not in self.values for name in names)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any finding so far is an error."""
+        return any(problem.severity == "error" for problem in self.problems)
+
+    def placed(self) -> dict[str, Any]:
+        """Path of the spec → value, of the rows whose value goes there as it is; given, or the row's default."""
+        rows = ((name, key) for name, key in self.keys.items() if key.as_is)
+        return {key.to: self.get(name) for name, key in rows if name in self.values or key.default is not OMIT}
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def take(self, name: str, entry: Entry) -> None:
+        """Keeps an entry and reads its value by the row, or adds what is wrong with it."""
+        self.entries[name] = entry
+        key = self.row(name)
+        if key is None:
+            self.problems.append(self.unknown(name, entry))
+            return
+        if not self.is_filled(name, key, entry):
+            return
+        try:
+            value = key.read(entry.value)
+        except ValueError as error:
+            self.problems.append(entry.problem("error", "bad-value", str(error), self.advice(name, key, error)))
+            return
+        self.values[name] = value
+        if self.REJECTED and key.disposition == "rejected" and not self.is_quiet(key, value):
+            self.refuse(name, key)
+
+    def unknown(self, name: str, entry: Entry) -> Problem:
+        """What to say of a key without a row."""
+        return entry.key_problem("error", "unknown-key", self.UNKNOWN, did_you_mean(name, tuple(self.keys)))
+
+    def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
+        """Whether a value is there to be read, and no placeholder; a dialect that has placeholders reports them."""
+        return True
+
+    def advice(self, name: str, key: Key, error: ValueError) -> str:
+        """How to correct a value that was not read."""
+        return getattr(error, "fix", "") or coerce.advice(key.read)
+
+    def is_quiet(self, key: Key, value: Any) -> bool:
+        """Whether nobody would expect an effect of a value."""
+        return value in key.quiet
+
+    def refuse(self, name: str, key: Key) -> None:
+        """Adds the error about a rejected key."""
+        also = [value for value in key.quiet if value is not None]
+        shown = "it" if is_secret(name) else coerce.shown(self.entries[name].value)
+        fix = f"remove it, or make it {coerce.shown(also[0])}" if also else "remove it"
+        self.add(name, "error", self.REJECTED, f"{shown} is not supported: {key.why}", fix)
+
+    # --- findings -----------------------------------------------------------------------------------------------------
+
+    def place(self, name: str) -> tuple[str, Mark | None]:
+        """(path, mark) of a finding about a key that is not given."""
+        return name, None
+
+    def add(self, name: str, severity: Severity, code: str, why: str, fix: str) -> None:
+        """Adds a finding about a key, at its place if it has one."""
+        if name in self.entries:
+            self.problems.append(self.entries[name].problem(severity, code, why, fix))
+        else:
+            path, mark = self.place(name)
+            self.problems.append(Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=mark))
+
+    def missing(self, name: str, why: str = "the run needs it, and it is not given") -> None:
+        """Adds an error about a key that is not given, or null; none where its value is wrong anyway."""
+        if name not in self.entries or (name in self.values and self.values[name] is None):
+            self.add(name, "error", "missing-key", why, f"add it, or give {name}=… on the command line")
+
+    def loud(self, disposition: Disposition, *, aside: Iterable[str] = ()) -> Iterator[tuple[str, Key]]:
+        """(name, row) of the given keys of a disposition of which somebody may expect an effect."""
+        for name, value in self.values.items():
+            key = self.row(name)
+            if key and key.disposition == disposition and name not in aside and not self.is_quiet(key, value):
+                yield name, key
+
+    def by_reason(self, disposition: Disposition, *, aside: Iterable[str] = ()) -> dict[str, list[str]]:
+        """Why → names, of the same keys; those that repeat what another key decides aside."""
+        reasons: dict[str, list[str]] = {}
+        for name, key in self.loud(disposition, aside=aside):
+            if key.effective is None:
+                reasons.setdefault(key.why, []).append(name)
+        return reasons
+
+    def without_effect(self, *, per: Literal["file", "reason", "key"] = "file", aside: Iterable[str] = ()) -> None:
+        """Adds what is ignored, in one finding for the file, one for each reason or one for each key."""
+        reasons = self.by_reason("ignored", aside=aside)
+        names = [name for each in reasons.values() for name in each]
+        groups = {
+            "file": [names] if names else [], "reason": list(reasons.values()), "key": [[name] for name in names],
+        }[per]  # fmt: skip
+        for group in groups:
+            whys = {why: [name for name in each if name in group] for why, each in reasons.items()}
+            if len(group) == 1:
+                why = f"it has no effect here: {self._why(group[0])}"
+            else:
+                why = f"{len(group)} keys have no effect here: " + "; ".join(
+                    f"{listed(each)} ({why})" for why, each in whys.items() if each
+                )
+            first = min(group, key=list(self.values).index)
+            self.add(first, "info", "no-effect", why, "no change is needed")
+
+    def _why(self, name: str) -> str:
+        key = self.row(name)
+        return key.why if key else ""
+
+    # --- origins ------------------------------------------------------------------------------------------------------
+
+    def origin(self, name: str, note: str = "") -> Origin:
+        """Where the value of a key came from."""
+        if name in self.values:
+            return self.entries[name].origin(note)
+        return Origin(kind="default", key=name, note=f"{self.SYSTEM}'s default{f'; {note}' if note else ''}")
+
+    def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
+        """Path of the spec → origin: a key that is given, else what the dialect derived it from, else a default.
+
+        Of several keys for one path the last counts, but null says nothing where another says something.
+        """
+        found = {path: self.origin(name) for name, key in self.keys.items() if key.default is not OMIT
+                 for path in key.paths}  # fmt: skip
+        found |= derived or {}
+        given: set[str] = set()
+        for name, value in self.values.items():
+            key = self.row(name)
+            for path in key.paths if key else ():
+                if value is not None or path not in given:
+                    found[path] = self.origin(name)
+                    given.add(path)
+        return found
+
+
+def listed(names: Iterable[str]) -> str:
+    """Some keys by their last names, and how many more there are."""
+    short = [name.rpartition(".")[2] for name in names]
+    return ", ".join(short[:MOST_NAMES]) + (f" and {len(short) - MOST_NAMES} more" if len(short) > MOST_NAMES else "")
