@@ -29,6 +29,11 @@ def is_unfilled(value: Any) -> bool:
     return isinstance(value, str) and "<changeme>" in value.lower()
 
 
+def stands_for_itself(text: str) -> bool:
+    """Whether a text means itself in a CVS file: no placeholder, nothing left to be filled in."""
+    return not is_unfilled(text) and not _BRACES.search(text)
+
+
 def unfilled(root: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
     """Every value of a tree that is still to be filled in, and every key (its value's path, marked at the key)."""
     for path, node in walk(root):
