@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.xla_flags import jaxlib_version
-from tests.command_line import seatrial
-from tests.dialects.wrong_cases import EXPECTED, WRONG, Case, cases, measured
+from tests.helpers.command_line import seatrial
+from tests.helpers.wrong_cases import EXPECTED, WRONG, Case, cases, measured
 
 CASES = cases()
 SAMPLE = {case.path.parent.name: case for case in CASES}.values()  # one a dialect

@@ -12,8 +12,7 @@ from seatrial import events
 from seatrial.commands.judge import judge_run, report_run
 from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
 from seatrial.spec import RunSpec
-from tests import streams
-from tests.report import run_directory
+from tests.helpers import run_directory, streams
 
 PIECES = ("spec.json", "plan.json", "metrics.json", "verdict.json")
 

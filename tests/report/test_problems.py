@@ -15,7 +15,7 @@ from seatrial.cli import app
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.report.problems import inert, render_json, render_text, warn
 from seatrial.xla_flags import jaxlib_version
-from tests.dialects.seeds import COMPLETE, ROOT, SEEDS
+from tests.helpers.seeds import COMPLETE, ROOT, SEEDS
 
 GOLDEN = ROOT / "tests" / "golden" / "check"
 

@@ -155,6 +155,8 @@ def _line(resolved: Resolved, note: Note) -> str:
         return note.why
     origin = resolved.origin(note.path)
     name = origin.key
-    if note.path not in resolved.origins or not name:  # nobody gave it: a default, or what a preset says
-        name = f"{note.path} ({f'of {name}' if name else 'default'})"
+    if origin.kind == "default" or not name:
+        name = f"{name or note.path} (default)"
+    elif note.path not in resolved.origins:  # what a preset says
+        name = f"{note.path} (of {name})"
     return f"{name} = {shown(note.path, note.value)}: {note.why}"

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial import source
 from seatrial.dialects.fields import FIELDS
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import to
-from seatrial.dialects.table.overrides import Override, resolve
+from seatrial.dialects.table.overrides import Override, put, resolve, value_node
 from seatrial.dialects.table.written import Written
 from seatrial.dialects.typed import PRESET, WRONG, Reader, as_name, schema
 from seatrial.dialects.yaml_writer import dump
-from seatrial.errors import InputError, Mark, Problem
+from seatrial.errors import InputError, Problem
 from seatrial.source import Node
 from seatrial.spec import ModelSpec, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, architecture
@@ -33,7 +32,6 @@ KEYS = {
     for path, kind in schema()
 }
 MAX_CHANGES = 4  # of a preset; a model with more of them is written in full
-_COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
 
 
 def read(request: Request) -> Resolved:
@@ -103,13 +101,13 @@ def _override(root: Node, overrides: Sequence[Override], problems: list[Problem]
         given = {".".join(parts): parts for parts in _leaves(root)}
         try:
             path = resolve(override, given=given, possible=possible, open_=mappings)
-            leaf = _leaf(override)
+            leaf = value_node(override, is_json=True)
         except InputError as error:
             problems.extend(error.problems)
             continue
         inside = next((mapping for mapping in mappings if path.startswith(f"{mapping}.")), None)
         parts = (*inside.split("."), path[len(inside) + 1 :]) if inside else tuple(path.split("."))
-        root = _put(root, given.get(path, parts), leaf)
+        root = put(root, given.get(path, parts), leaf, scalar=PRESET)
         overridden[path] = override.key
     return root, overridden
 
@@ -123,22 +121,3 @@ def _leaves(root: Node) -> Iterator[tuple[str, ...]]:
             waiting += [((*parts, key), child) for key, child in node.value.items()]
         elif parts:
             yield parts
-
-
-def _leaf(override: Override) -> Node:
-    """An override's value: a list or an object in JSON, else a scalar."""
-    if override.text[:1] in ("[", "{"):
-        return source.parse(override.text, file=f"the value of {override.key}", is_json=True).root
-    try:
-        return Node(value=source.core_scalar(override.text), text=override.text, mark=_COMMAND_LINE)
-    except ValueError:
-        return Node(value=override.text, text=override.text, mark=_COMMAND_LINE)
-
-
-def _put(node: Node, parts: tuple[str, ...], leaf: Node) -> Node:
-    """The tree with a value in another's place, or added; a model named by its preset alone becomes an object."""
-    if not parts:
-        return leaf
-    members = node.members or ({PRESET: node} if isinstance(node.value, str) else {})
-    child = members.get(parts[0], Node(value={}, mark=_COMMAND_LINE))
-    return replace(node, value={**members, parts[0]: _put(child, parts[1:], leaf)})

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from seatrial.dialects.fields import FIELDS
 from seatrial.dialects.table import ranges
+from seatrial.dialects.table.coerce import Range
 from seatrial.dialects.typed import NAME_PATTERN, PRESET, SCHEMA, bare, hints
 from seatrial.estimate import hardware
 from seatrial.spec import ModelSpec, RunSpec, Topology
@@ -71,7 +72,7 @@ def _value(owner: type, name: str, kind: Any, path: str) -> dict[str, Any]:
     return {"type": "boolean" if kind is bool else "string"}
 
 
-def _number(kind: str, limits: ranges.Range) -> dict[str, Any]:
+def _number(kind: str, limits: Range) -> dict[str, Any]:
     low = {"exclusiveMinimum" if limits.above else "minimum": limits.low}
     high = {"exclusiveMaximum" if limits.below else "maximum": limits.high}
     inside = {"type": kind, **low, **high}

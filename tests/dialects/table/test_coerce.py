@@ -41,7 +41,7 @@ def test_a_scalar_means_what_its_key_asks_for(read: Reader, written: Any, value:
         (coerce.decimal, "nan", "is not a number"), (coerce.decimal, float("inf"), "out of range"),
         (coerce.decimal, "1e999", "out of range"), (coerce.decimal, "", "is not a number"),
         (coerce.count, "0", "0 is less than 1"), (coerce.axis_size, "-2", "nor -1"), (coerce.axis_size, 0, "nor -1"),
-        (coerce.port, 70_000, "not a port"), (coerce.positive, 0, "not above 0"), (coerce.text, {}, "a mapping"),
+        (coerce.port, 70_000, "more than 65535"), (coerce.positive, 0, "not above 0"), (coerce.text, {}, "a mapping"),
         (coerce.texts, "a", "'a' is not a list"), (coerce.texts, [[]], "a list is not text"),
         (coerce.one_of("a", "b"), "c", "'c' is not one of a, b"), (coerce.one_of("a", otherwise="no"), "c", "a: no"),
         (coerce.mapped({"": 1}), "c", "'c' is not one of (empty)"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.dialects.table.overrides import Override, did_you_mean, parse, resolve
+from seatrial.dialects.table.overrides import Override, parse, resolve
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError
 
 GIVEN = ("config.nnodes", "config.timeout", "cell.flags.timeout", "cell.a.b")

@@ -38,7 +38,7 @@ def written(
     gpu = gpu.removesuffix("x") if re.fullmatch(r"mi3[25]\dx|mi355x", gpu) else gpu  # mi300x, but mi325, mi350, mi355
     config: dict[str, Any] = {}
     cell: dict[str, Any] = {}
-    for name, value in (*written_values(spec, table.sections), *written_values(spec, table.keys)):
+    for name, value in (written_values(spec, table.sections) | written_values(spec, table.keys)).items():
         if value in (None, (), {}) or not _is_taken(value, table.keys.get(name)):
             continue
         parent = config if name.startswith("config.") else cell

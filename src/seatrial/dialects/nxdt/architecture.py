@@ -14,7 +14,7 @@ from typing import Any
 from seatrial import source
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError
 from seatrial.spec import Dropout, Initialization, ModelSpec, RopeScaling
 from seatrial.spec.presets import MODELS, known_vocabulary

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seatrial.dialects.nxdt.data import ALIGNMENT
+from seatrial.dialects.nxdt.keys import ALIGNMENT
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.spec import RunSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.optimizer import S
-from seatrial.dialects.nxdt.precision import MANUAL, MANUAL_KEYS
+from seatrial.dialects.nxdt.precision import MANUAL, SWITCHES
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.settings import listed
@@ -26,8 +26,14 @@ def refused(settings: Settings) -> None:
 SPOKEN_OF = (f"{S}.max_steps", f"{S}.d_model")  # said elsewhere, where they differ from what runs
 
 
-def traps(settings: Settings, spec: RunSpec) -> None:
-    """What is accepted, but hardly meant."""
+def about(settings: Settings, spec: RunSpec) -> None:
+    """What is accepted, but hardly meant; what NxDT does otherwise; and what the sizes in the file come to."""
+    _traps(settings, spec)
+    _deviations(settings, spec)
+    _mesh(settings, spec)
+
+
+def _traps(settings: Settings, spec: RunSpec) -> None:
     _constant_steps(settings, spec)
     given = settings.get(f"{S}.max_steps")
     if given is not None and given != spec.steps:
@@ -72,7 +78,7 @@ def _constant_steps(settings: Settings, spec: RunSpec) -> None:
 def _manual_precision(settings: Settings) -> None:
     """The five switches, where type is not manual and they say that something is on."""
     kind = settings.get("precision.type")
-    given = [name for name in MANUAL_KEYS if settings.get(name)]
+    given = [name for name in (f"precision.{each}" for each in SWITCHES) if settings.get(name)]
     if given and kind not in (None, MANUAL):
         settings.add(
             given[0], "warning", "no-effect", f"{listed(given)} is read only where type is manual, and it is {kind}",
@@ -94,7 +100,7 @@ def _copies(settings: Settings, spec: RunSpec) -> None:
         )  # fmt: skip
 
 
-def mesh(settings: Settings, spec: RunSpec) -> None:
+def _mesh(settings: Settings, spec: RunSpec) -> None:
     """What the sizes in the file come to: replicas and micro-batches, which it never says."""
     topology, batch, sizes = spec.topology, spec.batch, spec.mesh
     replicas = spec.data_parallel_size
@@ -110,7 +116,7 @@ def mesh(settings: Settings, spec: RunSpec) -> None:
     )  # fmt: skip
 
 
-def deviations(settings: Settings, spec: RunSpec) -> None:
+def _deviations(settings: Settings, spec: RunSpec) -> None:
     """Where the file touches what NxDT does otherwise than documented: one finding for numbers, one for the rest."""
     for numbers in (True, False):
         found = [d for d in DEVIATIONS if d.touches and d.numbers is numbers and d.touches(settings, spec)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from seatrial import source
 from seatrial.dialects.table.coerce import MAX_NUMBER, shown
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import Problem
 from seatrial.source import Node
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from seatrial.dialects.nxdt.readers import anything, betas, boolean, natural, not_negative, optional, share
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.keys import Key, ignored, rejected, to
-from seatrial.dialects.table.overrides import did_you_mean
-from seatrial.spec import Algorithm, Optimizer, ScheduleKind
+from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.spec import Algorithm, Optimizer, ScheduleKind, gather_part
 
 P, S = "model.optim", "model.optim.sched"
 
@@ -99,104 +99,40 @@ REFUSED = {
     "ReduceLROnPlateau": "it depends on the validation loss, and a rate here on the step alone",
 }
 
-_NO_EFFECT = "it chooses torch's kernel"
-_FIXED = "only the default is known here"
+# Arguments of every schedule.
+ALWAYS = ("name", "warmup_steps", "warmup_ratio", "max_steps", "last_epoch", "monitor", "reduce_on_plateau")
+ALGORITHMS = {rule.algorithm: name for name, rule in OPTIMIZERS.items()}
+KINDS: dict[str, str] = {"cosine": "CosineAnnealing", **{schedule.kind: name for name, schedule in SCHEDULES.items()}}
 
 
-def _only(*quiet: object) -> Key:
-    return rejected(_FIXED, anything, quiet=quiet)
-
-
-KEYS: dict[str, Key] = {
-    f"{P}.name": to("optimizer.algorithm", coerce.text, f"One of {', '.join(OPTIMIZERS)}.", required=True),
-    f"{P}.lr": to("optimizer.learning_rate", coerce.positive, required=True),
-    f"{P}.weight_decay": to("optimizer.weight_decay", not_negative, "0.01 in adamw where not given, else 0."),
-    f"{P}.betas": to("optimizer.beta1,optimizer.beta2", betas, "Decay of both moments."),
-    f"{P}.eps": to("optimizer.epsilon", coerce.positive, "Each optimizer has its own default."),
-    f"{P}.momentum": to("optimizer.momentum", share, "Of sgd and rmsprop."),
-    f"{P}.alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given."),
-    f"{P}.rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given."),
-    f"{P}.beta1": rejected(_FIXED, optional(share), quiet=(None,)),
-    f"{P}.amsgrad": _only(False),
-    f"{P}.correct_bias": _only(True),
-    f"{P}.dampening": _only(0, 0.0),
-    f"{P}.nesterov": _only(False),
-    f"{P}.lr_decay": _only(0, 0.0),
-    f"{P}.initial_accumulator_value": _only(0, 0.0),
-    f"{P}.centered": _only(False),
-    f"{P}.etas": _only((0.5, 1.2)),
-    f"{P}.step_sizes": _only((1e-6, 50), (1e-6, 50.0)),
-    f"{P}.grad_averaging": _only(False),
-    f"{P}.luc": _only(False),
-    f"{P}.luc_trust": _only(1e-3),
-    f"{P}.luc_eps": _only(1e-8),
-    f"{P}.clip_threshold": _only(1, 1.0),
-    f"{P}.decay_rate": _only(0.8, -0.8),
-    f"{P}.scale_parameter": _only(True),
-    f"{P}.relative_step": _only(False),
-    f"{P}.warmup_init": _only(False),
-    f"{P}.min_step": _only(1e-2),
-    f"{P}.maximize": _only(False),
-    f"{P}.differentiable": _only(False),
-    f"{P}.capturable": ignored(_NO_EFFECT, boolean, quiet=(True, False)),
-    f"{P}.foreach": ignored(_NO_EFFECT, optional(boolean), quiet=(True, False, None)),
-    f"{P}.fused": ignored(_NO_EFFECT, optional(boolean), quiet=(True, False, None)),
-    f"{S}.name": to("optimizer.schedule", coerce.text, f"One of {', '.join(SCHEDULES)}."),
-    f"{S}.warmup_steps": to("optimizer.warmup_steps", optional(natural)),
-    f"{S}.warmup_ratio": to("optimizer.warmup_steps", optional(share), "Of trainer.max_steps, instead of steps."),
-    f"{S}.hold_steps": to("optimizer.hold_steps", optional(natural), "At the full rate, after the warm-up."),
-    f"{S}.hold_ratio": to("optimizer.hold_steps", optional(share), "Of trainer.max_steps, instead of steps."),
-    f"{S}.constant_steps": to("optimizer.constant_steps", optional(natural), "At min_lr, at the end of the run."),
-    f"{S}.constant_ratio": to("optimizer.constant_steps", optional(share), "Of trainer.max_steps, instead of steps."),
-    f"{S}.min_lr": to("optimizer.final_learning_rate_fraction", optional(not_negative), "The lowest rate."),
-    f"{S}.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(coerce.whole), quiet=()),
-    f"{S}.decay_rate": to("optimizer.decay_power", coerce.positive, "Of NoamHoldAnnealing; 0.5 where not given."),
-    f"{S}.power": to("optimizer.decay_power", coerce.positive, "Of the polynomial schedules; 1 where not given."),
-    f"{S}.cycle": rejected("a rate that rises again cannot be described here", boolean, quiet=(False,)),
-    f"{S}.d_model": ignored("the model's width decides", optional(coerce.count), quiet=()),
-    f"{S}.last_epoch": ignored("resuming goes on where the run was", coerce.whole, quiet=(-1,)),
-    f"{S}.monitor": ignored("no schedule here looks at a metric", optional(coerce.text), quiet=(None, "val_loss")),
-    f"{S}.step_size": ignored(REFUSED["StepLR"], anything),
-    f"{S}.gamma": ignored(REFUSED["StepLR"], anything),
-    f"{S}.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
-}  # fmt: skip
-
-
-def optimizer(settings: Settings, steps: int, hidden_dim: int) -> Optimizer | None:
+def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_dim: int) -> Optimizer | None:
     """The optimizer and its schedule over so many steps; None where there is none to be had."""
     rate = settings.get(f"{P}.lr")
     rule = _rule(settings)
     if rule is None or rate is None:
         return None
-    beta1, beta2 = settings.get(f"{P}.betas", rule.betas or (0.9, 0.999))
-    beta2 = {"rmsprop": settings.get(f"{P}.alpha", 0.99), "adadelta": settings.get(f"{P}.rho", 0.9)}.get(
-        rule.algorithm, beta2
-    )
+    beta1, beta2 = settings.get(f"{P}.betas", rule.betas or _ADAM)
+    second = {"rmsprop": ("alpha", 0.99), "adadelta": ("rho", 0.9)}.get(rule.algorithm)
     schedule = _schedule(settings)
-    warmup, hold, constant = (_steps(settings, part, steps) for part in ("warmup", "hold", "constant"))
     if schedule is not None and schedule.kind == "noam" and settings.get(f"{S}.d_model", hidden_dim) != hidden_dim:
         settings.add(
             f"{S}.d_model", "error", "contradiction",
             f"the rate is scaled by the model's width, {hidden_dim}, and by no other number",
             "remove it, and scale lr by the square root of the width over it",
         )  # fmt: skip
-    return Optimizer(
+    power = schedule.power if schedule else 1.0
+    return gather_part(
+        Optimizer, "optimizer", placed,
         algorithm=rule.algorithm,
-        learning_rate=rate,
         schedule=schedule.kind if schedule else "constant",
-        warmup_steps=warmup,
-        hold_steps=hold,
-        constant_steps=constant,
+        **{f"{part}_steps": _steps(settings, part, steps) for part in ("warmup", "hold", "constant")},
         final_learning_rate_fraction=_final(settings, schedule, rate),
-        decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", schedule.power if schedule else 1.0)),
+        decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", power)),
         beta1=beta1,
-        beta2=beta2,
-        epsilon=settings.get(f"{P}.eps", rule.epsilon or 1e-8),
-        momentum=settings.get(f"{P}.momentum", 0.0),
-        weight_decay=settings.get(f"{P}.weight_decay", rule.weight_decay),
-        decay_norms=settings.get("model.do_layer_norm_weight_decay", False),
-        clip_norm=settings.get("trainer.gradient_clip_val") or None,
-    )
+        beta2=settings.get(f"{P}.{second[0]}", second[1]) if second else beta2,
+        epsilon=rule.epsilon or 1e-8,
+        weight_decay=rule.weight_decay,
+    )  # fmt: skip
 
 
 def _rule(settings: Settings) -> Rule | None:
@@ -226,8 +162,7 @@ def _schedule(settings: Settings) -> Schedule | None:
         fix = known if name in REFUSED or "did" not in did_you_mean(name, SCHEDULES) else did_you_mean(name, SCHEDULES)
         settings.add(f"{S}.name", "error", "unknown-schedule", why, fix)
         return None
-    always = ("name", "warmup_steps", "warmup_ratio", "max_steps", "last_epoch", "monitor", "reduce_on_plateau")
-    _refuse(settings, S, (*always, *schedule.arguments), f"the schedule {name} takes no such argument")
+    _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} takes no such argument")
     return schedule
 
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from seatrial import source
 from seatrial.dialects import placeholders
-from seatrial.dialects.nxdt.interpolation import Interpolation, Path
+from seatrial.dialects.nxdt.interpolation import Interpolation
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
-from seatrial.dialects.table.overrides import Override, resolve
+from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
+from seatrial.spec import Origin
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
 MISSING = "???"  # OmegaConf's word for a value that has to be given
-_COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
 
 # Older spellings, and others of the same thing, by the beginning of the key; the first that fits.
 _SAME = (
@@ -60,7 +60,12 @@ class Settings(table_settings.Settings):
         while around and around not in self.nodes:
             around = around.rpartition(".")[0]
         node = self.nodes[around]
-        return name, None if node.mark is _COMMAND_LINE else node.key_mark or node.mark
+        return name, None if node.mark is COMMAND_LINE else node.key_mark or node.mark
+
+    def origin(self, name: str, note: str = "") -> Origin:
+        """Where the value of a key came from; of an interpolation, its value too."""
+        is_open = name in self.values and "${" in self.entries[name].text
+        return super().origin(name, note or (f"= {self.values[name]}" if is_open else ""))
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
@@ -80,7 +85,7 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     root, allowed = _override(request.document.root, request.overrides, keys, problems)
     interpolation = Interpolation(root, {name: os.environ.get(name) for name in allowed})
     root = interpolation.resolve()
-    problems += [replace(p, mark=None) if p.mark is _COMMAND_LINE else p for p in interpolation.problems]
+    problems += [replace(p, mark=None) if p.mark is COMMAND_LINE else p for p in interpolation.problems]
     settings.nodes[""] = root
     entries: dict[str, Entry] = {}
     for entry in _entries(settings, root):
@@ -111,36 +116,14 @@ def _override(
         wanted = replace(override, key="model.model_config" if key == "model" else key)
         try:
             name = resolve(wanted, given=given, possible=keys, open_=())
-            leaf = _leaf(override)
+            leaf = value_node(override, is_json=False)
         except InputError as error:
             problems.extend(error.problems)
             continue
         same = {canonical(known): path for known, path in given.items()}
         path = given.get(name) or same.get(canonical(name)) or tuple(name.split("."))
-        root = _put(root, path, leaf)
+        root = put(root, path, leaf)
     return root, allowed
-
-
-def _leaf(override: Override) -> Node:
-    """An override's value, read as YAML, as Hydra nearly does."""
-    if override.text[:1] in ("[", "{"):
-        root = source.parse(override.text, file=f"the value of {override.key}", is_json=False).root
-        return replace(root, mark=_COMMAND_LINE, text=override.text)
-    try:
-        return Node(value=source.core_scalar(override.text), text=override.text, mark=_COMMAND_LINE)
-    except ValueError:
-        return Node(value=override.text, text=override.text, mark=_COMMAND_LINE)
-
-
-def _put(node: Node, path: Path, leaf: Node) -> Node:
-    """The tree with a value in another's place, or added; sections that are missing are made."""
-    if not path:
-        return replace(leaf, key_mark=node.key_mark)
-    if isinstance(node.value, list):
-        items = [_put(item, path[1:], leaf) if str(at) == path[0] else item for at, item in enumerate(node.value)]
-        return replace(node, value=items)
-    child = node.members.get(path[0], Node(value={}, mark=_COMMAND_LINE))
-    return replace(node, value={**node.members, path[0]: _put(child, path[1:], leaf)})
 
 
 def _entries(settings: Settings, root: Node) -> Iterator[Entry]:
@@ -151,7 +134,7 @@ def _entries(settings: Settings, root: Node) -> Iterator[Entry]:
         name, node = waiting.pop()
         if name in settings.keys:
             entry = Entry.of(name, node)
-            yield replace(entry, mark=None) if node.mark is _COMMAND_LINE else entry
+            yield replace(entry, mark=None) if node.mark is COMMAND_LINE else entry
         elif name in groups and isinstance(node.value, dict):
             settings.nodes[name] = settings.nodes[canonical(name + ".")[:-1]] = node
             waiting += [(f"{name}.{key}", child) for key, child in reversed(node.value.items())]

@@ -9,14 +9,54 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 Reader = Callable[[Any], Any]
 Read = TypeVar("Read", bound=Reader)
+Number = TypeVar("Number", int, float)
 
 _TAKES: dict[Reader, str] = {}  # what each reader takes
 
 MAX_NUMBER = 10**12  # more than any count, size or rate in a configuration; keeps arithmetic on them finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Numbers from `low` to `high`; `above` and `below` say that the bound itself is not among them."""
+
+    low: float
+    high: float = MAX_NUMBER
+    above: bool = False
+    below: bool = False
+    also: int | None = None  # a number outside that means something of its own
+
+    def holds(self, value: float) -> bool:
+        inside = self.low < value if self.above else self.low <= value
+        return value == self.also or (inside and (value < self.high if self.below else value <= self.high))
+
+    def missed_by(self, value: float) -> str:
+        """What a number is that is none of these, as in "0 is …"."""
+        if self.also is not None:
+            return f"neither {str(self).replace(', or ', ' nor ')}"
+        if value <= self.low:
+            return f"not above {_plain(self.low)}" if self.above else f"less than {_plain(self.low)}"
+        return f"not less than {_plain(self.high)}" if self.below else f"more than {_plain(self.high)}"
+
+    def __str__(self) -> str:
+        """As in "give a number …"."""
+        low = f"above {_plain(self.low)}" if self.above else f"from {_plain(self.low)}"
+        if self.high == MAX_NUMBER:
+            high = "" if self.above else " on"
+        else:
+            high = f" to less than {_plain(self.high)}" if self.below else f" to {_plain(self.high)}"
+        return f"{low}{high}" + (f", or {self.also}" if self.also is not None else "")
+
+
+def _plain(number: float) -> str:
+    """2147483647, and not 2.14748e+09."""
+    return str(int(number)) if float(number).is_integer() else repr(number)
+
 
 _WHOLE = re.compile(r"[-+]?\d+(_\d+)*", re.ASCII)
 _DECIMAL = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -131,40 +171,26 @@ def boolean(value: Any) -> bool:
     raise ValueError(f"{shown(value)} is neither true nor false{_hint(value, 'truth')}")
 
 
-@takes("a whole number from 1 on")
-def count(value: Any) -> int:
-    """A whole number from 1 on."""
-    number = whole(value)
-    if number < 1:
-        raise ValueError(f"{number} is less than 1")
-    return number
+def in_range(limits: Range, read: Callable[[Any], Number]) -> Callable[[Any], Number]:
+    """A reader for the numbers of a kind (`whole`, `decimal`) in a range."""
+
+    @takes(f"a {'whole ' * (read is whole)}number {limits}")
+    def inner(value: Any) -> Number:
+        number = read(value)
+        if not limits.holds(number):
+            raise ValueError(f"{_plain(number)} is {limits.missed_by(number)}")
+        return number
+
+    return inner
 
 
-@takes("a whole number from 1 on, or -1 for all that is left")
-def axis_size(value: Any) -> int:
-    """The size of a mesh axis: from 1 on, or -1 for all devices that the other axes leave."""
-    number = whole(value)
-    if number < 1 and number != -1:
-        raise ValueError(f"{number} is neither a size from 1 on nor -1 (all that the other axes leave)")
-    return number
-
-
-@takes("a number above 0")
-def positive(value: Any) -> float:
-    """A number above 0."""
-    number = decimal(value)
-    if number <= 0:
-        raise ValueError(f"{number:g} is not above 0")
-    return number
-
-
-@takes("a port")
-def port(value: Any) -> int:
-    """A TCP port."""
-    number = whole(value)
-    if not 1 <= number <= 65535:
-        raise ValueError(f"{number} is not a port (1 to 65535)")
-    return number
+count = in_range(Range(low=1), whole)
+natural = in_range(Range(low=0), whole)
+axis_size = in_range(Range(low=1, also=-1), whole)  # -1: all devices that the other axes leave
+positive = in_range(Range(low=0, above=True), decimal)
+not_negative = in_range(Range(low=0), decimal)
+share = in_range(Range(low=0, high=1), decimal)
+port = in_range(Range(low=1, high=65_535), whole)
 
 
 @takes("a list of texts")

@@ -7,7 +7,7 @@ why) or `rejected` (it is not supported, and why).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -37,8 +37,8 @@ class Key:
     really does, for a key that repeats a decision made elsewhere: it is worth a word only where the two differ.
 
     `default` is what the key's own system assumes where it is not given. `write` gives the key's value for a spec, or
-    OMIT; a row without it is written by others, or not at all. `as_is` says that the value is the one at the path,
-    read and written without any other key. `since` and `until` are the versions of the system that have the key.
+    OMIT; a row without it is written by others, or not at all. `as_is` says that no other key has a say in the value
+    at the path, so that the row writes itself. `since` and `until` are the versions of the system that have the key.
     """
 
     read: Reader
@@ -70,9 +70,12 @@ def to(
     return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write)
 
 
-def as_is(path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT) -> Key:
-    """A key whose value is the one at a path of the spec: it reads and writes itself."""
-    return Key(read=read, to=path, meaning=meaning, required=required, default=default, as_is=True)
+def as_is(
+    path: str, read: Reader, meaning: str = "", *, required: bool = False, default: Any = OMIT,
+    write: FromSpec | None = None,
+) -> Key:  # fmt: skip
+    """A key whose value, once read, is the one at a path of the spec; `write` is for one that is written otherwise."""
+    return Key(read=read, to=path, meaning=meaning, required=required, default=default, write=write, as_is=True)
 
 
 def equivalent(why: str, read: Reader, meaning: str = "", *, quiet: tuple[Any, ...] = ()) -> Key:
@@ -100,13 +103,18 @@ def spelling(keys: Mapping[str, Key], path: str) -> tuple[str, ...]:
     return tuple(name for name, key in keys.items() if path in key.paths)
 
 
-def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
-    """(key, value) of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
-    leaves = flatten(spec)
+def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Key → value, of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
+    leaves, found = flatten(spec), {}
     for name, key in keys.items():
-        value = leaves.get(key.to, OMIT) if key.as_is else key.write(spec) if key.write else OMIT
-        if value is not OMIT and not (key.as_is and not _holds(key, value)):
-            yield name, value
+        if key.write:
+            value = key.write(spec)
+        else:
+            value = leaves.get(key.to, OMIT) if key.as_is else OMIT
+            value = value if value is OMIT or _holds(key, value) else OMIT
+        if value is not OMIT:
+            found[name] = value
+    return found
 
 
 def _holds(key: Key, value: Any) -> bool:

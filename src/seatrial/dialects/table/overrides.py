@@ -6,12 +6,16 @@ A key may be given in full (`config.nnodes`) or by any suffix of its path that o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from seatrial import source
 from seatrial.dialects.table.suggestions import did_you_mean
-from seatrial.errors import InputError, Problem
+from seatrial.errors import InputError, Mark, Problem
+from seatrial.source import Node
 
-__all__ = ["Override", "did_you_mean", "parse", "resolve"]
+__all__ = ["COMMAND_LINE", "Override", "did_you_mean", "parse", "put", "resolve", "value_node"]
+
+COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,32 @@ def resolve(override: Override, *, given: Collection[str], possible: Collection[
         raise InputError.single("unknown-override", override.key, "this is a section, not a value", fix)
     why, known = "no key of this kind of configuration has this name", list(dict.fromkeys([*given, *possible]))
     raise InputError.single("unknown-override", override.key, why, did_you_mean(override.key, known))
+
+
+def value_node(override: Override, *, is_json: bool) -> Node:
+    """An override's value as a file would hold it: a list or a mapping (JSON, or YAML), else a scalar."""
+    if override.text[:1] in ("[", "{"):
+        root = source.parse(override.text, file=f"the value of {override.key}", is_json=is_json).root
+        return replace(root, mark=COMMAND_LINE, text=override.text)
+    try:
+        return Node(value=source.core_scalar(override.text), text=override.text, mark=COMMAND_LINE)
+    except ValueError:
+        return Node(value=override.text, text=override.text, mark=COMMAND_LINE)
+
+
+def put(node: Node, path: tuple[str, ...], leaf: Node, *, scalar: str = "") -> Node:
+    """The tree with a value in another's place, or added; sections that are missing are made.
+
+    A text where a section belongs becomes the section's member `scalar`, where that is given.
+    """
+    if not path:
+        return replace(leaf, key_mark=node.key_mark)
+    if isinstance(node.value, list):
+        items = [put(item, path[1:], leaf) if str(at) == path[0] else item for at, item in enumerate(node.value)]
+        return replace(node, value=items)
+    members = node.members or ({scalar: node} if scalar and isinstance(node.value, str) else {})
+    child = members.get(path[0], Node(value={}, mark=COMMAND_LINE))
+    return replace(node, value={**members, path[0]: put(child, path[1:], leaf, scalar=scalar)})
 
 
 def _ending_in(key: str, paths: Collection[str]) -> list[str]:

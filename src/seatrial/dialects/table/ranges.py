@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from seatrial.check import REMAT
 from seatrial.dialects.table import coerce
+from seatrial.dialects.table.coerce import Range
 from seatrial.estimate import hardware
 from seatrial.spec import (
     METRICS,
@@ -21,44 +21,6 @@ from seatrial.spec import (
     Optimizer,
     RunSpec,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Range:
-    """Numbers from `low` to `high`; `above` and `below` say that the bound itself is not among them."""
-
-    low: float
-    high: float = coerce.MAX_NUMBER
-    above: bool = False
-    below: bool = False
-    also: int | None = None  # a number outside that means something of its own
-
-    def holds(self, value: float) -> bool:
-        inside = self.low < value if self.above else self.low <= value
-        return value == self.also or (inside and (value < self.high if self.below else value <= self.high))
-
-    def missed_by(self, value: float) -> str:
-        """What a number is that is none of these, as in "0 is …"."""
-        if self.also is not None:
-            return f"neither {str(self).replace(', or ', ' nor ')}"
-        if value <= self.low:
-            return f"not above {_plain(self.low)}" if self.above else f"less than {_plain(self.low)}"
-        return f"not less than {_plain(self.high)}" if self.below else f"more than {_plain(self.high)}"
-
-    def __str__(self) -> str:
-        """As in "give a number …"."""
-        low = f"above {_plain(self.low)}" if self.above else f"from {_plain(self.low)}"
-        if self.high == coerce.MAX_NUMBER:
-            high = "" if self.above else " on"
-        else:
-            high = f" to less than {_plain(self.high)}" if self.below else f" to {_plain(self.high)}"
-        return f"{low}{high}" + (f", or {self.also}" if self.also is not None else "")
-
-
-def _plain(number: float) -> str:
-    """2147483647, and not 2.14748e+09."""
-    return str(int(number)) if float(number).is_integer() else repr(number)
-
 
 FRACTION = Range(low=0, high=1)
 LESS_THAN_ALL = Range(low=0, high=1, below=True)

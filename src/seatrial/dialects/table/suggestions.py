@@ -1,8 +1,8 @@
 """Which key was meant: advice on an unknown one, from the keys that there are and from what they are called elsewhere.
 
 Searched in this order, the first that finds something decides: the same name in another place or case; the name that
-another trainer has for it; one wrong character; one wrong character of another trainer's name; what looks alike. Each
-is a look-up but the last, so that thousands of unknown keys cost little.
+another trainer has for it; one wrong character; one wrong character of another trainer's name; what looks alike.
+Mistakes are characters to insert, leave out, replace or swap with their neighbour (optimal string alignment).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from seatrial.dialects.table.synonyms import ROWS
 NOTHING = "remove it, or correct its name"
 MOST = 3  # suggestions at once
 LONGEST = 128  # characters of a key that is looked for
-ALIKE = 0.6  # share of characters that stay where one name is made into the other
 CLOSE_LOOKS = 200  # searches for what looks alike; a file with more unknown keys than that is of another kind
-_ALIKE_PAIRS = 0.45  # share of pairs of neighbours that both have: what is less is not looked at closely
+ALIKE = 0.6  # share of characters that stay where one name is made into the other
 
 
 def did_you_mean(key: str, known: Collection[str], *, path: str = "") -> str:
@@ -41,28 +40,10 @@ def start_anew() -> None:
 
 
 def distance(a: str, b: str) -> int:
-    """Characters to insert, leave out, replace or swap with their neighbour (optimal string alignment).
+    """How many mistakes make one text into another."""
+    from rapidfuzz.distance import OSA  # late: only what is misspelt needs it
 
-    Bit-parallel, a column of the table in one integer: H. Hyyrö, A Bit-Vector Algorithm for Computing Levenshtein and
-    Damerau Edit Distances, Nordic Journal of Computing 10 (2003).
-    """
-    if not a or not b:
-        return len(a) + len(b)
-    places: dict[str, int] = {}
-    for position, character in enumerate(a):
-        places[character] = places.get(character, 0) | 1 << position
-    everything, last = (1 << len(a)) - 1, 1 << (len(a) - 1)
-    higher, lower, diagonal, before, total = everything, 0, 0, 0, len(a)
-    for character in b:
-        here = places.get(character, 0)
-        swapped = ((~diagonal & here) << 1) & before
-        diagonal = ((((here & higher) + higher) ^ higher) | here | lower | swapped) & everything
-        up, down = lower | (everything & ~(diagonal | higher)), diagonal & higher
-        total += bool(up & last) - bool(down & last)
-        up, down = (up << 1 | 1) & everything, (down << 1) & everything
-        higher, lower = down | (everything & ~(diagonal | up)), up & diagonal
-        before = here
-    return total
+    return OSA.distance(a, b)
 
 
 def _plain(text: str) -> str:
@@ -74,13 +55,6 @@ def _name(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _shorter(text: str) -> Iterator[str]:
-    """The text, and each text that is made of it by leaving out one character."""
-    yield text
-    for position in range(len(text)):
-        yield text[:position] + text[position + 1 :]
-
-
 class _Vocabulary:
     """Words, and for each the things that it stands for; found exactly, by one wrong character, or by their looks."""
 
@@ -88,45 +62,27 @@ class _Vocabulary:
         self.things: dict[str, list[str]] = {}
         for word, thing in pairs:
             self.things.setdefault(word, []).append(thing)
-        self._near: dict[str, list[str]] = {}
-        for word in self.things:
-            for shorter in set(_shorter(word)):
-                self._near.setdefault(shorter, []).append(word)
+        self._words = list(self.things)
         self._looks_left = CLOSE_LOOKS
-        self._bits: dict[str, int] = {}
-        sets = [_pairs(word, self._bits, grow=True) for word in self.things]
-        self._sets, self._counts = [each for each, _ in sets], [count for _, count in sets]
 
     def near(self, word: str) -> list[str]:
         """The words that differ from one in a character at most."""
-        found = {near for shorter in _shorter(word) for near in self._near.get(shorter, ())}
-        return [near for near in found if distance(word, near) <= 1 and len(word) + len(near) > 2]
+        from rapidfuzz import process
+        from rapidfuzz.distance import OSA
+
+        found = process.extract(word, self._words, scorer=OSA.distance, score_cutoff=1, limit=None)
+        return [near for near, *_ in found if len(word) + len(near) > 2]
 
     def alike(self, word: str) -> list[str]:
         """The words that look most like one."""
-        if self._looks_left <= 0:
-            return []
+        from rapidfuzz import process
+        from rapidfuzz.distance import OSA
+
         self._looks_left -= 1
-        pairs, count = _pairs(word, self._bits)
-        shared = [(pairs & others).bit_count() for others in self._sets]
-        shares = [2 * both / (count + others) for both, others in zip(shared, self._counts, strict=True)]
-        if max(shares) < _ALIKE_PAIRS:
+        if self._looks_left < 0:
             return []
-        best = sorted(zip(shares, self.things, strict=True), reverse=True)[:MOST]
-        return [
-            other for share, other in best
-            if share >= _ALIKE_PAIRS and distance(word, other) <= (1 - ALIKE) * max(len(word), len(other))
-        ]  # fmt: skip
-
-
-def _pairs(word: str, bits: dict[str, int], *, grow: bool = False) -> tuple[int, int]:
-    """The pairs of neighbours in a word, as a set of bits and as a number; `grow` gives new pairs a bit."""
-    around = f"_{word}_"
-    pairs = {around[n : n + 2] for n in range(len(around) - 1)}
-    if grow:
-        for pair in sorted(pairs):
-            bits.setdefault(pair, 1 << len(bits))
-    return sum(bits.get(pair, 0) for pair in pairs), len(pairs)
+        found = process.extract(word, self._words, scorer=OSA.normalized_similarity, score_cutoff=ALIKE, limit=MOST)
+        return [near for near, *_ in found]
 
 
 def _sections(paths: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 IMAGE = "localhost/seatrial-test:latest"
 HOME = Path("/var/cache/seatrial-cluster")  # only root can write there; everything of the tests' clusters is in it
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 MOUNTED = tuple(
     str(folder)
     for folder in dict.fromkeys((Path(sys.prefix), Path(sys.base_prefix), PROJECT))

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.nodes import SEARCH_PATH, Cluster, Node
-from tests.processes import wait_until
+from tests.helpers.cluster.nodes import SEARCH_PATH, Cluster, Node
+from tests.helpers.processes import wait_until
 
 CONTROLLER = 253  # last number of its address
 DEVICES = 8  # GPUs that each node says it has

@@ -19,7 +19,7 @@ from seatrial import logs
 from seatrial.events import Event, Fault, RunStarted, Step, dumps
 from seatrial.logs import reader
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "logs"
 WRITTEN = datetime(2026, 11, 21, 18, tzinfo=UTC).timestamp()
 GOLDEN = os.environ.get("SEATRIAL_GOLDEN") == "1"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies
 from seatrial.estimate import hardware
 from seatrial.report.gather import RunReport, Tail, clean, gather
 from seatrial.verdict import Check
-from tests.report import run_directory
+from tests.helpers import run_directory
 
 PIECES = (
     "<script>", "</script>", "<img src=x onerror=alert(1)>", "<!--", "-->", "]]>", "<![CDATA[", "&lt;", "&amp;",

@@ -10,8 +10,8 @@ from pathlib import Path
 from seatrial import events
 from seatrial.history import LoadedRun, load
 from seatrial.spec import RunSpec
-from tests import streams
-from tests.report.run_directory import asked_for, write
+from tests.helpers import streams
+from tests.helpers.run_directory import asked_for, write
 
 SECONDS = 28.0
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.cluster.image import IMAGE, PROJECT
-from tests.cluster.nodes import USER_HOME, Cluster, Node
-from tests.processes import wait_until
+from tests.helpers.cluster.image import IMAGE, PROJECT
+from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node
+from tests.helpers.processes import wait_until
 
 CANARY = "canary-7f3e9a"
 ENDLESS = 100_000  # steps of a run that something is to happen to, however fast the machine is

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 
-from tests.cluster.nodes import SEARCH_PATH
+from tests.helpers.cluster.nodes import SEARCH_PATH
+
+REQUIRED = bool(os.environ.get("SEATRIAL_REQUIRE_CLUSTER"))  # then tests fail rather than skip
 
 # Each program with Debian's package that has it; `.ci/run` installs them.
 NODES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seatrial import xla_flags
 
+COMPILED = 0.2  # programs that took so many seconds are compiled once a session
 # Tests compile far more than they compute. LLVM's optimisations, XLA's newer way to make loops and what it takes to
 # spread one program over threads are four fifths of the time that a compilation takes.
 _QUICK = {

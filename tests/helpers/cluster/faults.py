@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.nodes import Node
-from tests.processes import wait_until
+from tests.helpers.cluster.nodes import Node
+from tests.helpers.processes import wait_until
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from tests.cluster.image import HOME, MOUNTED, image_store
+from tests.helpers.cluster.image import HOME, MOUNTED, image_store
 
 USER_HOME = Path.home()
 SLOTS = 32

@@ -26,7 +26,7 @@ from seatrial.spec import (
     to_dict,
 )  # fmt: skip
 from seatrial.spec.presets import MODELS
-from tests import streams
+from tests.helpers import streams
 
 CONFIG = "configs/cvs/mi300x_distributed_llama3_1_70b.json"
 GIB = 2**30

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WRONG = Path(__file__).with_name("wrong")
+WRONG = Path(__file__).parents[1] / "dialects" / "wrong"
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")
 EXPECTED = "expected.json"  # of a folder: case → its findings
 
