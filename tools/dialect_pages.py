@@ -13,7 +13,7 @@ from typing import Any, Literal
 from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
 from seatrial.dialects.table import ranges
-from seatrial.dialects.table.keys import Disposition, Key, spelling
+from seatrial.dialects.table.keys import OMIT, Disposition, Key, spelling
 from seatrial.dialects.typed import bare, hints, schema
 from seatrial.spec import METRICS, Expectation, RunSpec
 
@@ -102,8 +102,8 @@ def _page(page: Page, keys: Mapping[str, Key]) -> str:
     parts = [f"# {page.title}", MADE, page.intro, f"{len(keys)} keys. {said}. Any other key is an error."]
     for disposition, (_, title, last) in _SECTIONS.items():
         lines = [_row(name, row) for name, row in keys.items() if row.disposition == disposition]
-        heads = ("key", "meaning", last)
-        columns = [n for n in range(3) if any(line[n] for line in lines)]  # no column without a word in it
+        heads = ("key", "meaning", "default", last)
+        columns = [n for n, _ in enumerate(heads) if any(line[n] for line in lines)]  # none without a word in it
         if lines:
             shown = ([line[n] for n in columns] for line in lines)
             parts += [f"## {title}", _table([heads[n] for n in columns], shown)]
@@ -111,14 +111,16 @@ def _page(page: Page, keys: Mapping[str, Key]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(name: str, row: Key) -> tuple[str, str, str]:
-    paths = [path.strip() for path in row.to.split(",") if path.strip()]
-    meaning = row.meaning or (_meaning(paths[0]) if paths else "")
+def _row(name: str, row: Key) -> tuple[str, str, str, str]:
+    meaning = row.meaning or (_meaning(row.paths[0]) if row.paths else "")
+    versions = [f"{word} {version}" for word, version in (("since", row.since), ("until", row.until)) if version]
+    meaning += f" ({', '.join(versions)})" * bool(versions)
     if row.disposition == "done":
-        return _code(name), _cell(meaning), ", ".join(map(_code, paths)) or _cell(row.why)
+        default = "" if row.default is OMIT else _code(_shown(row.default))
+        return _code(name), _cell(meaning), default, ", ".join(map(_code, row.paths)) or _cell(row.why)
     quiet = ", ".join(_code(_shown(value)) for value in row.quiet)
     accepted = f"; accepted: {quiet}" if row.disposition == "rejected" and quiet else ""
-    return _code(name), _cell(meaning), _cell(row.why) + accepted
+    return _code(name), _cell(meaning), "", _cell(row.why) + accepted
 
 
 def _meaning(path: str) -> str:

@@ -88,7 +88,7 @@ def _values(spec: RunSpec, preset: str | None) -> dict[str, Any]:
     schedule = SCHEDULES.get(KINDS.get(spec.optimizer.schedule, ""))
     arguments = {P: ("name", *rule.arguments), S: (*ALWAYS, *schedule.arguments) if schedule else ()}
     values = {
-        name: value for name, value in written_values(spec, KEYS).items()
+        name: value for name, value in written_values(spec, KEYS)
         if name not in apart and name.rpartition(".")[2] in arguments.get(name.rpartition(".")[0], name)
     }  # fmt: skip
     values["model_source"] = "hf" if preset else "megatron"

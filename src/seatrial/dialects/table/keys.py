@@ -7,7 +7,7 @@ why) or `rejected` (it is not supported, and why).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -103,9 +103,9 @@ def spelling(keys: Mapping[str, Key], path: str) -> tuple[str, ...]:
     return tuple(name for name, key in keys.items() if path in key.paths)
 
 
-def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> dict[str, Any]:
-    """Key → value, of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
-    leaves, found = flatten(spec), {}
+def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
+    """(key, value) of every row that is written for a spec; an `as_is` row that cannot hold the value is left out."""
+    leaves = flatten(spec)
     for name, key in keys.items():
         if key.write:
             value = key.write(spec)
@@ -113,8 +113,7 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> dict[str, Any]:
             value = leaves.get(key.to, OMIT) if key.as_is else OMIT
             value = value if value is OMIT or _holds(key, value) else OMIT
         if value is not OMIT:
-            found[name] = value
-    return found
+            yield name, value
 
 
 def _holds(key: Key, value: Any) -> bool:

@@ -180,12 +180,12 @@ class Settings:
         return Origin(kind="default", key=name, note=f"{self.SYSTEM}'s default{f'; {note}' if note else ''}")
 
     def origins(self, derived: Mapping[str, Origin] | None = None) -> dict[str, Origin]:
-        """Path of the spec → origin: a key that is given, else what the dialect derived it from, else a default.
+        """Path of the spec → origin: a key that is given, else what the dialect derived it from, else a row's default.
 
         Of several keys for one path the last counts, but null says nothing where another says something.
         """
-        found = {path: self.origin(name) for name, key in self.keys.items() if key.default is not OMIT
-                 for path in key.paths}  # fmt: skip
+        rows = ((name, key) for name, key in self.keys.items() if key.as_is and key.default is not OMIT)
+        found = {key.to: self.origin(name) for name, key in rows}
         found |= derived or {}
         given: set[str] = set()
         for name, value in self.values.items():

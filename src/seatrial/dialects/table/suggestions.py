@@ -16,7 +16,7 @@ NOTHING = "remove it, or correct its name"
 MOST = 3  # suggestions at once
 LONGEST = 128  # characters of a key that is looked for
 CLOSE_LOOKS = 200  # searches for what looks alike; a file with more unknown keys than that is of another kind
-ALIKE = 0.6  # share of characters that stay where one name is made into the other
+ALIKE = 0.6 - 1e-9  # share of characters that stay where one name is made into the other
 
 
 def did_you_mean(key: str, known: Collection[str], *, path: str = "") -> str:
