@@ -17,23 +17,23 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 _WORDS: dict[str, Callable[[str, str], bool]] = {"=": str.__eq__, "==": str.__eq__, "!=": str.__ne__}
 _CLOSING = {"[": "]", "[[": "]]"}
 
-Unset = Callable[[Piece], None]  # what is told of a variable that is nowhere assigned
+Unset = Callable[[Piece], None]  # called for a variable that is assigned nowhere
 
 
 # --- what may not be known: None --------------------------------------------------------------------------------------
 
 
-def _not(told: bool | None) -> bool | None:
-    return None if told is None else not told
+def _not(known: bool | None) -> bool | None:
+    return None if known is None else not known
 
 
-def _any(told: Iterable[bool | None]) -> bool | None:
-    each = set(told)
+def _any(values: Iterable[bool | None]) -> bool | None:
+    each = set(values)
     return True if True in each else None if None in each else False
 
 
-def _all(told: Iterable[bool | None]) -> bool | None:
-    return _not(_any(map(_not, told)))
+def _all(values: Iterable[bool | None]) -> bool | None:
+    return _not(_any(map(_not, values)))
 
 
 # --- tests ------------------------------------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ def truth(words: Sequence[Word], variables: Variables, unset: Unset) -> bool | N
     if texts is None or (name in _CLOSING and (not texts or texts.pop() != _CLOSING[name])):
         return None
     if texts[:1] == ["!"] and len(texts) > 1:
-        return _not(_told(texts[1:], is_pattern=name == "[["))
-    return _told(texts, is_pattern=name == "[[")
+        return _not(_compared(texts[1:], is_pattern=name == "[["))
+    return _compared(texts, is_pattern=name == "[[")
 
 
 def _texts(fields: Sequence[Field], unset: Unset) -> list[str] | None:
@@ -66,7 +66,7 @@ def _texts(fields: Sequence[Field], unset: Unset) -> list[str] | None:
     return [text_of(piece for piece in field if not piece.doubt) for field in fields]
 
 
-def _told(texts: Sequence[str], *, is_pattern: bool) -> bool | None:
+def _compared(texts: Sequence[str], *, is_pattern: bool) -> bool | None:
     if len(texts) == 1:
         return bool(texts[0])
     if len(texts) == 2:
@@ -156,12 +156,12 @@ class Flow:
 
     def _decide(self, branch: _Branch) -> None:
         """Ends a condition: a list of tests with && or || between them, and not both."""
-        told: bool | None = False
+        holds: bool | None = False
         if not branch.taken and not any(other.active is False for other in self._open[:-1]):
             joints = {joint for joint, _ in branch.tests[1:]}
             each = [truth(_whole(words), self._variables, self._unset) for _, words in branch.tests]
             is_list = bool(each) and len(joints) <= 1 and joints <= {"&&", "||"}
-            told = (_any if "||" in joints else _all)(each) if is_list else None
+            holds = (_any if "||" in joints else _all)(each) if is_list else None
         branch.is_condition = False
-        branch.active = _all((_not(branch.taken), told))
-        branch.taken = _any((branch.taken, told))
+        branch.active = _all((_not(branch.taken), holds))
+        branch.taken = _any((branch.taken, holds))

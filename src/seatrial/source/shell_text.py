@@ -7,16 +7,15 @@ warning where it matters; loops, conditions and functions are refused.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.errors import InputError, Problem, Severity
 from seatrial.source.shell_conditions import TESTS, Flow, truth
 from seatrial.source.shell_values import Field, Piece, Value, Variables, assignment, text_of
 from seatrial.source.shell_words import Lexer, Operator, Word
-from seatrial.source.tree import Builder
+from seatrial.source.tree import Builder, Places
 
 MAX_CHARACTERS = 100_000
 MAX_SCRIPTS = 8  # bash -c "bash -c '…'"
@@ -40,7 +39,7 @@ _PREPARES = frozenset({
 })  # fmt: skip
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
-# Wrappers whose options put something into the environment of what they start, and those that hand on nothing else.
+# Wrappers whose options put something into the environment of what they start, and those that pass on nothing else.
 _ENVIRONMENT_FLAGS = {
     "docker": ("-e", "--env"), "podman": ("-e", "--env"), "nerdctl": ("-e", "--env"), "mpirun": ("-x",),
     "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",), "enroot": ("-e", "--env"),
@@ -64,18 +63,20 @@ class _Command:
 
 def read_shell(text: str, builder: Builder) -> None:
     """The tree `{"environment": {NAME: text}, "argv": [word]}` of a shell text. Raises InputError."""
-    reader = _Reader(text, builder.places.file)
+    reader = _Reader(builder.places)
     if text.startswith("\ufeff"):
-        why = "the file begins with a byte order mark, which a shell takes for part of the first word"
+        why = "the file begins with a byte order mark, which a shell reads as part of the first word"
         raise reader.error(0, "bad-shell", why, "save it as UTF-8 without BOM")
     if "\0" in text:
         raise reader.error(text.index("\0"), "bad-shell", "a shell text has no NUL characters", "remove it")
     if len(text) > MAX_CHARACTERS:
-        why = f"this is longer than {MAX_CHARACTERS} characters, which no command is"
+        why = f"this is longer than {MAX_CHARACTERS} characters, far more than a command"
         raise reader.error(0, "too-large", why, "name a file with one command")
     if "\r\n" in text:
-        why = "lines end as on Windows, and a shell takes the carriage return for part of the last word"
-        reader.find("warning", text.index("\r\n"), "carriage-return", reader.file, why, "save it with Unix line ends")
+        why = "lines end as on Windows, and a shell reads the carriage return as part of the last word"
+        reader.find(
+            "warning", text.index("\r\n"), "carriage-return", builder.places.file, why, "save it with Unix line ends"
+        )
     reader.script(text, range(len(text) + 1))
     _build(reader.chosen(), reader, builder)
     builder.problems += reader.problems
@@ -84,10 +85,9 @@ def read_shell(text: str, builder: Builder) -> None:
 class _Reader:
     """Takes the commands of a text one after the other and keeps the one that starts a training."""
 
-    def __init__(self, text: str, file: str) -> None:
-        self.file = file
+    def __init__(self, places: Places) -> None:
+        self.mark, self.error = places.mark, places.error
         self.problems: list[Problem] = []
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
         self._variables = Variables(self.error)
         self._training: _Command | None = None
         self._others: list[_Command] = []  # up to two that neither train nor prepare
@@ -95,20 +95,13 @@ class _Reader:
 
     # --- findings -----------------------------------------------------------------------------------------------------
 
-    def mark(self, offset: int) -> Mark:
-        line = bisect_right(self._lines, offset)
-        return Mark(file=self.file, line=line, column=offset - self._lines[line - 1] + 1)
-
-    def error(self, offset: int, code: str, why: str, fix: str) -> InputError:
-        return InputError.single(code, self.file, why, fix, self.mark(offset))
-
     def find(self, severity: Severity, offset: int, code: str, path: str, why: str, fix: str) -> None:
         mark = self.mark(offset)
         self.problems.append(Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=mark))
 
     def _refuse_control(self, offset: int, word: str) -> NoReturn:
-        why = f"with `{word}`, only an execution shows what is run, and nothing is executed here"
-        raise self.error(offset, "control-flow", why, "give the one command that it comes to, with its variables")
+        why = f"what runs depends on `{word}`, and Seatrial executes nothing to find out"
+        raise self.error(offset, "control-flow", why, "give the resulting command alone, with its variables")
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -116,9 +109,8 @@ class _Reader:
         """Takes the commands of a text; `places` are the offsets of its characters in the file, and of its end."""
         self._scripts += 1
         if self._scripts > MAX_SCRIPTS:
-            raise self.error(
-                places[0], "too-deep", f"there are more than {MAX_SCRIPTS} scripts in scripts", "simplify it"
-            )
+            why = f"there are more than {MAX_SCRIPTS} scripts in scripts"
+            raise self.error(places[0], "too-deep", why, "simplify it")
         condition, joint = "", "\n"  # whether the next command may not run, and what stands before it
         flow = Flow(self._variables, self._unset, self._refuse_control)
         for words, operator in self._commands((*Lexer(text, places, self.error).tokens(), Operator("\n", places[-1]))):
@@ -127,6 +119,8 @@ class _Reader:
                 return
             if words or operator != "\n":  # a line may end behind && and ||
                 condition, joint = self._condition(left, condition, operator), operator
+        if joint in ("&&", "||", "|", "|&"):
+            raise self.error(places[-1], "bad-shell", f"no command follows {joint}", "write it, or remove the operator")
         flow.end()
 
     def _commands(self, tokens: Iterable[Word | Operator]) -> Iterator[tuple[list[Word], str]]:
@@ -154,14 +148,14 @@ class _Reader:
         """
         if joint not in ("&&", "||") or before in ("&&", "||"):
             return joint if joint in ("&&", "||") else ""
-        told: bool | None = before == "never, true"
+        succeeds: bool | None = before == "never, true"
         if not before:
             if not words or words[0].bare not in TESTS:
                 return joint if joint == "||" else ""
-            told = truth(words, self._variables, self._unset)
-        if told is None or told == (joint == "&&"):
-            return joint if told is None else ""
-        return "never, true" if told else "never, false"
+            succeeds = truth(words, self._variables, self._unset)
+        if succeeds is None:
+            return joint
+        return "" if succeeds == (joint == "&&") else f"never, {str(succeeds).lower()}"
 
     def _step(self, words: list[Word], condition: str, flow: Flow) -> bool:
         """Takes a command if it is run; whether the text ends with it."""
@@ -241,15 +235,16 @@ class _Reader:
     def _take(self, argv: Sequence[Field], given: dict[str, Value]) -> None:
         """Keeps a command if it may be the one; of a shell with -c, the command inside."""
         texts = [text_of(field) for field in argv]
+        start, is_option = argv[0][0].offset, texts[0].startswith("--")
         if texts[0] in (".", "source"):
             why = "what this file assigns is not known here: nothing is executed"
             fix = "write the assignments that matter into this text"
-            self.find("warning", argv[0][0].offset, "not-executed", " ".join(texts[:2]), why, fix)
-        if texts[0].startswith("--") and given:
-            raise self._unquoted(argv[0][0].offset, next(reversed(given)))
-        if texts[0].startswith("--"):
-            self._broken_line("error", argv[0][0].offset, texts[0])
-        if _base(texts[0]) in _PREPARES or texts[0].startswith("--"):
+            self.find("warning", start, "not-executed", " ".join(texts[:2]), why, fix)
+        if is_option and given:
+            raise self._unquoted(start, next(reversed(given)))
+        if is_option:
+            self._broken_line("error", start, texts[0])
+        if is_option or _base(texts[0]) in _PREPARES:
             return
         script = next((i + 2 for i, word in enumerate(texts[:-2]) if _is_script(word, texts[i + 1])), None)
         program = next((i for i in range(len(texts)) if _is_program(texts, i)), None)
@@ -262,7 +257,7 @@ class _Reader:
         self._keep(_Command(tuple(argv), environment, program is not None))
 
     def _unquoted(self, offset: int, name: str) -> InputError:
-        why = f"the value of {name} ends at the blank before this, which a shell takes for something else"
+        why = f"the value of {name} ends at the blank before this, and a shell reads the rest as something else"
         return self.error(offset, "unquoted-value", why, f'put all of it in quotes: {name}="… …"')
 
     def _broken_line(self, severity: Severity, offset: int, word: str) -> None:
@@ -308,7 +303,7 @@ class _Reader:
         for name, value in seen.items():
             if name not in handed_on and value.exported:
                 why = f"`{_base(cut_off)}` starts its command in an environment of its own, without this"
-                self.find("warning", value.offset, "not-exported", name, why, f"hand it on, with -e {name} for example")
+                self.find("warning", value.offset, "not-exported", name, why, f"pass it on, with -e {name} for example")
         return handed_on
 
     def _handed_on(self, wrappers: Sequence[Field], seen: dict[str, Value]) -> Iterator[tuple[str, Value]]:
@@ -332,16 +327,15 @@ class _Reader:
             fix = "give the one command that starts it (train.py, pretrain_gpt.py, train_llama3.sh)"
             raise self.error(self._others[1].offset, "no-training-command", why, fix)
         if not self._variables.known:
-            raise self.error(
-                0, "empty", "there is no command in it", "write the command that starts the training into it"
-            )
+            fix = "write the command that starts the training into it"
+            raise self.error(0, "empty", "there is no command in it", fix)
         for value in self._variables.known.values():
             value.exported = True
         return _Command((), self._variables.known, False)
 
 
 def _environment_words(wrappers: Sequence[Field]) -> Iterator[tuple[int, str, bool]]:
-    """(offset, `A=b` or `A`, whether `env` stands before it) of each variable that wrappers hand on by an option."""
+    """(offset, `A=b` or `A`, whether `env` stands before it) of each variable that wrappers pass on by an option."""
     program, before, behind_env = "", "", False
     for field in wrappers:
         word = text_of(field)
@@ -380,11 +374,7 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
     builder.key("environment", reader.mark(0))
     builder.begin({}, reader.mark(0))
     for name, value in command.environment.items():
-        if not value.exported and not value.used and name not in _SET_BY_LAUNCHERS:
-            rest = ", unless it was exported before; here it is taken as if" if name in _EXPORTED_BEFORE else ""
-            why = f"it is assigned, but not exported, so the command does not see it{rest}"
-            reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")
-        if value.exported or (name in _EXPORTED_BEFORE and not value.used):
+        if _is_seen(name, value, reader):
             builder.key(name, reader.mark(value.offset))
             _scalar(value.fields[0] if value.fields else (), name, value.offset, reader, builder)
     builder.end()
@@ -401,14 +391,23 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
     builder.end()
 
 
+def _is_seen(name: str, value: Value, reader: _Reader) -> bool:
+    """Whether the command sees a variable; one that it probably should see is a finding."""
+    if not value.exported and not value.used and name not in _SET_BY_LAUNCHERS:
+        rest = ", unless it was exported before, which is assumed here" if name in _EXPORTED_BEFORE else ""
+        why = f"it is assigned, but not exported, so the command does not see it{rest}"
+        reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")
+    return value.exported or (name in _EXPORTED_BEFORE and not value.used)
+
+
 def _scalar(field: Field, path: str, start: int, reader: _Reader, builder: Builder) -> None:
     text = text_of(field)
     builder.scalar(text, text, reader.mark(next((piece.offset for piece in field if piece.text), start)))
     for piece in field:
         if piece.doubt == "unknown":
-            why = f"{piece.text} is assigned nowhere in this text, so it stays as it is written"
+            why = f"{piece.text} is assigned nowhere in this text, so it stays as written"
             reader.find("warning", piece.offset, "unknown-variable", path, why, "assign it here, or write its value")
         elif piece.doubt == "executable":
             shown = piece.text if len(piece.text) <= 60 else piece.text[:57] + "…"
-            why = f"{shown} would have to be executed, and nothing is: it stays as it is written"
-            reader.find("warning", piece.offset, "not-executed", path, why, "write the value that it comes to")
+            why = f"{shown} would have to be executed, and Seatrial executes nothing: it stays as written"
+            reader.find("warning", piece.offset, "not-executed", path, why, "write its resulting value")

@@ -177,7 +177,7 @@ class Variables:
     def _count(self, size: int, offset: int) -> None:
         self._size += size
         if self._size > MAX_EXPANDED:
-            why = f"its words and variables come to more than {MAX_EXPANDED} characters, which no command has"
+            why = f"its words and variables come to more than {MAX_EXPANDED} characters, far more than a command needs"
             raise self._fail(offset, "too-large", why, "shorten it")
 
 

@@ -109,7 +109,7 @@ def _value(event: Any, mark: Mark, places: Places) -> Scalar:
     if tag == "str" or (tag is None and not event.implicit[0]):
         return text
     if _OCTAL.fullmatch(text):
-        why = f"YAML 1.2 takes {text} for {int(text)}, and PyYAML for {int(text, 8)}"
+        why = f"YAML 1.2 reads {text} as {int(text)}, and PyYAML as {int(text, 8)}"
         raise places.error(mark, "bad-yaml", why, "write it without the zero, or in quotes if it is text")
     try:
         return core_scalar(text, tag)
@@ -123,7 +123,7 @@ def _tag(event: Any, known: tuple[str, ...], mark: Mark, places: Places) -> str 
         return None
     name: str = "str" if event.tag == "!" else event.tag.removeprefix(_TAG)
     if name not in known:
-        why = f"the tag {event.tag} asks for something other than plain data"
+        why = f"the tag {event.tag} is not one of plain data"
         raise places.error(mark, "bad-yaml", why, "remove the tag")
     return name
 
