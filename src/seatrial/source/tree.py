@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -68,15 +66,20 @@ def walk(node: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
 
 
 class Places:
-    """Offsets in a text → marks."""
+    """Offsets in a text → marks; quick when they are asked for in the order of the text."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]  # where each begins
+        self._text = text
+        self._line, self._start, self._known = 1, 0, 0  # a line, the offset where it begins, an offset in it
 
     def mark(self, offset: int) -> Mark:
-        line = bisect_right(self._lines, offset)
-        return Mark(file=self.file, line=line, column=offset - self._lines[line - 1] + 1)
+        if offset < self._start:
+            self._line, self._start, self._known = 1, 0, 0
+        self._line += self._text.count("\n", self._known, offset)
+        self._start = max(self._start, self._text.rfind("\n", self._known, offset) + 1)
+        self._known = offset
+        return Mark(file=self.file, line=self._line, column=offset - self._start + 1)
 
     def error(self, place: int | Mark, code: str, why: str, fix: str) -> InputError:
         mark = place if isinstance(place, Mark) else self.mark(place)
