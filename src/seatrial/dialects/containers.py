@@ -35,7 +35,7 @@ class _Option:
     quiet: tuple[str, ...] = ()  # values with which it changes nothing; "*": whatever its value is
     severity: Severity = "warning"
     why: str = "the run's own container is started without it"
-    fix: str = "leave it out"
+    fix: str = "omit it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +316,7 @@ class _Reading:
                 read = option.read("true" if value is None else value)
             except ValueError as error:
                 why = f"{error}; the run's own container is started without it"
-                self._say(at, name, "warning", "no-effect", why, "write it in another way, or leave it out")
+                self._say(at, name, "warning", "no-effect", why, "write it in another way, or omit it")
                 return
             self._put(option.field, read, at, name)
         elif "*" not in option.quiet and value not in option.quiet:
@@ -344,7 +344,7 @@ class _Reading:
     def _mark(self, at: int) -> Mark:
         return self._words[at].mark
 
-    def _say(self, at: int, path: str, severity: Severity, code: str, why: str, fix: str = "leave it out") -> None:
+    def _say(self, at: int, path: str, severity: Severity, code: str, why: str, fix: str = "omit it") -> None:
         """Keeps a finding, once an option; its value may be a secret, and is not shown."""
         found = Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=self._mark(at))
         self._problems.setdefault((path, code), found)

@@ -10,7 +10,7 @@ from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError
 
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")
-BESIDE = "_threshold"  # bars of the example whose name stands before it; it is copied along
+BESIDE = "_threshold"  # targets of the example whose name stands before it; it is copied along
 
 
 def _folder() -> Path:
@@ -27,7 +27,7 @@ def examples() -> dict[str, Path]:
 
 
 def list_examples() -> str:
-    """The examples' names, each with the folder it is from and, where it says so itself, what it is for."""
+    """The examples' names, each with the folder it is from and its own description, if it has one."""
     lines = ["Examples; `seatrial init NAME` copies one into this folder:", ""]
     known = examples()
     width = max(map(len, known), default=0)

@@ -98,14 +98,14 @@ class NoValue:
 
 WITHOUT_VALUE = {
     "done": "no value of a run", "equivalent": "the result is the same whatever it says", "ignored": "no effect here",
-    "rejected": "cannot be obeyed",
+    "rejected": "not supported",
 }  # fmt: skip
 
 
 def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
     """What there is to say about a key: a spec path, a part of the spec, or a key of any dialect, whole or its end.
 
-    Raises InputError for a key that nobody knows, and for one whose value this run does not have.
+    Raises InputError for an unknown key, and for one whose value this run does not have.
     """
     assert resolved.spec is not None
     values = dict(_values(resolved.spec))
@@ -151,12 +151,12 @@ def _among(values: Mapping[str, Any], resolved: Resolved, name: str) -> list[str
 
 
 def _values(spec: RunSpec) -> Iterator[tuple[str, Any]]:
-    """Spec path → value; the entries of mappings and the bars by their own names too."""
+    """Spec path → value; the entries of mappings and targets by their own names too."""
     for path, value in flatten(spec).items():
         if path == "dialect":
             continue
         if path == "expectations":
-            yield from ((f"{path}.{bar.metric}", bar.value) for bar in value)
+            yield from ((f"{path}.{target.metric}", target.value) for target in value)
             continue
         yield path, value
         if isinstance(value, Mapping):
@@ -182,11 +182,11 @@ def _ends(known: str, name: str) -> bool:
 
 
 def _field(path: str) -> Field | None:
-    """The description of a path; of an entry of a mapping, that of the mapping; of a bar, its metric's."""
+    """The description of a path; of an entry of a mapping, that of the mapping; of a target, its metric's."""
     whole, _, name = path.rpartition(".")
     if whole == "expectations" and name in METRICS:
         metric = METRICS[name]
-        return Field(meaning=f"{metric.title} that the run is held to; {metric.better} is better.", unit=metric.unit)
+        return Field(meaning=f"{metric.title} that the run has to reach; {metric.better} is better.", unit=metric.unit)
     return FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0])
 
 

@@ -53,11 +53,11 @@ def values_for(user: str, home: Path) -> dict[str, str]:
 
 
 def fill(value: Any, values: Mapping[str, str]) -> tuple[Any, list[str]]:
-    """A value with its placeholders in braces replaced, and the names of those that nobody knows."""
+    """A value with its placeholders in braces replaced, and the names of the unknown ones."""
     if isinstance(value, list):
         filled = [fill(item, values) for item in value]
         return [item for item, _ in filled], [name for _, names in filled for name in names]
     if not isinstance(value, str):
         return value, []
-    strange = [name for name in _BRACES.findall(value) if name not in values]
-    return _BRACES.sub(lambda match: values.get(match[1], match[0]), value), strange
+    unknown = [name for name in _BRACES.findall(value) if name not in values]
+    return _BRACES.sub(lambda match: values.get(match[1], match[0]), value), unknown

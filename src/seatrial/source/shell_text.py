@@ -119,9 +119,9 @@ class _Reader:
                 return
             if words or operator != "\n":  # a line may end behind && and ||
                 condition, joint = self._condition(left, condition, operator), operator
+        flow.end()
         if joint in ("&&", "||", "|", "|&"):
             raise self.error(places[-1], "bad-shell", f"no command follows {joint}", "write it, or remove the operator")
-        flow.end()
 
     def _commands(self, tokens: Iterable[Word | Operator]) -> Iterator[tuple[list[Word], str]]:
         """The words of each command, without its redirections, and the operator behind it."""

@@ -45,7 +45,7 @@ _WHY = {
     "model": "the name of a cell stands for a published model, and no key changes it",
     "optimizer": "CVS passes no key of the optimizer on: MaxText's defaults hold",
     "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
-    "data": "of real data, CVS hands on a Hugging Face data set by one pattern of files",
+    "data": "of real data, CVS passes a Hugging Face data set as one pattern of files",
     "epochs": "MaxText goes once over real data, and CVS has no key for it",
     "batch.micro_batch_size": "MaxText's batch is one per device, without accumulation",
     "topology.device": "the cell is named after the GPU, and this is none of them",

@@ -1,7 +1,7 @@
 """A CVS Megatron configuration (`config` and `model_params`) ⇄ RunSpec.
 
 CVS runs ROCm's train_llama3.sh with it, so what that script fixes holds here too: its arguments (Llama's dimensions by
-size alone, AdamW from 1e-4 to 1e-5 over 320 000 iterations, mock data) and Megatron's defaults for what it leaves out.
+size alone, AdamW from 1e-4 to 1e-5 over 320 000 iterations, mock data) and Megatron's defaults for what it omits.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
         "model.vocab_multiple": megatron,
         "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
         "topology.devices_per_node": Origin(
-            kind="default", note=f"train_llama3.sh takes all devices that it finds; nodes of these have "
+            kind="default", note=f"train_llama3.sh uses all devices that it finds; nodes of these have "
             f"{DEVICES_PER_NODE}"
         ),
         "parallelism.zero1": replace(script, note="train_llama3.sh gives --use-distributed-optimizer, but for FSDP"),
@@ -179,7 +179,7 @@ _WHY = {
     "execution.environment": "only variables that have a key of their own are exported",
     "execution": "it is another engine's choice",
     "topology.device": "the cell is named after the GPU, and this is none of them",
-    "expectations": "result_dict has no such bar, and none has a tolerance",
+    "expectations": "result_dict has no such target, and none has a tolerance",
     "container": "values in braces and <changeme> mean something else in a CVS file",
 }
 

@@ -143,7 +143,7 @@ def _known(request: Request, entries: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _filled(entry: Entry, known: Mapping[str, str]) -> Entry:
-    """An entry with its placeholders filled; what nobody knows stays, and <changeme> is reported as it is."""
+    """An entry with its placeholders filled; what is not known stays, and <changeme> is reported as it is."""
     if placeholders.is_unfilled(entry.value):
         return entry
     if isinstance(entry.value, list):
@@ -155,18 +155,18 @@ def _filled(entry: Entry, known: Mapping[str, str]) -> Entry:
 
 
 def _fill(text: str, known: Mapping[str, str]) -> str:
-    """A text with {user-id}, {shared_fs} and {paths.x} replaced; what nobody knows stays."""
+    """A text with {user-id}, {shared_fs} and {paths.x} replaced; what is not known stays."""
     text = _PATHS.sub(lambda match: known.get(match[1], match[0]), text)
     return str(placeholders.fill(text, known)[0])[:4096]
 
 
 def _without_effect(file: File) -> None:
     """Adds, once for each row without effect, where that may surprise."""
-    told: set[str] = set()
+    said: set[str] = set()
     for name, key in file.loud("ignored"):
         row = name if name in file.keys else next(each for each in file.sections if name.startswith(f"{each}."))
-        if row not in told and name not in _WHOLE and file.values[name] not in (None, "", {}):
-            told.add(row)
+        if row not in said and name not in _WHOLE and file.values[name] not in (None, "", {}):
+            said.add(row)
             file.add(name, "info", "no-effect", f"it has no effect here: {key.why}", "no change is needed")
 
 
@@ -204,7 +204,7 @@ def choose(file: File, sweeps: Collection[str], listed: str, entry: Entry) -> st
 
 
 def number_of_nodes(file: File, stated: str | None) -> int:
-    """How many nodes there are: as overridden, as the file says somewhere, or as many as one can go on with."""
+    """How many nodes there are: as overridden, as the file says somewhere, or 2, with a finding."""
     wanted = file.selected.get("nodes") or stated
     if wanted is None:
         why = "CVS counts the nodes of its cluster file; here they are stated: 2 are assumed"
