@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +95,15 @@ def parts(cell: Cell, placed: Placed, **distributed: Any) -> dict[str, Any]:
         "container": container,
         "expectations": tuple(Expectation(metric=metric, value=value) for metric, value in targets.items()),
         **{name: placed.get(name) for name in ("nic_type", "hf_token_file", "log_dir")},
+    }
+
+
+def made_origins(settings: Settings, cell: Cell, defaults: Mapping[str, str]) -> dict[str, Origin]:
+    """Where the values came from that stand nowhere as they are; `defaults`: path → note, of what CVS starts."""
+    return {path: Origin(kind="default", note=note) for path, note in defaults.items()} | {
+        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
+        "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
+        "expectations": Origin(kind="file", key=settings.path("result_dict")),
     }
 
 

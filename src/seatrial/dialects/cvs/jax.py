@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seatrial.dialects.cvs.build import Placed, below, device, nodes, opened, parts, place
+from seatrial.dialects.cvs.build import Placed, below, device, made_origins, nodes, opened, parts, place
 from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.findings import findings
 from seatrial.dialects.cvs.keys import KEYS, TABLE
@@ -40,6 +40,13 @@ NAME = "cvs-jax"
 SECTIONS = TABLE.sections
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
 
+_DEFAULTS = {
+    "optimizer": "MaxText's default",
+    "optimizer.decay_norms": "MaxText decays all parameters, norms too",
+    "optimizer.warmup_steps": f"MaxText's default: {WARMUP_FRACTION:g} of the steps",
+    "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
+}
+
 # Why a path of the spec is not said, or not as it is, by the longest beginning that fits.
 _WHY = {
     "model": "the name of a cell stands for a published model, and no key changes it",
@@ -48,11 +55,8 @@ _WHY = {
     "data": "of real data, CVS passes a Hugging Face data set as one pattern of files",
     "epochs": "MaxText goes once over real data, and CVS has no key for it",
     "batch.micro_batch_size": "MaxText's batch is one per device, without accumulation",
-    "topology.device": "the cell is named after the GPU, and this is none of them",
     "topology.devices_per_node": "the devices of a node are the product of ici_*",
     "expectations": "result_dict has TFLOP/s and tokens/s only, without tolerances",
-    "execution.environment": "only variables that have a key of their own are exported",
-    "container": "values in braces and <changeme> mean something else in a CVS file",
 }
 
 
@@ -117,27 +121,18 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         checkpoint=gather_part(Checkpoint, "checkpoint", placed),
         **parts(cell, placed),
     )
-    return spec, origins | _made_origins(settings, cell)
+    return spec, origins | _origins(settings, cell)
 
 
-def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
-    """Where the values came from that stand nowhere as they are."""
-    default = Origin(kind="default", note="MaxText's default")
-    per_device = settings.entries["per_device_batch_size"]
-    return {
+def _origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
+    per_device = settings.entries["per_device_batch_size"].origin()
+    return made_origins(settings, cell, _DEFAULTS) | {
         "model": Origin(
             kind="file", key=cell.path, text=cell.model, note="the preset of this name", mark=cell.model_mark
         ),
-        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
         "topology.devices_per_node": Origin(kind="derived", key=settings.path("ici_*"), note="product of ici_*"),
-        "batch.global_batch_size": replace(per_device.origin(), kind="derived", note="× devices"),
-        "batch.micro_batch_size": replace(per_device.origin(), kind="derived", note="× devices ÷ (data × fsdp)"),
-        "precision.optimizer_dtype": replace(default, note="MaxText keeps Adam's moments in weight_dtype"),
-        "optimizer": default,
-        "optimizer.decay_norms": replace(default, note="MaxText decays all parameters, norms too"),
-        "optimizer.warmup_steps": replace(default, note=f"MaxText's default: {WARMUP_FRACTION:g} of the steps"),
-        "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
-        "expectations": Origin(kind="file", key=settings.path("result_dict")),
+        "batch.global_batch_size": replace(per_device, kind="derived", note="× devices"),
+        "batch.micro_batch_size": replace(per_device, kind="derived", note="× devices ÷ (data × fsdp)"),
     }
 
 
@@ -145,13 +140,10 @@ def _model(settings: Settings, cell: Cell, placed: Placed) -> ModelSpec | None:
     """The preset that the cell is named after, with what overrides change of it."""
     preset = MODELS.get(cell.model)
     if preset is None:
+        why, fix = f"there is no preset of this name; there is {', '.join(MODELS)}", did_you_mean(cell.model, MODELS)
         settings.problems.append(
-            Problem(
-                severity="error", code="unknown-model", path=cell.path, mark=cell.model_mark,
-                why=f"there is no preset of this name; there is {', '.join(MODELS)}",
-                fix=did_you_mean(cell.model, MODELS),
-            )
-        )  # fmt: skip
+            Problem(severity="error", code="unknown-model", path=cell.path, mark=cell.model_mark, why=why, fix=fix)
+        )
         return None
     return replace(preset, **below("model", placed))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seatrial.dialects.cvs.build import device, nodes, opened, parts, place
+from seatrial.dialects.cvs.build import device, made_origins, nodes, opened, parts, place
 from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.megatron_findings import findings
 from seatrial.dialects.cvs.megatron_keys import (
@@ -94,7 +94,7 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         seed=SEED,
         **parts(cell, placed, coordinator_port=MASTER_PORT),
     )
-    return spec, _made_origins(settings, cell) | origins
+    return spec, _origins(settings, cell) | origins
 
 
 def model(name: str) -> ModelSpec:
@@ -127,60 +127,49 @@ def _parallelism(settings: Settings, topology: Topology) -> Parallelism | None:
     )  # fmt: skip
 
 
-def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
-    """Where the values came from that stand nowhere as they are."""
-    script = Origin(kind="default", note="train_llama3.sh's fixed argument")
-    megatron = Origin(kind="default", note="Megatron's default, which train_llama3.sh leaves alone")
+_MEGATRON = "Megatron's default, which train_llama3.sh leaves alone"
+_BF16 = "train_llama3.sh's default; newer scripts have GRAD_REDUCE_IN_BF16=1"
+_DEFAULTS = {
+    "model.vocab_multiple": _MEGATRON,
+    "topology.devices_per_node": f"train_llama3.sh uses all devices that there are, {DEVICES_PER_NODE} in nodes of these",
+    "parallelism.zero1": "train_llama3.sh gives --use-distributed-optimizer, but for FSDP",
+    "parallelism.sequence_parallel": "SEQ_PARALLEL=1, where there is tensor parallelism",
+    "optimizer": "train_llama3.sh's fixed argument",
+    "optimizer.epsilon": _MEGATRON,
+    "data.kind": "CVS exports MOCK_DATA=1",
+    "distributed.coordinator_port": "MASTER_PORT of train_llama3.sh",
+    "precision.gradient_dtype": _BF16,
+    "precision.reduce_dtype": _BF16,
+    "seed": _MEGATRON,
+}
+
+
+def _origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
     size = settings.origin("model_size", "train_llama3.sh's dimensions for this size")
     axes = {
         f"parallelism.{part}.{axis}": Origin(kind="derived", key=cell.path, note="devices ÷ the other axes")
         for part in ("within_node", "across_nodes") for axis in AXES
     }  # fmt: skip
-    return axes | {
+    return axes | made_origins(settings, cell, _DEFAULTS) | {
         "model": size,
         "model.rope_theta": replace(size, kind="derived", note="train_llama3.sh gives no --rotary-base"),
         "model.rope_scaling": replace(size, kind="derived", note="train_llama3.sh gives no --use-rope-scaling"),
-        "model.vocab_multiple": megatron,
-        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
-        "topology.devices_per_node": Origin(
-            kind="default", note=f"train_llama3.sh uses all devices that it finds; nodes of these have "
-            f"{DEVICES_PER_NODE}"
-        ),
-        "parallelism.zero1": replace(script, note="train_llama3.sh gives --use-distributed-optimizer, but for FSDP"),
-        "parallelism.sequence_parallel": replace(script, note="SEQ_PARALLEL=1, where there is tensor parallelism"),
-        "optimizer": script,
-        "optimizer.epsilon": megatron,
-        "data.kind": replace(script, note="CVS exports MOCK_DATA=1"),
-        "distributed.coordinator_port": replace(script, note="MASTER_PORT of train_llama3.sh"),
-        "precision.gradient_dtype": replace(script, note="newer scripts have GRAD_REDUCE_IN_BF16=1"),
-        "precision.reduce_dtype": replace(script, note="newer scripts have GRAD_REDUCE_IN_BF16=1"),
-        "seed": megatron,
-        "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
-        "expectations": Origin(kind="file", key=settings.path("result_dict")),
     }  # fmt: skip
 
 
 # --- spec → text ------------------------------------------------------------------------------------------------------
 
-_FIXED = "train_llama3.sh fixes it"
 _WHY = {
+    **dict.fromkeys(("initialization", "dropout", "optimizer", "logging", "seed"), "train_llama3.sh fixes it"),
     "model": "train_llama3.sh knows the dimensions of Llama 3.1's 8B and 70B only, with Megatron's RoPE and padding",
-    "initialization": _FIXED,
-    "dropout": _FIXED,
-    "optimizer": _FIXED,
-    "logging": _FIXED,
-    "seed": _FIXED,
     "data": "CVS runs it on mock data only",
     "checkpoint": "CVS saves no checkpoint",
     "parallelism.zero1": "train_llama3.sh shards the optimizer's state, but for FSDP",
     "parallelism": "one of data and fsdp takes all replicas, laid out as Megatron does, and fsdp excludes tensor",
     "precision": "train_llama3.sh has bfloat16, and FP8 on top",
     "execution.remat": "layers are recomputed in full or not at all",
-    "execution.environment": "only variables that have a key of their own are exported",
     "execution": "it is another engine's choice",
-    "topology.device": "the cell is named after the GPU, and this is none of them",
     "expectations": "result_dict has no such target, and none has a tolerance",
-    "container": "values in braces and <changeme> mean something else in a CVS file",
 }
 
 

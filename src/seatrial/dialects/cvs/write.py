@@ -15,6 +15,12 @@ from seatrial.dialects.table.written import Written, write
 from seatrial.spec import ModelSpec, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, same_architecture
 
+_WHY = {
+    "topology.device": "the cell is named after the GPU, and this is none of them",
+    "execution.environment": "only variables that have a key of their own are exported",
+    "container": "values in braces and <changeme> mean something else in a CVS file",
+}
+
 
 def nearest(model: ModelSpec, names: Iterable[str]) -> str:
     """Of some presets, the one whose dimensions a model has, or the one of the nearest size."""
@@ -38,7 +44,7 @@ def written(
     gpu = gpu.removesuffix("x") if re.fullmatch(r"mi3[25]\dx|mi355x", gpu) else gpu  # mi300x, but mi325, mi350, mi355
     config: dict[str, Any] = {}
     cell: dict[str, Any] = {}
-    for name, value in (written_values(spec, table.sections) | written_values(spec, table.keys)).items():
+    for name, value in (*written_values(spec, table.sections), *written_values(spec, table.keys)):
         if value in (None, (), {}) or not _is_taken(value, table.keys.get(name)):
             continue
         parent = config if name.startswith("config.") else cell
@@ -48,7 +54,8 @@ def written(
         parent[last] = value if isinstance(value, dict) else _text(value)
     topology = "multi_node" if spec.topology.num_nodes > 1 else "single_node"
     tree = {"config": config, "model_params": {topology: {model: {gpu: cell}}}}
-    return write(spec, json.dumps(tree, indent=4, ensure_ascii=False) + "\n", ".json", read, why, shows_other=True)
+    text = json.dumps(tree, indent=4, ensure_ascii=False) + "\n"
+    return write(spec, text, ".json", read, {**_WHY, **why}, shows_other=True)
 
 
 def _is_taken(value: Any, key: Key | None) -> bool:
