@@ -33,7 +33,7 @@ def read(request: Request) -> Resolved:
     spec = nxdt_build.build(settings)
     if spec is not None:
         nxdt_findings.about(settings, spec)
-    settings.without_effect(aside=nxdt_findings.SPOKEN_OF)
+    settings.without_effect(aside=nxdt_findings.CHECKED)
     return Resolved(spec=spec, origins=nxdt_build.origins(settings, spec), problems=tuple(settings.problems))
 
 

@@ -1,12 +1,13 @@
 """The model behind an NxDT file: Hugging Face's config.json, a preset that its sizes identify, or its tokenizer's size.
 
-The files that a configuration names are looked at only where they are here.
+Files that a configuration names are read where they exist on this machine.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,48 +50,48 @@ def published(model: ModelSpec) -> ModelSpec:
 
 # --- model_source hf --------------------------------------------------------------------------------------------------
 
-_HF_INITIALIZATION = Initialization(std=0.02, scaled=False)  # Hugging Face's Llama: no projection is scaled
+# Keys that a file may give beside model_config, and the fields that they change.
+_SIZE_KEYS = {"num_layers": "num_layers", "hidden_size": "hidden_dim", "rope_theta": "rope_theta"}
 
 
 def found_architecture(settings: Settings) -> Architecture | None:
     """The model that model_config names, but with what the file says of its sizes."""
     wanted = settings.get("model.model_config")
-    layers, hidden, theta = (settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta"))
     if wanted in MODELS:
-        found: Architecture | None = Architecture(
-            model=MODELS[wanted], initialization=_HF_INITIALIZATION, dropout=Dropout()
-        )
+        found: Architecture | None = _published(wanted)
     else:
         path = _config_file(settings, wanted) if wanted else None
         found = _of_config(settings, path) if path else _identified(settings, wanted)
     if found is None:
         return None
     model = found.model
-    changes: dict[str, Any] = {}
-    if layers is not None and layers != model.num_layers:
-        changes["num_layers"] = layers
-    if hidden is not None and hidden != model.hidden_dim:
+    given = {field: settings.get(f"model.{name}") for name, field in _SIZE_KEYS.items()}
+    changes = {name: value for name, value in given.items() if value not in (None, getattr(model, name))}
+    hidden = changes.get("hidden_dim")
+    if hidden:
+        changes["head_dim"] = max(1, hidden // model.num_heads)
         if hidden % model.num_heads:
             why = f"hidden_size {hidden} does not divide into the {model.num_heads} heads of {wanted or model.name}"
             settings.add("model.hidden_size", "error", "not-divisible", why, f"use a multiple of {model.num_heads}")
-        changes |= {"hidden_dim": hidden, "head_dim": max(1, hidden // model.num_heads)}
-    if theta is not None and theta != model.rope_theta:
-        changes["rope_theta"] = theta
     if changes:
         model = replace(model, **changes, name=f"{model.name}-changed" if model.name in MODELS else model.name)
     return replace(found, model=model)
 
 
+def _published(name: str) -> Architecture:
+    """A preset, initialized as Hugging Face's Llama is: no projection is scaled."""
+    initialization = Initialization(std=0.02, scaled=False)
+    return Architecture(model=MODELS[name], initialization=initialization, dropout=Dropout())
+
+
 def _config_file(settings: Settings, wanted: str) -> Path | None:
     """The config.json itself, if it is here: from this folder, or beside the configuration."""
     for folder in (Path(), Path(settings.file).parent):
-        try:
+        with suppress(OSError, ValueError, RuntimeError):  # a name that is too long; a home that there is none
             path = folder / Path(wanted).expanduser()
             path = path / "config.json" if path.is_dir() else path
             if path.is_file():
                 return path
-        except (OSError, ValueError, RuntimeError):  # a name that is too long; a home that there is none
-            continue
     return None
 
 
@@ -100,24 +101,37 @@ def _of_config(settings: Settings, path: Path) -> Architecture | None:
     def wrong(why: str, fix: str) -> None:
         settings.add("model.model_config", "error", "bad-model-config", f"{path.name}: {why}", fix)
 
+    fix = "name the config.json of a Llama model"
     try:
         config = source.read(path).root.plain()
+        if not isinstance(config, dict):
+            wrong("it is no mapping", fix)
+        elif config.get("model_type", "llama") != "llama":
+            wrong(f"it is a {coerce.shown(config['model_type'])} model, and only Llama is supported", fix)
+        else:
+            return _llama(config)
     except InputError as error:
         first = error.problems[0]
         wrong(f"{first.why}{f' ({first.mark.line}:{first.mark.column})' if first.mark else ''}", first.fix)
-        return None
-    if not isinstance(config, dict):
-        wrong("it is no mapping", "name the config.json of a Hugging Face model")
-        return None
-    kind = config.get("model_type", "llama")
-    if kind != "llama":
-        wrong(f"it is of a {coerce.shown(kind)} model, and only Llama is known here", "use a Llama model")
-        return None
-    try:
-        return _llama(config)
     except ValueError as error:
         wrong(str(error), "correct it, or name another config.json")
-        return None
+    return None
+
+
+# Keys of a LlamaConfig → field, reader, default of transformers.
+_CONFIG: dict[str, tuple[str, coerce.Reader, Any]] = {
+    "vocab_size": ("vocab_size", coerce.count, 32_000), "num_hidden_layers": ("num_layers", coerce.count, 32),
+    "intermediate_size": ("ffn_dim", coerce.count, 11_008), "rope_theta": ("rope_theta", coerce.positive, 10_000.0),
+    "rope_scaling": ("rope_scaling", lambda value: _rope_scaling(value), None),
+    "rms_norm_eps": ("norm_epsilon", coerce.positive, 1e-6),
+    "tie_word_embeddings": ("tied_embeddings", coerce.boolean, False), "mlp_bias": ("biases", coerce.boolean, False),
+    "sliding_window": ("sliding_window", coerce.count, None),
+}  # fmt: skip
+_SCALING: dict[str, tuple[str, coerce.Reader]] = {  # of rope_scaling
+    "factor": ("factor", coerce.positive), "low_freq_factor": ("low_freq_factor", coerce.positive),
+    "high_freq_factor": ("high_freq_factor", coerce.positive),
+    "original_max_position_embeddings": ("original_max_positions", coerce.count),
+}  # fmt: skip
 
 
 def _llama(config: Mapping[str, Any]) -> Architecture:
@@ -141,19 +155,11 @@ def _llama(config: Mapping[str, Any]) -> Architecture:
         raise ValueError(f"hidden_size {hidden} cannot be split evenly over {heads} heads")
     model = ModelSpec(
         name="custom",
-        vocab_size=get("vocab_size", coerce.count, 32_000),
         hidden_dim=hidden,
-        num_layers=get("num_hidden_layers", coerce.count, 32),
         num_heads=heads,
         num_kv_heads=get("num_key_value_heads", coerce.count, heads),
         head_dim=get("head_dim", coerce.count, max(1, hidden // heads)),
-        ffn_dim=get("intermediate_size", coerce.count, 11_008),
-        rope_theta=get("rope_theta", coerce.positive, 10_000.0),
-        rope_scaling=get("rope_scaling", _rope_scaling, None),
-        norm_epsilon=get("rms_norm_eps", coerce.positive, 1e-6),
-        tied_embeddings=get("tie_word_embeddings", coerce.boolean, False),
-        biases=get("mlp_bias", coerce.boolean, False),
-        sliding_window=get("sliding_window", coerce.count, None),
+        **{field: get(name, read, default) for name, (field, read, default) in _CONFIG.items()},
     )
     return Architecture(
         model=published(model),
@@ -170,40 +176,27 @@ def _rope_scaling(value: Any) -> RopeScaling | None:
         return None
     if kind != "llama3":
         raise ValueError(f"{coerce.shown(kind)} is unknown here; llama3 is known")
-    plain = RopeScaling()
-    return RopeScaling(
-        factor=coerce.positive(value.get("factor", plain.factor)),
-        low_freq_factor=coerce.positive(value.get("low_freq_factor", plain.low_freq_factor)),
-        high_freq_factor=coerce.positive(value.get("high_freq_factor", plain.high_freq_factor)),
-        original_max_positions=coerce.count(
-            value.get("original_max_position_embeddings", plain.original_max_positions)
-        ),
-    )
+    return RopeScaling(**{field: read(value[name]) for name, (field, read) in _SCALING.items() if name in value})
 
 
 def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
     """The preset that the sizes in the file are those of, where its config.json is not here."""
     candidates = _candidates(settings)
     missing = f"there is no config.json at {coerce.shown(wanted)}" if wanted else "no model is named"
-    given = {name: settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta")}
+    given = {name: settings.get(f"model.{name}") for name in _SIZE_KEYS}
     sizes = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
-    if len(candidates) != 1:
-        which = f"could be {', '.join(candidates)}" if candidates else "are those of no known model"
-        which = "say too little" if given["hidden_size"] is None else which
-        near = did_you_mean(wanted or "", MODELS)
-        fix = f"copy it here, or name a preset, for example model.model_config={(candidates or list(MODELS))[0]}"
-        settings.add(
-            "model.model_config", "error", "no-model-config", missing + (f", and {sizes} {which}" if sizes else ""),
-            near if near.startswith("did") else fix if wanted else fix.removeprefix("copy it here, or "),
-        )  # fmt: skip
-        return None
-    preset = MODELS[candidates[0]]
-    settings.add(
-        "model.model_config", "warning", "no-model-config",
-        f"{missing}; by {sizes} the model is taken as {preset.name}",
-        f"copy it here, or say so: model.model_config={preset.name}",
-    )  # fmt: skip
-    return Architecture(model=preset, initialization=_HF_INITIALIZATION, dropout=Dropout())
+    if len(candidates) == 1:
+        why = f"{missing}; by {sizes} the model is {candidates[0]}"
+        fix = f"copy it here, or say so: model.model_config={candidates[0]}"
+        settings.add("model.model_config", "warning", "no-model-config", why, fix)
+        return _published(candidates[0])
+    which = f"could be {', '.join(candidates)}" if candidates else "are those of no known model"
+    which = "say too little" if given["hidden_size"] is None else which
+    named = f"name a preset, for example model.model_config={(candidates or list(MODELS))[0]}"
+    fix = did_you_mean(wanted, MODELS, otherwise=f"copy it here, or {named}") if wanted else named
+    why = missing + (f", and {sizes} {which}" if sizes else "")
+    settings.add("model.model_config", "error", "no-model-config", why, fix)
+    return None
 
 
 def _candidates(settings: Settings) -> list[str]:

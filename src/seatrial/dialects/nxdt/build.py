@@ -105,7 +105,7 @@ def _topology(settings: Settings) -> Topology | None:
     device = hardware.find(wanted) if wanted else None
     if wanted and device is None:
         why = f"{coerce.shown(wanted)} is no known device; known are {', '.join(hardware.DEVICES)}"
-        settings.add("topology.device", "error", "unknown-device", why, "give one of these, or leave it out")
+        settings.add("topology.device", "error", "unknown-device", why, "give one of these, or omit it")
     if devices is None:
         return None
     nodes = settings.get("trainer.num_nodes", 1)

@@ -71,7 +71,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         documented="it does what its name says; so do dpo.loss_type, dpo.precompute_ref_log_probs, save_bf16, "
         "fp32_grads_cc, data.use_sft_style_data_module, data.packing, tokenizer.use_fast",
         actual="none of them is read",
-        here="startup times are told; the others have no effect here either, and loss_type may only be sigmoid",
+        here="startup times are logged; the others have no effect here either, and loss_type may only be sigmoid",
         touches=lambda settings, spec: spec.logging.startup_times
         or settings.get(f"{ALIGNMENT}.dpo.precompute_ref_log_probs") is False,
     ),
@@ -127,7 +127,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         key="exp_manager.resume_if_exists", documented="a failed run goes on from its newest checkpoint",
-        actual="resume_from_checkpoint wins over it, incomplete checkpoints count, and hf data starts anew",
+        actual="resume_from_checkpoint overrides it, incomplete checkpoints count, and hf data starts over",
         touches=lambda settings, spec: spec.checkpoint.resume and spec.checkpoint.resume_from is not None, numbers=True,
     ),
     Deviation(

@@ -40,7 +40,7 @@ class _Wrong(Exception):
 
 
 def escape(text: str) -> str:
-    """A text as it has to be written so that nothing in it is taken for an interpolation."""
+    """A text as it has to be written so that nothing in it is an interpolation."""
     return _BEGIN.sub(lambda match: match[1] * 2 + "\\${", text)
 
 

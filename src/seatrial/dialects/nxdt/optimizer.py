@@ -93,9 +93,9 @@ SCHEDULES: dict[str, Schedule] = {
 }
 REFUSED = {
     "rprop": "rprop is an optimizer (model.optim.name); NxDT's documentation lists it among the schedules by mistake",
-    "StepLR": "a rate that falls in steps cannot be described here",
-    "ExponentialLR": "it falls once an epoch, which cannot be described here",
-    "CyclicLR": "a rate that rises again cannot be described here",
+    "StepLR": "a rate that falls in steps is not supported",
+    "ExponentialLR": "it falls once an epoch, which is not supported",
+    "CyclicLR": "a rate that rises again is not supported",
     "ReduceLROnPlateau": "it depends on the validation loss, and a rate here on the step alone",
 }
 
@@ -144,7 +144,7 @@ def _rule(settings: Settings) -> Rule | None:
             why = f"{coerce.shown(name)} is no optimizer here; there is {', '.join(OPTIMIZERS)}"
             settings.add(f"{P}.name", "error", "unknown-optimizer", why, did_you_mean(name, OPTIMIZERS))
         return None
-    _refuse(settings, P, (*rule.arguments, "name"), f"the optimizer {name} takes no such argument")
+    _refuse(settings, P, (*rule.arguments, "name"), f"the optimizer {name} has no such argument")
     return rule
 
 
@@ -159,10 +159,10 @@ def _schedule(settings: Settings) -> Schedule | None:
     if schedule is None:
         known = f"give one of {', '.join(SCHEDULES)}"
         why = REFUSED.get(name, f"{coerce.shown(name)} is no schedule here")
-        fix = known if name in REFUSED or "did" not in did_you_mean(name, SCHEDULES) else did_you_mean(name, SCHEDULES)
+        fix = known if name in REFUSED else did_you_mean(name, SCHEDULES, otherwise=known)
         settings.add(f"{S}.name", "error", "unknown-schedule", why, fix)
         return None
-    _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} takes no such argument")
+    _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} has no such argument")
     return schedule
 
 
@@ -170,8 +170,7 @@ def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: s
     for name in settings.entries:
         parent, _, argument = name.rpartition(".")
         if parent == section and argument not in arguments:
-            near = did_you_mean(argument, arguments)
-            fix = near if near.startswith("did") else f"remove it; there is {', '.join(arguments)}"
+            fix = did_you_mean(argument, arguments, otherwise=f"remove it; there is {', '.join(arguments)}")
             settings.problems.append(settings.entries[name].key_problem("error", "unknown-argument", why, fix))
 
 
