@@ -131,7 +131,7 @@ _MEGATRON = "Megatron's default, which train_llama3.sh leaves alone"
 _BF16 = "train_llama3.sh's default; newer scripts have GRAD_REDUCE_IN_BF16=1"
 _DEFAULTS = {
     "model.vocab_multiple": _MEGATRON,
-    "topology.devices_per_node": f"train_llama3.sh uses all devices that there are, {DEVICES_PER_NODE} in nodes of these",
+    "topology.devices_per_node": f"train_llama3.sh uses all devices of a node: {DEVICES_PER_NODE} of these",
     "parallelism.zero1": "train_llama3.sh gives --use-distributed-optimizer, but for FSDP",
     "parallelism.sequence_parallel": "SEQ_PARALLEL=1, where there is tensor parallelism",
     "optimizer": "train_llama3.sh's fixed argument",
