@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.table import ranges
+from seatrial.dialects.spec_fields import SpecField, fields_of, schema
 from seatrial.dialects.table.keys import OMIT, Disposition, Key, spelling
-from seatrial.dialects.typed import bare, hints, schema
-from seatrial.spec import METRICS, Expectation, RunSpec
+from seatrial.spec import METRICS, RunSpec
 
 MADE = "<!-- Made from the tables of the code by `make golden`; do not edit. -->"
 
@@ -32,7 +29,7 @@ class Page:
 _CONTAINER = (
     "Of the `docker run`, `podman run`, `apptainer exec`, `enroot start` or `srun --container-image=…` that stands "
     "before the program, image, mounts, devices, rights and the size of shared memory become the run's `container`, "
-    "in which `--container` starts it; what a run's container has not is reported."
+    "in which `--container` starts it; what a run's container lacks is reported."
 )
 _CELLS = "Keys of `config` are written with it; all others stand in a cell, `model_params.<topology>.<model>.<gpu>`."
 PAGES: dict[str, Page] = {
@@ -46,13 +43,13 @@ PAGES: dict[str, Page] = {
     ),
     "cvs-2026": Page(
         title="CVS of 2026, MaxText", module="cvs_2026",
-        intro="The newer form of a CVS configuration: one file, and beside it `*_threshold.json` with the bars. `x.*` "
-        "stands for the keys of a mapping; those of `maxtext_config` are MaxText's.",
+        intro="The newer form of a CVS configuration: one file, and beside it `*_threshold.json` with the targets. "
+        "`x.*` stands for the keys of a mapping; those of `maxtext_config` are MaxText's.",
     ),
     "cvs-2026-megatron": Page(
         title="CVS of 2026, Megatron-LM", module="cvs_2026.megatron",
         intro="The newer forms of a CVS configuration for Megatron-LM: `framework`, `config` and `model_params`, or "
-        "`train_params` and `paths`; beside it `*_threshold.json` with the bars. `x.*` stands for a mapping's keys.",
+        "`train_params` and `paths`; beside it `*_threshold.json` with the targets. `x.*` stands for a mapping's keys.",
     ),
     "maxtext": Page(
         title="MaxText", module="maxtext",
@@ -127,7 +124,7 @@ def _meaning(path: str) -> str:
     field = FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0])
     if path.startswith("expectations.") and path.rpartition(".")[2] in METRICS:
         kind = METRICS[path.rpartition(".")[2]]
-        return f"{kind.title} that the run is held to [{kind.unit}]; {kind.better} is better."
+        return f"{kind.title} that the run must reach [{kind.unit}]; {kind.better} is better."
     return _described(path) if path in FIELDS else _ENTRIES.get(path.rpartition(".")[0], field.meaning if field else "")
 
 
@@ -152,67 +149,54 @@ def _deviations(page: Page) -> list[str]:
 
 def _native() -> str:
     intro = (
-        "Seatrial's own configuration, YAML or JSON: every field of a run by its name. What has a default may be left "
-        "out; keys that begin with `_` are notes. `seatrial schema` prints this as a JSON Schema, which editors use "
-        "([how](../howto/convert.md))."
+        "Seatrial's own configuration, YAML or JSON: every field of a run by its name. Everything with a default may "
+        "be omitted; keys that begin with `_` are notes. `seatrial schema` prints this as a JSON Schema, which "
+        "editors use ([how](../howto/convert.md))."
     )
     parts = ["# Native", MADE, intro]
-    alone = [f for f in dataclasses.fields(RunSpec) if f.name in hints(RunSpec) and not _part(RunSpec, f.name)]
-    parts.append(_table(_HEADS, (_field(RunSpec, f, f.name) for f in alone)))
-    for f in dataclasses.fields(RunSpec):
-        part = _part(RunSpec, f.name)
-        if part:
-            parts += [f"## {f.name}", _described(f.name), _table(_HEADS, _fields(part, f.name))]
-    parts += ["## expectations", "Each item:", _table(_HEADS, _fields(Expectation, "expectations"))]
+    fields = fields_of(RunSpec)
+    parts.append(_table(_HEADS, (_field(field, name) for name, field in fields.items() if not _has_table(field))))
+    for name, field in fields.items():
+        if _has_table(field):
+            parts += [f"## {name}", _described(name), _table(_HEADS, _fields(field, name))]
+    parts += ["## expectations", "Each item:", _table(_HEADS, _fields(fields["expectations"], "expectations"))]
     return "\n\n".join(parts) + "\n"
 
 
 _HEADS = ("key", "meaning", "value", "default")
 
 
-def _part(owner: type, name: str) -> type | None:
-    kind = bare(hints(owner)[name])[0] if name in hints(owner) else None
-    return typing.cast(type, kind) if dataclasses.is_dataclass(kind) else None
+def _has_table(field: SpecField) -> bool:
+    return field.part is not None and not field.is_list
 
 
-def _fields(kind: type, path: str) -> Iterator[tuple[str, ...]]:
+def _fields(part: SpecField, path: str) -> Iterator[tuple[str, ...]]:
     if f"{path}.preset" in FIELDS:
         yield _code(f"{path}.preset"), _cell(_described(f"{path}.preset")), "a name", ""
-    for f in dataclasses.fields(kind):
-        below, part = f"{path}.{f.name}", _part(kind, f.name)
-        if part:
-            kind_of = "mapping" + (", or null" if bare(hints(kind)[f.name])[1] else "")
-            yield _code(below), _cell(_described(below)), kind_of, ""
-            yield from _fields(part, below)
+    assert part.part is not None
+    for name, field in fields_of(part.part).items():
+        below = f"{path}.{name}"
+        if _has_table(field):
+            yield _code(below), _cell(_described(below)), "mapping" + ", or null" * field.is_optional, ""
+            yield from _fields(field, below)
         else:
-            yield _field(kind, f, below)
+            yield _field(field, below)
 
 
-def _field(owner: type, f: dataclasses.Field[Any], path: str) -> tuple[str, ...]:
-    kind, is_optional = bare(hints(owner)[f.name])
-    value = f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else None
-    needed = f.default is MISSING and f.default_factory is MISSING and f.name != "name"
-    default = "**needed**" if needed else "" if f.name == "name" else _code(_shown(value))
-    return (
-        _code(path),
-        _cell(_described(path)),
-        _kind(owner, f.name, kind) + (", or null" if is_optional else ""),
-        default,
-    )
+def _field(field: SpecField, path: str) -> tuple[str, ...]:
+    default = "**needed**" if field.is_needed else "" if field.name == "name" else _code(_shown(field.default))
+    return _code(path), _cell(_described(path)), _kind(field) + ", or null" * field.is_optional, default
 
 
-def _kind(owner: type, name: str, kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return ", ".join(map(_code, typing.get_args(kind)))
-    if (owner, name) in ranges.CHOICES:
-        return ", ".join(map(_code, ranges.CHOICES[owner, name]))
-    if kind in (int, float):
-        return f"{'whole number' if kind is int else 'number'} {ranges.range_of(owner, name, kind)}"
-    if typing.get_origin(kind) is tuple:
-        item = typing.get_args(kind)[0]
-        items = {str: "texts", float: "numbers"}
-        return f"list of {'pairs of texts' if typing.get_origin(item) is tuple else items.get(item, 'mappings')}"
-    return {bool: "true or false", str: "text"}.get(kind, "mapping of names to texts")
+def _kind(field: SpecField) -> str:
+    if field.is_list:
+        items = {str: "texts", float: "numbers", tuple: "pairs of texts"}
+        return f"list of {items.get(field.kind, 'mappings')}"
+    if field.words:
+        return ", ".join(map(_code, field.words))
+    if field.limits:
+        return f"{'whole number' if field.kind is int else 'number'} {field.limits}"
+    return {bool: "true or false", str: "text"}.get(field.kind, "mapping of names to texts")
 
 
 # --- all together -----------------------------------------------------------------------------------------------------

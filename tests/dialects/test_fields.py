@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 
 import pytest
 
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.typed import bare, hints, schema
+from seatrial.dialects.spec_fields import fields_of, schema
 from seatrial.spec import Expectation, RunSpec
 
 
 def _parts(kind: type, path: str = "") -> list[str]:
     found = []
-    for name, hint in hints(kind).items():
-        inner, below = bare(hint)[0], f"{path}.{name}" if path else name
-        if is_dataclass(inner) and isinstance(inner, type):
-            found += [below, *_parts(inner, below)]
+    for name, field in fields_of(kind).items():
+        below = f"{path}.{name}" if path else name
+        if field.part and not field.is_list:
+            found += [below, *_parts(field.part, below)]
     return found
 
 

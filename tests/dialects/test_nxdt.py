@@ -16,7 +16,7 @@ from seatrial.dialects import nxdt
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.keys import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
-from seatrial.dialects.typed import schema
+from seatrial.dialects.spec_fields import schema
 from seatrial.errors import InputError, Problem
 from seatrial.spec import (
     Batch,

@@ -11,16 +11,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from seatrial import source
 from seatrial.check import lint
 from seatrial.command import MASK, is_secret
+from seatrial.dialects.table import written as table_written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.written import Note, Written, changed, shown
 from seatrial.errors import InputError
 from seatrial.source import Document
 from seatrial.spec import Resolved, RunSpec
 
-# What a source may have against it and still be put into other words.
+# Errors with which a configuration can still be converted.
 HARMLESS = ("not-supported-yet",)
 SUFFIXES = {".yaml": (".yaml", ".yml"), ".json": (".json",), ".sh": (".sh", ".bash", ".sbatch", ".slurm")}
 
@@ -127,9 +127,7 @@ def about(note: str, path: str) -> bool:
 
 def parse(written: Written) -> Document:
     """A written text as the document that a file with it would be."""
-    if written.suffix == ".sh":
-        return source.parse_shell(written.text, file="run.sh")
-    return source.parse(written.text, file=f"run{written.suffix}", is_json=written.suffix == ".json")
+    return table_written.parse(written.text, written.suffix)
 
 
 def save(converted: Converted, path: Path) -> None:
@@ -150,7 +148,7 @@ def save(converted: Converted, path: Path) -> None:
 
 
 def _line(resolved: Resolved, note: Note) -> str:
-    """A note as a line: the user's key, the value, why it is not said; a value that nobody gave is called a default."""
+    """A note as a line: the user's key, the value, why it is not said; a default is called one."""
     if not note.path:
         return note.why
     origin = resolved.origin(note.path)

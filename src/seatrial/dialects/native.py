@@ -1,24 +1,24 @@
 """Seatrial's own configuration, JSON or YAML: the fields of RunSpec by their names.
 
-Whatever has a default may be left out. A model is a preset's name, or an object of its fields, with or without a
+Everything with a default may be omitted. A model is a preset's name, or an object of its fields, with or without a
 `preset` to start from. Numbers are written as numbers; on the command line everything is text, read as YAML would.
 """
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from seatrial.dialects.fields import FIELDS
+from seatrial.dialects.spec_fields import PRESET, schema
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import to
 from seatrial.dialects.table.overrides import Override, put, resolve, value_node
 from seatrial.dialects.table.written import Written
-from seatrial.dialects.typed import PRESET, WRONG, Reader, as_name, schema
+from seatrial.dialects.typed import WRONG, Reader, as_name
 from seatrial.dialects.yaml_writer import dump
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
@@ -28,8 +28,8 @@ from seatrial.spec.presets import MODELS, architecture
 NAME = "native"
 _READERS: dict[Any, coerce.Reader] = {int: coerce.whole, float: coerce.decimal, bool: coerce.boolean}
 KEYS = {
-    path: to(path, _READERS.get(kind, coerce.text), FIELDS[path].meaning, required=path in ("model", "steps"))
-    for path, kind in schema()
+    path: to(path, _READERS.get(field.kind, coerce.text), FIELDS[path].meaning, required=path in ("model", "steps"))
+    for path, field in schema()
 }
 MAX_CHANGES = 4  # of a preset; a model with more of them is written in full
 
@@ -95,7 +95,7 @@ def _model(model: ModelSpec) -> Any:
 def _override(root: Node, overrides: Sequence[Override], problems: list[Problem]) -> tuple[Node, dict[str, str]]:
     """The tree with the overrides in it, and for each of them its path and its key as given."""
     possible = dict(schema())
-    mappings = [path for path, kind in possible.items() if typing.get_origin(kind) is Mapping]
+    mappings = [path for path, field in possible.items() if field.kind is Mapping]
     overridden: dict[str, str] = {}
     for override in overrides:
         given = {".".join(parts): parts for parts in _leaves(root)}

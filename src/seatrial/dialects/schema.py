@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Mapping
-from dataclasses import MISSING
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.table import ranges
+from seatrial.dialects.spec_fields import NAME_PATTERN, PRESET, SpecField, fields_of
 from seatrial.dialects.table.coerce import Range
-from seatrial.dialects.typed import NAME_PATTERN, PRESET, SCHEMA, bare, hints
+from seatrial.dialects.typed import SCHEMA
 from seatrial.estimate import hardware
-from seatrial.spec import ModelSpec, RunSpec, Topology
+from seatrial.spec import ModelSpec, RunSpec
 from seatrial.spec.presets import MODELS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -29,47 +27,42 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": DRAFT, "title": "A training run (Seatrial)", **run}
 
 
-def _object(kind: type, path: str, *, all_optional: bool = False) -> dict[str, Any]:
-    fields = [f for f in dataclasses.fields(kind) if f.name in hints(kind)]
-    needed = [f.name for f in fields if f.default is MISSING and f.default_factory is MISSING and f.name != "name"]
+def _object(part: type, path: str, *, all_optional: bool = False) -> dict[str, Any]:
+    fields = fields_of(part)
+    needed = [name for name, field in fields.items() if field.is_needed]
     return {
         "type": "object",
-        "properties": {f.name: _field(kind, f, f"{path}.{f.name}" if path else f.name) for f in fields},
+        "properties": {name: _field(field, f"{path}.{name}" if path else name) for name, field in fields.items()},
         "patternProperties": NOTES,
         "additionalProperties": False,
         **({"required": needed} if needed and not all_optional else {}),
     }
 
 
-def _field(owner: type, f: dataclasses.Field[Any], path: str) -> dict[str, Any]:
-    kind, is_optional = bare(hints(owner)[f.name])
-    made = _model(path) if kind is ModelSpec else _value(owner, f.name, kind, path)
+def _field(field: SpecField, path: str) -> dict[str, Any]:
+    made = _model(path) if field.kind is ModelSpec else _value(field, path)
     described = {"description": _description(path), **made}
-    if isinstance(f.default, (str, int, float, bool)):
-        described["default"] = f.default
-    return _or_null(described) if is_optional else described
+    if isinstance(field.default, (str, int, float, bool)):
+        described["default"] = field.default
+    return _or_null(described) if field.is_optional else described
 
 
-def _value(owner: type, name: str, kind: Any, path: str) -> dict[str, Any]:
-    if dataclasses.is_dataclass(kind):
-        return _object(typing.cast(type, kind), path)
-    if typing.get_origin(kind) is tuple:
-        item = typing.get_args(kind)[0]
-        is_pair = typing.get_origin(item) is tuple
-        return {"type": "array", "items": _PAIR if is_pair else _value(owner, name, item, path)}
-    if typing.get_origin(kind) is Mapping:
-        return {"type": "object", "additionalProperties": _SCALAR}
-    if typing.get_origin(kind) is Literal:
-        return {"enum": list(typing.get_args(kind))}
-    if (owner, name) in ranges.CHOICES:
-        return {"enum": list(ranges.CHOICES[owner, name])}
-    if kind in (int, float):
-        return _number("integer" if kind is int else "number", ranges.range_of(owner, name, kind))
-    if (owner, name) == (Topology, "device"):
+def _value(field: SpecField, path: str) -> dict[str, Any]:
+    if field.is_list:
+        return {"type": "array", "items": _value(replace(field, is_list=False), path)}
+    if field.part:
+        return _object(field.part, path)
+    if field.words:
+        return {"enum": list(field.words)}
+    if field.limits:
+        return _number("integer" if field.kind is int else "number", field.limits)
+    if path == "topology.device":
         return {"type": "string", "examples": list(hardware.DEVICES)}
-    if (owner, name) == (RunSpec, "name"):
+    if path == "name":
         return {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
-    return {"type": "boolean" if kind is bool else "string"}
+    if field.kind is Mapping:
+        return {"type": "object", "additionalProperties": _SCALAR}
+    return _PAIR if field.kind is tuple else {"type": "boolean" if field.kind is bool else "string"}
 
 
 def _number(kind: str, limits: Range) -> dict[str, Any]:

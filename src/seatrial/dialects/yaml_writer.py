@@ -15,7 +15,7 @@ MAX_FLOW = 100  # columns, up to which a list or a mapping of scalars stands in 
 
 
 def scalar(value: Any) -> str:
-    """A scalar; text in quotes wherever a reader could take it for something else."""
+    """A scalar; text in quotes wherever it could be read as something else."""
     if isinstance(value, str):
         if _PLAIN.fullmatch(value) and not _SPECIAL.fullmatch(value):
             return value

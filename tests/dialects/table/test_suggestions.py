@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tools.dialect_pages import PAGES
 
 from seatrial.dialects.explain import table
+from seatrial.dialects.spec_fields import schema
 from seatrial.dialects.table import suggestions
 from seatrial.dialects.table.suggestions import NOTHING, did_you_mean, distance
 from seatrial.dialects.table.synonyms import ROWS
-from seatrial.dialects.typed import schema
 
 KNOWN = {
     "native": tuple(dict.fromkeys(path for path, _ in schema())),

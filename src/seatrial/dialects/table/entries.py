@@ -1,4 +1,4 @@
-"""What the dialects hand to their tables: one entry a key, wherever its value was written."""
+"""A request to a dialect, and its entries: one for each key, wherever its value was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seatrial.spec import Origin
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a dialect is asked to read, for which action, and for whom."""
+    """A document to read and its overrides, for an action and a user."""
 
     document: Document
     overrides: Sequence[Override]

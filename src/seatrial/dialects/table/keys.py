@@ -1,6 +1,6 @@
-"""One row a key: what a configuration may say in some spelling, what becomes of it, and how a run is put into it.
+"""One row per key: the values that it may have in a dialect, what they do, and how a run is written with it.
 
-Each dialect is a table of these. Every key ends in one of four ways: `done` (its value goes to a path of the spec),
+Each dialect is a table of these. There are four kinds of keys: `done` (its value goes to a path of the spec),
 `equivalent` (it changes where or how fast something is computed, never what), `ignored` (it has no effect here, and
 why) or `rejected` (it is not supported, and why).
 """
@@ -33,8 +33,8 @@ class Key:
     """`to` is a path in the spec, or several with a comma between them; without it `why` says why there is none.
 
     `meaning` says what the key means in its own system's terms, where the path does not. `quiet` are the values of
-    which nobody would expect an effect; of a rejected key, those that are accepted. `effective` gives what the run
-    really does, for a key that repeats a decision made elsewhere: it is worth a word only where the two differ.
+    which no effect is expected; of a rejected key, those that are accepted. `effective` gives what the run really
+    does, for a key that repeats a decision made elsewhere: it is reported only where the two differ.
 
     `default` is what the key's own system assumes where it is not given. `write` gives the key's value for a spec, or
     OMIT; a row without it is written by others, or not at all. `as_is` says that no other key has a say in the value

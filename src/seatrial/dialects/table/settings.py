@@ -105,7 +105,7 @@ class Settings:
         return getattr(error, "fix", "") or coerce.advice(key.read)
 
     def is_quiet(self, key: Key, value: Any) -> bool:
-        """Whether nobody would expect an effect of a value."""
+        """Whether no effect is expected of a value."""
         return value in key.quiet
 
     def refuse(self, name: str, key: Key) -> None:
@@ -135,7 +135,7 @@ class Settings:
             self.add(name, "error", "missing-key", why, f"add it, or give {name}=… on the command line")
 
     def loud(self, disposition: Disposition, *, aside: Iterable[str] = ()) -> Iterator[tuple[str, Key]]:
-        """(name, row) of the given keys of a disposition of which somebody may expect an effect."""
+        """(name, row) of the given keys of a disposition of which an effect may be expected."""
         for name, value in self.values.items():
             key = self.row(name)
             if key and key.disposition == disposition and name not in aside and not self.is_quiet(key, value):

@@ -2,7 +2,7 @@
 
 Searched in this order, the first that finds something decides: the same name in another place or case; the name that
 another trainer has for it; one wrong character; one wrong character of another trainer's name; what looks alike.
-Mistakes are characters to insert, leave out, replace or swap with their neighbour (optimal string alignment).
+Mistakes are characters to insert, omit, replace or swap with their neighbour (optimal string alignment).
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ ROWS: tuple[str, ...] = (
     "execution.compile_cache compiler_cache_url jax_cache_dir compile_cache",
     "execution.xla_flags xla_flags XLA_FLAGS",
     "execution.environment env_dict environment env_vars",
-    # bars
+    # targets
     "tflops_per_second_per_device tflops_per_sec_per_gpu throughput_per_gpu",
     "tokens_per_second_per_device tokens_per_sec_per_gpu tokens_per_gpu",
     "step_seconds elapsed_time_per_iteration step_time",

@@ -1,0 +1,127 @@
+"""What each field of the spec may hold: one table for the native reader, the JSON Schema and the reference pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from functools import cache
+from typing import Any, Literal
+
+from seatrial.check import REMAT
+from seatrial.dialects.table.coerce import Range
+from seatrial.spec import (
+    METRICS,
+    Data,
+    Distributed,
+    Dropout,
+    Evaluation,
+    Execution,
+    Expectation,
+    MeshShape,
+    ModelSpec,
+    Optimizer,
+    RunSpec,
+)
+
+PRESET = "preset"
+NAME_PATTERN = r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?"
+
+FRACTION = Range(low=0, high=1)
+LESS_THAN_ALL = Range(low=0, high=1, below=True)
+FROM_ZERO = Range(low=0)
+COUNT = Range(low=1)
+POSITIVE = Range(low=0, above=True)
+AXIS = Range(low=1, also=-1)
+
+_RANGES: dict[tuple[type, str], Range] = {
+    (RunSpec, "seed"): Range(low=0, high=2**31 - 1),
+    (ModelSpec, "rotary_fraction"): Range(low=0, high=1, above=True),
+    (Dropout, "hidden"): LESS_THAN_ALL,
+    (Dropout, "attention"): LESS_THAN_ALL,
+    (Dropout, "ffn"): LESS_THAN_ALL,
+    (Optimizer, "warmup_steps"): FROM_ZERO,
+    (Optimizer, "hold_steps"): FROM_ZERO,
+    (Optimizer, "constant_steps"): FROM_ZERO,
+    (Optimizer, "final_learning_rate_fraction"): FRACTION,
+    (Optimizer, "beta1"): LESS_THAN_ALL,
+    (Optimizer, "beta2"): LESS_THAN_ALL,
+    (Optimizer, "momentum"): FRACTION,
+    (Optimizer, "weight_decay"): FROM_ZERO,
+    (Data, "weights"): FROM_ZERO,
+    (Evaluation, "interval_fraction"): Range(low=0, high=1, above=True),
+    (Evaluation, "fraction"): FRACTION,
+    (Evaluation, "initial_batches"): Range(low=0, also=-1),
+    (Evaluation, "target_loss"): Range(low=0, above=True),
+    (Execution, "profile_from_step"): FROM_ZERO,
+    (Distributed, "coordinator_port"): Range(low=1, high=65535),
+    (Expectation, "tolerance"): LESS_THAN_ALL,
+}
+
+_WORDS: dict[tuple[type, str], tuple[str, ...]] = {
+    (Execution, "remat"): (*REMAT, "selective", "auto"),
+    (Expectation, "metric"): tuple(METRICS),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecField:
+    """A field of a part of the spec.
+
+    `kind` is its type without `| None`: bool, int, float, str, a dataclass or Mapping; of a tuple, what its items are,
+    and tuple for pairs of texts. `words` are the only texts that it takes, `limits` the only numbers.
+    """
+
+    name: str
+    kind: Any
+    is_list: bool
+    is_optional: bool
+    is_needed: bool
+    default: Any  # MISSING where there is none
+    words: tuple[str, ...]
+    limits: Range | None
+
+    @property
+    def part(self) -> type | None:
+        """The dataclass that the field, or each of its items, is."""
+        return typing.cast(type, self.kind) if dataclasses.is_dataclass(self.kind) else None
+
+
+@cache
+def fields_of(part: type) -> Mapping[str, SpecField]:
+    """The fields of a part of the spec that a file may set, by name."""
+    types_ = typing.get_type_hints(part)
+    return {f.name: _field(part, f, types_[f.name]) for f in dataclasses.fields(part) if f.name != "dialect"}
+
+
+def _field(part: type, f: dataclasses.Field[Any], hint: Any) -> SpecField:
+    inner = [option for option in typing.get_args(hint) if option is not types.NoneType]
+    is_optional = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kind = inner[0] if is_optional else hint
+    is_list = typing.get_origin(kind) is tuple
+    kind = typing.get_args(kind)[0] if is_list else kind
+    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else _WORDS.get((part, f.name), ())
+    origin = typing.get_origin(kind)
+    kind = {Literal: str, Mapping: Mapping, tuple: tuple}.get(origin, kind) if origin else kind
+    usual = AXIS if part is MeshShape else COUNT if kind is int else POSITIVE
+    default = f.default if f.default_factory is MISSING else f.default_factory()
+    return SpecField(
+        name=f.name, kind=kind, is_list=is_list, is_optional=is_optional, words=words, default=default,
+        is_needed=default is MISSING and f.name != "name",
+        limits=_RANGES.get((part, f.name), usual) if kind in (int, float) else None,
+    )  # fmt: skip
+
+
+def schema(part: type = RunSpec, path: str = "") -> Iterator[tuple[str, SpecField]]:
+    """(path, field) of everything that a configuration may set."""
+    for name, field in fields_of(part).items():
+        below = f"{path}.{name}" if path else name
+        if field.part is None or field.is_list:
+            yield below, field
+            continue
+        if field.kind is ModelSpec:
+            named = dataclasses.replace(field, kind=str)
+            yield from ((below, named), (f"{below}.{PRESET}", named))
+        yield from schema(field.part, below)
