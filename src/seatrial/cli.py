@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click import argument, option
@@ -16,6 +16,9 @@ from click.exceptions import Exit
 from seatrial.commands import options
 from seatrial.commands.options import FILE, FOLDER, InOrder
 from seatrial.errors import InputError, SeatrialError
+
+if TYPE_CHECKING:
+    from seatrial.spec import Action
 
 
 @click.group(cls=InOrder, no_args_is_help=True, context_settings={"show_default": True})
@@ -26,7 +29,7 @@ def app() -> None:
     """
 
 
-def _load(config: Path, given: dict[str, Any], *, action: str, engine: str | None = None) -> Any:
+def _load(config: Path, given: dict[str, Any], *, action: Action, engine: str | None = None) -> Any:
     """The configuration, without errors; its other findings are told. What of `given` is the file's is taken out."""
     from seatrial.commands.check import refuse, resolved
     from seatrial.report.problems import warn
@@ -91,7 +94,7 @@ def plan(
     from seatrial.commands.run import describe, explained
     from seatrial.launch.where import Where
 
-    action = "rehearse" if rehearse else "plan"
+    action: Action = "rehearse" if rehearse else "plan"
     if explain is not None:
         found = read(config, given["overrides"], action=action, model=given["model"], gpu=given["gpu"])
         click.echo(explained(found, explain, as_json=output == "json"))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.commands.judge import judge_and_report
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.drive import STOP
-from seatrial.launch.live import watched
+from seatrial.launch.display import watched
+from seatrial.launch.launcher import STOP
 from seatrial.launch.targets import Target, target
-from seatrial.runs.copies import shortage
-from seatrial.runs.directory import ATTEMPTS, rank_logs, read_asked, short
+from seatrial.runs.directory import ATTEMPTS, rank_logs, read_spec, short_path
 from seatrial.runs.files import read_object, touch, write_json
-from seatrial.runs.status import BETWEEN, FILE, launcher, read_status, starting, state_of
+from seatrial.runs.mirror import shortage
+from seatrial.runs.status import BETWEEN, STATUS_FILE, launcher_pid, read_status, starting_pid, state_of
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -28,14 +28,14 @@ CHUNK_BYTES = 1 << 16
 
 def attach(run_dir: Path) -> Verdict:
     """Follows a run on a cluster again, to its verdict. Raises InputError if somebody does so, or it is over."""
-    is_there = (run_dir / FILE).exists()
-    status = read_status(run_dir) if is_there or starting(run_dir) is None else {}
+    is_there = (run_dir / STATUS_FILE).exists()
+    status = read_status(run_dir) if is_there or starting_pid(run_dir) is None else {}
     if state_of(run_dir, status) == "ended":
-        raise _over(run_dir, status, f"read it: seatrial judge {short(run_dir)}")
-    if pid := launcher(status) if is_there else starting(run_dir):
+        raise _over(run_dir, status, f"read it: seatrial judge {short_path(run_dir)}")
+    if pid := launcher_pid(status) if is_there else starting_pid(run_dir):
         why, fix = f"process {pid} follows it already", "look there, or end that one first; the run goes on without it"
         raise InputError.single("run-followed", str(run_dir), why, fix)
-    spec, _ = read_asked(run_dir)
+    spec, _ = read_spec(run_dir)
     assert spec is not None  # only of logs that were judged there is none, and they have no status
     there, engine = _planned(run_dir)
     try:
@@ -63,7 +63,7 @@ def stop(run_dir: Path, *, now: bool) -> str:
         time.sleep(POLL_SECONDS)
         status = read_status(run_dir)
     if state == "ended" and not _left(status):
-        return f"{short(run_dir)}: it is over ({status.get('reason')}), and is not tried again"
+        return f"{short_path(run_dir)}: it is over ({status.get('reason')}), and is not tried again"
     there, _ = _planned(run_dir)
     try:
         there.stop(run_dir, now=now)
@@ -71,14 +71,14 @@ def stop(run_dir: Path, *, now: bool) -> str:
         why = "none of its processes has been started"
         raise InputError.single("no-run", str(run_dir), why, "there is nothing to stop") from error
     if state == "ended":
-        write_json(run_dir / FILE, status | {"left": []})
-    return f"{short(run_dir)}: its processes are told to {'end at once' if now else 'save what they must and end'}"
+        write_json(run_dir / STATUS_FILE, status | {"left": []})
+    return f"{short_path(run_dir)}: its processes are told to {'end at once' if now else 'save what they must and end'}"
 
 
 def _first_status(run_dir: Path) -> dict[str, Any]:
     """The status of a run; of one that somebody here has only just called for, as soon as there is one."""
     while True:
-        is_starting = not (run_dir / FILE).exists() and starting(run_dir) is not None
+        is_starting = not (run_dir / STATUS_FILE).exists() and starting_pid(run_dir) is not None
         try:
             return read_status(run_dir)
         except InputError:

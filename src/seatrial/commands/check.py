@@ -11,14 +11,14 @@ from seatrial.check import lint
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem
 from seatrial.report.problems import inert, render_json, render_text
-from seatrial.spec import Resolved
+from seatrial.spec import Action, Resolved
 
 
 def resolved(
     config: Path,
     overrides: Sequence[str],
     *,
-    action: str,
+    action: Action,
     model: str | None,
     gpu: str | None,
     engine: str | None = None,
@@ -64,7 +64,7 @@ def check(
         others, overrides = [], list(arguments)
     else:
         overrides = [argument for argument in arguments if Path(argument) not in others]
-    action = "rehearse" if rehearse else "check"
+    action: Action = "rehearse" if rehearse else "check"
     found = {path: _problems(path, overrides, action=action, model=model, gpu=gpu) for path in (config, *others)}
     if strict:
         found = {path: tuple(map(_stricter, problems)) for path, problems in found.items()}
@@ -80,7 +80,7 @@ def check(
 
 
 def _problems(
-    path: Path, overrides: Sequence[str], *, action: str, model: str | None, gpu: str | None
+    path: Path, overrides: Sequence[str], *, action: Action, model: str | None, gpu: str | None
 ) -> tuple[Problem, ...]:
     try:
         return resolved(path, overrides, action=action, model=model, gpu=gpu).problems

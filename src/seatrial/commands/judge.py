@@ -20,9 +20,9 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.estimate import flops, published
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import kernel
-from seatrial.runs.copies import shortage
-from seatrial.runs.directory import asked, claim, copy_config, rank_logs, read_asked, short
+from seatrial.runs.directory import claim, copy_config, rank_logs, read_spec, resolved_as_dict, short_path
 from seatrial.runs.files import NotAFile, read_object, replacing, write_json, write_text
+from seatrial.runs.mirror import shortage
 from seatrial.runs.status import read_status
 from seatrial.spec import Resolved, RunSpec
 
@@ -113,7 +113,7 @@ def judge_run(run_dir: Path, options: Options | None = None, *, as_json: bool) -
 
     Raises InputError where `run_dir` holds no run.
     """
-    spec, rehearsal = read_asked(run_dir)
+    spec, rehearsal = read_spec(run_dir)
     try:
         _read_unrecorded(run_dir)
         _read_foreign(run_dir)
@@ -141,7 +141,7 @@ def judge_and_report(run_dir: Path) -> tuple[str, Verdict]:
     try:
         report = report_run(run_dir, "html")
     except OSError as error:
-        report = f"report: none: {shortage(error, run_dir)}; then: seatrial report {short(run_dir)}"
+        report = f"report: none: {shortage(error, run_dir)}; then: seatrial report {short_path(run_dir)}"
     return f"{text}\n{report}", verdict
 
 
@@ -264,15 +264,15 @@ def judge_logs(
         spec = resolved.spec if resolved else None
         judged = {
             "v": 1,
-            "sources": [str(short(path)) for path in paths],
+            "sources": [str(short_path(path)) for path in paths],
             "family": ", ".join(_families(record)) or family,
-            "against": str(short(config)) if config else None,
+            "against": str(short_path(config)) if config else None,
             **dataclasses.asdict(options),
         }
         write_json(run_dir / "judged.json", judged)
         if resolved and config:
             copy_config(config, run_dir)
-            write_json(run_dir / "spec.json", {"v": 1, **asked(resolved)})
+            write_json(run_dir / "spec.json", {"v": 1, **resolved_as_dict(resolved)})
         if cvs_compat:
             write_json(run_dir / "cvs.json", _cvs_answer(paths, spec))
         if out:
@@ -345,7 +345,7 @@ def report_run(run_dir: Path, kind: str) -> str:
     if kind != "html":
         return text
     write_text(run_dir / "report.html", text)
-    return f"report: {short(run_dir / 'report.html')}"
+    return f"report: {short_path(run_dir / 'report.html')}"
 
 
 def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from seatrial.engines import engine as engine_called
 from seatrial.errors import LaunchError, Problem
+from seatrial.launch.preflight.answers import Node
 from seatrial.launch.preflight.checks import AREAS, judge
-from seatrial.launch.preflight.examine import examine
-from seatrial.launch.preflight.facts import Node
 from seatrial.launch.preflight.needs import Needs, needs_of
+from seatrial.launch.preflight.probing import examine
 from seatrial.launch.session import Session
 from seatrial.plan import Plan, Site
 from seatrial.report.problems import inert, render_text, warn
@@ -115,7 +115,8 @@ def shown(looked: Looked) -> str:
     lines = [f"{'host':{width}}  {'  '.join(f'{area:7}' for area in AREAS)}".rstrip()]
     for node in rows:
         cells = [_cell(node, area, worst.get((node.host.name, area))) for area in AREAS]
-        lines.append(f"{inert(node.host.name):{width}}  {'  '.join(f'{cell:7}' for cell in cells)}".rstrip())
+        row = (f"{cell:{max(7, len(area))}}" for cell, area in zip(cells, AREAS, strict=True))
+        lines.append(f"{inert(node.host.name):{width}}  {'  '.join(row)}".rstrip())
     if len(rows) < len(looked.nodes):
         lines.append(f"{len(looked.nodes) - len(rows)} more hosts: nothing to say")
     walls = _firewalls(looked.nodes)

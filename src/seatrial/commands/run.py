@@ -24,16 +24,16 @@ from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.deadlines import Deadlines
-from seatrial.launch.drive import revealed
-from seatrial.launch.live import watched
+from seatrial.launch.display import watched
+from seatrial.launch.job import revealed
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import checked, on_hosts, scripts, target
 from seatrial.launch.where import HERE, Where
 from seatrial.plan import Plan, Site, collapsed, collapsed_to_fit, decided, make_plan, without_secrets
 from seatrial.report.problems import inert
-from seatrial.runs.directory import asked, claim, new_directory, short, write_inputs
+from seatrial.runs.directory import claim, new_directory, resolved_as_dict, short_path, write_inputs
 from seatrial.runs.files import write_text
-from seatrial.runs.status import put
+from seatrial.runs.status import write_status
 from seatrial.shrink import rehearsal as rehearsing
 from seatrial.spec import Resolved, RunSpec
 
@@ -79,11 +79,11 @@ def run(
             )  # fmt: skip
             if attempt == 1:
                 claim(run_dir)
-                put(run_dir, plan.spec, "starting")
+                write_status(run_dir, plan.spec, "starting")
             write_inputs(resolved, config, plan, run_dir)
             if attempt <= retries:
                 promise(run_dir)
-            print(f"run directory: {short(run_dir)}", flush=True)
+            print(f"run directory: {short_path(run_dir)}", flush=True)
             _tell(plan.notes)
             if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:
                 host_checks.before_run(plan, site, run_dir, transport=where.ssh)
@@ -148,7 +148,7 @@ def describe(
         plan, missing = None, str(error)
     if as_json:
         made = plan and {**plan.as_dict(), "files": {**plan.files, **scripts(where, plan, run_dir)}}
-        shown = {"asked": asked(resolved), "expected": expected(spec, engine), "plan": made}
+        shown = {"asked": resolved_as_dict(resolved), "expected": expected(spec, engine), "plan": made}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [(path, _shown(value), _origin(resolved, path)) for path, value in _leaves(without_secrets(spec))]
     sections = ["# The run, value by value", _table(values)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
-from seatrial.runs.directory import made_smaller
+from seatrial.runs.directory import reduction_of
 from seatrial.runs.files import read_lines, read_object
 from seatrial.runs.status import GOES_ON, state_of
 
@@ -104,7 +104,7 @@ def summarise(run_dir: Path, *, now: float | None = None) -> Row:
     row["precision"] = _text(_at(documents["spec"], "precision.quantization")) or _text(
         _at(documents["spec"], "precision.compute_dtype")
     )
-    row["rehearsal"] = made_smaller(plan)
+    row["rehearsal"] = reduction_of(plan)
     row["family"] = _text(facts.get("family")) or _text(documents["judged"].get("family")) or _text(plan.get("engine"))
     versions = {str(name): str(version) for name, version in _mapping(facts.get("versions")).items()}
     row["versions"] = json.dumps(versions, sort_keys=True) if versions else None

@@ -24,7 +24,7 @@ from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.report.problems import inert
 from seatrial.runs import telemetry
-from seatrial.runs.directory import made_smaller
+from seatrial.runs.directory import reduction_of
 from seatrial.runs.files import read_object
 from seatrial.runs.telemetry import Observed
 from seatrial.spec import Origin, Resolved, RunSpec
@@ -151,7 +151,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
     if not events:
         missing.append("no process recorded an event")
     records = measuring.records(events)
-    own = measuring.record_that_counts(records)
+    own = records.main
     processes: tuple[Process, ...] = piece("the processes in plan.json", lambda: _processes(plan), ())
     broken = verdict is None or "fail" in (verdict.axes["completion"].status, verdict.axes["numerics"].status)
     culprit = metrics.completion.culprit if metrics else None
@@ -164,7 +164,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         started_at=_started_at(events),
         engine=str(plan.get("engine", "")),
         on=str(plan.get("on", "")),
-        rehearsal=made_smaller(plan),
+        rehearsal=reduction_of(plan),
         spec=spec,
         values=piece("the values in spec.json", lambda: _values(asked), ()) if asked else (),
         changes=piece("the changes in plan.json", lambda: _changes(plan), ()),
@@ -173,7 +173,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
         nodes=piece("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, telemetry.read(run_dir))), ()),
-        started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
+        started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
         steps=tuple(_cleaned_step(step) for step in own.steps),
         attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),
         sources=sources,

@@ -19,9 +19,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
-from seatrial.spec import Origin
-
-STRICT_ACTIONS = ("run", "plan", "check")  # the others run on this machine and need neither network nor targets
+from seatrial.spec import NEEDS, Origin
 
 
 @dataclass(kw_only=True)
@@ -181,7 +179,7 @@ def _need(settings: Settings, name: str | None) -> tuple[Severity, str]:
         return "error", ", and nothing can run without it"
     if key.to == "distributed.coordinator_host" and settings.cell and settings.cell.topology == "single_node":
         return "info", "; the one node of this run is its own coordinator"
-    if settings.action in STRICT_ACTIONS:
+    if NEEDS[settings.action].cluster:
         return "error", ", and a run on the cluster needs it"
     return "warning", f"; to {settings.action} works without it"
 

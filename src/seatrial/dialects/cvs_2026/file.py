@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from seatrial.dialects import placeholders
-from seatrial.dialects.cvs.settings import STRICT_ACTIONS
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
@@ -17,6 +16,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node, walk
+from seatrial.spec import NEEDS
 
 SELECTORS = {"sweep": "sweep", "gpu": "gpu", "model": "model",
              **dict.fromkeys(("nnodes", "config.nnodes", "topology.num_nodes"), "nodes")}  # fmt: skip
@@ -58,7 +58,7 @@ class File(table_settings.Settings):
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is none that is still to be filled in."""
         if placeholders.is_unfilled(entry.value):
-            needed = bool(key.to) and self.action in STRICT_ACTIONS
+            needed = bool(key.to) and NEEDS[self.action].cluster
             why = "it is still <changeme>" + (", and a run on the cluster needs it" if needed else "")
             fix = f"fill it in, or give {name}=… on the command line"
             self.add(name, "error" if needed else "warning", "placeholder", why, fix)
@@ -208,7 +208,7 @@ def number_of_nodes(file: File, stated: str | None) -> int:
     wanted = file.selected.get("nodes") or stated
     if wanted is None:
         why = "CVS counts the nodes of its cluster file; here they are stated: 2 are assumed"
-        severity, fix = "error" if file.action in STRICT_ACTIONS else "warning", "give nnodes=… on the command line"
+        severity, fix = "error" if NEEDS[file.action].cluster else "warning", "give nnodes=… on the command line"
         file.add("nnodes", cast(Any, severity), "missing-key", why, fix)
         return 2
     try:

@@ -19,7 +19,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
-from seatrial.spec import Origin
+from seatrial.spec import NEEDS, Origin
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
 MISSING = "???"  # OmegaConf's word for a value that has to be given
@@ -70,7 +70,8 @@ class Settings(table_settings.Settings):
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
         if placeholders.is_unfilled(entry.value) or entry.value == MISSING:
-            is_needed = self.action in ("run", "check") and key.disposition == "done"
+            needs = NEEDS[self.action]
+            is_needed = needs.cluster and needs.device and key.disposition == "done"
             why = f"it is still {coerce.shown(entry.value).strip(chr(39))}"
             fix = f"fill it in, or give {name}=… on the command line"
             self.add(name, "error" if is_needed else "warning", "placeholder", why, fix)

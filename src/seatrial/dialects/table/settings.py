@@ -16,7 +16,7 @@ from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import OMIT, Disposition, Key
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import Mark, Problem, Severity
-from seatrial.spec import Origin
+from seatrial.spec import Action, Origin
 
 MOST_NAMES = 12  # keys that one finding lists
 
@@ -31,7 +31,7 @@ class Settings:
 
     keys: Mapping[str, Key]
     sections: Mapping[str, Key] = field(default_factory=dict)  # mappings whose keys are the user's own
-    action: str = ""
+    action: Action = "plan"
     file: str = ""
     entries: dict[str, Entry] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
