@@ -341,14 +341,21 @@ def _environment_words(wrappers: Sequence[Field]) -> Iterator[tuple[int, str, bo
         word = text_of(field)
         behind_env = behind_env or _base(word) == "env"
         program = _base(word) if _base(word) in _ENVIRONMENT_FLAGS else program
-        flags = _ENVIRONMENT_FLAGS.get(program, ())
-        joined = (flag for flag in flags if word.startswith(f"{flag}=" if flag.startswith("--") else flag))
-        flag = next((flag for flag in joined if word != flag), "")
-        if flag or before in flags or behind_env:
-            said = word[len(flag) :].removeprefix("=") if flag else word
-            for pair in said.split(",") if program in _IN_ONE_WORD else [said]:
-                yield field[0].offset, pair, behind_env
+        value = _value_of(word, _ENVIRONMENT_FLAGS.get(program, ()))
+        if value is None and (behind_env or before in _ENVIRONMENT_FLAGS.get(program, ())):
+            value = word
+        if value is not None:
+            pairs = value.split(",") if program in _IN_ONE_WORD else [value]
+            yield from ((field[0].offset, pair, behind_env) for pair in pairs)
         before = word
+
+
+def _value_of(word: str, flags: Sequence[str]) -> str | None:
+    """The value in the word of an option: `--env=A`, `-eA`, `-e=A`; None for any other word."""
+    for flag in flags:
+        if word != flag and word.startswith(f"{flag}=" if flag.startswith("--") else flag):
+            return word[len(flag) :].removeprefix("=")
+    return None
 
 
 def _base(word: str) -> str:

@@ -51,14 +51,7 @@ def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
 
 def place(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
     """Spec path → value and → origin, for every value that goes somewhere as it is, CVS's defaults included."""
-    placed: Placed = {}
-    origins: dict[str, Origin] = {}
-    for section, key in settings.sections.items():
-        entries = settings.section(section)
-        if key.to and entries:
-            origins[key.to] = Origin(kind="file", key=settings.path(section))
-            placed |= {f"{key.to}.{part}": coerce.text(entry.value) for part, entry in entries.items()}
-            origins |= {f"{key.to}.{part}": entry.origin() for part, entry in entries.items()}
+    placed, origins = _of_sections(settings)
     known = {name: key.default for name, key in settings.keys.items() if key.default is not OMIT} | settings.values
     for name, value in known.items():
         row = settings.keys.get(name)
@@ -69,6 +62,18 @@ def place(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
             path = "container.environment." + name.removeprefix(f"{ENV}.")
             placed[path] = str(settings.values[source])
             origins[path] = replace(settings.entries[source].origin(), kind="derived", note=f"from {source}")
+    return placed, origins
+
+
+def _of_sections(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
+    placed: Placed = {}
+    origins: dict[str, Origin] = {}
+    for section, key in settings.sections.items():
+        entries = settings.section(section) if key.to else {}
+        if entries:
+            origins[key.to] = Origin(kind="file", key=settings.path(section))
+        placed |= {f"{key.to}.{part}": coerce.text(entry.value) for part, entry in entries.items()}
+        origins |= {f"{key.to}.{part}": entry.origin() for part, entry in entries.items()}
     return placed, origins
 
 
