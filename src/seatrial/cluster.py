@@ -34,10 +34,9 @@ def hosts_of(word: str) -> list[str]:
         return [word]
     from ClusterShell.RangeSet import RangeSet, RangeSetException  # late: only where there are ranges
 
-    ranges = [piece.split(",") for piece in pieces[1::2]]
-    size = math.prod(sum(map(_size, parts)) for parts in ranges)
-    if size > MAX_HOSTS:
-        raise ValueError(f"{word[:60]!r} names {size} hosts, more than {MAX_HOSTS}: correct the range")
+    ranges = [[part.strip() for part in piece.split(",")] for piece in pieces[1::2]]
+    if math.prod(sum(map(_size, parts)) for parts in ranges) > MAX_HOSTS:  # before any of them is made
+        raise ValueError(f"{word[:60]!r} names more than {MAX_HOSTS} hosts: correct the range")
     try:
         numbers = [[str(number) for part in parts for number in RangeSet(part)] for parts in ranges]
     except RangeSetException:
