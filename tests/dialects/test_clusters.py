@@ -188,7 +188,8 @@ def test_a_range_of_cvs_hosts_may_have_a_range_of_addresses(tmp_path: Path) -> N
 def test_many_hosts_cost_little_and_too_many_nothing(tmp_path: Path) -> None:
     assert len(hosts_of("n[1-100000]")) == MAX_HOSTS
     start = time.perf_counter()
-    for hostile in ("n[1-999999999]", "n[1-9999]" * 20, "n[1-9]" * 20_000, "n[" + "1-9," * 50_000 + "1]", "[" * 50_000, "n[1-9999999999]"):
+    many = ("n[1-999999999]", "n[1-9999999999]", "n[1-9999]" * 20, "n[1-9]" * 20_000)
+    for hostile in (*many, "n[" + "1-9," * 50_000 + "1]", "[" * 50_000):
         with pytest.raises(ValueError, match=r"\[01-03,07\]|correct the range"):
             hosts_of(hostile)
     assert time.perf_counter() - start < 2
