@@ -11,7 +11,9 @@ from functools import cache
 from typing import Any, Literal
 
 from seatrial.check import REMAT
+from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Range
+from seatrial.estimate import hardware
 from seatrial.spec import (
     METRICS,
     Data,
@@ -125,3 +127,11 @@ def schema(part: type = RunSpec, path: str = "") -> Iterator[tuple[str, SpecFiel
             named = dataclasses.replace(field, kind=str)
             yield from ((below, named), (f"{below}.{PRESET}", named))
         yield from schema(field.part, below)
+
+
+def device(value: str) -> str:
+    """A device by any of its names. Raises ValueError for one that is not known."""
+    found = hardware.find(value)
+    if found is None:
+        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
+    return found.name

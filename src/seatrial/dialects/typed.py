@@ -9,11 +9,10 @@ from functools import cache
 from typing import Any
 
 from seatrial.dialects.fields import FIELDS
-from seatrial.dialects.spec_fields import NAME_PATTERN, PRESET, SpecField, fields_of, schema
+from seatrial.dialects.spec_fields import NAME_PATTERN, PRESET, SpecField, device, fields_of, schema
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.suggestions import did_you_mean, suggestions
 from seatrial.errors import Problem
-from seatrial.estimate import hardware
 from seatrial.source import Node
 from seatrial.spec import ModelSpec, Origin, RunSpec
 from seatrial.spec.presets import MODELS
@@ -36,14 +35,7 @@ def _name(value: str) -> str:
     return value
 
 
-def _device(value: str) -> str:
-    found = hardware.find(value)
-    if found is None:
-        raise ValueError(f"{coerce.shown(value)} is no known device; known are {', '.join(hardware.DEVICES)}")
-    return found.name
-
-
-_NAMES: dict[str, Callable[[str], str]] = {"name": _name, "topology.device": _device}  # by path
+_NAMES: dict[str, Callable[[str], str]] = {"name": _name, "topology.device": device}  # by path
 _LEAVES: dict[Any, tuple[coerce.Reader, str]] = {  # how a kind is read, and what it takes
     int: (coerce.whole, "a whole number"), float: (coerce.decimal, "a number"), bool: (coerce.boolean, "true or false"),
 }  # fmt: skip

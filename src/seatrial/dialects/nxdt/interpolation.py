@@ -26,6 +26,7 @@ MAX_COPIES = 10_000  # items of lists that are referred to, all references toget
 
 Path = tuple[str, ...]
 
+_TOO_DEEP = "interpolation-too-deep"
 _BEGIN = re.compile(r"(\\*)\$\{")
 _INDEX = re.compile(r"\[([^\[\]]*)\]")
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {"multiply": lambda x, y: x * y, "sum": lambda x, y: x + y}
@@ -34,7 +35,9 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {"multiply": lambda x, y: x 
 class _Wrong(Exception):
     """What is wrong with an interpolation; `at` is where it is wrong, which others may only refer to."""
 
-    def __init__(self, code: str, why: str, fix: str, at: Path | None = None) -> None:
+    def __init__(
+        self, why: str, fix: str = "write the value itself", *, code: str = "bad-interpolation", at: Path | None = None
+    ) -> None:
         super().__init__(why)
         self.code, self.why, self.fix, self.at = code, why, fix, at
 
@@ -83,19 +86,17 @@ class Interpolation:
             circle = self._active[self._active.index(path) :]
             steps = " → ".join(".".join(step) for step in (*circle, path))
             why = f"the interpolation leads back to itself: {_short(steps)}"
-            raise _Wrong("interpolation-cycle", why, "give one of these keys a value", min(circle))
+            raise _Wrong(why, "give one of these keys a value", code="interpolation-cycle", at=min(circle))
         self._steps += 1
         if self._steps > MAX_STEPS:
-            why = "the interpolations of this file lead to each other too often"
-            raise _Wrong("interpolation-too-deep", why, "write the value itself")
+            raise _Wrong("the interpolations of this file lead to each other too often", code=_TOO_DEEP)
         if len(self._active) >= MAX_CHAIN:
-            why = f"more than {MAX_CHAIN} interpolations lead to each other"
-            raise _Wrong("interpolation-too-deep", why, "write the value itself")
+            raise _Wrong(f"more than {MAX_CHAIN} interpolations lead to each other", code=_TOO_DEEP)
         self._active.append(path)
         try:
             value = self._text(node.value, path, 0) if isinstance(node.value, str) else node.value
         except _Wrong as wrong:
-            if wrong.code != "interpolation-too-deep":
+            if wrong.code != _TOO_DEEP:
                 wrong.at = wrong.at or path
             raise
         finally:
@@ -106,14 +107,13 @@ class Interpolation:
     def _text(self, text: Any, path: Path, depth: int) -> Any:
         """A text's value: that of its one interpolation, or everything in it put together as text."""
         if depth > MAX_CHAIN:
-            raise _Wrong("interpolation-too-deep", f"interpolations are nested more than {MAX_CHAIN} deep",
-                         "write the value itself")  # fmt: skip
+            raise _Wrong(f"interpolations are nested more than {MAX_CHAIN} deep", code=_TOO_DEEP)
         _limit(text)
         parts = [self._body(part, path, depth) if is_open else part for part, is_open in _parts(text)]
         if len(parts) == 1 and "${" in text and text.startswith("${"):
             return parts[0]
         if any(isinstance(part, (list, dict)) for part in parts):
-            raise _Wrong("bad-interpolation", "a list cannot stand inside a text", "refer to a key with one value")
+            raise _Wrong("a list cannot stand inside a text", "refer to a key with one value")
         made = "".join(str(part) for part in parts)
         _limit(made)
         return made
@@ -131,7 +131,7 @@ class Interpolation:
             return self._variable(arguments)
         known = ", ".join((*_ARITHMETIC, "oc.env"))
         why = f"{shown(name)} is a resolver that is not run here; known are {known}"
-        raise _Wrong("unknown-resolver", why, "write the value itself")
+        raise _Wrong(why, code="unknown-resolver")
 
     def _argument(self, text: str, path: Path, depth: int) -> Any:
         text = text.strip()
@@ -142,28 +142,28 @@ class Interpolation:
         try:
             return source.core_scalar(text)
         except ValueError as error:
-            raise _Wrong("bad-interpolation", str(error), "correct the value") from None
+            raise _Wrong(str(error), "correct the value") from None
 
     def _arithmetic(self, name: str, arguments: list[Any]) -> Any:
         numbers = [value for value in arguments if isinstance(value, (int, float)) and not isinstance(value, bool)]
         if len(arguments) != 2 or len(numbers) != 2:
             given = ", ".join(shown(value) for value in arguments)
-            raise _Wrong("bad-interpolation", f"{name} takes two numbers, not {given}", f"write ${{{name}:2,3}}")
+            raise _Wrong(f"{name} takes two numbers, not {given}", f"write ${{{name}:2,3}}")
         if not all(abs(number) <= MAX_NUMBER for number in numbers):  # NaN is none of them
-            raise _Wrong("bad-interpolation", f"a number of {name} is out of range", "write the value itself")
+            raise _Wrong(f"a number of {name} is out of range")
         return _ARITHMETIC[name](*numbers)
 
     def _variable(self, arguments: list[Any]) -> Any:
         if not 1 <= len(arguments) <= 2 or not isinstance(arguments[0], str):
-            raise _Wrong("bad-interpolation", "oc.env takes the name of a variable", "write ${oc.env:NAME}")
+            raise _Wrong("oc.env takes the name of a variable", "write ${oc.env:NAME}")
         name = arguments[0]
         if name not in self._environment:
             why = f"it reads the environment variable {shown(name)}, which no file may do unasked"
             fix = f"give allow_env={name} on the command line to allow it, or the value itself"
-            raise _Wrong("environment-refused", why, fix)
+            raise _Wrong(why, fix, code="environment-refused")
         value = self._environment[name]
         if value is None and len(arguments) == 1:
-            raise _Wrong("unknown-variable", f"the variable {shown(name)} is not set", f"set it: export {name}=…")
+            raise _Wrong(f"the variable {shown(name)} is not set", f"export {name}=…", code="unknown-variable")
         return arguments[1] if value is None else value
 
     def _reference(self, key: str, path: Path) -> Any:
@@ -180,14 +180,14 @@ class Interpolation:
             near = self._unknown <= MAX_SUGGESTIONS
             known = [".".join(found) for found, _ in source.walk(self._root) if found] if near else []
             fix = did_you_mean(".".join(target), known) if known else "correct its name"
-            raise _Wrong("unknown-reference", f"there is no key {_short('.'.join(target))}", fix)
+            raise _Wrong(f"there is no key {_short('.'.join(target))}", fix, code="unknown-reference")
         if isinstance(node.value, dict):
-            raise _Wrong("bad-interpolation", f"{'.'.join(target)} is a mapping", "refer to a key with one value")
+            raise _Wrong(f"{'.'.join(target)} is a mapping", "refer to a key with one value")
         if isinstance(node.value, list):
             self._copies += len(node.value)
             if self._copies > MAX_COPIES or any(isinstance(i.value, (dict, list)) or _is_open(i) for i in node.value):
                 why = f"{'.'.join(target)} is a list with more in it than plain values"
-                raise _Wrong("bad-interpolation", why, "write the list itself")
+                raise _Wrong(why, "write the list itself")
         return self._value(target, node)
 
 
@@ -198,7 +198,7 @@ def _short(text: str) -> str:
 def _limit(text: str) -> None:
     if len(text) > MAX_TEXT:
         why = f"a text with interpolations has more than {MAX_TEXT} characters"
-        raise _Wrong("interpolation-too-large", why, "write the value itself")
+        raise _Wrong(why, code="interpolation-too-large")
 
 
 def _is_open(node: Node) -> bool:
@@ -231,7 +231,7 @@ def _closing(text: str, start: int) -> int:
         depth += (text[offset] == "{") - (text[offset] == "}")
         if depth == 0:
             return offset
-    raise _Wrong("bad-interpolation", "the interpolation that begins with ${ never ends", "close it with }, or \\${ it")
+    raise _Wrong("the interpolation that begins with ${ never ends", "close it with }, or \\${ it")
 
 
 def _arguments(text: str) -> list[str]:

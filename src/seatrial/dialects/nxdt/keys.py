@@ -6,11 +6,11 @@ in `write`. A row that is not written repeats another one, or says what is so an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, KINDS, OPTIMIZERS, REFUSED, SCHEDULES, P, S
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, KINDS, OPTIMIZERS, REFUSED, SCHEDULES, P
 from seatrial.dialects.nxdt.precision import MANUAL, SPELLINGS, SWITCHES, TYPES, formats
 from seatrial.dialects.nxdt.readers import (
     MODULES,
@@ -67,19 +67,16 @@ _TRACKERS = "the history of a run is in its run directory and is sent to no serv
 _LOGS = "one process always writes the run's log and events, and the others write theirs where they fail"
 _LIVENESS = "the agent on each node watches for stragglers and hangs"
 _TIMES = "the time of every step is always logged"
-_NO_EXPERTS, _NO_LORA = "mixtures of experts are not supported", "adapters (LoRA) are not supported: all weights train"
+_NO_EXPERTS = "mixtures of experts are not supported"
 _LOADER = "data is loaded in Seatrial's own way"
-_TEMPLATE = "templates are not applied here: apply them to the data first"
-_LAYOUT, _FUSED = "it is how weights are stored, not what is computed", "XLA fuses what it can"
-_KERNEL, _TORCH = "it chooses a kernel", "it chooses torch's kernel"
+_LAYOUT, _TORCH = "it is how weights are stored, not what is computed", "it chooses torch's kernel"
 _LAYERS = "all layers are treated alike"
 _FIXED = "only the default is supported"
-_NO_RISE = "a learning rate that rises again is not supported"
 
 
-def _each(section: str, names: str, key: Key) -> dict[str, Key]:
-    """The same row for several keys of a section."""
-    return {f"{section}.{name}": key for name in names.split()}
+def _in(section: str, rows: Mapping[str, Key]) -> dict[str, Key]:
+    """The rows of a section; several keys of one row have a blank between them."""
+    return {f"{section}.{name}": key for names, key in rows.items() for name in names.split()}
 
 
 def _where(is_so: Callable[[RunSpec], bool], value: Values) -> Values:
@@ -115,104 +112,90 @@ def _format(name: str) -> Values:
 
 _RUN: dict[str, Key] = {
     "name": as_is("name", named, "The experiment's name.", required=True),
-    "model_source": to(
-        "model,data.kind", one_of("hf", "megatron"),
-        "Whose implementation of model and data NxDT uses: Hugging Face's or Megatron's.", required=True,
-    ),
+    "model_source": to("model,data.kind", one_of("hf", "megatron"),
+                       "Whose implementation of model and data NxDT uses: Hugging Face's or Megatron's.",
+                       required=True),
     "seed": as_is("seed", seed, "Seed of the weights and of the order of the data.", default=1234),
     "compiler_flags": ignored(_COMPILER, _TEXT),
-    "compiler_cache_url": as_is(
-        "execution.compile_cache", folder_here, "Where compiled programs are kept; an s3:// URL is ignored.",
-        default=None, write=lambda spec: spec.execution.compile_cache or OMIT,
-    ),
-    "aync_exec_max_inflight_requests": ignored(
-        _RUNTIME, whole, "Steps in flight. NxDT spells it like this; async_… is accepted too."
-    ),
+    "compiler_cache_url": as_is("execution.compile_cache", folder_here,
+                                "Where compiled programs are kept; an s3:// URL is ignored.", default=None,
+                                write=lambda spec: spec.execution.compile_cache or OMIT),
+    "aync_exec_max_inflight_requests": ignored(_RUNTIME, whole,
+                                               "Steps in flight. NxDT spells it like this; async_… is accepted too."),
     "async_exec_max_inflight_requests": ignored(_RUNTIME, whole, "The other spelling of aync_…."),
     "bucket_size_collectives": ignored("XLA's own thresholds combine collectives", whole, "In MB."),
     "neuron_rt_exec_timeout": ignored(_RUNTIME, whole, "In seconds."),
     "neuron_experimental_compress_rg": ignored(_COMPILER, boolean),
-    **_each("run", "name results_dir time_limit model_type", ignored(_HYPERPOD, _TEXT)),
-    "run.compile": ignored(_HYPERPOD, anything),
+    **_in("run", {
+        "name results_dir time_limit model_type": ignored(_HYPERPOD, _TEXT), "compile": ignored(_HYPERPOD, anything),
+    }),
     "hydra": ignored("it is for Hydra", anything),
     "defaults": ignored("it is for Hydra", anything),
-    "topology.device": to(
-        "topology.device", _TEXT, "Seatrial's own key, which NxDT does not read: the accelerator."
-    ),
+    "topology.device": to("topology.device", _TEXT, "Seatrial's own key, which NxDT does not read: the accelerator."),
 }  # fmt: skip
 
-_TRAINER: dict[str, Key] = {
-    "trainer.devices": to(
-        "topology.devices_per_node", count,
-        "Devices of each node: a request for that many NeuronCores, met by any accelerator.", required=True,
-        write=lambda spec: spec.parallelism.within_node.resolve(spec.topology.devices_per_node).product,
-    ),
-    "trainer.lnc": ignored("it maps logical to physical NeuronCores", optional(one_of("1", "2")), "1 or 2."),
-    "trainer.num_nodes": to(
-        "topology.num_nodes", count, "1 where it is not given.",
-        write=lambda spec: spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).product,
-    ),
-    "trainer.max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit.", default=None,
-                                write=lambda spec: spec.epochs or -1),
-    "trainer.max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every "
-                               "schedule.", required=True),
-    "trainer.log_every_n_steps": as_is("logging.interval_steps", count, default=1),
-    "trainer.val_check_interval": to(
+_TRAINER = _in("trainer", {
+    "devices": to("topology.devices_per_node", count,
+                  "Devices of each node: a request for that many NeuronCores, met by any accelerator.", required=True,
+                  write=lambda spec: spec.parallelism.within_node.resolve(spec.topology.devices_per_node).product),
+    "lnc": ignored("it maps logical to physical NeuronCores", optional(one_of("1", "2")), "1 or 2."),
+    "num_nodes": to("topology.num_nodes", count, "1 where it is not given.",
+                    write=lambda spec: spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).product),
+    "max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit.", default=None,
+                        write=lambda spec: spec.epochs or -1),
+    "max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every "
+                       "schedule.", required=True),
+    "log_every_n_steps": as_is("logging.interval_steps", count, default=1),
+    "val_check_interval": to(
         "evaluation.interval_steps,evaluation.interval_fraction", optional(steps_or_share),
         "A whole number: steps. A number with a point: a share of an epoch.",
         write=_where(_validates, lambda spec: spec.evaluation.interval_steps or spec.evaluation.interval_fraction),
     ),
-    "trainer.check_val_every_n_epoch": to(
+    "check_val_every_n_epoch": to(
         "evaluation.interval_fraction", optional(count),
         "null: val_check_interval counts steps across epochs. 1: within each.",
         write=_where(_validates, lambda spec: 1 if spec.evaluation.interval_steps is None else None),
     ),
-    "trainer.num_sanity_val_steps": to("evaluation.initial_batches", natural_or_all, "-1: all.", default=2,
-                                       write=_where(_validates, lambda spec: spec.evaluation.initial_batches)),
-    "trainer.limit_val_batches": to(
+    "num_sanity_val_steps": to("evaluation.initial_batches", natural_or_all, "-1: all.", default=2,
+                               write=_where(_validates, lambda spec: spec.evaluation.initial_batches)),
+    "limit_val_batches": to(
         "evaluation.batches,evaluation.fraction", optional(batches_or_share),
         "1 is one batch, 1.0 all of them; 0 and 0.0 turn validation off.",
         write=lambda spec: 0.0 if not _validates(spec) else spec.evaluation.fraction
         if spec.evaluation.batches is None else spec.evaluation.batches,
     ),
-    "trainer.limit_test_batches": ignored("nothing is tested at the end of a run", optional(batches_or_share),
-                                          quiet=(None, 0, 1, 0.0, 1.0)),
-    "trainer.gradient_clip_val": as_is(
-        "optimizer.clip_norm", lambda value: optional(not_negative)(value) or None,
-        "Global norm to which gradients are clipped; null or 0: off.", default=None,
-    ),
-    "trainer.sequential_move_factor": ignored("it concerns how Neuron loads weights", whole),
-    "trainer.limit_train_batches": rejected(_LENGTH, all_or_part, quiet=(None,)),
-    "trainer.min_epochs": ignored(_ENDS, optional(natural), quiet=(None,)),
-    "trainer.min_steps": ignored(_ENDS, optional(whole), quiet=(None, -1)),
-    "trainer.max_time": rejected(f"{_LENGTH}; the launcher limits time", optional(anything), quiet=(None,)),
-    "trainer.fast_dev_run": rejected(f"{_LENGTH}; use `seatrial run --rehearse` to try a configuration", anything,
-                                     quiet=(False, 0)),
-    "trainer.overfit_batches": rejected("use data.dev_choose_samples for a part of the data", anything, quiet=(0, 0.0)),
-    **_each("trainer", "enable_progress_bar inference_mode", ignored(_LIGHTNING, boolean, quiet=_BOTH)),
-    **_each("trainer", "profiler plugins", ignored(_LIGHTNING, anything, quiet=(None,))),
-    **_each("trainer", "detect_anomaly barebones use_distributed_sampler", ignored(_LIGHTNING, boolean,
-                                                                                  quiet=(False,))),
-    "trainer.benchmark": ignored("it concerns cuDNN in PyTorch", optional(boolean), quiet=(None, False)),
-    "trainer.deterministic": ignored("XLA's flags decide", anything, quiet=(None, False)),
-    "trainer.reload_dataloaders_every_n_epochs": ignored(_LIGHTNING, natural, quiet=(0,)),
-    "trainer.precision": ignored(_PRECISION, anything, quiet=(None,)),
-    "trainer.logger": ignored("exp_manager decides", anything, quiet=(None, False)),
-    "trainer.enable_checkpointing": ignored("exp_manager decides", optional(boolean), quiet=(None, False)),
-    "trainer.default_root_dir": ignored("exp_manager decides", _TEXT, quiet=(None,)),
-    "trainer.accelerator": ignored("the devices that are found decide", anything, quiet=("tpu", "auto")),
-    "trainer.strategy": ignored("distributed_strategy decides", anything, quiet=("auto",)),
-    "trainer.accumulate_grad_batches": rejected(
-        "accumulation follows from data.global_batch_size and data.micro_batch_size", count, quiet=(1,)
-    ),
-    "trainer.gradient_clip_algorithm": rejected(
-        "gradients are clipped by their global norm; NxDT accepts no value here either",
-        optional(one_of("norm", "value")), quiet=(None,),
-    ),
-    "trainer.enable_model_summary": rejected("there is none, as in NxDT", boolean, quiet=(False,)),
-}  # fmt: skip
+    "limit_test_batches": ignored("nothing is tested at the end of a run", optional(batches_or_share),
+                                  quiet=(None, 0, 1, 0.0, 1.0)),
+    "gradient_clip_val": as_is("optimizer.clip_norm", lambda value: optional(not_negative)(value) or None,
+                               "Global norm to which gradients are clipped; null or 0: off.", default=None),
+    "sequential_move_factor": ignored("it concerns how Neuron loads weights", whole),
+    "limit_train_batches": rejected(_LENGTH, all_or_part, quiet=(None,)),
+    "min_epochs": ignored(_ENDS, optional(natural), quiet=(None,)),
+    "min_steps": ignored(_ENDS, optional(whole), quiet=(None, -1)),
+    "max_time": rejected(f"{_LENGTH}; the launcher limits time", optional(anything), quiet=(None,)),
+    "fast_dev_run": rejected(f"{_LENGTH}; use `seatrial run --rehearse` to try a configuration", anything,
+                             quiet=(False, 0)),
+    "overfit_batches": rejected("use data.dev_choose_samples for a part of the data", anything, quiet=(0, 0.0)),
+    "enable_progress_bar inference_mode": ignored(_LIGHTNING, boolean, quiet=_BOTH),
+    "profiler plugins": ignored(_LIGHTNING, anything, quiet=(None,)),
+    "detect_anomaly barebones use_distributed_sampler": ignored(_LIGHTNING, boolean, quiet=(False,)),
+    "benchmark": ignored("it concerns cuDNN in PyTorch", optional(boolean), quiet=(None, False)),
+    "deterministic": ignored("XLA's flags decide", anything, quiet=(None, False)),
+    "reload_dataloaders_every_n_epochs": ignored(_LIGHTNING, natural, quiet=(0,)),
+    "precision": ignored(_PRECISION, anything, quiet=(None,)),
+    "logger": ignored("exp_manager decides", anything, quiet=(None, False)),
+    "enable_checkpointing": ignored("exp_manager decides", optional(boolean), quiet=(None, False)),
+    "default_root_dir": ignored("exp_manager decides", _TEXT, quiet=(None,)),
+    "accelerator": ignored("the devices that are found decide", anything, quiet=("tpu", "auto")),
+    "strategy": ignored("distributed_strategy decides", anything, quiet=("auto",)),
+    "accumulate_grad_batches": rejected("accumulation follows from data.global_batch_size and data.micro_batch_size",
+                                        count, quiet=(1,)),
+    "gradient_clip_algorithm": rejected("gradients are clipped by their global norm; NxDT accepts no value here either",
+                                        optional(one_of("norm", "value")), quiet=(None,)),
+    "enable_model_summary": rejected("there is none, as in NxDT", boolean, quiet=(False,)),
+})  # fmt: skip
 
-_CHECKPOINT: dict[str, Key] = {
+_CHECKPOINT = _in(CHECKPOINTS, {
     "monitor": to("checkpoint.keep_best", text, "Which checkpoints are kept, by: step, val_loss, reduced_train_loss.",
                   default="val_loss", write=lambda spec: _MONITOR.get(spec.checkpoint.keep_best or "", "step")),
     "mode": to("checkpoint.keep_best", one_of("min", "max"), "Whether less of it is better, or more.", default="min",
@@ -238,69 +221,64 @@ _CHECKPOINT: dict[str, Key] = {
     "every_n_epochs": rejected("checkpoints are saved by steps here", optional(whole), quiet=(None, 0)),
     "save_weights_only": rejected("a checkpoint without the optimizer's state cannot be resumed from", boolean,
                                   quiet=(False,)),
-    **dict.fromkeys(("filepath", "prefix", "postfix"), ignored(_CHECKPOINT_NAMES, anything, quiet=(None, False))),
-    **dict.fromkeys(
-        ("save_on_train_epoch_end", "save_nemo_on_train_end", "auto_insert_metric_name", "verbose", "async_save",
-         "save_last_n_optim_states", "save_best_model", "always_save_nemo", "enable_version_counter"),
-        ignored(_NEMO, anything, quiet=(None, False)),
+    "filepath prefix postfix": ignored(_CHECKPOINT_NAMES, anything, quiet=(None, False)),
+    "save_on_train_epoch_end save_nemo_on_train_end auto_insert_metric_name verbose async_save "
+    "save_last_n_optim_states save_best_model always_save_nemo enable_version_counter": ignored(
+        _NEMO, anything, quiet=(None, False)
     ),
-}  # fmt: skip
+})  # fmt: skip
 
-_EXPERIMENT: dict[str, Key] = {
-    **_each("exp_manager", "log_local_rank_0_only log_global_rank_0_only", ignored(_LOGS, boolean, quiet=_BOTH)),
-    "exp_manager.create_tensorboard_logger": as_is("logging.tensorboard", boolean, default=False),
-    "exp_manager.explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is.",
-                                       write=lambda spec: spec.log_dir),
-    "exp_manager.exp_dir": to("log_dir", _TEXT, "The folder above that of the logs, which is named exp_manager.name."),
-    "exp_manager.name": to("log_dir", _TEXT, "The folder of logs in exp_dir.", default="default"),
-    "exp_manager.resume_if_exists": as_is("checkpoint.resume", boolean, default=False),
-    "exp_manager.resume_ignore_no_checkpoint": to(
+_EXPERIMENT = _in("exp_manager", {
+    "log_local_rank_0_only log_global_rank_0_only": ignored(_LOGS, boolean, quiet=_BOTH),
+    "create_tensorboard_logger": as_is("logging.tensorboard", boolean, default=False),
+    "explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is.", write=lambda spec: spec.log_dir),
+    "exp_dir": to("log_dir", _TEXT, "The folder above that of the logs, which is named exp_manager.name."),
+    "name": to("log_dir", _TEXT, "The folder of logs in exp_dir.", default="default"),
+    "resume_if_exists": as_is("checkpoint.resume", boolean, default=False),
+    "resume_ignore_no_checkpoint": to(
         "checkpoint.resume_required", boolean,
         "Whether a run starts from scratch if resume_if_exists finds no checkpoint; if false, it stops.",
         default=False, write=lambda spec: not spec.checkpoint.resume_required,
     ),
-    "exp_manager.resume_from_checkpoint": as_is(
-        "checkpoint.resume_from", path_or_none, "Used where resume_if_exists finds no checkpoint of this run.",
-        default=None,
-    ),
-    "exp_manager.resume_past_end": ignored(_NEMO, boolean, quiet=(False,)),
-    "exp_manager.create_checkpoint_callback": as_is("checkpoint.enabled", boolean, default=True),
-    "exp_manager.async_checkpointing": as_is("checkpoint.asynchronous", boolean, default=False),
-    **{f"{CHECKPOINTS}.{name}": key for name, key in _CHECKPOINT.items()},
-    "exp_manager.log_parameter_norm": as_is("logging.parameter_norm", boolean, default=False),
-    "exp_manager.log_gradient_norm": as_is("logging.gradient_norm", boolean, default=False),
-    "exp_manager.enable_recovery_time_instrumentation": as_is(
+    "resume_from_checkpoint": as_is("checkpoint.resume_from", path_or_none,
+                                    "Used where resume_if_exists finds no checkpoint of this run.", default=None),
+    "resume_past_end": ignored(_NEMO, boolean, quiet=(False,)),
+    "create_checkpoint_callback": as_is("checkpoint.enabled", boolean, default=True),
+    "async_checkpointing": as_is("checkpoint.asynchronous", boolean, default=False),
+    "log_parameter_norm": as_is("logging.parameter_norm", boolean, default=False),
+    "log_gradient_norm": as_is("logging.gradient_norm", boolean, default=False),
+    "enable_recovery_time_instrumentation": as_is(
         "logging.startup_times", boolean, "Whether the times of starting and restoring are reported.", default=False
     ),
-    **_each("exp_manager", "save_xser load_xser", ignored(_FORMAT, boolean)),
-    "exp_manager.save_bf16": ignored(_FORMAT, boolean, quiet=(False,)),
-    "exp_manager.ckpt_ptl_version": ignored(_FORMAT, text),
-    "exp_manager.version": ignored("a run directory has a name of its own", _TEXT, quiet=(None,)),
-    "exp_manager.use_datetime_version": ignored("a run directory has a name of its own", boolean, quiet=_BOTH),
-    "exp_manager.create_early_stopping_callback": rejected("no run is ended early", boolean, quiet=(False,)),
-    "exp_manager.early_stopping_callback_params": ignored("no run is ended early", anything, quiet=(None,)),
-    "exp_manager.create_preemption_callback": ignored(_LIVENESS, boolean, quiet=_BOTH),
-    **_each("exp_manager", "create_straggler_detection_callback create_fault_tolerance_callback",
-            ignored(_LIVENESS, optional(boolean), quiet=(None, False))),
-    **_each("exp_manager", "straggler_detection_params fault_tolerance", ignored(_LIVENESS, anything, quiet=(None,))),
-    "exp_manager.files_to_copy": ignored("a run directory holds what was run", anything, quiet=(None,)),
-    "exp_manager.log_step_timing": ignored(_TIMES, boolean, quiet=(True,)),
-    "exp_manager.log_delta_step_timing": ignored(_TIMES, boolean, quiet=(False,)),
-    "exp_manager.step_timing_kwargs": ignored(_TIMES, anything, quiet=(None,)),
-    "exp_manager.log_tflops_per_sec_per_gpu": ignored("throughput is always logged", boolean, quiet=(True,)),
-    "exp_manager.disable_validation_on_resume": ignored(_NEMO, boolean, quiet=_BOTH),
-    "exp_manager.ema": rejected("no moving average of the weights is kept", anything, quiet=(None,)),
-    "exp_manager.max_time_per_run": rejected("the launcher limits time", optional(anything), quiet=(None,)),
-    "exp_manager.seconds_to_sleep": ignored(_NEMO, coerce.decimal, quiet=(5.0,)),
-    **_each("exp_manager", "create_wandb_logger create_mlflow_logger create_dllogger_logger create_clearml_logger "
-            "create_neptune_logger", ignored(_TRACKERS, anything, quiet=(None, False))),
-    **_each("exp_manager", "wandb_logger_kwargs mlflow_logger_kwargs dllogger_logger_kwargs clearml_logger_kwargs "
-            "neptune_logger_kwargs summary_writer_kwargs", ignored(_TRACKERS, anything, quiet=(None, {}))),
-}  # fmt: skip
+    "save_xser load_xser": ignored(_FORMAT, boolean),
+    "save_bf16": ignored(_FORMAT, boolean, quiet=(False,)),
+    "ckpt_ptl_version": ignored(_FORMAT, text),
+    "version": ignored("a run directory has a name of its own", _TEXT, quiet=(None,)),
+    "use_datetime_version": ignored("a run directory has a name of its own", boolean, quiet=_BOTH),
+    "create_early_stopping_callback": rejected("no run is ended early", boolean, quiet=(False,)),
+    "early_stopping_callback_params": ignored("no run is ended early", anything, quiet=(None,)),
+    "create_preemption_callback": ignored(_LIVENESS, boolean, quiet=_BOTH),
+    "create_straggler_detection_callback create_fault_tolerance_callback": ignored(_LIVENESS, optional(boolean),
+                                                                                   quiet=(None, False)),
+    "straggler_detection_params fault_tolerance": ignored(_LIVENESS, anything, quiet=(None,)),
+    "files_to_copy": ignored("a run directory holds what was run", anything, quiet=(None,)),
+    "log_step_timing": ignored(_TIMES, boolean, quiet=(True,)),
+    "log_delta_step_timing": ignored(_TIMES, boolean, quiet=(False,)),
+    "step_timing_kwargs": ignored(_TIMES, anything, quiet=(None,)),
+    "log_tflops_per_sec_per_gpu": ignored("throughput is always logged", boolean, quiet=(True,)),
+    "disable_validation_on_resume": ignored(_NEMO, boolean, quiet=_BOTH),
+    "ema": rejected("no moving average of the weights is kept", anything, quiet=(None,)),
+    "max_time_per_run": rejected("the launcher limits time", optional(anything), quiet=(None,)),
+    "seconds_to_sleep": ignored(_NEMO, coerce.decimal, quiet=(5.0,)),
+    "create_wandb_logger create_mlflow_logger create_dllogger_logger create_clearml_logger "
+    "create_neptune_logger": ignored(_TRACKERS, anything, quiet=(None, False)),
+    "wandb_logger_kwargs mlflow_logger_kwargs dllogger_logger_kwargs clearml_logger_kwargs neptune_logger_kwargs "
+    "summary_writer_kwargs": ignored(_TRACKERS, anything, quiet=(None, {})),
+})  # fmt: skip
 
-_STRATEGY: dict[str, Key] = {
+_STRATEGY = _in(STRATEGY, {
     **{
-        f"{STRATEGY}.{axis}_{'' if axis == 'context' else 'model_'}parallel_size": to(
+        f"{axis}_{'' if axis == 'context' else 'model_'}parallel_size": to(
             f"parallelism.within_node.{axis},parallelism.across_nodes.{axis}", count, meaning, default=1,
             write=_axis(axis),
         )
@@ -309,88 +287,78 @@ _STRATEGY: dict[str, Key] = {
             ("context", "Parts of each sequence."),
         )
     },
-    f"{STRATEGY}.virtual_pipeline_model_parallel_size": as_is(
-        "parallelism.virtual_pipeline", lambda value: optional(count)(value) or 1,
-        "Model chunks per pipeline stage; null is 1.", default=1,
-    ),
-    **_each(STRATEGY, "expert_model_parallel_size token_shuffle_group_size", rejected(_NO_EXPERTS, count, quiet=(1,))),
-    f"{STRATEGY}.pipeline_model_parallel_split_rank": rejected(
-        "encoder-decoder models are not supported", optional(natural), quiet=(0, None)
-    ),
-    f"{STRATEGY}.zero1": as_is("parallelism.zero1", boolean, "Optimizer state sharded over data parallelism.",
-                               default=True),
-    f"{STRATEGY}.sequence_parallel": as_is(
-        "parallelism.sequence_parallel", boolean, "Activations between blocks sharded over tensor parallelism.",
-        default=False,
-    ),
-    f"{STRATEGY}.kv_replicator": equivalent(
-        "each device gets the key/value heads that its query heads share", copies,
-        "Copies of the key/value heads, so that they can be split over tensor parallelism.",
-    ),
-}  # fmt: skip
+    "virtual_pipeline_model_parallel_size": as_is("parallelism.virtual_pipeline",
+                                                  lambda value: optional(count)(value) or 1,
+                                                  "Model chunks per pipeline stage; null is 1.", default=1),
+    "expert_model_parallel_size token_shuffle_group_size": rejected(_NO_EXPERTS, count, quiet=(1,)),
+    "pipeline_model_parallel_split_rank": rejected("encoder-decoder models are not supported", optional(natural),
+                                                   quiet=(0, None)),
+    "zero1": as_is("parallelism.zero1", boolean, "Optimizer state sharded over data parallelism.", default=True),
+    "sequence_parallel": as_is("parallelism.sequence_parallel", boolean,
+                               "Activations between blocks sharded over tensor parallelism.", default=False),
+    "kv_replicator": equivalent("each device gets the key/value heads that its query heads share", copies,
+                                "Copies of the key/value heads, so that they can be split over tensor parallelism."),
+})  # fmt: skip
 
 # What MegatronDataModule reads, and what the two others do.
-DATA_PREFIXES: dict[str, Key] = {
-    "data.data_prefix": to(
-        "data.paths,data.weights,data.validation_paths,data.test_paths", data_prefix,
-        "Common path of .bin and .idx files, with weights, or by split.", write=prefixes,
-    ),
-    "data.index_mapping_dir": as_is("data.index_dir", _TEXT, default=None),
-    "data.splits_string": as_is("data.split", optional(shares), default=None),
-    "data.reset_position_ids": as_is("data.reset_positions", boolean, default=False),
-    "data.reset_attention_mask": as_is("data.reset_attention", boolean, default=False),
-    "data.eod_mask_loss": as_is("data.mask_document_ends", boolean, default=False),
-}  # fmt: skip
-DATA_FILES: dict[str, Key] = {
-    "data.train_dir": to("data.paths", _TEXT, "A folder of save_to_disk; with alignment, a .jsonl or .arrow file.",
-                         write=lambda spec: named_path(spec.data.paths[0]) if spec.data.paths else OPEN),
-    "data.val_dir": to("data.validation_paths", _TEXT, write=lambda spec: next(iter(spec.data.validation_paths), None)),
-    "data.test_dir": to("data.test_paths", _TEXT, write=lambda spec: next(iter(spec.data.test_paths), None)),
-    "data.dev_choose_samples": as_is("data.max_examples", optional(count), "The first so many; null: all.",
-                                     default=None, write=_where(
-                                         lambda spec: spec.objective.kind != "pretraining",
-                                         lambda spec: spec.data.max_examples)),
-}  # fmt: skip
+DATA_PREFIXES = _in("data", {
+    "data_prefix": to("data.paths,data.weights,data.validation_paths,data.test_paths", data_prefix,
+                      "Common path of .bin and .idx files, with weights, or by split.", write=prefixes),
+    "index_mapping_dir": as_is("data.index_dir", _TEXT, default=None),
+    "splits_string": as_is("data.split", optional(shares), default=None),
+    "reset_position_ids": as_is("data.reset_positions", boolean, default=False),
+    "reset_attention_mask": as_is("data.reset_attention", boolean, default=False),
+    "eod_mask_loss": as_is("data.mask_document_ends", boolean, default=False),
+})  # fmt: skip
+DATA_FILES = _in("data", {
+    "train_dir": to("data.paths", _TEXT, "A folder of save_to_disk; with alignment, a .jsonl or .arrow file.",
+                    write=lambda spec: named_path(spec.data.paths[0]) if spec.data.paths else OPEN),
+    "val_dir": to("data.validation_paths", _TEXT, write=lambda spec: next(iter(spec.data.validation_paths), None)),
+    "test_dir": to("data.test_paths", _TEXT, write=lambda spec: next(iter(spec.data.test_paths), None)),
+    "dev_choose_samples": as_is("data.max_examples", optional(count), "The first so many; null: all.",
+                                default=None, write=_where(
+                                    lambda spec: spec.objective.kind != "pretraining",
+                                    lambda spec: spec.data.max_examples)),
+})  # fmt: skip
 
-_DATA: dict[str, Key] = {
-    "data.micro_batch_size": as_is("batch.micro_batch_size", count,
-                                   "Sequences per data-parallel replica and forward pass.", required=True),
-    "data.global_batch_size": as_is("batch.global_batch_size", count, "Sequences per step.", required=True),
-    "data.seq_length": to("batch.sequence_length", count, "Tokens per sequence; decides where alignment is.",
-                          write=lambda spec: spec.batch.sequence_length),
-    **DATA_PREFIXES,
-    "data.data_impl": rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
-    "data.dataloader_type": rejected("data is read in one shuffled order, which a resumed run continues",
-                                     optional(one_of("single", "cyclic")), quiet=(None, "single")),
-    "data.no_seqlen_plus_one_input_tokens": rejected("the last token of a sequence always has a next one", boolean,
-                                                     quiet=(False,)),
-    "data.validation_drop_last": ignored("incomplete batches of validation data are left out", boolean, quiet=(True,)),
-    "data.pad_samples_to_global_batch_size": ignored("incomplete batches of validation data are left out", boolean,
-                                                     quiet=(False,)),
-    "data.skip_warmup": ignored(_LOADER, boolean, quiet=_BOTH),
-    "data.num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2)),
-    "data.fine_tuning": rejected("NxDT does not support it either; use an alignment block", boolean, quiet=(False,)),
-    "data.train_ds": rejected("NxDT does not support it either; use data.train_dir", anything, quiet=(None,)),
-    "data.validation_ds": rejected("NxDT does not support it either; use data.val_dir", anything, quiet=(None,)),
-    "data.test_ds": rejected("NxDT does not support it either", anything, quiet=(None,)),
-    **DATA_FILES,
-    **_each("data", "dataset_name subset_name prompt_name", rejected(_TEMPLATE, _TEXT, quiet=(None,))),
-    "data.use_sft_style_data_module": to("objective.kind", boolean, "Of old SFT samples; NxDT does not read it."),
-    "data.packing": to("data.packing", boolean, "Of old SFT samples; NxDT does not read it.", default=False),
-    "data.tokenizer.type": to("data.tokenizer", _TEXT, "The path or name of a Hugging Face tokenizer.",
-                              write=lambda spec: named_path(spec.data.tokenizer)),
-    "data.tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model."),
-    "data.tokenizer.library": replace(ignored(
+_DATA = _in("data", {
+    "micro_batch_size": as_is("batch.micro_batch_size", count,
+                              "Sequences per data-parallel replica and forward pass.", required=True),
+    "global_batch_size": as_is("batch.global_batch_size", count, "Sequences per step.", required=True),
+    "seq_length": to("batch.sequence_length", count, "Tokens per sequence; decides where alignment is.",
+                     write=lambda spec: spec.batch.sequence_length),
+    "data_impl": rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
+    "dataloader_type": rejected("data is read in one shuffled order, which a resumed run continues",
+                                optional(one_of("single", "cyclic")), quiet=(None, "single")),
+    "no_seqlen_plus_one_input_tokens": rejected("the last token of a sequence always has a next one", boolean,
+                                                quiet=(False,)),
+    "validation_drop_last": ignored("incomplete batches of validation data are left out", boolean, quiet=(True,)),
+    "pad_samples_to_global_batch_size": ignored("incomplete batches of validation data are left out", boolean,
+                                                quiet=(False,)),
+    "skip_warmup": ignored(_LOADER, boolean, quiet=_BOTH),
+    "num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2)),
+    "fine_tuning": rejected("NxDT does not support it either; use an alignment block", boolean, quiet=(False,)),
+    "train_ds": rejected("NxDT does not support it either; use data.train_dir", anything, quiet=(None,)),
+    "validation_ds": rejected("NxDT does not support it either; use data.val_dir", anything, quiet=(None,)),
+    "test_ds": rejected("NxDT does not support it either", anything, quiet=(None,)),
+    "dataset_name subset_name prompt_name": rejected(
+        "templates are not applied here: apply them to the data first", _TEXT, quiet=(None,)
+    ),
+    "use_sft_style_data_module": to("objective.kind", boolean, "Of old SFT samples; NxDT does not read it."),
+    "packing": to("data.packing", boolean, "Of old SFT samples; NxDT does not read it.", default=False),
+    "tokenizer.type": to("data.tokenizer", _TEXT, "The path or name of a Hugging Face tokenizer.",
+                         write=lambda spec: named_path(spec.data.tokenizer)),
+    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model."),
+    "tokenizer.library": replace(ignored(
         "it only tells NxDT how to read the tokenizer",
         optional(one_of("huggingface", "megatron", "sentencepiece", "byte-level", "regex", "tabular", "tiktoken")),
         quiet=("huggingface", "megatron", "sentencepiece", None),
     ), write=lambda spec: "huggingface"),
-    **_each("data.tokenizer", "vocab_file merge_file", ignored("the tokenizer's folder holds it", _TEXT,
-                                                               quiet=(None,))),
-    "data.tokenizer.delimiter": ignored("it is for tables", _TEXT, quiet=(None,)),
-    "data.tokenizer.sentencepiece_legacy": ignored("the tokenizer's folder decides", boolean, quiet=_BOTH),
-    "data.tokenizer.use_fast": equivalent("both kinds of a tokenizer make the same tokens", boolean),
-}  # fmt: skip
+    "tokenizer.vocab_file tokenizer.merge_file": ignored("the tokenizer's folder holds it", _TEXT, quiet=(None,)),
+    "tokenizer.delimiter": ignored("it is for tables", _TEXT, quiet=(None,)),
+    "tokenizer.sentencepiece_legacy": ignored("the tokenizer's folder decides", boolean, quiet=_BOTH),
+    "tokenizer.use_fast": equivalent("both kinds of a tokenizer make the same tokens", boolean),
+})  # fmt: skip
 
 _LONGEST = "Tokens of a prompt that is shortened; 2048 where it is not given."
 _ALIGNMENT: dict[str, Key] = {
@@ -409,15 +377,16 @@ _ALIGNMENT: dict[str, Key] = {
         )
     },
     "dpo.loss_type": rejected("the sigmoid is the only loss of NxDT too", text, quiet=("sigmoid",)),
-    "dpo.precompute_ref_log_probs": equivalent(
-        "the reference model's answers are the same, whenever they are made", boolean,
-        "Whether the reference model runs once, before training.",
-    ),
+    "dpo.precompute_ref_log_probs": equivalent("the reference model's answers are the same, whenever they are made",
+                                               boolean, "Whether the reference model runs once, before training."),
     "sft.packing": to("data.packing", boolean, "Several examples in one sequence.",
                       write=_where(_is("sft"), lambda spec: spec.data.packing)),
-    **_each("peft", "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt "
-            "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora",
-            rejected(_NO_LORA, anything, quiet=(None,))),
+    **_in("peft", {
+        "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt save_lora_base "
+        "merge_lora save_lora_config_adapter merge_sharded_lora": rejected(
+            "adapters (LoRA) are not supported: all weights train", anything, quiet=(None,)
+        ),
+    }),
 }  # fmt: skip
 
 
@@ -435,182 +404,172 @@ def _alignment() -> Iterator[tuple[str, Key]]:
 
 
 # The knobs of Megatron's model: what only model_source megatron reads, and its defaults.
-MEGATRON_ONLY: dict[str, Key] = {
-    "model.ffn_hidden_size": as_is("model.ffn_dim", count),
-    "model.num_attention_heads": as_is("model.num_heads", count),
-    "model.num_kv_heads": as_is("model.num_kv_heads", optional(count), "null: as many as query heads."),
-    "model.kv_channels": as_is("model.head_dim", optional(count), "null: hidden_size / num_attention_heads."),
-    "model.init_method_std": as_is("initialization.std", positive, default=0.02),
-    "model.use_scaled_init_method": as_is("initialization.scaled", boolean, default=True),
-    "model.hidden_dropout": as_is("dropout.hidden", probability, default=0.1),
-    "model.attention_dropout": as_is("dropout.attention", probability, default=0.0),
-    "model.ffn_dropout": as_is("dropout.ffn", probability, default=0.0),
-    "model.normalization": as_is("model.norm", one_of("layernorm", "rmsnorm"), default="layernorm"),
-    "model.layernorm_epsilon": as_is("model.norm_epsilon", positive, default=1e-5),
-    "model.make_vocab_size_divisible_by": as_is(
-        "model.vocab_multiple", count, "Tables are padded to a multiple of it × tensor parallelism.", default=128
-    ),
-    "model.share_embeddings_and_output_weights": as_is("model.tied_embeddings", boolean, default=True),
-    "model.position_embedding_type": to(
-        "model.positions", one_of("learned_absolute", "rope"), default="learned_absolute",
-        write=lambda spec: "rope" if spec.model.positions == "rope" else "learned_absolute",
-    ),
-    "model.rotary_percentage": as_is("model.rotary_fraction", share_above_zero,
-                                     "The share of each head that is turned.", default=1.0),
-    "model.position_freq_base": to("model.rope_theta", positive, default=10_000.0,
-                                   write=lambda spec: spec.model.rope_theta),
-    "model.position_abf_factor": to("model.rope_theta", positive, "The base is multiplied by it.", default=1.0),
-    "model.positition_interpolation_factor": rejected(
-        "positions are not interpolated", positive, "NxDT spells it like this.", quiet=(1.0,)
-    ),
-    "model.activation": as_is("model.activation", one_of("gelu", "swiglu"), default="gelu"),
-    "model.has_bias": as_is("model.biases", boolean, default=True),
-    "model.apply_query_key_layer_scaling": equivalent(
-        "scores are divided by the layer's number and multiplied by it again", boolean
-    ),
-    "model.sliding_window_size": as_is(
-        "model.sliding_window", optional(count), "Attention to the last so many tokens; null: to all.", default=None,
-        write=lambda spec: spec.model.sliding_window or OMIT,
-    ),
-    "model.transformer_block_type": rejected("only pre_ln blocks are known", text, quiet=("pre_ln",)),
-}  # fmt: skip
-HF_ONLY: dict[str, Key] = {
-    "model.model_config": to("model", named, "The Hugging Face config.json, its folder, or the name of a preset."),
-    "model.rope_theta": to("model.rope_theta", optional(positive)),
-}
+MEGATRON_ONLY = _in("model", {
+    "ffn_hidden_size": as_is("model.ffn_dim", count),
+    "num_attention_heads": as_is("model.num_heads", count),
+    "num_kv_heads": as_is("model.num_kv_heads", optional(count), "null: as many as query heads."),
+    "kv_channels": as_is("model.head_dim", optional(count), "null: hidden_size / num_attention_heads."),
+    "init_method_std": as_is("initialization.std", positive, default=0.02),
+    "use_scaled_init_method": as_is("initialization.scaled", boolean, default=True),
+    "hidden_dropout": as_is("dropout.hidden", probability, default=0.1),
+    "attention_dropout": as_is("dropout.attention", probability, default=0.0),
+    "ffn_dropout": as_is("dropout.ffn", probability, default=0.0),
+    "normalization": as_is("model.norm", one_of("layernorm", "rmsnorm"), default="layernorm"),
+    "layernorm_epsilon": as_is("model.norm_epsilon", positive, default=1e-5),
+    "make_vocab_size_divisible_by": as_is("model.vocab_multiple", count,
+                                          "Tables are padded to a multiple of it × tensor parallelism.", default=128),
+    "share_embeddings_and_output_weights": as_is("model.tied_embeddings", boolean, default=True),
+    "position_embedding_type": to("model.positions", one_of("learned_absolute", "rope"), default="learned_absolute",
+                                  write=lambda spec: "rope" if spec.model.positions == "rope" else "learned_absolute"),
+    "rotary_percentage": as_is("model.rotary_fraction", share_above_zero,
+                               "The share of each head that is turned.", default=1.0),
+    "position_freq_base": to("model.rope_theta", positive, default=10_000.0, write=lambda spec: spec.model.rope_theta),
+    "position_abf_factor": to("model.rope_theta", positive, "The base is multiplied by it.", default=1.0),
+    "positition_interpolation_factor": rejected("positions are not interpolated", positive, "NxDT spells it like this.",
+                                                quiet=(1.0,)),
+    "activation": as_is("model.activation", one_of("gelu", "swiglu"), default="gelu"),
+    "has_bias": as_is("model.biases", boolean, default=True),
+    "apply_query_key_layer_scaling": equivalent("scores are divided by the layer's number and multiplied by it again",
+                                                boolean),
+    "sliding_window_size": as_is("model.sliding_window", optional(count),
+                                 "Attention to the last so many tokens; null: to all.", default=None,
+                                 write=lambda spec: spec.model.sliding_window or OMIT),
+    "transformer_block_type": rejected("only pre_ln blocks are known", text, quiet=("pre_ln",)),
+})  # fmt: skip
+HF_ONLY = _in(
+    "model",
+    {
+        "model_config": to("model", named, "The Hugging Face config.json, its folder, or the name of a preset."),
+        "rope_theta": to("model.rope_theta", optional(positive)),
+    },
+)
 
-_MODEL: dict[str, Key] = {
-    **HF_ONLY,
-    "model.encoder_seq_length": to("batch.sequence_length", count, "Tokens per sequence.",
-                                   write=lambda spec: spec.batch.sequence_length),
-    "model.max_position_embeddings": to(
-        "model.max_positions", optional(count), "Rows of the table of learned positions; rotary ones have none.",
-        write=lambda spec: spec.model.max_positions or OMIT,
-    ),
-    "model.num_layers": as_is("model.num_layers", optional(size_of_model), "-1 keeps that of model_config."),
-    "model.hidden_size": as_is("model.hidden_dim", optional(size_of_model), "-1 keeps that of model_config."),
-    "model.vocab_size": as_is("model.vocab_size", optional(count), "Seatrial's own key, which NxDT does not read: "
-                              "there, the tokenizer's size is the model's."),
-    **MEGATRON_ONLY,
-    "model.weight_init_only": as_is("checkpoint.weights_only", boolean, default=False),
-    "model.do_layer_norm_weight_decay": as_is("optimizer.decay_norms", boolean, default=False),
-    "model.activations_checkpoint_granularity": to(
-        "execution.remat", optional(one_of("selective", "full")), "null: everything is kept.", default="selective",
-        write=_recomputes,
-    ),
-    "model.activations_checkpoint_recompute": to(
+_MODEL = _in("model", {
+    "encoder_seq_length": to("batch.sequence_length", count, "Tokens per sequence.",
+                             write=lambda spec: spec.batch.sequence_length),
+    "max_position_embeddings": to("model.max_positions", optional(count),
+                                  "Rows of the table of learned positions; rotary ones have none.",
+                                  write=lambda spec: spec.model.max_positions or OMIT),
+    "num_layers": as_is("model.num_layers", optional(size_of_model), "-1 keeps that of model_config."),
+    "hidden_size": as_is("model.hidden_dim", optional(size_of_model), "-1 keeps that of model_config."),
+    "vocab_size": as_is("model.vocab_size", optional(count), "Seatrial's own key, which NxDT does not read: "
+                        "there, the tokenizer's size is the model's."),
+    "weight_init_only": as_is("checkpoint.weights_only", boolean, default=False),
+    "do_layer_norm_weight_decay": as_is("optimizer.decay_norms", boolean, default=False),
+    "activations_checkpoint_granularity": to("execution.remat", optional(one_of("selective", "full")),
+                                             "null: everything is kept.", default="selective", write=_recomputes),
+    "activations_checkpoint_recompute": to(
         "execution.remat_modules", optional(modules),
         write=_where(lambda spec: _recomputes(spec) == "selective",
                      lambda spec: [_CLASSES[module] for module in spec.execution.remat_modules if module in _CLASSES]
                      or ["CoreAttention"]),
     ),
-    f"{FUSIONS}.flash_attention": to(
+    "fusions.flash_attention": to(
         "execution.attention", boolean, "Attention without a table of all scores.",
         write=_where(lambda spec: spec.execution.attention != "auto",
                      lambda spec: spec.execution.attention != "dot_product"),
     ),
-    f"{FUSIONS}.ring_attention": to(
+    "fusions.ring_attention": to(
         "parallelism.context_strategy", boolean,
         "Attention over parts of a sequence, which go around; true where there are parts and it is not given.",
         write=_where(lambda spec: spec.mesh["context"] > 1, lambda spec: True),
     ),
-    **_each("model", "fusions.softmax masked_softmax_fusion bias_gelu_fusion bias_activation_fusion "
-            "bias_dropout_add_fusion gradient_accumulation_fusion", ignored(_FUSED, boolean, quiet=_BOTH)),
-    **_each("model", "qkv_linear fuse_qkv transpose_nki_inputs", equivalent(_LAYOUT, boolean)),
-    "model.persist_layer_norm": ignored(_KERNEL, boolean, quiet=_BOTH),
-    "model.use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean),
-    "model.pipeline_cuts": equivalent(
-        "stages have equal numbers of layers here; where they begin changes no result", optional(anything),
-        "The layers at which pipeline stages begin.",
-    ),
-    "model.fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
-    "model.fp16_lm_cross_entropy": rejected("the loss is computed in float32", boolean, quiet=(False,)),
-    "model.activations_checkpoint_method": ignored(_LAYERS, _TEXT, quiet=(None, "uniform")),
-    "model.activations_checkpoint_num_layers": ignored(_LAYERS, optional(natural), quiet=(None, 1)),
-    "model.activations_checkpoint_layers_per_pipeline": ignored(_LAYERS, optional(natural), quiet=(None,)),
-    "model.precision": ignored(_PRECISION, anything, quiet=(32, "32", None)),
-    "model.use_emha": rejected("there is one kind of attention", boolean, quiet=(False,)),
-    "model.megatron_amp_o2": ignored(_PRECISION, boolean, quiet=(False,)),
-    "model.disable_layer_norm_checkpointing": ignored(_LAYOUT, boolean, quiet=_BOTH),
-    "model.save_logits": rejected("logits are never kept", boolean, quiet=(False,)),
-    **_each("model.moe", "num_experts frequency dropout capacity_factor dropless routing_algorithm router_activation "
-            "sinkhorn_iterations sinkhorn_tol top_k output_router_logits router_aux_loss_coef "
-            "normalize_top_k_affinities glu_mlp", rejected(_NO_EXPERTS, optional(anything), quiet=(None,))),
-}  # fmt: skip
+    "fusions.softmax masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
+    "gradient_accumulation_fusion": ignored("XLA fuses what it can", boolean, quiet=_BOTH),
+    "qkv_linear fuse_qkv transpose_nki_inputs": equivalent(_LAYOUT, boolean),
+    "persist_layer_norm": ignored("it chooses a kernel", boolean, quiet=_BOTH),
+    "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean),
+    "pipeline_cuts": equivalent("stages have equal numbers of layers here; where they begin changes no result",
+                                optional(anything), "The layers at which pipeline stages begin."),
+    "fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
+    "fp16_lm_cross_entropy": rejected("the loss is computed in float32", boolean, quiet=(False,)),
+    "activations_checkpoint_method": ignored(_LAYERS, _TEXT, quiet=(None, "uniform")),
+    "activations_checkpoint_num_layers": ignored(_LAYERS, optional(natural), quiet=(None, 1)),
+    "activations_checkpoint_layers_per_pipeline": ignored(_LAYERS, optional(natural), quiet=(None,)),
+    "precision": ignored(_PRECISION, anything, quiet=(32, "32", None)),
+    "use_emha": rejected("there is one kind of attention", boolean, quiet=(False,)),
+    "megatron_amp_o2": ignored(_PRECISION, boolean, quiet=(False,)),
+    "disable_layer_norm_checkpointing": ignored(_LAYOUT, boolean, quiet=_BOTH),
+    "save_logits": rejected("logits are never kept", boolean, quiet=(False,)),
+    **_in("moe", {
+        "num_experts frequency dropout capacity_factor dropless routing_algorithm router_activation "
+        "sinkhorn_iterations sinkhorn_tol top_k output_router_logits router_aux_loss_coef "
+        "normalize_top_k_affinities glu_mlp": rejected(_NO_EXPERTS, optional(anything), quiet=(None,)),
+    }),
+})  # fmt: skip
 
-_OPTIMIZER: dict[str, Key] = {
-    f"{P}.name": to("optimizer.algorithm", text, f"One of {', '.join(OPTIMIZERS)}.", required=True,
-                    write=lambda spec: ALGORITHMS[spec.optimizer.algorithm]),
-    f"{P}.lr": as_is("optimizer.learning_rate", positive, required=True),
-    f"{P}.weight_decay": as_is("optimizer.weight_decay", not_negative, "0.01 in adamw where not given, else 0."),
-    f"{P}.betas": to("optimizer.beta1,optimizer.beta2", betas, "Decay of both moments.",
-                     write=lambda spec: [spec.optimizer.beta1, spec.optimizer.beta2]),
-    f"{P}.eps": as_is("optimizer.epsilon", positive, "Each optimizer has its own default."),
-    f"{P}.momentum": as_is("optimizer.momentum", share, "Of sgd and rmsprop.", default=0.0),
-    f"{P}.alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given.",
-                     write=lambda spec: spec.optimizer.beta2),
-    f"{P}.rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given.",
-                   write=lambda spec: spec.optimizer.beta2),
-    f"{P}.beta1": rejected(_FIXED, optional(share), quiet=(None,)),
+_OPTIMIZER = _in(P, {
+    "name": to("optimizer.algorithm", text, f"One of {', '.join(OPTIMIZERS)}.", required=True,
+               write=lambda spec: ALGORITHMS[spec.optimizer.algorithm]),
+    "lr": as_is("optimizer.learning_rate", positive, required=True),
+    "weight_decay": as_is("optimizer.weight_decay", not_negative, "0.01 in adamw where not given, else 0."),
+    "betas": to("optimizer.beta1,optimizer.beta2", betas, "Decay of both moments.",
+                write=lambda spec: [spec.optimizer.beta1, spec.optimizer.beta2]),
+    "eps": as_is("optimizer.epsilon", positive, "Each optimizer has its own default."),
+    "momentum": as_is("optimizer.momentum", share, "Of sgd and rmsprop.", default=0.0),
+    "alpha": to("optimizer.beta2", share, "Decay of the second moment in rmsprop; 0.99 where not given.",
+                write=lambda spec: spec.optimizer.beta2),
+    "rho": to("optimizer.beta2", share, "Decay of the second moment in adadelta; 0.9 where not given.",
+              write=lambda spec: spec.optimizer.beta2),
+    "beta1": rejected(_FIXED, optional(share), quiet=(None,)),
+    "amsgrad nesterov centered grad_averaging luc relative_step warmup_init maximize differentiable": rejected(
+        _FIXED, anything, quiet=(False,)
+    ),
+    "correct_bias scale_parameter": rejected(_FIXED, anything, quiet=(True,)),
+    "dampening lr_decay initial_accumulator_value": rejected(_FIXED, anything, quiet=(0, 0.0)),
     **{
-        f"{P}.{name}": rejected(_FIXED, anything, quiet=quiet)
+        name: rejected(_FIXED, anything, quiet=quiet)
         for name, quiet in {
-            "amsgrad": (False,), "correct_bias": (True,), "dampening": (0, 0.0), "nesterov": (False,),
-            "lr_decay": (0, 0.0), "initial_accumulator_value": (0, 0.0), "centered": (False,), "etas": ((0.5, 1.2),),
-            "step_sizes": ((1e-6, 50), (1e-6, 50.0)), "grad_averaging": (False,), "luc": (False,),
-            "luc_trust": (1e-3,), "luc_eps": (1e-8,), "clip_threshold": (1, 1.0), "decay_rate": (0.8, -0.8),
-            "scale_parameter": (True,), "relative_step": (False,), "warmup_init": (False,), "min_step": (1e-2,),
-            "maximize": (False,), "differentiable": (False,),
+            "etas": ((0.5, 1.2),), "step_sizes": ((1e-6, 50), (1e-6, 50.0)), "luc_trust": (1e-3,), "luc_eps": (1e-8,),
+            "clip_threshold": (1, 1.0), "decay_rate": (0.8, -0.8), "min_step": (1e-2,),
         }.items()
     },
-    f"{P}.capturable": ignored(_TORCH, boolean, quiet=_BOTH),
-    **_each(P, "foreach fused", ignored(_TORCH, optional(boolean), quiet=(*_BOTH, None))),
-    f"{S}.name": to("optimizer.schedule", text, f"One of {', '.join(SCHEDULES)}.",
-                    write=lambda spec: KINDS.get(spec.optimizer.schedule, OMIT)),
+    "capturable": ignored(_TORCH, boolean, quiet=_BOTH),
+    "foreach fused": ignored(_TORCH, optional(boolean), quiet=(*_BOTH, None)),
+    "sched.name": to("optimizer.schedule", text, f"One of {', '.join(SCHEDULES)}.",
+                     write=lambda spec: KINDS.get(spec.optimizer.schedule, OMIT)),
     **{
-        f"{S}.{part}_steps": to(f"optimizer.{part}_steps", optional(natural), meaning,
-                                write=_steps(part))
+        f"sched.{part}_steps": to(f"optimizer.{part}_steps", optional(natural), meaning, write=_steps(part))
         for part, meaning in (("warmup", ""), ("hold", "At the full rate, after the warm-up."),
                               ("constant", "At min_lr, at the end of the run."))
     },
     **{
-        f"{S}.{part}_ratio": to(f"optimizer.{part}_steps", optional(share), "Of trainer.max_steps, instead of steps.")
+        f"sched.{part}_ratio": to(f"optimizer.{part}_steps", optional(share), "Of trainer.max_steps, instead of steps.")
         for part in ("warmup", "hold", "constant")
     },
-    f"{S}.min_lr": to(
+    "sched.min_lr": to(
         "optimizer.final_learning_rate_fraction", optional(not_negative), "The lowest rate.",
         write=lambda spec: coerce.part_of(spec.optimizer.final_learning_rate_fraction, spec.optimizer.learning_rate),
     ),
-    f"{S}.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole)),
-    f"{S}.decay_rate": to("optimizer.decay_power", positive, "Of NoamHoldAnnealing; 0.5 where not given.",
-                          write=lambda spec: spec.optimizer.decay_power),
-    f"{S}.power": to("optimizer.decay_power", positive, "Of the polynomial schedules; 1 where not given.",
-                     write=lambda spec: spec.optimizer.decay_power),
-    f"{S}.cycle": rejected(_NO_RISE, boolean, quiet=(False,)),
-    f"{S}.d_model": ignored("the model's width decides", optional(count)),
-    f"{S}.last_epoch": ignored("a resumed run continues where it was", whole, quiet=(-1,)),
-    f"{S}.monitor": ignored("no schedule here depends on a metric", _TEXT, quiet=(None, "val_loss")),
-    **_each(S, "step_size gamma", ignored(REFUSED["StepLR"], anything)),
-    f"{S}.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
-}  # fmt: skip
+    "sched.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole)),
+    "sched.decay_rate": to("optimizer.decay_power", positive, "Of NoamHoldAnnealing; 0.5 where not given.",
+                           write=lambda spec: spec.optimizer.decay_power),
+    "sched.power": to("optimizer.decay_power", positive, "Of the polynomial schedules; 1 where not given.",
+                      write=lambda spec: spec.optimizer.decay_power),
+    "sched.cycle": rejected("a learning rate that rises again is not supported", boolean, quiet=(False,)),
+    "sched.d_model": ignored("the model's width decides", optional(count)),
+    "sched.last_epoch": ignored("a resumed run continues where it was", whole, quiet=(-1,)),
+    "sched.monitor": ignored("no schedule here depends on a metric", _TEXT, quiet=(None, "val_loss")),
+    "sched.step_size sched.gamma": ignored(REFUSED["StepLR"], anything),
+    "sched.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
+})  # fmt: skip
 
-_FORMATS: dict[str, Key] = {
-    "precision.type": to("precision", one_of(*TYPES, MANUAL, *SPELLINGS),
-                         "One of the named sets of formats, or manual.", required=True,
-                         write=_format("type")),
+_FORMATS = _in("precision", {
+    "type": to("precision", one_of(*TYPES, MANUAL, *SPELLINGS), "One of the named sets of formats, or manual.",
+               required=True, write=_format("type")),
     **{
-        f"precision.{name}": to(path, optional(switch), f"{meaning} Read where type is manual only.",
-                                write=_format(name))
+        name: to(path, optional(switch), f"{meaning} Read where type is manual only.", write=_format(name))
         for name, (path, meaning) in SWITCHES.items()
     },
-    "precision.parallel_layers_reduce_dtype": ignored(
+    "parallel_layers_reduce_dtype": ignored(
         "partial products are summed over tensor parallelism in the format of the product",
         one_of("bf16", "fp32"), "Format of sums over tensor parallelism.", quiet=("bf16",),
     ),
-    "precision.fp32_grads_cc": ignored("precision.type decides; NxDT does not read it either", optional(boolean),
+    "fp32_grads_cc": ignored("precision.type decides; NxDT does not read it either", optional(boolean),
                                        quiet=(*_BOTH, None)),
-}  # fmt: skip
+})  # fmt: skip
 
 KEYS: dict[str, Key] = {
-    **_RUN, **_TRAINER, **_EXPERIMENT, **_STRATEGY, **_DATA, **dict(_alignment()), **_MODEL, **_OPTIMIZER, **_FORMATS,
+    **_RUN, **_TRAINER, **_EXPERIMENT, **_CHECKPOINT, **_STRATEGY, **_DATA, **DATA_PREFIXES, **DATA_FILES,
+    **dict(_alignment()), **_MODEL, **HF_ONLY, **MEGATRON_ONLY, **_OPTIMIZER, **_FORMATS,
 }  # fmt: skip
