@@ -1,4 +1,4 @@
-"""How configurations are spelled: a table of dialects, each of which reads one spelling into a RunSpec."""
+"""The table of dialects, each of which reads one way to spell configurations into a RunSpec."""
 
 from __future__ import annotations
 

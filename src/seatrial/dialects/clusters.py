@@ -77,8 +77,8 @@ _TRAINING = "the training configuration names it"
 CVS_KEYS: Mapping[str, Key] = {
     "username": _to("user", _person, "who logs in, on every host"),
     "priv_key_file": _to("key_file", _file, "the private key that SSH uses"),
-    **dict.fromkeys(_NODES, _to("", _anything, "the hosts by the name, range or address that SSH reaches")),
-    **dict.fromkeys(_HEADS, _to("", _anything, "the host from which CVS works; rank 0 is the first host")),
+    **dict.fromkeys(_NODES, Key(read=_anything, meaning="the hosts by the name, range or address that SSH reaches")),
+    **dict.fromkeys(_HEADS, Key(read=_anything, meaning="the host from which CVS works; rank 0 is the first host")),
     "home_mount_dir_name": _ignored("write paths out instead", _anything, "what {home-mount-dir} stands for"),
     "node_dir_name": _ignored("write paths out instead", _anything, "what {node-dir-name} stands for"),
     "orchestrator": _ignored(_TRAINING, _anything, "baremetal or container"),
@@ -92,7 +92,7 @@ CVS_HOST_KEYS: Mapping[str, Key] = {
     "bmc_ip": _ignored("nothing here switches machines on or off", _anything, "the board's own controller"),
 }
 NATIVE_KEYS: Mapping[str, Key] = {
-    "hosts": _to("", _anything, "the hosts: names, ranges (node[01-03,07]) or mappings"),
+    "hosts": Key(read=_anything, meaning="the hosts: names, ranges (node[01-03,07]) or mappings"),
     "user": _to("user", _person, "who logs in; by default whoever starts the run"),
     "key_file": _to("key_file", _file, "the private key that SSH uses; by default SSH's own choice"),
     "transport": _to("transport", coerce.one_of("ssh", "slurm", "local")),

@@ -1,4 +1,4 @@
-"""Whether the data and the tokenizer of a run are here; of what a configuration names, only these are looked for."""
+"""Checks that the data and the tokenizer of a run are on this machine; nothing else that it names is looked for."""
 
 from __future__ import annotations
 

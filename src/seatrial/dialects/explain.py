@@ -1,4 +1,4 @@
-"""Where a value of a run came from, and what it is called in each dialect."""
+"""Explains a value of a run: its origin, and its name in each dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CVS configuration leaves to be filled in: `<changeme>` by its user, `{user-id}` and the like by who reads it.
+"""Placeholders of CVS configurations: `<changeme>` for their users, `{user-id}` and the like for their readers to fill.
 
 CVS looks for `<changeme>` anywhere in a value, in any case; keys that begin with `_` are notes (`_comments_…`), and
 `_example_nnodes` holds an example for `nnodes`. Placeholders in braces stand in keys too (volumes).

@@ -1,4 +1,4 @@
-"""What CVS's dialects do alike on the way from the values of a file to a spec."""
+"""Values of a CVS file → the parts of a spec that both of its dialects build alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CVS configuration says beside what runs: keys that do nothing, names that mislead, and what CVS itself does.
+"""Findings about a CVS configuration that can be read: keys without effect, misleading names, and CVS's own ways.
 
 Where CVS does something else than its file says, the file holds here, and a finding says so.
 """

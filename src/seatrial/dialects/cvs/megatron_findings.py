@@ -1,4 +1,4 @@
-"""What a CVS Megatron configuration does not say of itself: names that mislead, silent resets, CVS's own ways."""
+"""Findings about a CVS Megatron configuration: misleading names, silent resets, CVS's own ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables of CVS's configurations have in common: their form, and the keys of `config` that all of them know.
+"""The form of CVS's tables, and the keys of `config` that all of its configurations have.
 
 What CVS does with each key was read from its own code (ROCm/cvs 7afb1ca3, lib/*_training_lib.py).
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 from seatrial import source
 from seatrial.dialects.cvs.table import anything
-from seatrial.dialects.table import coerce, keys
+from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import did_you_mean
@@ -172,9 +172,8 @@ def _percent(value: Any) -> float:
 
 
 _FIELDS: Mapping[str, Key] = {
-    "kind": keys.to("metric", coerce.one_of(*KINDS)), "value": keys.to("value", coerce.decimal),
-    "tolerance_pct": keys.to("tolerance", _percent), "reference": keys.ignored("a note", anything),
-    "optional": keys.ignored("a note", anything),
+    "kind": Key(read=coerce.one_of(*KINDS)), "value": Key(read=coerce.decimal), "tolerance_pct": Key(read=_percent),
+    "reference": Key(read=anything), "optional": Key(read=anything),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What both kinds of CVS configurations of 2026 say beside the words of the system that they run."""
+"""Container, targets and device, which both kinds of CVS configurations of 2026 say alike."""
 
 from __future__ import annotations
 
