@@ -277,14 +277,14 @@ def _cvs_hosts(file: _File, path: str, name: str, node: Node) -> Iterator[Host]:
 
 
 def _head(file: _File, root: Node) -> Entry | None:
-    key = next((key for key in _HEADS if key in root.members), None)
-    if key is None:
-        return None
-    node: Node | None = root.members[key]
-    if node is not None and isinstance(node.value, dict):
-        node, key = node.members.get("mgmt_ip"), f"{key}.mgmt_ip"
-    entry = file.filled(Entry.of(key, node)) if node is not None else None
-    return entry if entry and file.value(_host, entry) is not None else None
+    for key in _HEADS:
+        node = root.members.get(key)
+        if node is not None and isinstance(node.value, dict):
+            node, key = node.members.get("mgmt_ip"), f"{key}.mgmt_ip"
+        if node is not None:
+            entry = file.filled(Entry.of(key, node))
+            return entry if file.value(_host, entry) is not None else None
+    return None
 
 
 # --- native -----------------------------------------------------------------------------------------------------------
