@@ -50,7 +50,7 @@ def copy_example(name: str, folder: Path) -> str:
     known = examples()
     path = known.get(name.removesuffix(".json").removesuffix(".yaml").removesuffix(".sh"))
     if path is None:
-        why = f"there is no example of this name; there is {', '.join(known)}"
+        why = f"there is no such example; the examples are {', '.join(known)}"
         raise InputError.single("unknown-example", name, why, did_you_mean(name, known))
     beside = path.with_name(f"{path.stem}{BESIDE}{path.suffix}")
     for each in (path, beside) if beside.is_file() else (path,):
