@@ -13,7 +13,7 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
-from seatrial.commands import options
+from seatrial.commands import options, trainer_programs
 from seatrial.commands.options import FILE, FOLDER, InOrder
 from seatrial.errors import InputError, SeatrialError
 
@@ -226,23 +226,8 @@ def train(config: Path, out: Path | None, **given: Any) -> None:
     train_here(_load(config, given, action="train"), config=config, out=out)
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-@click.pass_context
-def data(context: click.Context) -> None:
-    """Tokenise text once, into Megatron's files: seatrial data TEXT... --tokenizer T --out PREFIX."""
-    from seatrial.commands.run import tokenise_here
-
-    tokenise_here(context.args)
-
-
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-@click.pass_context
-def export(context: click.Context) -> None:
-    """Write a checkpoint's weights for Hugging Face: seatrial export RUN_DIR|CHECKPOINT --to FOLDER."""
-    from seatrial.commands.run import export_here
-
-    export_here(context.args)
-
+app.add_command(trainer_programs.data)
+app.add_command(trainer_programs.export)
 
 _LOGS_HELP = "Log files, folders of them, or - for standard input."
 

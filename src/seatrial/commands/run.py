@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import util
@@ -203,19 +202,7 @@ def train_here(resolved: Resolved, *, config: Path, out: Path | None) -> Never:
     os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
 
 
-def tokenise_here(arguments: Sequence[str]) -> Never:
-    """Becomes the process that turns text into Megatron's files, which takes tokenizers as the trainer does."""
-    _require_trainer()
-    os.execv(sys.executable, (sys.executable, "-P", "-m", "seatrial.train.data", *arguments))
-
-
-def export_here(arguments: Sequence[str]) -> Never:
-    """Becomes the process that writes a checkpoint's weights as a folder of Hugging Face's."""
-    _require_trainer()
-    os.execv(sys.executable, (sys.executable, "-P", "-m", "seatrial.train.hf", *arguments))
-
-
-def _require_trainer() -> None:
+def require_trainer() -> None:
     if util.find_spec("jax") is None:
         raise LaunchError("the trainer needs jax, which is not installed: pip install 'seatrial[train]'")
 
@@ -245,7 +232,7 @@ def _plan(
     needs_jax = engine_called(engine).NEEDS_JAX_HERE and site is None
     machine = this_machine(for_jax=needs_jax)
     if needs_jax:
-        _require_trainer()
+        require_trainer()
     rehearsal = None
     if small == "collapse":  # what fits is decided for the devices here
         rehearsal, why = (collapsed_to_fit if site is None else collapsed)(spec, machine, engine)[:2]
