@@ -1,4 +1,4 @@
-"""What each field of the spec may hold: one table for the native reader, the JSON Schema and the reference pages."""
+"""The values that each field of the spec may have: one table for native reader, JSON Schema and reference pages."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
         fix = f"copy it here, or say so: model.model_config={candidates[0]}"
         settings.add("model.model_config", "warning", "no-model-config", why, fix)
         return _published(candidates[0])
-    which = f"could be {', '.join(candidates)}" if candidates else "are those of no known model"
-    which = "say too little" if given["hidden_size"] is None else which
+    which = f"could be {', '.join(candidates)}" if candidates else "match no known model"
+    which = "do not tell which" if given["hidden_size"] is None else which
     named = f"name a preset, for example model.model_config={(candidates or list(MODELS))[0]}"
     fix = did_you_mean(wanted, MODELS, otherwise=f"copy it here, or {named}") if wanted else named
     why = missing + (f", and {sizes} {which}" if sizes else "")

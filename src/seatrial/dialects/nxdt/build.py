@@ -216,7 +216,7 @@ def _kind(settings: Settings) -> Kind:
     if settings.get("data.use_sft_style_data_module"):
         settings.add(
             "data.use_sft_style_data_module", "warning", "no-effect",
-            "NxDT reads neither this nor data.packing, and fails for want of data_prefix; here it means SFT",
+            "NxDT reads neither this nor data.packing, and stops because data_prefix is missing; here it means SFT",
             "write model_alignment_strategy: {sft: {packing: …}} instead",
         )  # fmt: skip
         return "sft"
@@ -264,8 +264,8 @@ def _data(settings: Settings, kind: Kind, placed: Placed) -> Data:
         (value,) if (value := settings.get(f"data.{name}_dir")) else () for name in ("train", "val", "test")
     )
     if not paths:
-        source = "a model of the source hf learns from a folder of Arrow files"
-        why = source if kind == "pretraining" else f"{kind} learns from a file of examples, and none is named"
+        source = "with model_source hf, the training data is a folder of Arrow files"
+        why = source if kind == "pretraining" else f"{kind} needs a file of examples, and none is given"
         settings.missing("data.train_dir", why)
     if kind != "pretraining" and tokenizer is None:
         settings.missing("data.tokenizer.type", f"the examples of {kind} are text, and nothing says how to tokenise it")
@@ -280,7 +280,7 @@ def _blend(settings: Settings, placed: Placed, tokenizer: str | None) -> Data:
     """.bin and .idx files, with weights, or by split."""
     prefix = settings.get("data.data_prefix")
     if prefix is None:
-        settings.missing("data.data_prefix", "a model of the source megatron learns from .bin and .idx files")
+        settings.missing("data.data_prefix", "with model_source megatron, the training data is .bin and .idx files")
     splits = prefix if isinstance(prefix, dict) else {"train": prefix or ()}
     paths = {split: tuple(path for _, path in splits.get(split, ())) for split in ("train", "validation", "test")}
     weights = tuple(weight for weight, _ in splits["train"])
@@ -316,15 +316,15 @@ def _evaluation(settings: Settings, *, has_data: bool) -> Evaluation:
     if isinstance(every, float) and epochs != 1:
         settings.add(
             interval, "error", "contradiction",
-            f"a share of an epoch ({every:g}) with check_val_every_n_epoch {'null' if epochs is None else epochs} has "
-            "no meaning here" + ("; in Lightning neither" if epochs is None else ""),
+            f"a share of an epoch ({every:g}) with check_val_every_n_epoch {'null' if epochs is None else epochs} is "
+            "not supported" + ("; Lightning refuses it too" if epochs is None else ""),
             "give the interval as a number of steps, without a point, or check_val_every_n_epoch: 1",
         )  # fmt: skip
         every = 1.0
     if isinstance(every, int) and epochs not in (None, 1):
         settings.add(
             "trainer.check_val_every_n_epoch", "error", "contradiction",
-            f"validation in every {epochs}th epoch only has no meaning here",
+            f"validation only in every {epochs}th epoch is not supported",
             "give trainer.check_val_every_n_epoch: null, and the interval in steps",
         )  # fmt: skip
     return Evaluation(
@@ -355,7 +355,7 @@ def _best(settings: Settings, keep: int) -> str | None:
     """The metric by which checkpoints are kept; None: the newest. All or none need no metric."""
     monitor, mode = settings.get(f"{CHECKPOINTS}.monitor"), settings.get(f"{CHECKPOINTS}.mode")
     if monitor not in ("step", "global_step", *MONITORS):
-        why = f"{coerce.shown(monitor)} decides nothing here; step, val_loss and reduced_train_loss can"
+        why = f"{coerce.shown(monitor)} is not supported; step, val_loss and reduced_train_loss are"
         fix = "give monitor: step with mode: max for the newest"
         settings.add(f"{CHECKPOINTS}.monitor", "error", "bad-value", why, fix)
         return None
@@ -392,7 +392,7 @@ def origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
     derived = {f.name: default for f in fields(RunSpec) if f.name not in ("dialect", "container", "distributed")}
     derived |= {path: settings.origin(key, note) for path, key, note in _MADE_FROM if key in settings.values}
     for part in ("within_node", "across_nodes"):
-        note = "what TP, PP and CP leave"
+        note = "devices ÷ (TP × PP × CP)"
         derived[f"parallelism.{part}.data"] = Origin(kind="derived", key="trainer.devices", note=note)
     others = MEGATRON_ONLY if settings.get("model_source") == "hf" else HF_ONLY
     found = {path: origin for path, origin in settings.origins(derived).items()

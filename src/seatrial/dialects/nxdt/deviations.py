@@ -1,4 +1,4 @@
-"""Where NxDT does something else than its documentation says: 22 places, and what Seatrial does there.
+"""NxDT's deviations from its own documentation: 22 places, and what Seatrial does there.
 
 Found in aws-neuron/neuronx-distributed-training at 9169aa0 (Neuron 2.26). `touches` says whether a file meets one, and
 `numbers` whether it then computed something else than what is documented, or only stopped or did nothing.

@@ -1,4 +1,4 @@
-"""What an NxDT file says beside what runs: keys that are not supported, contradictions, and NxDT's own deviations."""
+"""Findings about an NxDT file: keys that are not supported, contradictions, and NxDT's own deviations."""
 
 from __future__ import annotations
 

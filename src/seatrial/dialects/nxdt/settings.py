@@ -142,7 +142,7 @@ def _entries(settings: Settings, root: Node) -> Iterator[Entry]:
         elif name in groups:
             settings.nodes[name] = node
             if node.value is not None:
-                why = f"{coerce.shown(node.plain())} stands here, where a mapping belongs"
+                why = f"{coerce.shown(node.plain())} is given where a mapping is expected"
                 fix = "write key: value below it"
                 settings.problems.append(Entry.of(name, node).problem("error", "bad-value", why, fix))
         elif not name.rpartition(".")[2].startswith("_"):

@@ -1,4 +1,4 @@
-"""What the same thing is called elsewhere: a row a meaning, with its names in the spellings read here and others.
+"""Names of one thing in many trainers: a row for each meaning, with its names in the spellings read here and others.
 
 Used only to advise on an unknown key. A name with dots matches keys that end in it; `-`, `_` and case do not matter.
 First the native name; then NxDT's, MaxText's, Megatron-LM's with its `train_llama3.sh`, CVS's, then any other's.
