@@ -87,7 +87,7 @@ def test_json_values_are_those_of_the_standard_library_and_marks_point_at_their_
         ('{"a": -Infinity}', "-Infinity is not JSON", "-Infinity}"),
         ('{"a": 01}', "a comma or a closing bracket is missing", "1}"),
         ('{"a": "\\ud800"}', "surrogate", '"\\ud800"}'),
-        ("  \n", "nothing in it", "  \n"),
+        ("  \n", "the file is empty", "  \n"),
     ],
 )  # fmt: skip
 def test_a_json_mistake_is_named_at_its_place(text: str, reason: str, rest: str) -> None:
@@ -165,7 +165,7 @@ def test_yaml_not_a_number_is_read() -> None:
         ("a: 1\n- b\n", "an item of a list", "- b\n"),
         ("- a\nb: 1\n", "a list goes on here without -", "b: 1\n"),
         ("a: 1\nb:2\nc: 3\n", "no colon with a blank", "b:2\nc: 3\n"),
-        ("a: 010\n", "YAML 1.2 takes 010 for 10, and PyYAML for 8", "010\n"),
+        ("a: 010\n", "YAML 1.2 reads 010 as 10, and PyYAML as 8", "010\n"),
         ("a: @b\n", "no plain value begins", "@b\n"),
         ("a: {{ b }}\n", "is a template's", "{ b }}\n"),
         ("[a]\nb = 1\n", "the document was complete", "b = 1\n"),
@@ -181,12 +181,12 @@ def test_yaml_not_a_number_is_read() -> None:
         ("a: &x [*x]\n", "would hold itself", "*x]\n"),
         (
             "a: !!python/object/apply:os.system [id]\n",
-            "other than plain data",
+            "not one of plain data",
             "!!python/object/apply:os.system [id]\n",
         ),
         ("a: !!int x\n", "marked as int", "!!int x\n"),
         ("a: &x [1]\nc: {<<: *x}\n", "<< merges mappings only", "*x}\n"),
-        ("# nothing\n", "nothing in it", "# nothing\n"),
+        ("# nothing\n", "the file is empty", "# nothing\n"),
     ],
 )
 def test_a_yaml_mistake_is_named_at_its_place(text: str, reason: str, rest: str) -> None:

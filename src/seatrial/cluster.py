@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,6 +12,48 @@ from typing import Literal
 from seatrial.errors import InputError
 
 Transport = Literal["local", "ssh", "slurm"]
+MAX_HOSTS = 100_000  # more than any cluster has; a typing error in a range costs nothing
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([1-9][0-9]{0,8}))?)?")
+
+
+def host_words(text: str) -> list[str]:
+    """The words of a list of hosts in one text, node[01-03,07],login: commas separate them, except in brackets."""
+    return [word.strip() for word in re.split(r",(?![^\[\]]*\])", text)]
+
+
+def hosts_of(word: str) -> list[str]:
+    """The hosts of a name with ranges, in the order written: node[07,01-03], rack[1-2]n[01-16], n[0-14/2].
+
+    Raises ValueError with what is wrong and how to write it.
+    """
+    pieces = re.split(r"\[([^\[\]]*)\]", word)  # text, ranges, text, ranges, …, text
+    if any(bracket in text for text in pieces[::2] for bracket in "[]"):
+        raise ValueError(f"{word[:60]!r} has a bracket too many or too few: write node[01-03,07]")
+    if len(pieces) == 1:
+        return [word]
+    from ClusterShell.RangeSet import RangeSet, RangeSetException  # late: only where there are ranges
+
+    ranges = [[part.strip() for part in piece.split(",")] for piece in pieces[1::2]]
+    if math.prod(sum(map(_size, parts)) for parts in ranges) > MAX_HOSTS:  # before any of them is made
+        raise ValueError(f"{word[:60]!r} names more than {MAX_HOSTS} hosts: correct the range")
+    try:
+        numbers = [[str(number) for part in parts for number in RangeSet(part)] for parts in ranges]
+    except RangeSetException:
+        why = "a range goes up, and if its first number begins with 0, its last one has as many digits"
+        raise ValueError(f"{word[:60]!r} names no hosts: {why}, as in node[01-03,07]") from None
+    columns = [[piece] for piece in pieces]
+    columns[1::2] = numbers
+    return ["".join(parts) for parts in itertools.product(*columns)]
+
+
+def _size(part: str) -> int:
+    """How many numbers a range has. Raises ValueError."""
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        raise ValueError(f"{part[:60]!r} is not a range of numbers: write node[01-03,07]")
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    return max(0, last - first) // step + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +84,17 @@ class Cluster:
         return cls(hosts=tuple(Host(name=f"local{i}", address="127.0.0.1") for i in range(num_hosts)))
 
     def without(self, excluded: Collection[str]) -> Cluster:
-        """The hosts that are left. Raises InputError for a name that is none of them, or if none is left."""
+        """The hosts that are left without some names or ranges. Raises InputError for a name that is none of them,
+        and if none is left."""
         known = {name for host in self.hosts for name in (host.name, host.address)}
-        for name in excluded:
-            if name not in known:
-                why = f"there is no host {name} in the cluster file"
-                raise InputError.single("unknown-host", "--exclude", why, "give a name as it stands there")
-        left = tuple(host for host in self.hosts if not {host.name, host.address} & set(excluded))
+        try:
+            names = {name for text in excluded for word in host_words(text) for name in hosts_of(word)}
+        except ValueError as error:
+            raise InputError.single("bad-value", "--exclude", str(error), "give names or ranges of hosts") from None
+        if unknown := sorted(names - known):
+            why = f"there is no host {unknown[0]} in the cluster file"
+            raise InputError.single("unknown-host", "--exclude", why, "give a name as it stands there")
+        left = tuple(host for host in self.hosts if not {host.name, host.address} & names)
         if not left:
             raise InputError.single("no-hosts", "--exclude", "no host is left", "exclude fewer")
         return replace(self, hosts=left)

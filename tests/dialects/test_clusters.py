@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import source
-from seatrial.cluster import Cluster, Host
+from seatrial.cluster import MAX_HOSTS, Cluster, Host, hosts_of
 from seatrial.dialects import clusters
 from seatrial.dialects.clusters import is_cluster, read_cluster
 from seatrial.errors import InputError, Problem
@@ -100,6 +101,10 @@ def test_the_template_is_not_filled_in_and_its_equal_keys_are_not_one(tmp_path: 
         ({"node_dict": {"a": "b"}}, ("error", "bad-value", "node_dict.a")),
         ({"node_dict": {"-oProxyCommand=x": {}}}, ("error", "bad-value", "node_dict.-oProxyCommand=x")),
         ({"node_dict": {"a": {"vpc_ip": "b; rm -rf /"}}}, ("error", "bad-value", "node_dict.a.vpc_ip")),
+        ({"node_dict": {"n[1-999999999]": {}}}, ("error", "bad-value", "node_dict.n[1-999999999]")),
+        ({"node_dict": {"n[3-1]": {}}}, ("error", "bad-value", "node_dict.n[3-1]")),
+        ({"node_dict": {"n[1-3]": {"vpc_ip": "10.0.0.1"}}}, ("error", "bad-value", "node_dict.n[1-3].vpc_ip")),
+        ({"node_dict": {"n[1-3]": {}, "n2": {}}}, ("error", "repeated-host", "node_dict.n2")),
         ({"node_dict": {"a": {"vpc": "b"}}}, ("error", "unknown-key", "node_dict.a.vpc")),
         ({"node_dict": {"10.0.0.1": {"vpc_ip": "x"}, "b": {"vpc_ip": "x"}}},
          ("warning", "repeated-address", "node_dict.b")),
@@ -152,6 +157,53 @@ def test_hosts_may_be_one_text(tmp_path: Path) -> None:
     assert cluster.hosts == tuple(Host(name=name, address=name, devices=8) for name in named)
 
 
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("node[01-03,07]", "node01 node02 node03 node07"),
+        ("node[07,01-03]", "node07 node01 node02 node03"),
+        ("rack[1-2]n[08-10].x", "rack1n08.x rack1n09.x rack1n10.x rack2n08.x rack2n09.x rack2n10.x"),
+        ("n[0-6/3]", "n0 n3 n6"),
+        ("n[1, 3-4]", "n1 n3 n4"),
+        ("n[8-10]", "n8 n9 n10"),
+        ("n[001]", "n001"),
+        ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
+    ],
+)
+def test_ranges_stand_for_hosts_in_the_order_written(word: str, names: str, tmp_path: Path) -> None:
+    for text in (f"hosts: '{word}'", f"hosts: ['{word}']", f"node_dict: {{'{word}': {{}}}}"):
+        cluster, problems = read(tmp_path, text, ".yaml")
+        assert problems == []
+        assert cluster is not None
+        assert [host.name for host in cluster.hosts] == names.split()
+
+
+def test_a_range_of_cvs_hosts_may_have_a_range_of_addresses(tmp_path: Path) -> None:
+    cluster, problems = read(tmp_path, {"node_dict": {"n[1-2]": {"vpc_ip": "10.0.0.[11-12]", "bmc_ip": "NA"}}})
+    assert problems == []
+    assert cluster is not None
+    assert cluster.hosts == (Host(name="n1", address="10.0.0.11"), Host(name="n2", address="10.0.0.12"))
+
+
+def test_many_hosts_cost_little_and_too_many_nothing(tmp_path: Path) -> None:
+    assert len(hosts_of("n[1-100000]")) == MAX_HOSTS
+    start = time.perf_counter()
+    many = ("n[1-999999999]", "n[1-9999999999]", "n[1-9999]" * 20, "n[1-9]" * 20_000)
+    for hostile in (*many, "n[" + "1-9," * 50_000 + "1]", "[" * 50_000):
+        with pytest.raises(ValueError, match=r"\[01-03,07\]|correct the range"):
+            hosts_of(hostile)
+    assert time.perf_counter() - start < 2
+
+
+def test_ranges_of_hosts_can_be_excluded() -> None:
+    cluster = Cluster(hosts=tuple(Host(name=name, address=name) for name in hosts_of("n[1-5]")))
+    assert [host.name for host in cluster.without(["n[1-2],n4"]).hosts] == ["n3", "n5"]
+    for text, code in (("n[4-9]", "unknown-host"), ("n[4", "bad-value"), ("n[1-5]", "no-hosts")):
+        with pytest.raises(InputError) as refused:
+            cluster.without([text])
+        assert (refused.value.problems[0].code, refused.value.problems[0].path) == (code, "--exclude")
+
+
 @pytest.mark.parametrize("text", ["hosts: [node[01-03]]", "hosts: [a, node[01-03].x, b]"])
 def test_a_range_in_a_list_without_quotes_is_told_at_its_place(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
@@ -182,7 +234,19 @@ def test_slurm_allots_its_hosts_and_this_machine_is_one(tmp_path: Path) -> None:
         ("hosts: ['n[1-2]', n2]", ("error", "repeated-host", "hosts.1")),
         ("hosts: ['n[2-1]']", ("error", "bad-value", "hosts.0")),
         ("hosts: ['n[1-999999999]']", ("error", "bad-value", "hosts.0")),
-        ("hosts: ['n[1-4096]', 'm[1-4096]']", ("error", "too-many-hosts", "hosts.1")),
+        ("hosts: ['n[1-60000]', 'm[1-60000]']", ("error", "too-many-hosts", "hosts.1")),
+        ("hosts: ['n[1-999]x[1-999]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: 'a,n[1-3'", ("error", "bad-value", "hosts")),
+        ("hosts: ['n[1-3]]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[[1-3]]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[1-]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[a-c]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[01-100]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[1-3/0]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[1-2,2]']", ("error", "repeated-host", "hosts.0")),
+        ("hosts: ['-o[1-2]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[1-2];rm']", ("error", "bad-value", "hosts.0")),
         ("hosts: [[a]]", ("error", "bad-value", "hosts.0")),
         ("hosts: [a b]", ("error", "bad-value", "hosts.0")),
         ("hosts: [{address: x}]", ("error", "missing-key", "hosts.0.name")),

@@ -111,7 +111,7 @@ def test_a_distributed_seed() -> None:
         "NVTE_CK_V3_BF16_CVT": "2",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.975",
     }
-    assert [(bar.metric, bar.value) for bar in spec.expectations] == [
+    assert [(target.metric, target.value) for target in spec.expectations] == [
         ("tflops_per_second_per_device", 380.0),
         ("tokens_per_second_per_device", 145.0),
     ]
@@ -359,7 +359,7 @@ WRONG = (
     Wrong("key twice", "duplicate-key", '"nnodes": "<changeme>",', '"nnodes": "2", "nnodes": "3",', '"nnodes": "3"'),
     Wrong("misspelt key of config", "unknown-key", '"training_steps"', '"trainig_steps"', '"trainig_steps"'),
     Wrong("misspelt key of the cell", "unknown-key", '"remat_policy"', '"remat_polcy"', '"remat_polcy"'),
-    Wrong("misspelt bar", "unknown-key", '"tflops_per_sec_per_gpu": "<', '"tflop_per_sec_per_gpu": "<',
+    Wrong("misspelt target", "unknown-key", '"tflops_per_sec_per_gpu": "<', '"tflop_per_sec_per_gpu": "<',
           '"tflop_per_sec_per_gpu"'),
     Wrong("misspelt section", "unknown-key", '"container_config"', '"container_cfg"', '"container_cfg"'),
     Wrong("a key beside config", "unknown-key", '"model_params":', '"confg": {}, "model_params":', '"confg"'),
@@ -383,7 +383,7 @@ WRONG = (
     Wrong("another block", "bad-value", '"decoder_block": "llama2"', '"decoder_block": "mixtral"', '"mixtral"'),
     Wrong("another activation", "bad-value", '"silu","linear"', '"gelu","linear"', '["gelu","linear"]'),
     Wrong("a port that is none", "bad-value", '"1234"', '"123456"', '"123456"'),
-    Wrong("a bar that is none", "bad-value", '"<changeme>"\n}', '"fast"\n}', '"fast"'),
+    Wrong("a target that is none", "bad-value", '"<changeme>"\n}', '"fast"\n}', '"fast"'),
     Wrong("devices without a list", "bad-value", '[ "/dev/dri", "/dev/kfd", "/dev/infiniband/rdma_cm" ]', '"/dev/dri"',
           '"/dev/dri"'),
     Wrong("an unknown placeholder", "unknown-placeholder", '"/home/{user-id}/LOGS"', '"/home/{userid}/LOGS"',

@@ -60,7 +60,7 @@ def test_every_key_of_every_seed_is_accounted_for(path: Path) -> None:
         if isinstance(node.value, dict) or any(part.startswith("_") or part.isdecimal() for part in parts):
             continue
         name = ".".join(parts if parts[0] == "config" else parts[4:])
-        if table.find(name) is None:
+        if name not in table.keys and not any(name.startswith(f"{section}.") for section in table.sections):
             strays.append(name)
     assert strays == []
 

@@ -215,6 +215,7 @@ _REFUSED = {
     "command": ("python train.py $(a", "bad-shell", "1:17"),
     "array": ("A=(a b\npython train.py", "bad-shell", "1:3"),
     "redirection": ("python train.py >\n", "bad-shell", "1:17"),
+    "nothing behind an operator": ("python train.py &&\n", "bad-shell", "2:1"),
     "bom": ("\ufeffpython train.py", "bad-shell", "1:1"),
     "nul": ("python train.py a\0b", "bad-shell", "1:18"),
     "escapes": ("python train.py $'a\\n'", "bad-shell", "1:17"),

@@ -1,4 +1,4 @@
-"""How configurations are spelled: a table of dialects, each of which reads one spelling into a RunSpec."""
+"""The table of dialects, each of which reads one way to spell configurations into a RunSpec."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _load(
         from seatrial.dialects import clusters  # late: only where nothing else is known
 
         if clusters.is_cluster(document.root):
-            why = "this describes machines, not what is to be run on them"
+            why = "this is a cluster file: it describes hosts, not a training run"
             fix = "name a training configuration; `seatrial check` takes this file by itself"
             raise InputError.single("cluster-file", str(path), why, fix)
         raise InputError.single("unknown-dialect", str(path), *_unknown(document.root))
@@ -204,13 +204,13 @@ def _unknown(root: Node) -> tuple[str, str]:
     if "argv" in root.members:
         words = [str(word) for word in root.members["argv"].plain()]
         return (
-            f"`{words[0]}` starts no training that is known here",
+            f"`{words[0]}` is no training command that Seatrial knows",
             f"give the command that does: one with {', '.join((*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS[:1]))} in it",
         )
     fix = "start from an example: `seatrial init`"
     if not isinstance(root.value, dict):
         what = "a list" if isinstance(root.value, list) else f"one value, {shown(root.plain())}"
-        return f"it holds {what}, and not keys with values", fix
+        return f"it holds {what}, not keys with values", fix
     meant = {
         key: found[0]
         for key in list(root.value)[:20]
@@ -219,7 +219,7 @@ def _unknown(root: Node) -> tuple[str, str]:
     if meant:
         fix = f"did you mean {', '.join(f'{right} for {key}' for key, right in meant.items())}?"
     names = ", ".join(list(root.value)[:3])
-    return f"its keys ({names}, …) are those of no configuration that is known here" if names else "it has no keys", fix
+    return f"its keys ({names}, …) belong to no known kind of configuration" if names else "it has no keys", fix
 
 
 def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[str]]:

@@ -1,102 +1,50 @@
 """Cluster files → `Cluster`: CVS's (`username`, `priv_key_file`, `head_node_dict`, `node_dict`) and the native one.
 
 The native one is a list of hosts, each a name or a mapping, beside `user`, `key_file`, `transport` and the `devices` of
-every host that does not say its own. In both, the order of the hosts is the order of the ranks.
+every host that does not say its own. In both, a name may be a range (node[01-03,07]), and the order of the hosts is the
+order of the ranks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.cluster import Cluster, Host, Transport
+from seatrial.cluster import MAX_HOSTS, Cluster, Host, Transport, host_words, hosts_of
 from seatrial.dialects import placeholders
-from seatrial.dialects.table import coerce
+from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.entries import Entry
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.settings import Settings
 from seatrial.errors import Problem
 from seatrial.source import Node
 
-MAX_HOSTS = 4096  # as many as a typing error in a range may make
 _TEMPLATE = re.compile(r"\{[^}]*\}?")
 _NODES = ("node_dict", "nodes")
 _HEADS = ("head_node_dict", "head_node")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meaning:
-    """What a key of a cluster file means; `why` says why it has no effect, where it has none."""
-
-    meaning: str
-    why: str = ""
-
-
-CVS_KEYS: Mapping[str, Meaning] = {
-    "username": Meaning(meaning="who logs in, on every host"),
-    "priv_key_file": Meaning(meaning="the private key that SSH uses"),
-    "head_node_dict.mgmt_ip": Meaning(meaning="the host from which CVS works", why="rank 0 is the first host"),
-    "head_node": Meaning(meaning="the same, since 2026", why="rank 0 is the first host"),
-    "node_dict": Meaning(meaning="the hosts by the name or address that SSH reaches, in the order of their ranks"),
-    "nodes": Meaning(meaning="the same, since 2026"),
-    "node_dict.*.vpc_ip": Meaning(meaning="the address that the other hosts connect to"),
-    "node_dict.*.bmc_ip": Meaning(meaning="the board's own controller", why="nothing here switches machines on or off"),
-    "home_mount_dir_name": Meaning(meaning="what {home-mount-dir} stands for", why="write paths out instead"),
-    "node_dir_name": Meaning(meaning="what {node-dir-name} stands for", why="write paths out instead"),
-    "orchestrator": Meaning(meaning="baremetal or container", why="the training configuration names its container"),
-    "container": Meaning(meaning="the container of CVS's tests", why="the training configuration names its container"),
-    "env_vars": Meaning(meaning="variables on every host", why="the training configuration names its variables"),
-    "racks": Meaning(meaning="switches and their passwords", why="nothing here logs in to switches"),
-    "password": Meaning(meaning="the password of username", why="hosts are reached by key only"),
-}
-NATIVE_KEYS: Mapping[str, Meaning] = {
-    "hosts": Meaning(meaning="the hosts in the order of their ranks: names, ranges (node[01-04]) or mappings"),
-    "hosts.*.name": Meaning(meaning="what SSH reaches the host by"),
-    "hosts.*.address": Meaning(meaning="what the other hosts connect to; by default its name"),
-    "hosts.*.devices": Meaning(meaning="how many accelerators it has; by default `devices`"),
-    "hosts.*.port": Meaning(meaning="the port of its SSH daemon; by default 22"),
-    "user": Meaning(meaning="who logs in; by default whoever starts the run"),
-    "key_file": Meaning(meaning="the private key that SSH uses; by default what SSH takes by itself"),
-    "transport": Meaning(meaning="ssh, slurm or local"),
-    "devices": Meaning(meaning="how many accelerators each host has"),
-}
-
-
-def is_cluster(root: Node) -> bool:
-    """Whether a file describes machines, not a run."""
-    keys = root.members.keys()
-    if keys & {"model", "steps", "batch", "config", "model_params", "framework", "trainer"}:
-        return False
-    return bool(keys & {*_NODES, "head_node_dict", "hosts"}) or keys == {"transport"}
-
-
-def read_cluster(path: Path, *, user: str, home: Path) -> tuple[Cluster | None, tuple[Problem, ...]]:
-    """The machines that a file names, None where errors left none, and all findings.
-
-    `user` and `home` are whose `{user-id}` and `~` stand for. Raises InputError where nothing can be read.
-    """
-    document = source.read(path)
-    reader = _Reader(user=user, home=home, problems=list(document.problems))
-    is_cvs = bool(document.root.members.keys() & {*_NODES, *_HEADS, "username", "priv_key_file"})
-    cluster = reader.cvs(document.root) if is_cvs else reader.native(document.root)
-    if any(problem.severity == "error" for problem in reader.problems):
-        return None, tuple(reader.problems)
-    return cluster, tuple(reader.problems)
-
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*"
 
 # --- what a name may be: it ends up in commands -----------------------------------------------------------------------
 
 
+@coerce.takes("a host's name or address")
 def _host(value: Any) -> str:
     word = coerce.text(value)
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*", word):
+    if not re.fullmatch(_HOST, word):
         raise ValueError(f"{coerce.shown(word)} is neither a host's name nor an address")
     return word
 
 
+@coerce.takes("a host's name or address, or a range of them: node[01-03,07]")
+def _hosts(value: Any) -> list[str]:
+    return [_host(name) for name in hosts_of(coerce.text(value))]
+
+
+@coerce.takes("the name of a user")
 def _person(value: Any) -> str:
     word = coerce.text(value)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", word):
@@ -104,6 +52,7 @@ def _person(value: Any) -> str:
     return word
 
 
+@coerce.takes("the path of a file")
 def _file(value: Any) -> str:
     word = coerce.text(value)
     if not word or word.startswith("-") or not word.isprintable():
@@ -112,217 +61,264 @@ def _file(value: Any) -> str:
         try:
             Path(word).expanduser()
         except RuntimeError:
-            raise ValueError(f"{coerce.shown(word)} is the home of a user whom this machine does not know") from None
+            raise ValueError(f"{coerce.shown(word)} is the home of a user that this machine does not have") from None
     return word
 
 
-_TRANSPORT = coerce.one_of("ssh", "slurm", "local")
+def _anything(value: Any) -> Any:
+    return value
 
 
-def _expanded(name: str) -> list[str]:
-    """The names that a range stands for: node[01-04] → node01 … node04. Raises ValueError."""
-    match = re.fullmatch(r"([^\[\]]*)\[(\d{1,9})-(\d{1,9})\]([^\[\]]*)", name, re.ASCII)
-    if match is None:
-        return [name]
-    first, last = int(match[2]), int(match[3])
-    if not 0 <= last - first < MAX_HOSTS:
-        raise ValueError(f"{coerce.shown(name)} names {last - first + 1} hosts, not 1 to {MAX_HOSTS}")
-    return [f"{match[1]}{number:0{len(match[2])}}{match[4]}" for number in range(first, last + 1)]
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+_to, _ignored = keys.to, keys.ignored
+_TRAINING = "the training configuration names it"
+
+CVS_KEYS: Mapping[str, Key] = {
+    "username": _to("user", _person, "who logs in, on every host"),
+    "priv_key_file": _to("key_file", _file, "the private key that SSH uses"),
+    **dict.fromkeys(_NODES, Key(read=_anything, meaning="the hosts by the name, range or address that SSH reaches")),
+    **dict.fromkeys(_HEADS, Key(read=_anything, meaning="the host from which CVS works; rank 0 is the first host")),
+    "home_mount_dir_name": _ignored("write paths out instead", _anything, "what {home-mount-dir} stands for"),
+    "node_dir_name": _ignored("write paths out instead", _anything, "what {node-dir-name} stands for"),
+    "orchestrator": _ignored(_TRAINING, _anything, "baremetal or container"),
+    "container": _ignored(_TRAINING, _anything, "the container of CVS's tests"),
+    "env_vars": _ignored(_TRAINING, _anything, "variables on every host"),
+    "racks": _ignored("nothing here logs in to switches", _anything, "switches and their passwords"),
+    "password": _ignored("hosts are reached by key only", _anything, "the password of username"),
+}
+CVS_HOST_KEYS: Mapping[str, Key] = {
+    "vpc_ip": _to("hosts.address", _hosts, "the address that the other hosts connect to; of a range of hosts, a range"),
+    "bmc_ip": _ignored("nothing here switches machines on or off", _anything, "the board's own controller"),
+}
+NATIVE_KEYS: Mapping[str, Key] = {
+    "hosts": Key(read=_anything, meaning="the hosts: names, ranges (node[01-03,07]) or mappings"),
+    "user": _to("user", _person, "who logs in; by default whoever starts the run"),
+    "key_file": _to("key_file", _file, "the private key that SSH uses; by default SSH's own choice"),
+    "transport": _to("transport", coerce.one_of("ssh", "slurm", "local")),
+    "devices": _to("hosts.devices", coerce.count, "how many accelerators each host has"),
+}
+NATIVE_HOST_KEYS: Mapping[str, Key] = {
+    "name": _to("hosts.name", _host, "what SSH reaches the host by"),
+    "address": _to("hosts.address", _host, "what the other hosts connect to; by default its name"),
+    "devices": _to("hosts.devices", coerce.count, "how many accelerators it has; by default `devices` of the file"),
+    "port": _to("hosts.port", coerce.port, "the port of its SSH daemon; by default 22"),
+}
 
 
-def _words(text: str) -> list[str]:
-    """The names of a list in one text, node[01-03],login: commas part them, except in brackets."""
-    return [word.strip() for word in re.split(r",(?![^\[\]]*\])", text)]
+def is_cluster(root: Node) -> bool:
+    """Whether a file describes machines, not a run."""
+    names = root.members.keys()
+    if names & {"model", "steps", "batch", "config", "model_params", "framework", "trainer"}:
+        return False
+    return bool(names & {*_NODES, "head_node_dict", "hosts"}) or names == {"transport"}
+
+
+def read_cluster(path: Path, *, user: str, home: Path) -> tuple[Cluster | None, tuple[Problem, ...]]:
+    """The machines that a file names, None where errors left none, and all findings.
+
+    `user` and `home` are whose `{user-id}` and `~` stand for. Raises InputError where nothing can be read.
+    """
+    document = source.read(path)
+    root, known = document.root, placeholders.values_for(user, home)
+    is_cvs = bool(root.members.keys() & {*_NODES, *_HEADS, "username", "priv_key_file"})
+    file = _File(keys=CVS_KEYS if is_cvs else NATIVE_KEYS, problems=list(document.problems), known=known)
+    cluster = _cvs(file, root) if is_cvs else _native(file, root)
+    return None if file.has_errors else cluster, tuple(file.problems)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
-class _Reader:
-    """Reads one file; what is wrong with it is collected in `problems`."""
+class _Keys(Settings):
+    """Those of the file, or of one host in it."""
 
-    user: str
-    home: Path
-    problems: list[Problem]
-    names: dict[str, str] = field(default_factory=dict)  # host's name → its key in the file
-    addresses: dict[str, str] = field(default_factory=dict)  # address → the first host that has it
+    UNKNOWN = "cluster files have no such key here"
 
-    # --- CVS ---
+    known: Mapping[str, str]  # what placeholders stand for
 
-    def cvs(self, root: Node) -> Cluster | None:
-        self._unknown(root, "", CVS_KEYS)
-        nodes = next((root.members[key] for key in _NODES if key in root.members), None)
-        hosts: list[Host] = []
-        if nodes is None or not isinstance(nodes.value, dict) or not self._given(nodes):
-            self._missing(root, "node_dict", '"node_dict": {"10.0.0.1": {"vpc_ip": "10.0.0.1", "bmc_ip": "NA"}}', nodes)
-        else:
-            path = next(key for key in _NODES if key in root.members)
-            hosts = [
-                host for name, node in self._given(nodes) if (host := self._cvs_host(f"{path}.{name}", name, node))
-            ]
-        head = self._head(root)
-        if head and hosts and head.text not in self.names:
-            why = f"it is none of the hosts ({', '.join(list(self.names)[:4])}{', …' if len(self.names) > 4 else ''})"
-            self._say(head, "warning", "unknown-head", why, "name one of them; rank 0 is the first host either way")
-        elif head and hosts and head.text != hosts[0].name:
-            why = f"rank 0 is the first host, {hosts[0].name}, also in CVS; this one is not moved to the front"
-            self._say(head, "info", "head-not-first", why, "move it to the front if it is to coordinate")
-        for key in root.members.keys() & CVS_KEYS.keys() - set(_HEADS):
-            entry, why = Entry.of(key, root.members[key]), CVS_KEYS[key].why
-            if key in ("password", "racks"):
-                why += "; passwords in a file are read by everybody who can read the file"
-                self._say(replace(entry, text=""), "warning", "secret-in-file", why, "remove it")
-            elif why and root.members[key].value not in ({}, ""):
-                self._say(entry, "info", "no-effect", f"it has no effect: {why}", "nothing to do")
-        return Cluster(
-            hosts=tuple(hosts), transport="ssh", user=self._value(root, "username", _person),
-            key_file=self._value(root, "priv_key_file", _file),
-        )  # fmt: skip
-
-    def _cvs_host(self, path: str, name: str, node: Node) -> Host | None:
+    def read(self, node: Node, path: str = "") -> None:
+        """Takes every key of a mapping; one without a value says nothing."""
         if not isinstance(node.value, dict):
-            self._say(Entry.of(path, node), "error", "bad-value", "a mapping belongs here", 'write {"vpc_ip": "…"}')
+            here = Entry.of(path or "(root)", node)
+            self.problems.append(here.problem("error", "bad-value", "a mapping belongs here", "write key: value"))
+        for name, child in _given(node):
+            if child.value is not None or name not in self.keys:
+                self.take(name, self.filled(Entry.of(f"{path}.{name}" if path else name, child)))
+
+    def filled(self, entry: Entry) -> Entry:
+        """An entry with its placeholders filled."""
+        value = placeholders.fill(entry.value, self.known)[0]
+        return replace(entry, value=value, text=value if isinstance(value, str) else entry.text)
+
+    def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
+        """Whether no placeholder is left in a text that is used."""
+        is_unfilled = placeholders.is_unfilled(entry.value)
+        if not key.to or not isinstance(entry.value, str) or not (is_unfilled or _TEMPLATE.search(entry.value)):
+            return True
+        why = f"{coerce.shown(entry.value)} is still {'<changeme>' if is_unfilled else 'a placeholder of the template'}"
+        fix = "fill in the host's own name or address, or the user's"
+        self.problems.append(entry.problem("error", "placeholder", why, fix))
+        return False
+
+    def value(self, read: coerce.Reader, entry: Entry) -> Any:
+        """A value that has no row of its own: None, with a finding, where it does not fit."""
+        if not self.is_filled("", Key(read=read, to="hosts"), entry):
             return None
-        self._unknown(node, path, CVS_KEYS, "node_dict.*")
-        read = self._read(Entry(key=path, value=name, text=name, mark=node.key_mark), _host)
-        inner = node.members.get("vpc_ip")
-        address = (
-            read
-            if inner is None or inner.text in ("", "NA")
-            else self._read(self._entry(f"{path}.vpc_ip", inner), _host)
-        )
-        return self._add(path, node, read, address)
-
-    def _head(self, root: Node) -> Entry | None:
-        for key in _HEADS:
-            node = root.members.get(key)
-            if node is not None and isinstance(node.value, dict):
-                node, key = node.members.get("mgmt_ip"), f"{key}.mgmt_ip"
-            if node is not None:
-                entry = self._entry(key, node)
-                return entry if self._read(entry, _host) is not None else None
-        return None
-
-    # --- native ---
-
-    def native(self, root: Node) -> Cluster | None:
-        self._unknown(root, "", NATIVE_KEYS)
-        transport: Transport = self._value(root, "transport", _TRANSPORT) or "ssh"
-        devices = self._value(root, "devices", coerce.count)
-        nodes, hosts = root.members.get("hosts"), []
-        if nodes is None and transport == "local":
-            hosts = list(Cluster.on_this_machine().hosts)
-        elif nodes is None and transport != "slurm":
-            self._missing(root, "hosts", "hosts: [node-a, node-b]", None)
-        elif nodes is not None and isinstance(nodes.value, str) and nodes.value.strip():
-            hosts = [host for word in _words(nodes.value) for host in self._named_hosts("hosts", nodes, word)]
-        elif nodes is not None and (not isinstance(nodes.value, list) or not nodes.value):
-            self._missing(root, "hosts", "hosts: [node-a, node-b]", nodes)
-        elif nodes is not None and isinstance(nodes.value, list):
-            hosts = [host for i, node in enumerate(nodes.value) for host in self._native_hosts(f"hosts.{i}", node)]
-        return Cluster(
-            hosts=tuple(Host(**(vars(host) | {"devices": host.devices or devices})) for host in hosts),
-            transport=transport, user=self._value(root, "user", _person),
-            key_file=self._value(root, "key_file", _file),
-        )  # fmt: skip
-
-    def _native_hosts(self, path: str, node: Node) -> Iterator[Host]:
-        if not isinstance(node.value, dict):
-            yield from self._named_hosts(path, node, node.plain())
-            return
-        self._unknown(node, path, NATIVE_KEYS, "hosts.*")
-        if "name" not in node.members:
-            self._missing(node, f"{path}.name", "name: node-a", None)
-            return
-        name = self._value(node, "name", _host, path)
-        address = self._value(node, "address", _host, path) or name
-        extra = {"devices": self._value(node, "devices", coerce.count, path)}
-        port = self._value(node, "port", coerce.port, path)
-        host = self._add(path, node, name, address, **extra, **({"port": port} if port else {}))
-        if host:
-            yield host
-
-    def _named_hosts(self, path: str, node: Node, name: Any) -> Iterator[Host]:
-        """The host of a name, or those of a range."""
-        try:
-            names = _expanded(coerce.text(name))
-        except ValueError as error:
-            self._say(self._entry(path, node), "error", "bad-value", str(error), "write a host's name")
-            return
-        if len(self.names) + len(names) > MAX_HOSTS:
-            why = f"with these there are more than {MAX_HOSTS} hosts"
-            self._say(Entry.of(path, node), "error", "too-many-hosts", why, "correct the range, or name fewer")
-            return
-        for each in names:
-            read = self._read(Entry(key=path, value=each, text=each, mark=node.mark), _host)
-            if host := self._add(path, node, read, read):
-                yield host
-
-    # --- both ---
-
-    def _add(self, path: str, node: Node, name: str | None, address: str | None, **more: Any) -> Host | None:
-        if name is None or address is None:
-            return None
-        if name in self.names:
-            why = f"{name} is a host already ({self.names[name]}), and one machine cannot be two ranks"
-            self._say(Entry.of(path, node), "error", "repeated-host", why, "remove one of the two")
-            return None
-        same = self.addresses.setdefault(address, name)
-        if same != name:
-            why = f"{same} has the address {address} too, so two ranks would be one machine"
-            self._say(Entry.of(path, node), "warning", "repeated-address", why, "give each host its own address")
-        self.names[name] = path
-        return Host(name=name, address=address, **more)
-
-    def _given(self, node: Node) -> list[tuple[str, Node]]:
-        return [(name, child) for name, child in node.members.items() if not name.startswith("_")]
-
-    def _entry(self, path: str, node: Node) -> Entry:
-        """A value with its placeholders filled."""
-        known = placeholders.values_for(self.user, self.home)
-        value = placeholders.fill(node.plain(), known)[0]
-        return Entry(key=path, value=value, text=coerce.text(value) if isinstance(value, str) else node.text,
-                     mark=node.mark, key_mark=node.key_mark)  # fmt: skip
-
-    def _value(self, parent: Node, key: str, read: Callable[[Any], Any], path: str = "") -> Any:
-        node = parent.members.get(key)
-        if node is None or node.value is None:
-            return None
-        return self._read(self._entry(f"{path}.{key}" if path else key, node), read)
-
-    def _read(self, entry: Entry, read: Callable[[Any], Any]) -> Any:
-        """A value as its type, or None with a finding."""
-        if isinstance(entry.value, str) and (_TEMPLATE.search(entry.value) or placeholders.is_unfilled(entry.value)):
-            left = "<changeme>" if placeholders.is_unfilled(entry.value) else "the template's placeholder"
-            why = f"{coerce.shown(entry.value)} is still {left}"
-            return self._say(
-                entry, "error", "placeholder", why, "fill in the host's own name or address, or the user's"
-            )
         try:
             return read(entry.value)
         except ValueError as error:
-            return self._say(entry, "error", "bad-value", str(error), "give a value that fits")
+            self.problems.append(entry.problem("error", "bad-value", str(error), coerce.advice(read)))
+            return None
 
-    def _unknown(self, node: Node, path: str, table: Mapping[str, Meaning], prefix: str = "") -> None:
-        """A finding for each key that the table does not have, at its level."""
-        if not isinstance(node.value, dict):
-            self._say(
-                self._entry(path or "(root)", node), "error", "bad-value", "a mapping belongs here", "write key: value"
-            )
-        known = [key.removeprefix(f"{prefix}.") for key in table if not prefix or key.startswith(f"{prefix}.")]
-        first = {key.partition(".")[0] for key in known}
-        for name, child in self._given(node):
-            if name not in first:
-                entry = Entry.of(f"{path}.{name}" if path else name, child)
-                finding = entry.key_problem(
-                    "error", "unknown-key", "cluster files have no such key here", did_you_mean(name, sorted(first))
-                )
-                self.problems.append(finding)
 
-    def _missing(self, parent: Node, path: str, example: str, there: Node | None) -> None:
-        mark = there.mark if there is not None else parent.mark
+@dataclass(kw_only=True)
+class _File(_Keys):
+    """A whole file, and the hosts that it has named so far."""
+
+    names: dict[str, str] = field(default_factory=dict)  # host's name → its key in the file
+    addresses: dict[str, str] = field(default_factory=dict)  # address → the first host that has it
+
+    def host(self, table: Mapping[str, Key], node: Node, path: str) -> _Keys:
+        """The keys of one host."""
+        of_host = _Keys(keys=table, problems=self.problems, known=self.known)
+        of_host.read(node, path)
+        return of_host
+
+    def hosts(self, entry: Entry) -> list[str]:
+        """The names that a name or a range stands for; none, with a finding, where it is wrong."""
+        names: list[str] = self.value(_hosts, entry) or []
+        if len(self.names) + len(names) > MAX_HOSTS:
+            why = f"with these there are more than {MAX_HOSTS} hosts"
+            self.problems.append(entry.problem("error", "too-many-hosts", why, "correct the range, or name fewer"))
+            return []
+        return names
+
+    def named(self, path: str, node: Node, name: Any) -> Iterator[Host]:
+        """The host of a name, or those of a range."""
+        for each in self.hosts(Entry(key=path, value=name, text="", mark=node.mark)):
+            yield from self.added(path, node, each, each)
+
+    def added(self, path: str, node: Node, name: str | None, address: str | None, **more: Any) -> Iterator[Host]:
+        """The host, unless it is wrong or there already."""
+        if name is None or address is None:
+            return
+        entry = Entry.of(path, node)
+        if name in self.names:
+            why = f"{name} is a host already ({self.names[name]}), and one machine cannot be two ranks"
+            self.problems.append(entry.problem("error", "repeated-host", why, "remove one of the two"))
+            return
+        same = self.addresses.setdefault(address, name)
+        if same != name:
+            why = f"{same} has the address {address} too, so two ranks would be one machine"
+            self.problems.append(entry.problem("warning", "repeated-address", why, "give each host its own address"))
+        self.names[name] = path
+        yield Host(name=name, address=address, **more)
+
+    def lacks(self, path: str, example: str, parent: Node, there: Node | None = None) -> None:
+        """Adds that there are no hosts, or no name of one."""
         why = "there are no hosts in it" if there is not None else "nothing says which machines there are"
         self.problems.append(
-            Problem(severity="error", code="missing-key", path=path, why=why, fix=f"write {example}", mark=mark)
-        )
+            Problem(severity="error", code="missing-key", path=path, why=why, fix=f"write {example}",
+                    mark=(there or parent).mark)
+        )  # fmt: skip
 
-    def _say(self, entry: Entry, severity: Any, code: str, why: str, fix: str) -> None:
-        self.problems.append(entry.problem(severity, code, why, fix))
+
+def _given(node: Node) -> list[tuple[str, Node]]:
+    return [(name, child) for name, child in node.members.items() if not name.startswith("_")]
+
+
+# --- CVS --------------------------------------------------------------------------------------------------------------
+
+
+def _cvs(file: _File, root: Node) -> Cluster:
+    file.read(root)
+    path = next((key for key in _NODES if key in root.members), "node_dict")
+    nodes = root.members.get(path)
+    given = _given(nodes) if nodes else []
+    if not given:
+        file.lacks("node_dict", '"node_dict": {"10.0.0.1": {"vpc_ip": "10.0.0.1", "bmc_ip": "NA"}}', root, nodes)
+    hosts = tuple(host for name, node in given for host in _cvs_hosts(file, f"{path}.{name}", name, node))
+    head = _head(file, root)
+    if head and hosts and head.text not in file.names:
+        why = f"it is none of the hosts ({', '.join(list(file.names)[:4])}{', …' if len(file.names) > 4 else ''})"
+        fix = "name one of them; rank 0 is the first host either way"
+        file.problems.append(head.problem("warning", "unknown-head", why, fix))
+    elif head and hosts and head.text != hosts[0].name:
+        why = f"rank 0 is the first host, {hosts[0].name}, also in CVS; this one is not moved to the front"
+        fix = "move it to the front if it is to coordinate"
+        file.problems.append(head.problem("info", "head-not-first", why, fix))
+    for name, key in file.loud("ignored"):
+        if name in ("password", "racks"):
+            why = f"{key.why}; passwords in a file are read by everybody who can read the file"
+            file.add(name, "warning", "secret-in-file", why, "remove it")
+        elif file.values[name] not in ({}, ""):
+            file.add(name, "info", "no-effect", f"it has no effect: {key.why}", "no change is needed")
+    return Cluster(hosts=hosts, transport="ssh", user=file.get("username"), key_file=file.get("priv_key_file"))
+
+
+def _cvs_hosts(file: _File, path: str, name: str, node: Node) -> Iterator[Host]:
+    """The hosts of a key of node_dict: one, or those of a range, whose addresses are a range too."""
+    if not isinstance(node.value, dict):
+        why = "a mapping belongs here"
+        file.problems.append(Entry.of(path, node).problem("error", "bad-value", why, 'write {"vpc_ip": "…"}'))
+        return
+    is_given = "vpc_ip" in node.members and node.members["vpc_ip"].value not in ("", "NA", None)
+    members = {key: child for key, child in node.members.items() if key != "vpc_ip" or is_given}
+    of_host = file.host(CVS_HOST_KEYS, replace(node, value=members), path)
+    names = file.hosts(Entry(key=path, value=name, text=name, mark=node.key_mark))
+    addresses = of_host.get("vpc_ip", []) if is_given else names
+    if names and addresses and len(addresses) != len(names):
+        why = f"{len(names)} hosts need as many addresses, not {len(addresses)}"
+        of_host.add("vpc_ip", "error", "bad-value", why, "write one key per host, or a range with as many addresses")
+    for each, address in zip(names, addresses, strict=False):
+        yield from file.added(path, node, each, address)
+
+
+def _head(file: _File, root: Node) -> Entry | None:
+    for key in _HEADS:
+        node = root.members.get(key)
+        if node is not None and isinstance(node.value, dict):
+            node, key = node.members.get("mgmt_ip"), f"{key}.mgmt_ip"
+        if node is not None:
+            entry = file.filled(Entry.of(key, node))
+            return entry if file.value(_host, entry) is not None else None
+    return None
+
+
+# --- native -----------------------------------------------------------------------------------------------------------
+
+
+def _native(file: _File, root: Node) -> Cluster:
+    file.read(root)
+    transport: Transport = file.get("transport") or "ssh"
+    found, devices = _native_hosts(file, root, transport), file.get("devices")
+    hosts = tuple(replace(host, devices=host.devices or devices) for host in found)
+    return Cluster(hosts=hosts, transport=transport, user=file.get("user"), key_file=file.get("key_file"))
+
+
+def _native_hosts(file: _File, root: Node, transport: Transport) -> Iterator[Host]:
+    nodes = root.members.get("hosts")
+    if nodes is not None and isinstance(nodes.value, str) and nodes.value.strip():
+        for word in host_words(nodes.value):
+            yield from file.named("hosts", nodes, word)
+    elif nodes is not None and isinstance(nodes.value, list) and nodes.value:
+        for index, node in enumerate(nodes.value):
+            path, is_mapping = f"hosts.{index}", isinstance(node.value, dict)
+            yield from _native_host(file, path, node) if is_mapping else file.named(path, node, node.plain())
+    elif nodes is None and transport == "local":
+        yield from Cluster.on_this_machine().hosts
+    elif nodes is not None or transport != "slurm":
+        file.lacks("hosts", "hosts: [node-a, node-b]", root, nodes)
+
+
+def _native_host(file: _File, path: str, node: Node) -> Iterator[Host]:
+    """The host of a mapping."""
+    of_host = file.host(NATIVE_HOST_KEYS, node, path)
+    if "name" not in node.members:
+        file.lacks(f"{path}.name", "name: node-a", node)
+        return
+    name = of_host.get("name")
+    more = {key: of_host.get(key) for key in ("devices", "port") if of_host.get(key)}
+    yield from file.added(path, node, name, of_host.get("address") or name, **more)

@@ -35,7 +35,7 @@ class _Option:
     quiet: tuple[str, ...] = ()  # values with which it changes nothing; "*": whatever its value is
     severity: Severity = "warning"
     why: str = "the run's own container is started without it"
-    fix: str = "leave it out"
+    fix: str = "omit it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +268,7 @@ class _Reading:
             self._say(at, self._texts[at].partition("=")[0], "warning", "no-effect", why)
         if self._texts[verb] not in starting or "compose" in (self._texts[at] for at in before):
             called = " ".join((name, *(self._texts[at] for at in before if self._texts[at] == "compose")))
-            why = "image and mounts of this container are written elsewhere, and not known here"
+            why = "this container's image and mounts are defined elsewhere"
             self._say(verb, f"{called} {self._texts[verb]}", "info", "container-not-known", why, _SAY)
             return
         place = verb + 1
@@ -284,7 +284,7 @@ class _Reading:
     def _image(self, name: str, place: int) -> None:
         text = self._texts[place]
         if (name == "enroot" and not text.endswith(tuple(_IMAGE_FILES))) or text.startswith("instance://"):
-            why = "this container is there already, and the image that it was made from is not known here"
+            why = "this container already exists, and its image is not known here"
             self._say(place, text, "warning", "container-not-known", why, _SAY)
             return
         self._put("image", image_of(text), place, f"{name} IMAGE")
@@ -296,8 +296,8 @@ class _Reading:
             option = options.get(name)
             if option is None:
                 known = tuple(each for each in options if each.startswith("--"))
-                more = "" if joined is not None or not knows_all else "; it is taken as one without a value"
-                why = f"{program} has no option of this name that is known here{more}"
+                more = "" if joined is not None or not knows_all else "; it is read as one without a value"
+                why = f"{program} has no such option{more}"
                 self._say(place, name, "warning", "unknown-option", why, did_you_mean(name, known))
                 continue
             at, value = place, joined
@@ -316,7 +316,7 @@ class _Reading:
                 read = option.read("true" if value is None else value)
             except ValueError as error:
                 why = f"{error}; the run's own container is started without it"
-                self._say(at, name, "warning", "no-effect", why, "write it in another way, or leave it out")
+                self._say(at, name, "warning", "no-effect", why, "write it in another way, or omit it")
                 return
             self._put(option.field, read, at, name)
         elif "*" not in option.quiet and value not in option.quiet:
@@ -324,7 +324,7 @@ class _Reading:
 
     def _put(self, name: str, value: Any, at: int, key: str) -> None:
         if name == "image" and any(character in value for character in "$`"):
-            why = "what stands here for the image is not known, so that the run has no container"
+            why = "the image is not known here, so the run has no container"
             self._say(at, key, "warning", "container-not-known", why, "write the image's name, or assign the variable")
             return
         if name == "image" and self._values.get("image", value) != value:
@@ -344,7 +344,7 @@ class _Reading:
     def _mark(self, at: int) -> Mark:
         return self._words[at].mark
 
-    def _say(self, at: int, path: str, severity: Severity, code: str, why: str, fix: str = "leave it out") -> None:
+    def _say(self, at: int, path: str, severity: Severity, code: str, why: str, fix: str = "omit it") -> None:
         """Keeps a finding, once an option; its value may be a secret, and is not shown."""
         found = Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=self._mark(at))
         self._problems.setdefault((path, code), found)

@@ -1,4 +1,4 @@
-"""Whether the data and the tokenizer of a run are here; of what a configuration names, only these are looked for."""
+"""Checks that the data and the tokenizer of a run are on this machine; nothing else that it names is looked for."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _rest(spec: RunSpec, action: Action) -> Iterator[Missing]:
     if data.kind == "synthetic" or not NEEDS[action].data:
         return
     if data.kind not in ("text", "megatron", "arrow", "records") and not data.paths:
-        named = f"{data.dataset!r} is no folder on this machine" if data.dataset else "no data are named"
+        named = f"{data.dataset!r} is not a folder on this machine" if data.dataset else "no data are named"
         if not (data.dataset and Path(data.dataset).is_dir()):
             fix = "give files of this machine: Parquet, Arrow or JSON lines"
             yield "data.dataset", f"{named}, and nothing is downloaded", fix
     reads_text = data.kind not in ("megatron", "arrow")
     if reads_text and data.tokenizer != "byte" and not _is_tokenizer(data.tokenizer):
-        why = f"{data.tokenizer!r} is no tokenizer.json on this machine, and nothing is downloaded"
+        why = f"{data.tokenizer!r} is not a tokenizer.json on this machine, and nothing is downloaded"
         yield "data.tokenizer", why, "give the path of a tokenizer.json, or byte"
 
 

@@ -1,4 +1,4 @@
-"""Which accelerators this machine has, by its vendors' own tools."""
+"""This machine's GPU, found by the tools of its vendor."""
 
 from __future__ import annotations
 

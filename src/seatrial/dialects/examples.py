@@ -10,7 +10,7 @@ from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError
 
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")
-BESIDE = "_threshold"  # bars of the example whose name stands before it; it is copied along
+BESIDE = "_threshold"  # targets of the example whose name stands before it; it is copied along
 
 
 def _folder() -> Path:
@@ -27,7 +27,7 @@ def examples() -> dict[str, Path]:
 
 
 def list_examples() -> str:
-    """The examples' names, each with the folder it is from and, where it says so itself, what it is for."""
+    """The examples' names, each with the folder it is from and its own description, if it has one."""
     lines = ["Examples; `seatrial init NAME` copies one into this folder:", ""]
     known = examples()
     width = max(map(len, known), default=0)
@@ -50,7 +50,7 @@ def copy_example(name: str, folder: Path) -> str:
     known = examples()
     path = known.get(name.removesuffix(".json").removesuffix(".yaml").removesuffix(".sh"))
     if path is None:
-        why = f"there is no example of this name; there is {', '.join(known)}"
+        why = f"there is no such example; the examples are {', '.join(known)}"
         raise InputError.single("unknown-example", name, why, did_you_mean(name, known))
     beside = path.with_name(f"{path.stem}{BESIDE}{path.suffix}")
     for each in (path, beside) if beside.is_file() else (path,):

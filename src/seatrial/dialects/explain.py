@@ -1,4 +1,4 @@
-"""Where a value of a run came from, and what it is called in each dialect."""
+"""Explains a value of a run: its origin, and its name in each dialect."""
 
 from __future__ import annotations
 
@@ -98,35 +98,32 @@ class NoValue:
 
 WITHOUT_VALUE = {
     "done": "no value of a run", "equivalent": "the result is the same whatever it says", "ignored": "no effect here",
-    "rejected": "cannot be obeyed",
+    "rejected": "not supported",
 }  # fmt: skip
 
 
 def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
     """What there is to say about a key: a spec path, a part of the spec, or a key of any dialect, whole or its end.
 
-    Raises InputError for a key that nobody knows, and for one whose value this run does not have.
+    Raises InputError for an unknown key, and for one whose value this run does not have.
     """
     assert resolved.spec is not None
     values = dict(_values(resolved.spec))
     tables = _tables()
     name = key.removeprefix("--")
     paths = _among(values, resolved, name)
-    own = resolved.spec.dialect
-    for dialect in (own, *tables) if own in tables and not paths else tables:
-        if paths:
-            break
-        rows = {known: row for known, row in tables[dialect].items() if _ends(known, name)}
-        parts = [part.strip() for row in rows.values() for part in row.to.split(",") if part.strip()]
-        paths = [path for path in values if any(path == part or path.startswith(f"{part}.") for part in parts)]
+    if not paths:
+        dialect, rows = _rows(tables, resolved.spec.dialect, name)
+        parts = [part for row in rows.values() for part in row.paths]
         if rows and not parts:
             return [NoValue(key=known, dialect=dialect, row=row) for known, row in rows.items()]
-        if parts and not paths:
+        if not rows:
+            known = dict.fromkeys([*values, *(name for table in tables.values() for name in table)])
+            raise InputError.single("unknown-key", key, "nothing has this name", did_you_mean(key, list(known)))
+        paths = [path for path in values if any(path == part or path.startswith(f"{part}.") for part in parts)]
+        if not paths:
             why = f"it goes to {', '.join(parts)}, which this run does not have"
             raise InputError.single("no-value", key, why, "give it a value, or ask for another key")
-    if not paths:
-        known = dict.fromkeys([*values, *(name for table in tables.values() for name in table)])
-        raise InputError.single("unknown-key", key, "nothing has this name", did_you_mean(key, list(known)))
     written = _written(resolved)
     return [
         Explanation(
@@ -137,6 +134,15 @@ def explain(resolved: Resolved, key: str) -> list[Explanation] | list[NoValue]:
     ]  # fmt: skip
 
 
+def _rows(tables: Mapping[str, Mapping[str, Key]], own: str, name: str) -> tuple[str, dict[str, Key]]:
+    """The rows that a name means, and their dialect: the run's own before the others; none where it has no such key."""
+    for dialect in (own, *tables):
+        rows = {known: row for known, row in tables.get(dialect, {}).items() if _ends(known, name)}
+        if rows:
+            return dialect, rows
+    return "", {}
+
+
 def _among(values: Mapping[str, Any], resolved: Resolved, name: str) -> list[str]:
     """The spec paths that a name means: as the user wrote it, else as the spec has it, else by its end."""
     written = [path for path in values if path in resolved.origins and _ends(resolved.origins[path].key, name)]
@@ -145,12 +151,12 @@ def _among(values: Mapping[str, Any], resolved: Resolved, name: str) -> list[str
 
 
 def _values(spec: RunSpec) -> Iterator[tuple[str, Any]]:
-    """Spec path → value; the entries of mappings and the bars by their own names too."""
+    """Spec path → value; the entries of mappings and targets by their own names too."""
     for path, value in flatten(spec).items():
         if path == "dialect":
             continue
         if path == "expectations":
-            yield from ((f"{path}.{bar.metric}", bar.value) for bar in value)
+            yield from ((f"{path}.{target.metric}", target.value) for target in value)
             continue
         yield path, value
         if isinstance(value, Mapping):
@@ -176,11 +182,11 @@ def _ends(known: str, name: str) -> bool:
 
 
 def _field(path: str) -> Field | None:
-    """The description of a path; of an entry of a mapping, that of the mapping; of a bar, its metric's."""
+    """The description of a path; of an entry of a mapping, that of the mapping; of a target, its metric's."""
     whole, _, name = path.rpartition(".")
     if whole == "expectations" and name in METRICS:
         metric = METRICS[name]
-        return Field(meaning=f"{metric.title} that the run is held to; {metric.better} is better.", unit=metric.unit)
+        return Field(meaning=f"{metric.title} that the run has to reach; {metric.better} is better.", unit=metric.unit)
     return FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0])
 
 

@@ -1,4 +1,4 @@
-"""What a CVS configuration leaves to be filled in: `<changeme>` by its user, `{user-id}` and the like by who reads it.
+"""Placeholders of CVS configurations: `<changeme>` for their users, `{user-id}` and the like for their readers to fill.
 
 CVS looks for `<changeme>` anywhere in a value, in any case; keys that begin with `_` are notes (`_comments_…`), and
 `_example_nnodes` holds an example for `nnodes`. Placeholders in braces stand in keys too (volumes).
@@ -29,6 +29,11 @@ def is_unfilled(value: Any) -> bool:
     return isinstance(value, str) and "<changeme>" in value.lower()
 
 
+def stands_for_itself(text: str) -> bool:
+    """Whether a text means itself in a CVS file: no placeholder, nothing left to be filled in."""
+    return not is_unfilled(text) and not _BRACES.search(text)
+
+
 def unfilled(root: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
     """Every value of a tree that is still to be filled in, and every key (its value's path, marked at the key)."""
     for path, node in walk(root):
@@ -48,11 +53,11 @@ def values_for(user: str, home: Path) -> dict[str, str]:
 
 
 def fill(value: Any, values: Mapping[str, str]) -> tuple[Any, list[str]]:
-    """A value with its placeholders in braces replaced, and the names of those that nobody knows."""
+    """A value with its placeholders in braces replaced, and the names of the unknown ones."""
     if isinstance(value, list):
         filled = [fill(item, values) for item in value]
         return [item for item, _ in filled], [name for _, names in filled for name in names]
     if not isinstance(value, str):
         return value, []
-    strange = [name for name in _BRACES.findall(value) if name not in values]
-    return _BRACES.sub(lambda match: values.get(match[1], match[0]), value), strange
+    unknown = [name for name in _BRACES.findall(value) if name not in values]
+    return _BRACES.sub(lambda match: values.get(match[1], match[0]), value), unknown

@@ -45,7 +45,7 @@ def parse(text: str, *, file: str, is_json: bool) -> Document:
     if text.strip():
         (read_json if is_json else read_yaml)(text, builder)
     if builder.root is None:
-        raise builder.places.error(0, "empty", "there is nothing in it", "write a configuration into it")
+        raise builder.places.error(0, "empty", "the file is empty", "write a configuration into it")
     return Document(file=file, root=builder.root, problems=tuple(builder.problems))
 
 
@@ -91,7 +91,7 @@ def _read_text(path: Path) -> str:
         why = f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError.single("unreadable", str(path), why, "check its path and permissions") from None
     if len(content) > MAX_BYTES:
-        why = f"the file is larger than {MAX_BYTES // 10**6} MB, which no configuration is"
+        why = f"the file is larger than {MAX_BYTES // 10**6} MB, far more than a configuration"
         raise InputError.single("too-large", str(path), why, "name a configuration file, not data")
     try:
         return content.decode("utf-8")

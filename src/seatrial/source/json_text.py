@@ -11,6 +11,28 @@ from seatrial.source.tree import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, Builder, Pla
 # A string that never ends is one token too: tried again from each of its quotes, it would cost its length squared.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
+# The decoder's words; what stands at the place that it names; why ({} is that), and what to do.
+_ESCAPE_IT = 'close the string with ", or write \\t, \\n or \\u00XX'
+_MISTAKES = (
+    ("Invalid control character", r"\t", "a tab stands inside a string", _ESCAPE_IT),
+    ("Invalid control character", r"[\r\n]", "a line break stands inside a string", _ESCAPE_IT),
+    ("Invalid control character", "", "a control character stands inside a string", _ESCAPE_IT),
+    ("Unterminated string", "", "the string that begins here never ends", 'close it with "'),
+    ("Invalid \\", "", "a \\ inside a string begins an escape, and this is none", "write \\\\ for a backslash"),
+    ("", r",\s*[}\]]", "a comma stands before a closing bracket", "remove the comma"),
+    ("", r"//|/\*|#", "JSON has no comments", "remove it, or keep it as a key that begins with _"),
+    ("", r"'", "JSON strings stand in double quotes", "write \" instead of '"),
+    ("", r"(None|True|False)\b", "{} is Python's", "write null, true or false"),
+    ("", r"[“”„‟‘’«»]", "{} is no quotation mark of JSON", 'write "'),
+    ("Expecting value, at first", ".", "this is not JSON, which begins with {{",
+     "if it is YAML, let the file's name end in .yaml"),
+    ("", r"\Z", "the text ends too early: a bracket or a value is missing", "complete it"),
+    ("Extra data", "", "the document was complete before this", "remove what follows, or a bracket too many"),
+    ("Expecting ',' delimiter", "", "a comma or a closing bracket is missing before this", "add it"),
+    ("Expecting ':' delimiter", "", "a colon is missing between a key and its value", "add it"),
+    ("Expecting property name", "", "a key in double quotes was expected here", 'write "key": value'),
+)  # fmt: skip
+
 
 def read_json(text: str, builder: Builder) -> None:
     """Two looks at one text: `json.loads` says whether it is JSON, the tokens say where everything stands."""
@@ -57,41 +79,14 @@ def _mistake(text: str, error: json.JSONDecodeError, places: Places) -> InputErr
     """What was probably meant, at the place where it went wrong."""
     offset, rest = error.pos, text[error.pos : error.pos + 200]
     before = text[:offset].rstrip()
-    trailing = re.match(r",\s*[}\]]", rest)
-
-    def at(place: int, why: str, fix: str) -> InputError:
-        return places.error(place, "bad-json", why, fix)
-
     if text.startswith("\ufeff"):
-        return at(0, "the file begins with a byte order mark, which JSON forbids", "save it as UTF-8 without BOM")
-    if error.msg.startswith("Invalid control character"):
-        name = "tab" if rest.startswith("\t") else "line break" if rest[:1] in "\r\n" else "control character"
-        return at(offset, f"a {name} stands inside a string", 'close the string with ", or write \\t, \\n or \\u00XX')
-    if error.msg.startswith("Unterminated string"):
-        return at(offset, "the string that begins here never ends", 'close it with "')
-    if error.msg.startswith("Invalid \\"):
-        return at(offset, "a \\ inside a string begins an escape, and this is none", "write \\\\ for a backslash")
-    if trailing or (before.endswith(",") and rest[:1] in ("}", "]")):
-        comma = offset if trailing else len(before) - 1
-        return at(comma, "a comma stands before a closing bracket", "remove the comma")
-    if rest.startswith(("//", "/*", "#")):
-        return at(offset, "JSON has no comments", "remove it, or keep it as a key that begins with _")
-    if rest.startswith("'"):
-        return at(offset, "JSON strings stand in double quotes", "write \" instead of '")
-    if literal := re.match(r"(None|True|False)\b", rest):
-        return at(offset, f"{literal[0]} is Python's", "write null, true or false")
-    if rest[:1] in tuple("“”„‟‘’«»"):
-        return at(offset, f"{rest[0]} is no quotation mark of JSON", 'write "')
-    if rest and not before:
-        return at(offset, "this is not JSON, which begins with {", "if it is YAML, let the file's name end in .yaml")
-    if not rest:
-        return at(offset, "the text ends too early: a bracket or a value is missing", "complete it")
-    if error.msg.startswith("Extra data"):
-        return at(offset, "the document was complete before this", "remove what follows, or a bracket too many")
-    if error.msg.startswith("Expecting ',' delimiter"):
-        return at(offset, "a comma or a closing bracket is missing before this", "add it")
-    if error.msg.startswith("Expecting ':' delimiter"):
-        return at(offset, "a colon is missing between a key and its value", "add it")
-    if error.msg.startswith("Expecting property name"):
-        return at(offset, "a key in double quotes was expected here", 'write "key": value')
-    return at(offset, "a value was expected here", "write a string in double quotes, a number, true, false or null")
+        why = "the file begins with a byte order mark, which JSON forbids"
+        return places.error(0, "bad-json", why, "save it as UTF-8 without BOM")
+    if rest[:1] in ("}", "]") and before.endswith(","):
+        offset, rest = len(before) - 1, before[-1] + rest  # where the comma stands
+    said = error.msg if before else f"{error.msg}, at first"
+    for words, found, why, fix in _MISTAKES:
+        if said.startswith(words) and (match := re.match(found, rest)):
+            return places.error(offset, "bad-json", why.format(match[0]), fix)
+    why, fix = "a value was expected here", "write a string in double quotes, a number, true, false or null"
+    return places.error(offset, "bad-json", why, fix)

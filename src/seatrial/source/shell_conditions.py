@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from seatrial.source.shell_values import Piece, Variables
+from seatrial.source.shell_values import Field, Piece, Variables, text_of
 from seatrial.source.shell_words import Text, Word
 
 TESTS = ("[", "[[", "test", "true", "false")
@@ -14,49 +14,85 @@ TESTS = ("[", "[[", "test", "true", "false")
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": int.__eq__, "-ne": int.__ne__, "-gt": int.__gt__, "-ge": int.__ge__, "-lt": int.__lt__, "-le": int.__le__,
 }  # fmt: skip
-_TEXTS: dict[str, Callable[[str, str], bool]] = {"=": str.__eq__, "==": str.__eq__, "!=": str.__ne__}
+_WORDS: dict[str, Callable[[str, str], bool]] = {"=": str.__eq__, "==": str.__eq__, "!=": str.__ne__}
 _CLOSING = {"[": "]", "[[": "]]"}
 
-Unset = Callable[[Piece], None]  # what is told of a variable that is nowhere assigned
+Unset = Callable[[Piece], None]  # called for a variable that is assigned nowhere
+
+
+# --- what may not be known: None --------------------------------------------------------------------------------------
+
+
+def _not(known: bool | None) -> bool | None:
+    return None if known is None else not known
+
+
+def _any(values: Iterable[bool | None]) -> bool | None:
+    each = set(values)
+    return True if True in each else None if None in each else False
+
+
+def _all(values: Iterable[bool | None]) -> bool | None:
+    return _not(_any(map(_not, values)))
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
 
 
 def truth(words: Sequence[Word], variables: Variables, unset: Unset) -> bool | None:
     """Whether a test succeeds; None where only an execution could tell. Unknown variables are taken as not set."""
     name = words[0].bare
     if name == "!":
-        told = truth(words[1:], variables, unset) if len(words) > 1 else None
-        return None if told is None else not told
+        return _not(truth(words[1:], variables, unset)) if len(words) > 1 else None
     if name in ("true", "false"):
         return name == "true"
     if name not in TESTS:
         return None
-    fields = [piece for word in words[1:] for piece in variables.expand(word)]
-    if any(piece.doubt == "executable" for each in fields for piece in each):
+    texts = _texts([field for word in words[1:] for field in variables.expand(word)], unset)
+    if texts is None or (name in _CLOSING and (not texts or texts.pop() != _CLOSING[name])):
         return None
-    for each in fields:
-        for piece in each:
-            if piece.doubt:
-                unset(piece)
-    texts = ["".join("" if piece.doubt else piece.text for piece in each) for each in fields]
-    if name in _CLOSING and (not texts or texts.pop() != _CLOSING[name]):
-        return None
-    is_denied = texts[:1] == ["!"] and len(texts) > 1
-    told = _told(texts[1:] if is_denied else texts, is_pattern=name == "[[")
-    return (not told) if told is not None and is_denied else told
+    if texts[:1] == ["!"] and len(texts) > 1:
+        return _not(_compared(texts[1:], is_pattern=name == "[["))
+    return _compared(texts, is_pattern=name == "[[")
 
 
-def _told(texts: Sequence[str], *, is_pattern: bool) -> bool | None:
+def _texts(fields: Sequence[Field], unset: Unset) -> list[str] | None:
+    """The words of a test, with nothing for unknown variables; None where only an execution could tell them."""
+    doubtful = [piece for field in fields for piece in field if piece.doubt]
+    if any(piece.doubt == "executable" for piece in doubtful):
+        return None
+    for piece in doubtful:
+        unset(piece)
+    return [text_of(piece for piece in field if not piece.doubt) for field in fields]
+
+
+def _compared(texts: Sequence[str], *, is_pattern: bool) -> bool | None:
     if len(texts) == 1:
         return bool(texts[0])
     if len(texts) == 2:
         return {"-n": bool(texts[1]), "-z": not texts[1]}.get(texts[0])
     if len(texts) == 3:
         left, operator, right = texts
-        if operator in _TEXTS and not (is_pattern and set(right) & set("*?[")):
-            return _TEXTS[operator](left, right)
+        if operator in _WORDS and not (is_pattern and set(right) & set("*?[")):
+            return _WORDS[operator](left, right)
         if operator in _NUMBERS and left.lstrip("-").isdecimal() and right.lstrip("-").isdecimal():
             return _NUMBERS[operator](int(left), int(right))
     return None
+
+
+def _whole(words: list[Word]) -> list[Word]:
+    """A part of `[[ a || b ]]` as a test of its own."""
+    begins, ends = words[0].bare in (*TESTS, "!"), words[-1].bare == "]]"
+    if not begins and ends:
+        return [_bare("[[", words[0].offset), *words]
+    return [*words, _bare("]]", words[-1].offset)] if words[0].bare == "[[" and not ends else words
+
+
+def _bare(text: str, offset: int) -> Word:
+    return Word((Text(text, offset),), offset)
+
+
+# --- if ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -95,48 +131,37 @@ class Flow:
                 self._open.append(_Branch(words[0].offset))
             elif top is None:
                 return words
-            elif top.is_condition and key == "then":
-                self._decide(top)
-            elif top.is_condition:
+            elif top.is_condition and key != "then":
                 top.tests.append((joint, words))
                 return []
-            elif key == "elif":
-                top.is_condition, top.tests = True, []
-            elif key == "else":
-                top.active = False if top.taken else (None if top.taken is None else True)
             elif key == "fi":
                 self._open.pop()
                 return []
-            else:
+            elif not self._begins_part(top, key):
                 return [] if any(branch.active is False for branch in self._open) else words
             words = words[1:]
         return []
 
+    def _begins_part(self, branch: _Branch, key: str) -> bool:
+        """Goes on to the part of an `if` that a word begins; whether it begins one."""
+        if branch.is_condition:
+            self._decide(branch)
+        elif key == "elif":
+            branch.is_condition, branch.tests = True, []
+        elif key == "else":
+            branch.active = _not(branch.taken)
+        else:
+            return False
+        return True
+
     def _decide(self, branch: _Branch) -> None:
         """Ends a condition: a list of tests with && or || between them, and not both."""
-        told: bool | None = False
+        holds: bool | None = False
         if not branch.taken and not any(other.active is False for other in self._open[:-1]):
             joints = {joint for joint, _ in branch.tests[1:]}
-            each = [truth(self._whole(words), self._variables, self._unset) for _, words in branch.tests]
-            if not each or len(joints) > 1 or not joints <= {"&&", "||"}:
-                told = None
-            elif "||" in joints:
-                told = True if True in each else None if None in each else False
-            else:
-                told = False if False in each else None if None in each else True
+            each = [truth(_whole(words), self._variables, self._unset) for _, words in branch.tests]
+            is_list = bool(each) and len(joints) <= 1 and joints <= {"&&", "||"}
+            holds = (_any if "||" in joints else _all)(each) if is_list else None
         branch.is_condition = False
-        branch.active = None if branch.taken is None and told is not False else told
-        branch.taken = True if branch.taken or told else (None if None in (branch.taken, told) else False)
-
-    def _whole(self, words: list[Word]) -> list[Word]:
-        """A part of `[[ a || b ]]` as a test of its own."""
-        if words[0].bare in TESTS or words[0].bare == "!":
-            is_cut = words[0].bare == "[[" and words[-1].bare != "]]"
-            return [*words, Word(_bare("]]", words[-1].offset), words[-1].offset)] if is_cut else words
-        if words[-1].bare == "]]":
-            return [Word(_bare("[[", words[0].offset), words[0].offset), *words]
-        return words
-
-
-def _bare(text: str, offset: int) -> tuple[Text, ...]:
-    return (Text(text, offset),)
+        branch.active = _all((_not(branch.taken), holds))
+        branch.taken = _any((branch.taken, holds))

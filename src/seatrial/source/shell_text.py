@@ -7,16 +7,15 @@ warning where it matters; loops, conditions and functions are refused.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.errors import InputError, Problem, Severity
 from seatrial.source.shell_conditions import TESTS, Flow, truth
 from seatrial.source.shell_values import Field, Piece, Value, Variables, assignment, text_of
 from seatrial.source.shell_words import Lexer, Operator, Word
-from seatrial.source.tree import Builder
+from seatrial.source.tree import Builder, Places
 
 MAX_CHARACTERS = 100_000
 MAX_SCRIPTS = 8  # bash -c "bash -c '…'"
@@ -40,7 +39,7 @@ _PREPARES = frozenset({
 })  # fmt: skip
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
-# Wrappers whose options put something into the environment of what they start, and those that hand on nothing else.
+# Wrappers whose options put something into the environment of what they start, and those that pass on nothing else.
 _ENVIRONMENT_FLAGS = {
     "docker": ("-e", "--env"), "podman": ("-e", "--env"), "nerdctl": ("-e", "--env"), "mpirun": ("-x",),
     "srun": ("--export",), "singularity": ("--env",), "apptainer": ("--env",), "enroot": ("-e", "--env"),
@@ -64,18 +63,20 @@ class _Command:
 
 def read_shell(text: str, builder: Builder) -> None:
     """The tree `{"environment": {NAME: text}, "argv": [word]}` of a shell text. Raises InputError."""
-    reader = _Reader(text, builder.places.file)
+    reader = _Reader(builder.places)
     if text.startswith("\ufeff"):
-        why = "the file begins with a byte order mark, which a shell takes for part of the first word"
+        why = "the file begins with a byte order mark, which a shell reads as part of the first word"
         raise reader.error(0, "bad-shell", why, "save it as UTF-8 without BOM")
     if "\0" in text:
         raise reader.error(text.index("\0"), "bad-shell", "a shell text has no NUL characters", "remove it")
     if len(text) > MAX_CHARACTERS:
-        why = f"this is longer than {MAX_CHARACTERS} characters, which no command is"
+        why = f"this is longer than {MAX_CHARACTERS} characters, far more than a command"
         raise reader.error(0, "too-large", why, "name a file with one command")
     if "\r\n" in text:
-        why = "lines end as on Windows, and a shell takes the carriage return for part of the last word"
-        reader.find("warning", text.index("\r\n"), "carriage-return", reader.file, why, "save it with Unix line ends")
+        why = "lines end as on Windows, and a shell reads the carriage return as part of the last word"
+        reader.find(
+            "warning", text.index("\r\n"), "carriage-return", builder.places.file, why, "save it with Unix line ends"
+        )
     reader.script(text, range(len(text) + 1))
     _build(reader.chosen(), reader, builder)
     builder.problems += reader.problems
@@ -84,10 +85,9 @@ def read_shell(text: str, builder: Builder) -> None:
 class _Reader:
     """Takes the commands of a text one after the other and keeps the one that starts a training."""
 
-    def __init__(self, text: str, file: str) -> None:
-        self.file = file
+    def __init__(self, places: Places) -> None:
+        self.mark, self.error = places.mark, places.error
         self.problems: list[Problem] = []
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
         self._variables = Variables(self.error)
         self._training: _Command | None = None
         self._others: list[_Command] = []  # up to two that neither train nor prepare
@@ -95,20 +95,13 @@ class _Reader:
 
     # --- findings -----------------------------------------------------------------------------------------------------
 
-    def mark(self, offset: int) -> Mark:
-        line = bisect_right(self._lines, offset)
-        return Mark(file=self.file, line=line, column=offset - self._lines[line - 1] + 1)
-
-    def error(self, offset: int, code: str, why: str, fix: str) -> InputError:
-        return InputError.single(code, self.file, why, fix, self.mark(offset))
-
     def find(self, severity: Severity, offset: int, code: str, path: str, why: str, fix: str) -> None:
         mark = self.mark(offset)
         self.problems.append(Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=mark))
 
     def _refuse_control(self, offset: int, word: str) -> NoReturn:
-        why = f"with `{word}`, only an execution shows what is run, and nothing is executed here"
-        raise self.error(offset, "control-flow", why, "give the one command that it comes to, with its variables")
+        why = f"what runs depends on `{word}`, and Seatrial executes nothing to find out"
+        raise self.error(offset, "control-flow", why, "give the resulting command alone, with its variables")
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -116,14 +109,25 @@ class _Reader:
         """Takes the commands of a text; `places` are the offsets of its characters in the file, and of its end."""
         self._scripts += 1
         if self._scripts > MAX_SCRIPTS:
-            raise self.error(
-                places[0], "too-deep", f"there are more than {MAX_SCRIPTS} scripts in scripts", "simplify it"
-            )
-        words: list[Word] = []
+            why = f"there are more than {MAX_SCRIPTS} scripts in scripts"
+            raise self.error(places[0], "too-deep", why, "simplify it")
         condition, joint = "", "\n"  # whether the next command may not run, and what stands before it
         flow = Flow(self._variables, self._unset, self._refuse_control)
+        for words, operator in self._commands((*Lexer(text, places, self.error).tokens(), Operator("\n", places[-1]))):
+            left = flow.take(words, joint) if words else []
+            if left and self._step(left, condition, flow):
+                return
+            if words or operator != "\n":  # a line may end behind && and ||
+                condition, joint = self._condition(left, condition, operator), operator
+        flow.end()
+        if joint in ("&&", "||", "|", "|&"):
+            raise self.error(places[-1], "bad-shell", f"no command follows {joint}", "write it, or remove the operator")
+
+    def _commands(self, tokens: Iterable[Word | Operator]) -> Iterator[tuple[list[Word], str]]:
+        """The words of each command, without its redirections, and the operator behind it."""
+        words: list[Word] = []
         redirection: int | None = None  # where one stands whose file is still to come
-        for token in (*Lexer(text, places, self.error).tokens(), Operator("\n", places[len(text)])):
+        for token in tokens:
             if isinstance(token, Word):
                 words += [token] if redirection is None else []
                 redirection = None
@@ -134,13 +138,8 @@ class _Reader:
             elif token.text in ("(", ")", ";;"):
                 self._refuse_control(token.offset, token.text)
             else:
-                left = flow.take(words, joint) if words else []
-                if left and self._step(left, condition, flow):
-                    return
-                if words or token.text != "\n":  # a line may end behind && and ||
-                    condition, joint = self._condition(left, condition, token.text), token.text
+                yield words, token.text
                 words = []
-        flow.end()
 
     def _condition(self, words: Sequence[Word], before: str, joint: str) -> str:
         """What the command behind a joint depends on: && or || where that is not known.
@@ -149,14 +148,14 @@ class _Reader:
         """
         if joint not in ("&&", "||") or before in ("&&", "||"):
             return joint if joint in ("&&", "||") else ""
-        told: bool | None = before == "never, true"
+        succeeds: bool | None = before == "never, true"
         if not before:
             if not words or words[0].bare not in TESTS:
                 return joint if joint == "||" else ""
-            told = truth(words, self._variables, self._unset)
-        if told is None or told == (joint == "&&"):
-            return joint if told is None else ""
-        return "never, true" if told else "never, false"
+            succeeds = truth(words, self._variables, self._unset)
+        if succeeds is None:
+            return joint
+        return "" if succeeds == (joint == "&&") else f"never, {str(succeeds).lower()}"
 
     def _step(self, words: list[Word], condition: str, flow: Flow) -> bool:
         """Takes a command if it is run; whether the text ends with it."""
@@ -186,22 +185,29 @@ class _Reader:
         if name in ("exit", "return"):
             return not condition
         if not words:
-            if self._training is not None and any(name.islower() for name in given):
-                self._broken_line("warning", start, next(iter(given)))
-            for key, value in given.items():
-                self._variables.keep(key, value)
+            self._assignments(given, start)
         elif name in _DECLARES:
             self._declare(words)
         elif name == "unset":
             for word in words[1:]:
                 self._variables.known.pop(word.bare, None)
         else:
-            argv = [field for word in words for field in self._variables.expand(word)]
-            if name == "eval":
-                self._script_in([piece for field in argv[1:] for piece in (*field, Piece(" ", field[-1].offset))])
-            elif argv:
-                self._take(argv[1:] if name == "exec" and len(argv) > 1 else argv, given)
+            self._start([field for word in words for field in self._variables.expand(word)], name, given)
         return False
+
+    def _assignments(self, given: dict[str, Value], start: int) -> None:
+        """Keeps assignments that no command follows."""
+        if self._training is not None and any(name.islower() for name in given):
+            self._broken_line("warning", start, next(iter(given)))
+        for name, value in given.items():
+            self._variables.keep(name, value)
+
+    def _start(self, argv: list[Field], name: str, given: dict[str, Value]) -> None:
+        """Takes a program with its words; of `eval` and `exec`, what they start."""
+        if name == "eval":
+            self._script_in([piece for field in argv[1:] for piece in (*field, Piece(" ", field[-1].offset))])
+        elif argv:
+            self._take(argv[1:] if name == "exec" and len(argv) > 1 else argv, given)
 
     def _assign(self, word: Word, given: dict[str, Value]) -> None:
         """Adds an assignment to the others of its command."""
@@ -229,15 +235,16 @@ class _Reader:
     def _take(self, argv: Sequence[Field], given: dict[str, Value]) -> None:
         """Keeps a command if it may be the one; of a shell with -c, the command inside."""
         texts = [text_of(field) for field in argv]
+        start, is_option = argv[0][0].offset, texts[0].startswith("--")
         if texts[0] in (".", "source"):
             why = "what this file assigns is not known here: nothing is executed"
             fix = "write the assignments that matter into this text"
-            self.find("warning", argv[0][0].offset, "not-executed", " ".join(texts[:2]), why, fix)
-        if texts[0].startswith("--") and given:
-            raise self._unquoted(argv[0][0].offset, next(reversed(given)))
-        if texts[0].startswith("--"):
-            self._broken_line("error", argv[0][0].offset, texts[0])
-        if _base(texts[0]) in _PREPARES or texts[0].startswith("--"):
+            self.find("warning", start, "not-executed", " ".join(texts[:2]), why, fix)
+        if is_option and given:
+            raise self._unquoted(start, next(reversed(given)))
+        if is_option:
+            self._broken_line("error", start, texts[0])
+        if is_option or _base(texts[0]) in _PREPARES:
             return
         script = next((i + 2 for i, word in enumerate(texts[:-2]) if _is_script(word, texts[i + 1])), None)
         program = next((i for i in range(len(texts)) if _is_program(texts, i)), None)
@@ -250,7 +257,7 @@ class _Reader:
         self._keep(_Command(tuple(argv), environment, program is not None))
 
     def _unquoted(self, offset: int, name: str) -> InputError:
-        why = f"the value of {name} ends at the blank before this, which a shell takes for something else"
+        why = f"the value of {name} ends at the blank before this, and a shell reads the rest as something else"
         return self.error(offset, "unquoted-value", why, f'put all of it in quotes: {name}="… …"')
 
     def _broken_line(self, severity: Severity, offset: int, word: str) -> None:
@@ -296,29 +303,18 @@ class _Reader:
         for name, value in seen.items():
             if name not in handed_on and value.exported:
                 why = f"`{_base(cut_off)}` starts its command in an environment of its own, without this"
-                self.find("warning", value.offset, "not-exported", name, why, f"hand it on, with -e {name} for example")
+                self.find("warning", value.offset, "not-exported", name, why, f"pass it on, with -e {name} for example")
         return handed_on
 
     def _handed_on(self, wrappers: Sequence[Field], seen: dict[str, Value]) -> Iterator[tuple[str, Value]]:
         """What `env A=b`, `docker -e A=b`, `mpirun -x A=b` and `srun --export=ALL,A=b` add."""
-        program, before, behind_env = "", "", False
-        for field in wrappers:
-            word = text_of(field)
-            behind_env = behind_env or _base(word) == "env"
-            program = _base(word) if _base(word) in _ENVIRONMENT_FLAGS else program
-            flags = _ENVIRONMENT_FLAGS.get(program, ())
-            joined = (flag for flag in flags if word.startswith(f"{flag}=" if flag.startswith("--") else flag))
-            flag = next((flag for flag in joined if word != flag), None)
-            if flag or before in flags or behind_env:
-                told = word[len(flag) :].removeprefix("=") if flag else word
-                for pair in told.split(",") if program in _IN_ONE_WORD else [told]:
-                    name, equals, value = pair.partition("=")
-                    if equals and name.isidentifier():
-                        yield name, Value(((Piece(value, field[0].offset),),), field[0].offset, exported=True)
-                    elif name in seen and not behind_env:
-                        seen[name].exported = True
-                        yield name, seen[name]
-            before = word
+        for offset, pair, is_env in _environment_words(wrappers):
+            name, equals, value = pair.partition("=")
+            if equals and name.isidentifier():
+                yield name, Value(((Piece(value, offset),),), offset, exported=True)
+            elif name in seen and not is_env:
+                seen[name].exported = True
+                yield name, seen[name]
 
     def chosen(self) -> _Command:
         """The command that starts the training; without any command, what the text assigns. Raises InputError."""
@@ -331,12 +327,35 @@ class _Reader:
             fix = "give the one command that starts it (train.py, pretrain_gpt.py, train_llama3.sh)"
             raise self.error(self._others[1].offset, "no-training-command", why, fix)
         if not self._variables.known:
-            raise self.error(
-                0, "empty", "there is no command in it", "write the command that starts the training into it"
-            )
+            fix = "write the command that starts the training into it"
+            raise self.error(0, "empty", "there is no command in it", fix)
         for value in self._variables.known.values():
             value.exported = True
         return _Command((), self._variables.known, False)
+
+
+def _environment_words(wrappers: Sequence[Field]) -> Iterator[tuple[int, str, bool]]:
+    """(offset, `A=b` or `A`, whether `env` stands before it) of each variable that wrappers pass on by an option."""
+    program, before, behind_env = "", "", False
+    for field in wrappers:
+        word = text_of(field)
+        behind_env = behind_env or _base(word) == "env"
+        program = _base(word) if _base(word) in _ENVIRONMENT_FLAGS else program
+        value = _value_of(word, _ENVIRONMENT_FLAGS.get(program, ()))
+        if value is None and (behind_env or before in _ENVIRONMENT_FLAGS.get(program, ())):
+            value = word
+        if value is not None:
+            pairs = value.split(",") if program in _IN_ONE_WORD else [value]
+            yield from ((field[0].offset, pair, behind_env) for pair in pairs)
+        before = word
+
+
+def _value_of(word: str, flags: Sequence[str]) -> str | None:
+    """The value in the word of an option: `--env=A`, `-eA`, `-e=A`; None for any other word."""
+    for flag in flags:
+        if word != flag and word.startswith(f"{flag}=" if flag.startswith("--") else flag):
+            return word[len(flag) :].removeprefix("=")
+    return None
 
 
 def _base(word: str) -> str:
@@ -362,15 +381,9 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
     builder.key("environment", reader.mark(0))
     builder.begin({}, reader.mark(0))
     for name, value in command.environment.items():
-        if not value.exported and not value.used and name not in _SET_BY_LAUNCHERS:
-            rest = ", unless it was exported before; here it is taken as if" if name in _EXPORTED_BEFORE else ""
-            why = f"it is assigned, but not exported, so the command does not see it{rest}"
-            reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")
-        if not value.exported and (value.used or name not in _EXPORTED_BEFORE):
-            continue
-        field = value.fields[0] if value.fields else ()
-        builder.key(name, reader.mark(value.offset))
-        _scalar(field, name, value.offset, reader, builder)
+        if _is_seen(name, value, reader):
+            builder.key(name, reader.mark(value.offset))
+            _scalar(value.fields[0] if value.fields else (), name, value.offset, reader, builder)
     builder.end()
     start = command.offset if command.argv else 0
     builder.key("argv", reader.mark(start))
@@ -385,14 +398,23 @@ def _build(command: _Command, reader: _Reader, builder: Builder) -> None:
     builder.end()
 
 
+def _is_seen(name: str, value: Value, reader: _Reader) -> bool:
+    """Whether the command sees a variable; one that it probably should see is a finding."""
+    if not value.exported and not value.used and name not in _SET_BY_LAUNCHERS:
+        rest = ", unless it was exported before, which is assumed here" if name in _EXPORTED_BEFORE else ""
+        why = f"it is assigned, but not exported, so the command does not see it{rest}"
+        reader.find("warning", value.offset, "not-exported", name, why, f"write export {name}=… or remove it")
+    return value.exported or (name in _EXPORTED_BEFORE and not value.used)
+
+
 def _scalar(field: Field, path: str, start: int, reader: _Reader, builder: Builder) -> None:
     text = text_of(field)
     builder.scalar(text, text, reader.mark(next((piece.offset for piece in field if piece.text), start)))
     for piece in field:
         if piece.doubt == "unknown":
-            why = f"{piece.text} is assigned nowhere in this text, so it stays as it is written"
+            why = f"{piece.text} is assigned nowhere in this text, so it stays as written"
             reader.find("warning", piece.offset, "unknown-variable", path, why, "assign it here, or write its value")
         elif piece.doubt == "executable":
             shown = piece.text if len(piece.text) <= 60 else piece.text[:57] + "…"
-            why = f"{shown} would have to be executed, and nothing is: it stays as it is written"
-            reader.find("warning", piece.offset, "not-executed", path, why, "write the value that it comes to")
+            why = f"{shown} would have to be executed, and Seatrial executes nothing: it stays as written"
+            reader.find("warning", piece.offset, "not-executed", path, why, "write its resulting value")

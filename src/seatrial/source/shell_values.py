@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from seatrial.source.shell_words import Executable, Fail, Part, Text, Variable, Word
+from seatrial.source.shell_words import Fail, Part, Text, Variable, Word
 
 MAX_EXPANDED = 250_000  # characters and pieces that the words and variables of one text may come to
 
@@ -98,15 +98,9 @@ class Variables:
         fields: list[list[Piece]] = []
         is_open = False  # whether what comes next belongs to the last field
         for part in word.parts:
+            is_cut = isinstance(part, Variable) and not part.quoted
             for index, value in enumerate(self._values(part)):
-                is_open = is_open and not index
-                if isinstance(part, Variable) and not part.quoted:
-                    is_open = _split(value, fields, is_open)
-                    continue
-                if not is_open:
-                    fields.append([])
-                fields[-1] += value
-                is_open = True
+                is_open = (_split if is_cut else _whole)(value, fields, is_open and not index)
         return [tuple(p._replace(quoted=False) if p.quoted else p for p in pieces) for pieces in fields]
 
     def _unquoted(self, parts: Iterable[Part]) -> Field:
@@ -125,27 +119,27 @@ class Variables:
         """What a part stands for: one field, or those of a list."""
         if isinstance(part, Text):
             return [(self._piece(part.text, part.offset)._replace(quoted=part.quoted),)]
-        if isinstance(part, Executable):
-            number = self._arithmetic(part.written)
-            if number is not None:
-                return [(self._piece(number, part.offset),)]
-            for name in _NAME.findall(part.written):
-                if name in self.known:
-                    self.known[name].used = True
-            return [(self._piece(part.written, part.offset, "executable"),)]
-        known = self.known.get(part.name)
-        if known is not None:
-            known.used = True
+        if isinstance(part, Variable):
+            return self._held(part)
+        number = self._arithmetic(part.written)
+        if number is not None:
+            return [(self._piece(number, part.offset),)]
+        for name in _NAME.findall(part.written):
+            self._use(name)
+        return [(self._piece(part.written, part.offset, "executable"),)]
+
+    def _held(self, part: Variable) -> Sequence[Field]:
+        """What a variable holds, or what stands in its place where it is not set."""
+        known, kind = self._use(part.name), part.operator.lstrip(":")
         is_empty = known is None or not text_of(known.fields[0] if known.fields else ())
         is_set = known is not None and not (is_empty and ":" in part.operator)
-        kind = part.operator.lstrip(":")
         if kind == "+":
             return [self._joined(part.default) if is_set else ()]
         if known is not None and is_set:
             fields = known.fields if part.is_list else known.fields[:1]
             for field in fields:
                 self._count(sum(len(piece.text) + 20 for piece in field), part.offset)
-            return list(fields)
+            return fields
         if kind in ("-", "="):
             value = self._joined(part.default)
             if kind == "=":
@@ -155,15 +149,20 @@ class Variables:
             return []  # the arguments of the text itself: there are none
         return [()] if known is not None else [(self._piece(part.written, part.offset, "unknown"),)]
 
+    def _use(self, name: str) -> Value | None:
+        """What is known of a variable, which is used from now on."""
+        value = self.known.get(name)
+        if value is not None:
+            value.used = True
+        return value
+
     def _arithmetic(self, written: str) -> str | None:
         """The value of `$((…))` if it is plain arithmetic of whole numbers and known variables."""
         if not (written.startswith("$((") and written.endswith("))") and len(written) < 200):
             return None
 
         def number(match: re.Match[str]) -> str:
-            value = self.known.get(match.group(1))
-            if value is not None:
-                value.used = True
+            value = self._use(match.group(1))
             return text_of(value.fields[0]) if value is not None and value.fields else "?"
 
         try:
@@ -178,8 +177,16 @@ class Variables:
     def _count(self, size: int, offset: int) -> None:
         self._size += size
         if self._size > MAX_EXPANDED:
-            why = f"its words and variables come to more than {MAX_EXPANDED} characters, which no command has"
+            why = f"its words and variables come to more than {MAX_EXPANDED} characters, far more than a command needs"
             raise self._fail(offset, "too-large", why, "shorten it")
+
+
+def _whole(value: Field, fields: list[list[Piece]], is_open: bool) -> bool:
+    """Adds a value to the last field if that is open, else as a new one; the last one is open then."""
+    if not is_open:
+        fields.append([])
+    fields[-1] += value
+    return True
 
 
 def _split(value: Field, fields: list[list[Piece]], is_open: bool) -> bool:
@@ -189,10 +196,7 @@ def _split(value: Field, fields: list[list[Piece]], is_open: bool) -> bool:
             if text[:1] in ("", " ", "\t", "\n") and not piece.quoted:
                 is_open = is_open and not text
                 continue
-            if not is_open:
-                fields.append([])
-            fields[-1].append(Piece(text, offset, piece.doubt))
-            is_open = True
+            is_open = _whole((Piece(text, offset, piece.doubt),), fields, is_open)
     return is_open
 
 

@@ -182,14 +182,37 @@ class Lexer:
 
     # --- inside words -------------------------------------------------------------------------------------------------
 
-    def _escape(self) -> list[Part]:
-        """A backslash outside of quotes and what it makes literal."""
-        start = self._at
+    def _escape(self, *, in_quotes: bool = False) -> list[Part]:
+        """A backslash and what it makes literal: between double quotes, only $ ` " \\ and the end of a line."""
+        start, following = self._at, self._text[self._at + 1 : self._at + 2]
         if length := self._joined():
             self._at += length
             return []
-        self._at = min(start + 2, len(self._text))
-        return [Text(self._text[start + 1 : start + 2] or "\\", self._places[start], quoted=True)]
+        if not following or (in_quotes and following not in '$`"\\'):
+            self._at += 1
+            return [Text("\\", self._places[start], quoted=True)]
+        self._at += 2
+        return [Text(following, self._places[start], quoted=True)]
+
+    def _until(self, closing: str, start: int, why: str, *, quoted: bool, depth: int) -> list[Part]:
+        """The parts up to a quote or a brace, which is passed; `quoted` where double quotes are open."""
+        parts: list[Part] = []
+        plain = _IN_DOUBLE if closing == '"' else _IN_BRACES
+        while (here := self._text[self._at : self._at + 1]) != closing:
+            if not here:
+                self._refuse(start, why, f"close it with {closing}")
+            if match := plain.match(self._text, self._at):
+                parts.append(Text(match.group(), self._places[self._at], quoted))
+                self._at = match.end()
+            elif here == "\\":
+                parts += self._escape(in_quotes=quoted)
+            elif here == "'" and quoted:
+                parts.append(Text("'", self._places[self._at], quoted=True))
+                self._at += 1
+            else:
+                parts += self._quoted_or_expanded(quoted=quoted, depth=depth + 1)
+        self._at += 1
+        return parts
 
     def _quoted_or_expanded(self, *, quoted: bool, depth: int) -> list[Part]:
         """Whatever begins with one of ' " $ `; `quoted` where double quotes are open around it."""
@@ -212,32 +235,11 @@ class Lexer:
     def _double_quotes(self, depth: int) -> list[Part]:
         start = self._at
         self._at += 1
-        parts: list[Part] = [Text("", self._places[start], quoted=True)]  # "" is a word, too
-        while self._at < len(self._text):
-            here = self._text[self._at]
-            if here == '"':
-                self._at += 1
-                only = parts[-1] if len(parts) == 2 else None
-                return parts[1:] if isinstance(only, Variable) and (only.is_list or only.name in "@*") else parts
-            if plain := _IN_DOUBLE.match(self._text, self._at):
-                parts.append(Text(plain.group(), self._places[self._at], quoted=True))
-                self._at = plain.end()
-            elif here == "\\":
-                parts += self._escape_in_double_quotes()
-            else:
-                parts += self._quoted_or_expanded(quoted=True, depth=depth + 1)
-        self._refuse(start, "the quote that opens here is never closed", 'close it with "')
-
-    def _escape_in_double_quotes(self) -> list[Part]:
-        """A backslash between double quotes, where it is special only before $ ` " \\ and the end of a line."""
-        start = self._at
-        following = self._text[start + 1 : start + 2]
-        if length := self._joined():
-            self._at += length
-            return []
-        is_special = following in ("$", "`", '"', "\\")
-        self._at += 2 if is_special else 1
-        return [Text(following if is_special else "\\", self._places[start], quoted=True)]
+        parts = self._until('"', start, "the quote that opens here is never closed", quoted=True, depth=depth)
+        only = parts[0] if len(parts) == 1 else None
+        if isinstance(only, Variable) and (only.is_list or only.name in "@*"):
+            return parts
+        return [Text("", self._places[start], quoted=True), *parts]  # "" is a word, too
 
     def _expansion(self, *, quoted: bool, depth: int) -> Part:
         """What a dollar begins; on its own it is only a dollar."""
@@ -261,24 +263,8 @@ class Lexer:
         """`${name}`, and with a default, which is made of parts itself."""
         start, (name, index, closed, operator) = match.start(), match.groups()
         self._at = match.end()
-        default: list[Part] = []
-        while not closed:
-            here = self._text[self._at : self._at + 1]
-            if not here:
-                self._refuse(start, "the ${ that stands here is never closed", "close it with }")
-            if here == "}":
-                self._at += 1
-                break
-            if plain := _IN_BRACES.match(self._text, self._at):
-                default.append(Text(plain.group(), self._places[self._at], quoted))
-                self._at = plain.end()
-            elif here == "\\":
-                default += self._escape_in_double_quotes() if quoted else self._escape()
-            elif here == "'" and quoted:
-                default.append(Text("'", self._places[self._at], quoted=True))
-                self._at += 1
-            else:
-                default += self._quoted_or_expanded(quoted=quoted, depth=depth + 1)
+        why = "the ${ that stands here is never closed"
+        default = [] if closed else self._until("}", start, why, quoted=quoted, depth=depth)
         written = self._text[start : self._at]
         return Variable(name, self._places[start], quoted, written, operator or "", tuple(default), bool(index))
 

@@ -182,7 +182,7 @@ class Builder:
         path = ".".join([parent.key[0] for parent in self._open if parent.key] + [key])
         return Problem(
             severity="error", code="duplicate-key", path=path, mark=second,
-            why=f"the key stands here and at {first}, and most readers keep only the last one in silence",
+            why=f"the key stands here and at {first}, and most readers silently keep only the last one",
             fix="keep one of the two",
         )  # fmt: skip
 

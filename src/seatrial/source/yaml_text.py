@@ -46,38 +46,45 @@ def read_yaml(text: str, builder: Builder) -> None:
     """One document of YAML, from the parser's events: its composer and constructors, which recurse, never run."""
     import yaml  # late: JSON, the common case, does not pay for it
 
-    places = builder.places
     documents = 0
     try:
         event: Any
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            mark = Mark(file=places.file, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise places.error(mark, "bad-yaml", "a second document begins here", "keep one to a file")
-            elif isinstance(event, yaml.CollectionEndEvent):
+            mark = _mark(event.start_mark, builder.places)
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if documents > 1:
+                raise builder.places.error(mark, "bad-yaml", "a second document begins here", "keep one to a file")
+            if isinstance(event, yaml.CollectionEndEvent):
                 builder.end()
-            elif isinstance(event, yaml.ScalarEvent) and builder.expects_key:
-                if event.value == "<<" and event.implicit[0]:  # of YAML 1.1, and of whatever else reads these files
-                    builder.merge_key(mark)
-                else:
-                    builder.key(event.value, mark)
-            elif isinstance(event, yaml.NodeEvent) and builder.expects_key:
-                why, fix = "a key must be a word or a string", "write a plain key"
-                if text[getattr(event.start_mark, "index", 0) - 1 :].startswith("{{"):
-                    why, fix = "{{ … }} is a template's, and nothing fills it in here", "write the value itself"
-                raise places.error(mark, "bad-yaml", why, fix)
-            elif isinstance(event, yaml.AliasEvent):
-                builder.alias(str(event.anchor), mark)
-            elif isinstance(event, yaml.ScalarEvent):
-                builder.scalar(_value(event, mark, places), event.value, mark, event.anchor)
-            elif isinstance(event, yaml.CollectionStartEvent):
-                is_mapping = isinstance(event, yaml.MappingStartEvent)
-                _tag(event, ("map",) if is_mapping else ("seq",), mark, places)
-                builder.begin({} if is_mapping else [], mark, event.anchor)
+            elif isinstance(event, yaml.NodeEvent):
+                (_key if builder.expects_key else _node)(event, mark, text, builder)
     except yaml.YAMLError as error:
-        raise _mistake(text, error, places) from None
+        raise _mistake(text, error, builder.places) from None
+
+
+def _key(event: Any, mark: Mark, text: str, builder: Builder) -> None:
+    """Takes what stands in the place of a key. Raises InputError for anything but a scalar."""
+    if getattr(event, "value", None) is None:
+        why, fix = "a key must be a word or a string", "write a plain key"
+        if text[getattr(event.start_mark, "index", 0) - 1 :].startswith("{{"):
+            why, fix = "{{ … }} is a template's, and nothing fills it in here", "write the value itself"
+        raise builder.places.error(mark, "bad-yaml", why, fix)
+    if event.value == "<<" and event.implicit[0]:  # of YAML 1.1, and of whatever else reads these files
+        builder.merge_key(mark)
+    else:
+        builder.key(event.value, mark)
+
+
+def _node(event: Any, mark: Mark, text: str, builder: Builder) -> None:
+    """Takes a value, or the beginning of a mapping or a list."""
+    kind = type(event).__name__
+    if kind == "AliasEvent":
+        builder.alias(str(event.anchor), mark)
+    elif kind == "ScalarEvent":
+        builder.scalar(_value(event, mark, builder.places), event.value, mark, event.anchor)
+    else:
+        _tag(event, ("map",) if kind == "MappingStartEvent" else ("seq",), mark, builder.places)
+        builder.begin({} if kind == "MappingStartEvent" else [], mark, event.anchor)
 
 
 def core_scalar(text: str, tag: str | None = None) -> Scalar:
@@ -102,7 +109,7 @@ def _value(event: Any, mark: Mark, places: Places) -> Scalar:
     if tag == "str" or (tag is None and not event.implicit[0]):
         return text
     if _OCTAL.fullmatch(text):
-        why = f"YAML 1.2 takes {text} for {int(text)}, and PyYAML for {int(text, 8)}"
+        why = f"YAML 1.2 reads {text} as {int(text)}, and PyYAML as {int(text, 8)}"
         raise places.error(mark, "bad-yaml", why, "write it without the zero, or in quotes if it is text")
     try:
         return core_scalar(text, tag)
@@ -116,7 +123,7 @@ def _tag(event: Any, known: tuple[str, ...], mark: Mark, places: Places) -> str 
         return None
     name: str = "str" if event.tag == "!" else event.tag.removeprefix(_TAG)
     if name not in known:
-        why = f"the tag {event.tag} asks for something other than plain data"
+        why = f"the tag {event.tag} is not one of plain data"
         raise places.error(mark, "bad-yaml", why, "remove the tag")
     return name
 
@@ -129,24 +136,25 @@ def _mistake(text: str, error: Any, places: Places) -> InputError:
     said = ": ".join(part for part in (error.context, error.problem) if part)
     lines = text.split("\n")
     line, column = lines[min(error.problem_mark.line, len(lines) - 1)], error.problem_mark.column
+    at_its_beginning = False
     if " tab " in said or re.match(r" *\t", line):
-        return _at(error.problem_mark, "a tab stands where YAML allows only spaces", "indent with spaces", places)
-    if "flow sequence: did not find" in said and re.match(r"\S\[", line[column - 1 : column + 1]):
+        why, fix = "a tab stands where YAML allows only spaces", "indent with spaces"
+    elif "flow sequence: did not find" in said and re.match(r"\S\[", line[column - 1 : column + 1]):
         why, fix = "a [ inside a value begins a list of its own", "put the whole value in quotes, as 'node[01-03]'"
-        return _at(error.problem_mark, why, fix, places)
-    for words, at_its_beginning, why, fix in _MISTAKES:
-        if words in said:
-            return _at(error.context_mark if at_its_beginning else error.problem_mark, why, fix, places)
-    if "did not find expected key" in said and line[:column].strip():
-        why, fix = "the value before this was complete", "remove the rest, or put the whole value in quotes"
-    elif "did not find expected key" in said and line[column:].startswith("- "):
-        why, fix = "an item of a list stands among keys", "indent it below its key"
-    elif "did not find expected key" in said:
-        why, fix = "this line is indented like none of the keys above it", "indent it like the keys that it belongs to"
-    else:
+    elif row := next((row for row in _MISTAKES if row[0] in said), None):
+        _, at_its_beginning, why, fix = row
+    elif "did not find expected key" not in said:
         why, fix = said, "correct the YAML at this place"
-    return _at(error.problem_mark, why, fix, places)
+    elif line[:column].strip():
+        why, fix = "the value before this was complete", "remove the rest, or put the whole value in quotes"
+    elif line[column:].startswith("- "):
+        why, fix = "an item of a list stands among keys", "indent it below its key"
+    else:
+        why, fix = "this line is indented like none of the keys above it", "indent it like the keys that it belongs to"
+    mark = error.context_mark if at_its_beginning else error.problem_mark
+    return places.error(_mark(mark, places), "bad-yaml", why, fix)
 
 
-def _at(mark: Any, why: str, fix: str, places: Places) -> InputError:
-    return places.error(Mark(file=places.file, line=mark.line + 1, column=mark.column + 1), "bad-yaml", why, fix)
+def _mark(mark: Any, places: Places) -> Mark:
+    """The parser's mark, which counts from 0, as ours."""
+    return Mark(file=places.file, line=mark.line + 1, column=mark.column + 1)

@@ -1,7 +1,8 @@
-"""What CVS's dialects do alike on the way from the values of a file to a spec."""
+"""Values of a CVS file → the parts of a spec that both of its dialects build alike."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,17 @@ from seatrial.dialects.cvs.settings import Settings, gather
 from seatrial.dialects.cvs.table import ENV, NODES, Table
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.keys import OMIT
 from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.dialects.typed import as_name
 from seatrial.errors import Problem
 from seatrial.estimate import hardware
-from seatrial.spec import Container, Execution, Expectation, Origin, gather_part
+from seatrial.spec import Container, Distributed, Execution, Expectation, Origin, gather_part
 
 SECTIONS_OF_FILE = ("config", "model_params")
 SELECTORS = ("topology", "model", "gpu")
+
+Placed = dict[str, Any]  # path of the spec → value
 
 
 def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
@@ -45,23 +49,15 @@ def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
     return settings, cell
 
 
-def place(settings: Settings) -> tuple[dict[str, Any], dict[str, Origin]]:
-    """Spec path → value and → origin, for every value that goes somewhere as it is."""
-    placed: dict[str, Any] = {}
-    origins: dict[str, Origin] = {}
-    table = settings.table
-    for section, key in table.sections.items():
-        entries = settings.section(section)
-        if key.to and entries:
-            origins[key.to] = Origin(kind="file", key=settings.path(section))
-            for part, entry in entries.items():
-                placed[f"{key.to}.{part}"] = coerce.text(entry.value)
-                origins[f"{key.to}.{part}"] = entry.origin()
-    for name, value in settings.values.items():
-        row, entry = table.keys.get(name), settings.entries[name]
-        for path in (part.strip() for part in row.to.split(",")) if row and row.to else ():
-            placed[path], origins[path] = value, entry.origin()
-    for name, source in table.derived.items():
+def place(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
+    """Spec path → value and → origin, for every value that goes somewhere as it is, CVS's defaults included."""
+    placed, origins = _of_sections(settings)
+    known = {name: key.default for name, key in settings.keys.items() if key.default is not OMIT} | settings.values
+    for name, value in known.items():
+        row = settings.keys.get(name)
+        for path in row.paths if row else ():
+            placed[path], origins[path] = value, settings.origin(name)
+    for name, source in settings.table.derived.items():
         if name not in settings.values and source in settings.values and name in settings.entries:
             path = "container.environment." + name.removeprefix(f"{ENV}.")
             placed[path] = str(settings.values[source])
@@ -69,54 +65,65 @@ def place(settings: Settings) -> tuple[dict[str, Any], dict[str, Origin]]:
     return placed, origins
 
 
-def below(prefix: str, placed: dict[str, Any]) -> dict[str, Any]:
+def _of_sections(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
+    placed: Placed = {}
+    origins: dict[str, Origin] = {}
+    for section, key in settings.sections.items():
+        entries = settings.section(section) if key.to else {}
+        if entries:
+            origins[key.to] = Origin(kind="file", key=settings.path(section))
+        placed |= {f"{key.to}.{part}": coerce.text(entry.value) for part, entry in entries.items()}
+        origins |= {f"{key.to}.{part}": entry.origin() for part, entry in entries.items()}
+    return placed, origins
+
+
+def below(prefix: str, placed: Placed) -> Placed:
     """What is placed under a path, by the rest of its path."""
     return {path.removeprefix(f"{prefix}."): value for path, value in placed.items() if path.startswith(f"{prefix}.")}
 
 
-def container(placed: dict[str, Any]) -> Container | None:
-    """The container, if the file names an image."""
-    if "container.image" not in placed:
-        return None
-    return gather_part(
-        Container, "container", placed,
-        volumes=tuple(below("container.volumes", placed).items()),
-        environment=below("container.environment", placed),
-    )  # fmt: skip
+def parts(cell: Cell, placed: Placed, **distributed: Any) -> dict[str, Any]:
+    """The parts of a spec that every CVS file has alike; `distributed` are defaults of that part."""
+    container = None
+    if "container.image" in placed:
+        container = gather_part(
+            Container, "container", placed,
+            volumes=tuple(below("container.volumes", placed).items()),
+            environment=below("container.environment", placed),
+        )  # fmt: skip
+    execution = {name: below(f"execution.{name}", placed) for name in ("xla_flags", "environment")}
+    targets = below("expectations", placed)
+    return {
+        "name": as_name(f"{cell.model}-{cell.gpu}-{cell.topology}"),
+        "execution": gather_part(Execution, "execution", placed, **execution),
+        "distributed": gather_part(Distributed, "distributed", placed, **distributed),
+        "container": container,
+        "expectations": tuple(Expectation(metric=metric, value=value) for metric, value in targets.items()),
+        **{name: placed.get(name) for name in ("nic_type", "hf_token_file", "log_dir")},
+    }
 
 
-def execution(placed: dict[str, Any]) -> Execution:
-    """How the work is done, with its flags and variables."""
-    return gather_part(
-        Execution, "execution", placed,
-        xla_flags=below("execution.xla_flags", placed), environment=below("execution.environment", placed),
-    )  # fmt: skip
+def made_origins(settings: Settings, cell: Cell, defaults: Mapping[str, str]) -> dict[str, Origin]:
+    """Where the values came from that stand nowhere as they are; `defaults`: path → note, of what CVS starts."""
+    return {path: Origin(kind="default", note=note) for path, note in defaults.items()} | {
+        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
+        "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
+        "expectations": Origin(kind="file", key=settings.path("result_dict")),
+    }
 
 
-def expectations(placed: dict[str, Any]) -> tuple[Expectation, ...]:
-    """The bars of `result_dict`, in its order."""
-    return tuple(Expectation(metric=metric, value=value) for metric, value in below("expectations", placed).items())
-
-
-def run_name(cell: Cell) -> str:
-    """A name for the run that is safe in a path."""
-    return as_name(f"{cell.model}-{cell.gpu}-{cell.topology}")
-
-
-def nodes(settings: Settings, cell: Cell, placed: dict[str, Any], origins: dict[str, Origin]) -> int:
+def nodes(settings: Settings, cell: Cell, placed: Placed, origins: dict[str, Origin]) -> int:
     """The number of nodes; where none is given, one to go on with, so that everything else can be checked."""
     if "topology.num_nodes" not in placed:
         placed["topology.num_nodes"] = 1 if cell.topology == "single_node" else 2
         note = f"assumed until {NODES} is filled in"
         origins["topology.num_nodes"] = Origin(kind="default", key=NODES, note=note)
     elif cell.topology == "single_node" and placed["topology.num_nodes"] > 1:
-        settings.problems.append(
-            settings.entries[NODES].problem(
-                "error", "not-supported-yet",
-                "under single_node CVS starts as many independent jobs of one node each, and looks at the last of them "
-                "only; one of them can be run here",
-                "give config.nnodes=1, or use a multi_node configuration for one job over all nodes",
-            )
+        settings.add(
+            NODES, "error", "not-supported-yet",
+            "under single_node CVS starts as many independent jobs of one node each, and looks at the last of them "
+            "only; one of them can be run here",
+            "give config.nnodes=1, or use a multi_node configuration for one job over all nodes",
         )  # fmt: skip
     return int(placed["topology.num_nodes"])
 
@@ -128,7 +135,7 @@ def device(settings: Settings, cell: Cell) -> str | None:
         settings.problems.append(
             Problem(
                 severity="warning", code="unknown-device", path=cell.path, mark=cell.gpu_mark,
-                why="nothing is known about this GPU: there will be no MFU, and no bar is compared with its peak",
+                why="nothing is known about this GPU: there will be no MFU, and no target is compared with its peak",
                 fix=did_you_mean(cell.gpu, hardware.DEVICES),
             )
         )  # fmt: skip

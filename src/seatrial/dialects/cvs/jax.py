@@ -6,24 +6,13 @@ CVS (ROCm's Cluster Validation Suite) runs MaxText with it: MaxText's defaults h
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from seatrial.dialects.cvs import keys as cvs_keys
-from seatrial.dialects.cvs import write as cvs_write
-from seatrial.dialects.cvs.build import (
-    below,
-    container,
-    device,
-    execution,
-    expectations,
-    nodes,
-    opened,
-    place,
-    run_name,
-)  # fmt: skip
+from seatrial.dialects.cvs.build import Placed, below, device, made_origins, nodes, opened, parts, place
 from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.findings import findings
+from seatrial.dialects.cvs.keys import KEYS, TABLE
 from seatrial.dialects.cvs.settings import Settings
+from seatrial.dialects.cvs.write import nearest, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.dialects.table.written import Written
@@ -32,7 +21,6 @@ from seatrial.spec import (
     Batch,
     Checkpoint,
     Data,
-    Distributed,
     MeshShape,
     ModelSpec,
     Optimizer,
@@ -46,24 +34,44 @@ from seatrial.spec import (
 )
 from seatrial.spec.presets import MODELS
 
+__all__ = ["KEYS", "NAME", "SECTIONS", "read", "write"]
+
 NAME = "cvs-jax"
-KEYS = cvs_keys.KEYS
-SECTIONS = cvs_keys.TABLE.sections
+SECTIONS = TABLE.sections
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
+
+_DEFAULTS = {
+    "optimizer": "MaxText's default",
+    "optimizer.decay_norms": "MaxText decays all parameters, norms too",
+    "optimizer.warmup_steps": f"MaxText's default: {WARMUP_FRACTION:g} of the steps",
+    "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
+}
+
+# Why a path of the spec is not said, or not as it is, by the longest beginning that fits.
+_WHY = {
+    "model": "the name of a cell stands for a published model, and no key changes it",
+    "optimizer": "CVS passes no key of the optimizer on: MaxText's defaults hold",
+    "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
+    "data": "of real data, CVS passes a Hugging Face data set as one pattern of files",
+    "epochs": "MaxText goes once over real data, and CVS has no key for it",
+    "batch.micro_batch_size": "MaxText's batch is one per device, without accumulation",
+    "topology.devices_per_node": "the devices of a node are the product of ici_*",
+    "expectations": "result_dict has TFLOP/s and tokens/s only, without tolerances",
+}
 
 
 def read(request: Request) -> Resolved:
     """The spec of the selected cell. Raises InputError where the file has no cells at all."""
-    settings, cell = opened(request, cvs_keys.TABLE)
+    settings, cell = opened(request, TABLE)
     spec, origins = _build(settings, cell) if cell else (None, {})
     if spec is not None:
-        settings.problems.extend(findings(settings, spec))
+        findings(settings, spec)
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
 
 
 def write(spec: RunSpec) -> Written:
     """The spec as a CVS JAX configuration of one cell, with a note for each value that such a file cannot say."""
-    return cvs_write.write(spec, read)
+    return written(spec, TABLE, nearest(spec.model, MODELS), read, _WHY)
 
 
 # --- values → spec ----------------------------------------------------------------------------------------------------
@@ -87,7 +95,7 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         across_nodes=gather_part(MeshShape, "parallelism.across_nodes", placed),
     )
     num_nodes = nodes(settings, cell, placed, origins)
-    if any(key.to.startswith("parallelism.") and settings.is_wrong(name) for name, key in KEYS.items()):
+    if any(key.to.startswith("parallelism.") and settings.wrong(name) for name, key in KEYS.items()):
         return None, origins  # nothing can be said of a mesh of which a size is not known
     topology = _topology(settings, cell, num_nodes, parallelism)
     if model is None or topology is None or not {"steps", "batch.sequence_length"} <= placed.keys():
@@ -95,67 +103,47 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
     batch = _batch(settings, placed, topology, parallelism)
     if batch is None:
         return None, origins
-    steps = placed["steps"]
     precision = gather_part(
         Precision, "precision", placed, params_dtype="float32",
         optimizer_dtype=placed.get("precision.params_dtype", "float32"),
     )  # fmt: skip
     spec = RunSpec(
-        name=run_name(cell),
         dialect=NAME,
         model=model,
         batch=batch,
-        steps=steps,
+        steps=placed["steps"],
         topology=topology,
         parallelism=parallelism,
         precision=precision,
-        optimizer=Optimizer(warmup_steps=int(steps * WARMUP_FRACTION), decay_norms=True),
+        optimizer=Optimizer(warmup_steps=int(placed["steps"] * WARMUP_FRACTION), decay_norms=True),
         epochs=None if is_synthetic else 1,  # MaxText's num_epoch
         data=Data() if is_synthetic else gather_part(Data, "data", placed, packing=True),
-        execution=execution(placed),
         checkpoint=gather_part(Checkpoint, "checkpoint", placed),
-        distributed=gather_part(Distributed, "distributed", placed),
-        container=container(placed),
-        nic_type=placed.get("nic_type"),
-        hf_token_file=placed.get("hf_token_file"),
-        log_dir=placed.get("log_dir"),
-        expectations=expectations(placed),
-    )  # fmt: skip
-    return spec, origins | _made_origins(settings, cell)
+        **parts(cell, placed),
+    )
+    return spec, origins | _origins(settings, cell)
 
 
-def _made_origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
-    """Where the values came from that stand nowhere as they are."""
-    default = Origin(kind="default", note="MaxText's default")
-    per_device = settings.entries["per_device_batch_size"]
-    return {
+def _origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
+    per_device = settings.entries["per_device_batch_size"].origin()
+    return made_origins(settings, cell, _DEFAULTS) | {
         "model": Origin(
             kind="file", key=cell.path, text=cell.model, note="the preset of this name", mark=cell.model_mark
         ),
-        "topology.device": Origin(kind="file", key=cell.path, text=cell.gpu, mark=cell.gpu_mark),
         "topology.devices_per_node": Origin(kind="derived", key=settings.path("ici_*"), note="product of ici_*"),
-        "batch.global_batch_size": replace(per_device.origin(), kind="derived", note="× devices"),
-        "batch.micro_batch_size": replace(per_device.origin(), kind="derived", note="× devices ÷ (data × fsdp)"),
-        "precision.optimizer_dtype": replace(default, note="MaxText keeps Adam's moments in weight_dtype"),
-        "optimizer": default,
-        "optimizer.decay_norms": replace(default, note="MaxText decays all parameters, norms too"),
-        "optimizer.warmup_steps": replace(default, note=f"MaxText's default: {WARMUP_FRACTION:g} of the steps"),
-        "execution.environment": Origin(kind="file", key="config", note="the variables that CVS exports"),
-        "expectations": Origin(kind="file", key=settings.path("result_dict")),
+        "batch.global_batch_size": replace(per_device, kind="derived", note="× devices"),
+        "batch.micro_batch_size": replace(per_device, kind="derived", note="× devices ÷ (data × fsdp)"),
     }
 
 
-def _model(settings: Settings, cell: Cell, placed: dict[str, Any]) -> ModelSpec | None:
+def _model(settings: Settings, cell: Cell, placed: Placed) -> ModelSpec | None:
     """The preset that the cell is named after, with what overrides change of it."""
     preset = MODELS.get(cell.model)
     if preset is None:
+        why, fix = f"there is no preset of this name; there is {', '.join(MODELS)}", did_you_mean(cell.model, MODELS)
         settings.problems.append(
-            Problem(
-                severity="error", code="unknown-model", path=cell.path, mark=cell.model_mark,
-                why=f"there is no preset of this name; there is {', '.join(MODELS)}",
-                fix=did_you_mean(cell.model, MODELS),
-            )
-        )  # fmt: skip
+            Problem(severity="error", code="unknown-model", path=cell.path, mark=cell.model_mark, why=why, fix=fix)
+        )
         return None
     return replace(preset, **below("model", placed))
 
@@ -164,19 +152,15 @@ def _topology(settings: Settings, cell: Cell, num_nodes: int, parallelism: Paral
     if not parallelism.within_node.is_resolved:
         name = next(n for n, key in KEYS.items() if key.to.startswith("parallelism.within_node.")
                     and settings.values.get(n) == -1)  # fmt: skip
-        settings.problems.append(
-            settings.entries[name].problem(
-                "error", "devices-unknown", "the devices of a node are the product of ici_*, so none of them may be -1",
-                f"give {name}=… its size",
-            )
-        )  # fmt: skip
+        why = "the devices of a node are the product of ici_*, so none of them may be -1"
+        settings.add(name, "error", "devices-unknown", why, f"give {name}=… its size")
         return None
     return Topology(
         num_nodes=num_nodes, devices_per_node=parallelism.within_node.product, device=device(settings, cell)
     )
 
 
-def _batch(settings: Settings, placed: dict[str, Any], topology: Topology, parallelism: Parallelism) -> Batch | None:
+def _batch(settings: Settings, placed: Placed, topology: Topology, parallelism: Parallelism) -> Batch | None:
     """MaxText's per-device batch as the batch of the whole and of each data-parallel replica."""
     per_device = placed.get("batch.global_batch_size")
     if per_device is None:
@@ -186,14 +170,12 @@ def _batch(settings: Settings, placed: dict[str, Any], topology: Topology, paral
     total = per_device * topology.num_devices
     micro = total / replicas
     if total < 1 or not total.is_integer() or not micro.is_integer():
-        settings.problems.append(
-            settings.entries["per_device_batch_size"].problem(
-                "error", "batch-not-whole",
-                f"× {topology.num_devices} devices it makes {total:g} sequences a step, which do not divide among "
-                f"{replicas} data-parallel replicas",
-                f"make it a multiple of {replicas / topology.num_devices:g}",
-            )
-        )  # fmt: skip
+        why = (
+            f"× {topology.num_devices} devices it makes {total:g} sequences a step, which do not divide among "
+            f"{replicas} data-parallel replicas"
+        )
+        fix = f"make it a multiple of {replicas / topology.num_devices:g}"
+        settings.add("per_device_batch_size", "error", "batch-not-whole", why, fix)
         return None
     return Batch(
         sequence_length=placed["batch.sequence_length"], global_batch_size=int(total), micro_batch_size=int(micro)

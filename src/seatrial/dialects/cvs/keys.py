@@ -6,16 +6,34 @@ What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from seatrial.check import REMAT
 from seatrial.dialects.cvs import table as cvs_table
-from seatrial.dialects.cvs.table import CONFIG, ENV, NODES, PRECISIONS, Table, anything, named_billions
+from seatrial.dialects.cvs.table import (
+    CONFIG,
+    ENV,
+    NODES,
+    PRECISIONS,
+    Table,
+    anything,
+    exported,
+    named_billions,
+    target,
+    user_keys,
+)
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.keys import Key
-from seatrial.spec import RunSpec
+from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.keys import OMIT, FromSpec, Key
+from seatrial.spec import Data, RunSpec
 
-_to, _repeats, _ignored, _exported = keys.to, keys.repeats, cvs_table.ignored, cvs_table.exported
+_to, _as_is, _repeats = keys.to, keys.as_is, keys.repeats
+
+
+def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
+    return keys.ignored(why, read, quiet=quiet)
 
 
 def _activations(value: Any) -> tuple[str, ...]:
@@ -32,6 +50,16 @@ def _number_format(spec: RunSpec) -> str:
     return "fp8" if "fp8" in (spec.precision.quantization or "") else spec.precision.compute_dtype
 
 
+def _within(axis: str) -> FromSpec:
+    """The size of an axis within a node, which CVS's files cannot leave open."""
+    return lambda spec: spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes[axis]
+
+
+def _of_files(read: Callable[[Data], Any]) -> FromSpec:
+    """What is written of real data: a Hugging Face data set by one pattern of files."""
+    return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else OMIT
+
+
 _DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
 _SWITCH = coerce.mapped({"0": "off", "1": "on"})
 _REMAT = coerce.one_of(*REMAT)
@@ -46,27 +74,27 @@ AXES = {"data": "data", "fsdp": "fsdp", "pipeline": "pipeline", "tensor": "tenso
 KEYS: dict[str, Key] = {
     # --- config ---
     **CONFIG,
-    f"{ENV}.JAX_COORDINATOR_PORT": _to("distributed.coordinator_port", coerce.port),
-    f"{ENV}.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _to(
+    f"{ENV}.JAX_COORDINATOR_PORT": _as_is("distributed.coordinator_port", coerce.port),
+    f"{ENV}.JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS": _as_is(
         "distributed.initialization_timeout_seconds", coerce.count
     ),
-    f"{ENV}.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _to("distributed.heartbeat_timeout_seconds", coerce.count),
-    "config.coordinator_ip": _to("distributed.coordinator_host", coerce.text),
-    "config.training_steps": _to("steps", coerce.count, required=True),
-    "config.enable_checkpointing": _to("checkpoint.enabled", coerce.boolean),
-    "config.nccl_ib_hca": _exported("NCCL_IB_HCA"),
+    f"{ENV}.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _as_is("distributed.heartbeat_timeout_seconds", coerce.count),
+    "config.coordinator_ip": _as_is("distributed.coordinator_host", coerce.text),
+    "config.training_steps": _as_is("steps", coerce.count, required=True),
+    "config.enable_checkpointing": _as_is("checkpoint.enabled", coerce.boolean),
+    "config.nccl_ib_hca": exported("NCCL_IB_HCA"),
     "config.nccl_ib_hca_list": _repeats(
         "CVS's JAX tests read only nccl_ib_hca",
         coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
     ),
-    "config.nccl_proto": _exported("NCCL_PROTO"),
-    "config.nccl_ib_tc": _exported("NCCL_IB_TC"),
-    "config.nccl_ib_sl": _exported("NCCL_IB_SL"),
-    "config.nccl_checks_disable": _exported("NCCL_CHECKS_DISABLE"),
-    "config.gpu_max_hw_queues": _exported("GPU_MAX_HW_QUEUES"),
-    "config.nvte_ck_bwd_v3": _exported("NVTE_CK_BWD_V3"),
-    "config.nvte_ck_v3_bf16_cvt": _exported("NVTE_CK_V3_BF16_CVT"),
-    "config.xla_python_client_mem_fraction": _exported("XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    "config.nccl_proto": exported("NCCL_PROTO"),
+    "config.nccl_ib_tc": exported("NCCL_IB_TC"),
+    "config.nccl_ib_sl": exported("NCCL_IB_SL"),
+    "config.nccl_checks_disable": exported("NCCL_CHECKS_DISABLE"),
+    "config.gpu_max_hw_queues": exported("GPU_MAX_HW_QUEUES"),
+    "config.nvte_ck_bwd_v3": exported("NVTE_CK_BWD_V3"),
+    "config.nvte_ck_v3_bf16_cvt": exported("NVTE_CK_V3_BF16_CVT"),
+    "config.xla_python_client_mem_fraction": exported("XLA_PYTHON_CLIENT_MEM_FRACTION"),
     "config.xla_gpu_executable_warn_stuck_timeout": _repeats(
         "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
         coerce.text, lambda spec: spec.execution.xla_flags.get("xla_gpu_executable_warn_stuck_timeout"),
@@ -76,33 +104,41 @@ KEYS: dict[str, Key] = {
         "CVS does not use it: dataset_type decides", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
     ),
     # --- the cell: devices, mesh, execution ---
-    "hardware": _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
-                         quiet=("gpu",)),
-    **{
-        f"{side}_{word}_parallelism": _to(f"parallelism.{part}.{axis}", coerce.axis_size, meaning)
-        for side, part, meaning in (
-            ("dcn", "across_nodes", "across nodes; -1: all that are left"),
-            ("ici", "within_node", "within a node; the product of them is its devices"),
-        )
-        for word, axis in AXES.items()
-    },
-    "attention": _to("execution.attention", coerce.text),
-    "remat_policy": _to("execution.remat", _REMAT),
-    "scan_layers": _to("execution.scan_layers", coerce.boolean),
+    "hardware": replace(
+        _ignored("the devices that are there decide", coerce.one_of("gpu", "gpu_multiprocess", "tpu", "cpu"),
+                 quiet=("gpu",)),
+        write=lambda spec: "gpu",
+    ),
+    **{f"dcn_{word}_parallelism": _as_is(
+        f"parallelism.across_nodes.{axis}", coerce.axis_size, "across nodes; -1: all that are left"
+    ) for word, axis in AXES.items()},
+    **{f"ici_{word}_parallelism": _to(
+        f"parallelism.within_node.{axis}", coerce.axis_size, "within a node; the product of them is its devices",
+        write=_within(axis),
+    ) for word, axis in AXES.items()},
+    "attention": _as_is("execution.attention", coerce.text),
+    "remat_policy": _as_is("execution.remat", _REMAT),
+    "scan_layers": _as_is("execution.scan_layers", coerce.boolean),
     # --- the cell: batch, precision, data ---
     "per_device_batch_size": _to(
-        "batch.global_batch_size", coerce.positive, "sequences a step and device; × devices is the batch", required=True
+        "batch.global_batch_size", coerce.positive, "sequences a step and device; × devices is the batch",
+        required=True, write=lambda spec: coerce.fraction_of(spec.batch.global_batch_size, spec.topology.num_devices),
     ),
-    "max_target_length": _to("batch.sequence_length", coerce.count, required=True),
-    "dtype": _to("precision.compute_dtype", _DTYPE),
-    "weight_dtype": _to("precision.params_dtype", _DTYPE),
-    "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None),
-    "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"})),
-    "hf_path": _to("data.dataset", coerce.text, "name or folder of a Hugging Face data set"),
-    "hf_train_files": _to("data.paths", lambda value: (coerce.text(value),), "its files, by a pattern"),
-    "tokenizer_path": _to("data.tokenizer", coerce.text),
-    "packing": _to("data.packing", coerce.boolean, "several examples in one sequence"),
-    "async_checkpointing": _to("checkpoint.asynchronous", coerce.boolean),
+    "max_target_length": _as_is("batch.sequence_length", coerce.count, required=True),
+    "dtype": _as_is("precision.compute_dtype", _DTYPE),
+    "weight_dtype": _as_is("precision.params_dtype", _DTYPE),
+    "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None,
+                        write=lambda spec: spec.precision.quantization or ""),
+    "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"}),
+                        write=lambda spec: "hf" if spec.data.kind == "huggingface" else "synthetic"),
+    "hf_path": _to("data.dataset", coerce.text, "name or folder of a Hugging Face data set",
+                   write=_of_files(lambda data: data.dataset)),
+    "hf_train_files": _to("data.paths", lambda value: (coerce.text(value),), "its files, by a pattern",
+                          write=_of_files(lambda data: data.paths[0] if len(data.paths) == 1 else OMIT)),
+    "tokenizer_path": _to("data.tokenizer", coerce.text, write=_of_files(lambda data: data.tokenizer)),
+    "packing": _to("data.packing", coerce.boolean, "several examples in one sequence",
+                   write=_of_files(lambda data: data.packing)),
+    "async_checkpointing": _as_is("checkpoint.asynchronous", coerce.boolean),
     # --- the cell: the model's shape, which its name already fixes ---
     "base_emb_dim": _to("model.hidden_dim", coerce.count),
     "base_num_query_heads": _to("model.num_heads", coerce.count),
@@ -118,12 +154,12 @@ KEYS: dict[str, Key] = {
     "decoder_block": _ignored("CVS's models are Llamas", coerce.one_of(
         "llama2", otherwise="only Llama decoders are supported"
     ), quiet=("llama2",)),
-    # --- the cell: the bars ---
-    "result_dict.tflops_per_sec_per_gpu": _to(
-        "expectations.tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
+    # --- the cell: the targets ---
+    "result_dict.tflops_per_sec_per_gpu": target(
+        "tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
     ),
-    "result_dict.tokens_per_sec_per_gpu": _to(
-        "expectations.tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
+    "result_dict.tokens_per_sec_per_gpu": target(
+        "tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
     ),
     # --- the cell: what MaxText reads, but nothing here depends on ---
     "use_iota_embed": _ignored("it chooses how an embedding is looked up, not what is computed", coerce.boolean,
@@ -181,16 +217,27 @@ KEYS: dict[str, Key] = {
     "precision": _repeats(f"{_NOTE}: dtype and quantization decide", coerce.mapped(PRECISIONS), _number_format),
 }  # fmt: skip
 
+_FLAGS = _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes")
+
+
+def _variables(spec: RunSpec) -> dict[str, str]:
+    """The variables that have no key of their own."""
+    own = {key.to.rpartition(".")[2] for key in KEYS.values()}
+    return user_keys((name, value) for name, value in spec.execution.environment.items() if name not in own)
+
+
 TABLE = Table(
     title="CVS's JAX configurations",
     keys=KEYS,
     sections={
         **cvs_table.SECTIONS,
-        "xla_flags": _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes"),
+        "xla_flags": _FLAGS,
         # Since 2026 these stand in `config`, and CVS reads them nowhere else.
-        "config.xla_flags": _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes"),
-        "config.env_vars": _to("execution.environment", coerce.text, "variables of every process"),
+        "config.xla_flags": replace(_FLAGS, write=lambda spec: user_keys(spec.execution.xla_flags.items())),
+        "config.env_vars": _to(
+            "execution.environment", coerce.text, "variables of every process", write=_variables
+        ),
         "config.rdma_lib": _ignored("no library is copied into the container here: mount it (volume_dict)", anything),
     },
     derived={f"{ENV}.JAX_COORDINATOR_IP": "config.coordinator_ip", f"{ENV}.NNODES": NODES},
-)
+)  # fmt: skip

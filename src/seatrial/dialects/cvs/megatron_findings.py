@@ -1,64 +1,60 @@
-"""What a CVS Megatron configuration does not say of itself: names that mislead, silent resets, CVS's own ways."""
+"""Findings about a CVS Megatron configuration: misleading names, silent resets, CVS's own ways."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from seatrial.dialects.cvs.findings import done_otherwise, without_effect
 from seatrial.dialects.cvs.megatron_keys import DEFAULTS, SET_BY_CVS, billions
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV
-from seatrial.dialects.table.entries import Entry
-from seatrial.errors import Problem
 from seatrial.spec import RunSpec
 from seatrial.spec.presets import MODELS
 
-
-def findings(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
-    """Everything that there is to say about a configuration that can be read."""
-    yield from without_effect(settings, spec)
-    yield from done_otherwise(settings, shm_size="128G")
-    yield from _model(settings, spec)
-    yield from _names(settings, spec)
-    yield from _resets(settings, spec)
-    yield from _variables(settings)
-    yield from _bars(settings)
+_NO_CHANGE = "no change is needed"
 
 
-def _at(settings: Settings, name: str) -> Entry:
-    """A key's entry, or the cell's where CVS's default holds."""
-    mark = settings.cell.node.mark if settings.cell else None
-    return settings.entries.get(name) or Entry(
-        key=settings.path(name), value=None, text=DEFAULTS.get(name, ""), mark=mark
-    )
+def findings(settings: Settings, spec: RunSpec) -> None:
+    """Adds everything that there is to say about a configuration that can be read."""
+    without_effect(settings, spec)
+    done_otherwise(settings, shm_size="128G")
+    _model(settings, spec)
+    _names(settings, spec)
+    _resets(settings, spec)
+    for name, decides in SET_BY_CVS.items():
+        if f"{ENV}.{name}" in settings.entries:
+            why = f"CVS sets {name} for the script itself, from {decides}, and that wins"
+            settings.add(f"{ENV}.{name}", "warning", "no-effect", why, f"remove it, and say it by {decides}")
+    for name, what in (("elapsed_time_per_iteration", "a faster run"), ("mem_usage", "a run that needs less memory")):
+        if f"result_dict.{name}" in settings.values:
+            why = f"less is better here, and so it is judged; CVS wants at least every target, and fails {what}"
+            settings.add(f"result_dict.{name}", "info", "cvs-differs", why, _NO_CHANGE)
 
 
-def _model(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
-    size = _at(settings, "model_size")
+def _model(settings: Settings, spec: RunSpec) -> None:
+    size = settings.entries.get("model_size")
+    runs = (size and size.text) or DEFAULTS["model_size"]
     named = billions(settings.cell.model) if settings.cell else None
-    runs = size.text or DEFAULTS["model_size"]
     if settings.cell and named != runs:
         why = (
-            f"it says {runs}, and the cell is called {settings.cell.model}; MODEL_SIZE is all that train_llama3.sh is "
-            f"told about the model, so what runs is Llama 3.1 {runs}B"
+            f"it says {runs}, and the cell is called {settings.cell.model}; MODEL_SIZE is all that train_llama3.sh "
+            f"gets to know about the model, so what runs is Llama 3.1 {runs}B"
         )
         fix = f"make it {named}, or rename the cell" if named in ("8", "70") else "rename the cell to what it runs"
-        yield size.problem("warning", "architecture-contradicts-name", why, fix)
+        settings.add("model_size", "warning", "architecture-contradicts-name", why, fix)
     preset = MODELS[spec.model.name.removesuffix("-rope-10000")]
-    yield size.problem(
-        "info", "rope-base",
+    settings.add(
+        "model_size", "info", "rope-base",
         f"train_llama3.sh gives no --rotary-base: positions turn with base {spec.model.rope_theta:g}, unscaled, not "
         f"with {preset.rope_theta:g} and Llama 3.1's scaling; the speed is the same, the losses are not Llama's",
-        "nothing to do: no key of CVS changes it",
+        "no key of CVS changes it",
     )  # fmt: skip
     tokenizer = settings.entries.get("tokenizer_model")
     if tokenizer and "llama-3" not in tokenizer.text.lower() and "<changeme>" not in tokenizer.text.lower():
         script = "train_llama2.sh" if "llama-2" in tokenizer.text.lower() else "no script at all, and fails"
         why = f"CVS chooses the script by this name: without llama-3 in it, it starts {script}; here Llama 3 is read"
-        yield tokenizer.problem("warning", "cvs-differs", why, "name a tokenizer of Llama 3")
+        settings.add("tokenizer_model", "warning", "cvs-differs", why, "name a tokenizer of Llama 3")
 
 
-def _names(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
+def _names(settings: Settings, spec: RunSpec) -> None:
     precision = settings.entries.get("precision")
     word = precision.text if precision else ""
     if precision and word in ("TE_FP16", "TE_F16"):
@@ -67,51 +63,35 @@ def _names(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
             if word == "TE_FP16"
             else "CVS means the same by it"
         )
-        yield precision.problem(
-            "warning", "misleading-name",
+        settings.add(
+            "precision", "warning", "misleading-name",
             f"{word} is not float16: AMD's runs of this kind are bfloat16 with FP8 off (TE_FP8=0), and so it is read "
             f"here; {known}",
             "write TE_BF16 for bfloat16, or TE_FP8 for FP8",
         )  # fmt: skip
     batch, replicas = spec.batch, spec.data_parallel_size
     if not batch.global_batch_size % (batch.micro_batch_size * replicas):
-        yield _at(settings, "batch_size").problem(
-            "info", "misleading-name",
+        settings.add(
+            "batch_size", "info", "misleading-name",
             f"it is the batch of all {spec.topology.num_devices} devices together (BS), not of one: {replicas} "
             f"replicas take {spec.accumulation_steps} micro-batch{'es' if spec.accumulation_steps > 1 else ''} of "
             f"{batch.micro_batch_size} each",
-            "nothing to do",
+            _NO_CHANGE,
         )  # fmt: skip
 
 
-def _resets(settings: Settings, spec: RunSpec) -> Iterator[Problem]:
+def _resets(settings: Settings, spec: RunSpec) -> None:
     """What FSDP=1 turns off in the script without a word that CVS would read."""
-    if not settings.values.get("fsdp"):
+    if not settings.get("fsdp"):
         return
-    tensor = settings.values.get("tensor_parallelism", 1)
+    tensor = settings.get("tensor_parallelism")
     lost = [f"tensor parallelism ({tensor} → 1)"] if tensor > 1 else []
     if settings.values.get(f"{ENV}.SEQ_PARALLEL", True):
         lost.append("sequence parallelism")
     lost += ["the distributed optimizer", "gradient accumulation fusion"]
-    yield settings.entries["fsdp"].problem(
-        "warning" if tensor > 1 else "info", "silent-reset",
+    settings.add(
+        "fsdp", "warning" if tensor > 1 else "info", "silent-reset",
         f"with fsdp train_llama3.sh turns off {', '.join(lost[:-1])} and {lost[-1]}; what runs is FSDP over "
         f"{spec.mesh['fsdp']} devices",
-        f"set tensor_parallelism to 1, or fsdp to 0 to keep {tensor}" if tensor > 1 else "nothing to do",
+        f"set tensor_parallelism to 1, or fsdp to 0 to keep {tensor}" if tensor > 1 else _NO_CHANGE,
     )  # fmt: skip
-
-
-def _variables(settings: Settings) -> Iterator[Problem]:
-    for name, decides in SET_BY_CVS.items():
-        entry = settings.entries.get(f"{ENV}.{name}")
-        if entry:
-            why = f"CVS sets {name} for the script itself, from {decides}, and that wins"
-            yield entry.problem("warning", "no-effect", why, f"remove it, and say it by {decides}")
-
-
-def _bars(settings: Settings) -> Iterator[Problem]:
-    for name, what in (("elapsed_time_per_iteration", "a faster run"), ("mem_usage", "a run that needs less memory")):
-        entry = settings.entries.get(f"result_dict.{name}")
-        if entry and f"result_dict.{name}" in settings.values:
-            why = f"less is better here, and so it is judged; CVS takes every bar for a lower one, and fails {what}"
-            yield entry.problem("info", "cvs-differs", why, "nothing to do")

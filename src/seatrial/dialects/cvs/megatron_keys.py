@@ -6,17 +6,33 @@ starts (ROCm/Megatron-LM 02b8aa76, examples/llama/train_llama3.sh).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from seatrial.dialects.cvs import table as cvs_table
-from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, ignored, named_billions
+from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, named_billions, target
+from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.keys import OMIT, FromSpec, Key
+from seatrial.spec import RunSpec
 
-_to = keys.to
+_to, _as_is, _ignored = keys.to, keys.as_is, keys.ignored
+
+DEVICES_PER_NODE = 8  # of every node with these GPUs; the script counts what is there
+MASTER_PORT = 6000  # of train_llama3.sh
 
 # MODEL_SIZE is the script's only word about the model.
 SIZES = {"8": "llama3.1-8b", "70": "llama3.1-70b"}
+
+
+def size_of(spec: RunSpec) -> str:
+    """MODEL_SIZE of the model that is nearest."""
+    return next(text for text, name in SIZES.items() if name == nearest(spec.model, SIZES.values()))
+
+
+def is_sharded(spec: RunSpec) -> bool:
+    """Whether it runs with FSDP=1, which excludes tensor parallelism."""
+    return spec.mesh["fsdp"] > 1 and spec.mesh["tensor"] == 1
 
 
 def milliseconds(value: Any) -> float:
@@ -50,8 +66,22 @@ def _format(value: Any) -> str | None:
     return "fp8" if word == "fp8" else None
 
 
-def _variable(name: str, key: Key) -> tuple[str, Key]:
-    return f"{ENV}.{name}", key
+def _unless(default: Any, write: FromSpec) -> FromSpec:
+    """What is written where it is not the script's default."""
+    return lambda spec: OMIT if (value := write(spec)) == default else value
+
+
+def _device_list(spec: RunSpec) -> Any:
+    count = spec.topology.devices_per_node
+    return ",".join(map(str, range(count))) if count != DEVICES_PER_NODE else OMIT
+
+
+def _sequence_parallel_off(spec: RunSpec) -> Any:
+    return 0 if spec.mesh["tensor"] > 1 and not spec.parallelism.sequence_parallel else OMIT
+
+
+def _reduces_in_bfloat16(spec: RunSpec) -> Any:
+    return 1 if {spec.precision.gradient_dtype, spec.precision.reduce_dtype} == {"bfloat16"} else OMIT
 
 
 _UNMODELLED = "another way to shard or to compute than the ones that are known here"
@@ -59,81 +89,97 @@ _UNMODELLED = "another way to shard or to compute than the ones that are known h
 KEYS: dict[str, Key] = {
     # --- config ---
     **CONFIG,
-    "config.master_address": _to("distributed.coordinator_host", coerce.text, "MASTER_ADDR: the first node"),
-    "config.training_iterations": _to("steps", coerce.count, "TOTAL_ITERS: --train-iters", required=True),
+    "config.master_address": _as_is("distributed.coordinator_host", coerce.text, "MASTER_ADDR: the first node"),
+    "config.training_iterations": _as_is("steps", coerce.count, "TOTAL_ITERS: --train-iters", required=True),
     "config.nccl_ib_hca_list": exported("NCCL_IB_HCA"),
     "config.nccl_ib_hca": keys.repeats(
         "CVS's Megatron tests export nccl_ib_hca_list as NCCL_IB_HCA",
         coerce.text, lambda spec: spec.execution.environment.get("NCCL_IB_HCA"),
     ),
-    "config.data_cache_dir": _to("data.index_dir", coerce.text, "DATA_CACHE_PATH: all nodes have to see it"),
+    "config.data_cache_dir": _as_is("data.index_dir", coerce.text, "DATA_CACHE_PATH: all nodes have to see it"),
     "config.mock_data": keys.repeats(
         "CVS exports MOCK_DATA=1, whatever it says", coerce.boolean, lambda spec: spec.data.kind == "synthetic"
     ),
-    "config.verify_network_errors": ignored(
-        "CVS takes only the JSON word true for true, and never asks; network counters are not read here",
+    "config.verify_network_errors": _ignored(
+        "CVS accepts only the JSON word true for true, and never asks; network counters are not read here",
         coerce.boolean, quiet=(False,),
     ),
-    "config.hca_id_pattern": ignored("network cards are not asked for their names here"),
-    "config.megatron_root": ignored("it is a folder in the container, which the image decides"),
-    "config.scripts_dir": ignored("no scripts are written to the nodes here"),
-    "config.rocm_dir": ignored("it is where CVS's own tools look for ROCm"),
-    # --- variables of train_llama3.sh that CVS leaves to the container ---
-    **dict((
-        _variable("MASTER_PORT", _to("distributed.coordinator_port", coerce.port)),
-        _variable("HIP_VISIBLE_DEVICES", _to(
-            "topology.devices_per_node", _devices, "the devices that a node's processes see: the script counts them"
-        )),
-        _variable("CP", _to("parallelism.within_node.context", coerce.count, "--context-parallel-size")),
-        _variable("SEQ_PARALLEL", _to(
-            "parallelism.sequence_parallel", _switch(False, True), "--sequence-parallel, off with fsdp and without TP"
-        )),
-        _variable("OPTIMIZER", _to("optimizer.algorithm", coerce.mapped({"adam": "adamw", "sgd": "sgd"}),
-                                   "--optimizer; adam is AdamW")),
-        _variable("GRAD_REDUCE_IN_BF16", _to(
+    "config.hca_id_pattern": _ignored("network cards are not asked for their names here", coerce.text),
+    "config.megatron_root": _ignored("it is a folder in the container, which the image decides", coerce.text),
+    "config.scripts_dir": _ignored("no scripts are written to the nodes here", coerce.text),
+    "config.rocm_dir": _ignored("it is where CVS's own tools look for ROCm", coerce.text),
+    # --- variables of train_llama3.sh that CVS leaves to the container, written where they are not its defaults ---
+    **{f"{ENV}.{name}": key for name, key in {
+        "MASTER_PORT": _to("distributed.coordinator_port", coerce.port,
+                           write=_unless(MASTER_PORT, lambda spec: spec.distributed.coordinator_port)),
+        "HIP_VISIBLE_DEVICES": _to(
+            "topology.devices_per_node", _devices, "the devices that a node's processes see: the script counts them",
+            write=_device_list,
+        ),
+        "CP": _to("parallelism.within_node.context", coerce.count, "--context-parallel-size",
+                  write=_unless(1, lambda spec: spec.mesh["context"])),
+        "SEQ_PARALLEL": _to(
+            "parallelism.sequence_parallel", _switch(False, True), "--sequence-parallel, off with fsdp and without TP",
+            write=_sequence_parallel_off,
+        ),
+        "OPTIMIZER": _to("optimizer.algorithm", coerce.mapped({"adam": "adamw", "sgd": "sgd"}),
+                         "--optimizer; adam is AdamW",
+                         write=lambda spec: "sgd" if spec.optimizer.algorithm == "sgd" else OMIT),
+        "GRAD_REDUCE_IN_BF16": _to(
             "precision.gradient_dtype, precision.reduce_dtype", _switch("float32", "bfloat16"),
-            "--grad-reduce-in-bf16, in newer versions of the script",
+            "--grad-reduce-in-bf16, in newer versions of the script", write=_reduces_in_bfloat16,
+        ),
+        **dict.fromkeys(("TE_FP4", "MEGATRON_FSDP", "ENABLE_HSDP"), keys.rejected(
+            _UNMODELLED, coerce.text, quiet=("0",)
         )),
-        _variable("TE_FP4", keys.rejected(_UNMODELLED, coerce.text, quiet=("0",))),
-        _variable("MEGATRON_FSDP", keys.rejected(_UNMODELLED, coerce.text, quiet=("0",))),
-        _variable("ENABLE_HSDP", keys.rejected(_UNMODELLED, coerce.text, quiet=("0",))),
-        _variable("DATA_PATH", keys.rejected(
+        "DATA_PATH": keys.rejected(
             "newer versions of the script train on it, others on mock data, as CVS means it", coerce.text
-        )),
-    )),
+        ),
+    }.items()},
     # --- the cell ---
-    "model_size": _to("model.name", coerce.mapped(SIZES), "MODEL_SIZE, in billions: it alone decides the dimensions"),
-    "tokenizer_model": ignored(
-        "mock data are made without it: of its name, only llama-3 matters, which chooses the script"
+    "model_size": _to("model.name", coerce.mapped(SIZES), "MODEL_SIZE, in billions: it alone decides the dimensions",
+                      write=size_of),
+    "tokenizer_model": replace(
+        _ignored("mock data are made without it: of its name, only llama-3 matters, which chooses the script",
+                 coerce.text),
+        write=lambda spec: f"NousResearch/Meta-Llama-3-{size_of(spec)}B",
     ),
-    "batch_size": _to("batch.global_batch_size", coerce.count, "BS: of all devices together, not per device"),
-    "micro_batch_size": _to("batch.micro_batch_size", coerce.count, "MBS: per replica and forward pass"),
-    "sequence_length": _to("batch.sequence_length", coerce.count, "SEQ_LENGTH"),
-    "precision": _to("precision.quantization", _format, "TE_FP8=1 for TE_FP8; every other name is bfloat16"),
-    "tensor_parallelism": _to("parallelism.within_node.tensor", coerce.count, "TP; fsdp resets it to 1"),
-    "pipeline_parallelism": _to("parallelism.within_node.pipeline", coerce.count, "PP"),
-    "fsdp": _to("parallelism.within_node.fsdp", _switch(False, True), "FSDP: --use-torch-fsdp2 over all replicas"),
-    "recompute": _to("execution.remat", _switch("none", "full"), "RECOMPUTE: of every layer, in full"),
-    # --- the cell: the bars ---
-    "result_dict.throughput_per_gpu": _to(
-        "expectations.tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
+    "batch_size": _as_is("batch.global_batch_size", coerce.count, "BS: of all devices together, not per device"),
+    "micro_batch_size": _as_is("batch.micro_batch_size", coerce.count, "MBS: per replica and forward pass"),
+    "sequence_length": _as_is("batch.sequence_length", coerce.count, "SEQ_LENGTH"),
+    "precision": _to("precision.quantization", _format, "TE_FP8=1 for TE_FP8; every other name is bfloat16",
+                     write=lambda spec: "TE_FP8" if "fp8" in (spec.precision.quantization or "") else "TE_BF16"),
+    "tensor_parallelism": _to("parallelism.within_node.tensor", coerce.count, "TP; fsdp resets it to 1",
+                              write=lambda spec: spec.mesh["tensor"]),
+    "pipeline_parallelism": _to("parallelism.within_node.pipeline", coerce.count, "PP",
+                                write=lambda spec: spec.mesh["pipeline"]),
+    "fsdp": _to("parallelism.within_node.fsdp", _switch(False, True), "FSDP: --use-torch-fsdp2 over all replicas",
+                write=lambda spec: int(is_sharded(spec))),
+    "recompute": _to("execution.remat", _switch("none", "full"), "RECOMPUTE: of every layer, in full",
+                     write=lambda spec: int(spec.execution.remat != "none")),
+    # --- the cell: the targets ---
+    "result_dict.throughput_per_gpu": target(
+        "tflops_per_second_per_device", coerce.positive, "model TFLOP/s per GPU, at least"
     ),
-    "result_dict.tokens_per_gpu": _to(
-        "expectations.tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
+    "result_dict.tokens_per_gpu": target(
+        "tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
     ),
-    "result_dict.elapsed_time_per_iteration": _to(
-        "expectations.step_seconds", milliseconds, "milliseconds per step, at most"
+    "result_dict.elapsed_time_per_iteration": target(
+        "step_seconds", milliseconds, "milliseconds per step, at most", lambda value: coerce.part_of(value, 1000)
     ),
-    "result_dict.mem_usage": _to("expectations.memory_fraction", share, "fraction of a GPU's memory, at most"),
+    "result_dict.mem_usage": target("memory_fraction", share, "fraction of a GPU's memory, at most"),
 }  # fmt: skip
 
-TABLE = Table(title="CVS's Megatron configurations", keys=KEYS, sections=cvs_table.SECTIONS)
-
-# What CVS takes where a cell says nothing.
+# What CVS assumes where a cell says nothing.
 DEFAULTS = {
     "model_size": "70", "sequence_length": "8192", "batch_size": "128", "micro_batch_size": "2", "fsdp": "0",
     "tensor_parallelism": "1", "pipeline_parallelism": "1", "recompute": "0", "precision": "TE_FP8",
 }  # fmt: skip
+KEYS |= {name: replace(KEYS[name], default=KEYS[name].read(text)) for name, text in DEFAULTS.items()}
+
+TABLE = Table(
+    title="CVS's Megatron configurations", keys=KEYS, sections=cvs_table.SECTIONS, defaults=DEFAULTS
+)  # fmt: skip
 
 # Variables that CVS's command sets itself, after those of the container.
 SET_BY_CVS = {

@@ -1,4 +1,4 @@
-"""A CVS configuration's keys and their coerced values, overrides applied; everything wrong with them, collected.
+"""A CVS configuration's keys and their values, overrides applied; everything wrong with them, collected.
 
 Names are those of the dialect's table: `config.nnodes`, but `dtype` and `result_dict.…` for what stands in a cell.
 """
@@ -6,43 +6,41 @@ Names are those of the dialect's table: `config.nnodes`, but `dtype` and `result
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.dialects import placeholders
 from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.table import Table
-from seatrial.dialects.table import coerce
+from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
-from seatrial.spec import NEEDS, Action
+from seatrial.spec import NEEDS, Origin
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """`values` and `entries` by name; a value that is missing, unfilled or wrong is in `entries` at most."""
+@dataclass(kw_only=True)
+class Settings(table_settings.Settings):
+    """Those of `config` and of one cell; a value that is missing, unfilled or wrong is in `entries` at most."""
+
+    SYSTEM = "CVS"
+    REJECTED = "cannot-be-obeyed"
 
     table: Table
+    root: Node
     cell: Cell | None
-    entries: dict[str, Entry]
-    known: dict[str, str]  # what placeholders in braces stand for
-    values: dict[str, Any] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    known: Mapping[str, str]  # what placeholders in braces stand for
 
     def section(self, name: str) -> dict[str, Entry]:
         """The user's own keys in a section, filled in as their values are; those that have rows of their own aside."""
         return {
             placeholders.fill(key.removeprefix(f"{name}."), self.known)[0]: self.entries[key]
             for key in self.values
-            if key.startswith(f"{name}.") and key not in self.table.keys
+            if key.startswith(f"{name}.") and key not in self.keys
         }
-
-    def is_wrong(self, name: str) -> bool:
-        """Whether a value is there and cannot be used."""
-        return name in self.entries and name not in self.values
 
     def path(self, name: str) -> str:
         """A name as the path from the root of the file."""
@@ -52,6 +50,41 @@ class Settings:
         """The inverse of `path`."""
         return path if self.cell is None else path.removeprefix(f"{self.cell.path}.")
 
+    def place(self, name: str) -> tuple[str, Mark | None]:
+        """Where a key would stand: in `config`, or in the cell."""
+        parent = self.root.members.get("config") if name.startswith("config.") else self.cell and self.cell.node
+        return self.path(name), (parent or self.root).mark
+
+    def origin(self, name: str, note: str = "") -> Origin:
+        """Where the value of a key came from; CVS's defaults are those of a cell."""
+        if name in self.values:
+            return self.entries[name].origin(note)
+        note = f"CVS's default{f'; {note}' if note else ''}"
+        return Origin(kind="default", key=self.path(name), text=self.table.defaults[name], note=note)
+
+    def unknown(self, name: str, entry: Entry) -> Problem:
+        """What to say of a key without a row; mappings have none, and one of them may be something else."""
+        if name in self.table.groups or name in self.sections:
+            return entry.problem("error", "bad-value", "a mapping belongs here", "write { … }")
+        return entry.key_problem(
+            "error", "unknown-key", f"{self.table.title} have no such key", did_you_mean(name, self.keys)
+        )
+
+    def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
+        """Whether neither a name nor a value holds `<changeme>`, which is reported for the whole file, or braces."""
+        if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
+            return False
+        strange = placeholders.fill(entry.value, self.known)[1] + placeholders.fill(name, self.known)[1]
+        if strange:
+            known = ", ".join(f"{{{each}}}" for each in self.known)
+            why = f"{{{strange[0]}}} is not a known placeholder; there is {known}"
+            self.add(name, "error" if key.to else "warning", "unknown-placeholder", why, "write the value itself")
+        return not strange
+
+    def advice(self, name: str, key: Key, error: ValueError) -> str:
+        """How to correct a value that was not read."""
+        return f"correct it here, or give {name}=… on the command line"
+
 
 def gather(request: Request, cell: Cell | None, overrides: list[Override], table: Table) -> Settings:
     """Reads `config` and the cell by the table."""
@@ -59,15 +92,17 @@ def gather(request: Request, cell: Cell | None, overrides: list[Override], table
     entries = dict(_flatten(root.members.get("config"), "config", "config", table))
     if cell is not None:
         entries |= _flatten(cell.node, "", cell.path, table)
-    known = placeholders.values_for(request.user, request.home)
-    settings = Settings(table=table, cell=cell, entries=entries, known=known)
+    settings = Settings(
+        keys=table.keys, sections=table.sections, action=request.action, file=request.document.file, entries=entries,
+        table=table, root=root, cell=cell, known=placeholders.values_for(request.user, request.home),
+    )  # fmt: skip
     _override(settings, overrides)
-    _report_unfilled(settings, root, request.action)
+    _report_unfilled(settings)
     for name, entry in list(entries.items()):
-        _read(settings, name, entry)
+        settings.take(name, replace(entry, value=placeholders.fill(entry.value, settings.known)[0]))
     for name, key in table.keys.items():
-        if key.required and name not in entries and (cell is not None or name.startswith("config.")):
-            settings.problems.append(_missing(settings, root, name))
+        if key.required and (cell is not None or name.startswith("config.")):
+            settings.missing(name)
     return settings
 
 
@@ -86,8 +121,8 @@ def _flatten(node: Node | None, name: str, key: str, table: Table) -> Iterator[t
 def _override(settings: Settings, overrides: list[Override]) -> None:
     """Puts each override in the place of what it names; keys of the table may be added to what the file has."""
     given = [entry.key for entry in settings.entries.values()]
-    possible = [settings.path(name) for name in settings.table.keys if settings.cell or name.startswith("config.")]
-    sections = [settings.path(name) for name in settings.table.sections]
+    possible = [settings.path(name) for name in settings.keys if settings.cell or name.startswith("config.")]
+    sections = [settings.path(name) for name in settings.sections]
     for override in overrides:
         try:
             path = resolve(override, given=given, possible=possible, open_=sections)
@@ -104,78 +139,33 @@ def _list_or_text(text: str) -> Any:
         return text
 
 
-def _read(settings: Settings, name: str, entry: Entry) -> None:
-    """One value by its row of the table: placeholders filled, coerced; or what is wrong with it."""
-    table = settings.table
-    key = table.find(name)
-    if key is None:
-        if name in table.groups or name in table.sections:
-            finding = entry.problem("error", "bad-value", "a mapping belongs here", "write { … }")
-        else:
-            why = f"{table.title} have no such key"
-            finding = entry.key_problem("error", "unknown-key", why, did_you_mean(name, table.keys))
-        settings.problems.append(finding)
-        return
-    if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
-        return
-    value, strange = placeholders.fill(entry.value, settings.known)
-    strange += placeholders.fill(name, settings.known)[1]
-    if strange:
-        why = (
-            f"nobody knows what {{{strange[0]}}} stands for; known are {', '.join(f'{{{n}}}' for n in settings.known)}"
-        )
-        severity: Severity = "error" if key.to else "warning"
-        settings.problems.append(entry.problem(severity, "unknown-placeholder", why, "write the value itself"))
-        return
-    settings.entries[name] = replace(entry, value=value)
-    try:
-        settings.values[name] = key.read(value)
-    except ValueError as error:
-        settings.problems.append(
-            entry.problem("error", "bad-value", str(error), f"correct it here, or give {name}=… on the command line")
-        )
-        return
-    if key.disposition == "rejected" and settings.values[name] not in key.quiet:
-        accepted = " or ".join(coerce.shown(value) for value in key.quiet)
-        fix = f"make it {accepted}, or remove it" if accepted else "remove it"
-        settings.problems.append(entry.problem("error", "cannot-be-obeyed", key.why, fix))
-
-
-def _missing(settings: Settings, root: Node, name: str) -> Problem:
-    parent = root.members.get("config") if name.startswith("config.") else settings.cell and settings.cell.node
-    return Problem(
-        severity="error", code="missing-key", path=settings.path(name), why="the run needs it, and nothing gives it",
-        fix=f"add it to the file, or give {name}=… on the command line", mark=parent.mark if parent else root.mark,
-    )  # fmt: skip
-
-
 # --- <changeme> -------------------------------------------------------------------------------------------------------
 
 
-def _report_unfilled(settings: Settings, root: Node, action: Action) -> None:
+def _report_unfilled(settings: Settings) -> None:
     """Every `<changeme>` of the file, once: an error only where the action needs the value."""
     names = {entry.key: name for name, entry in settings.entries.items()}
     overridden = {entry.key: entry for entry in settings.entries.values() if entry.is_override}
     places: list[tuple[tuple[str, ...], str, Mark | None]] = [
         (path, ".".join(path), node.mark)
-        for path, node in placeholders.unfilled(root)
+        for path, node in placeholders.unfilled(settings.root)
         if ".".join(path) not in overridden
     ]
     places += [((key,), key, None) for key, entry in overridden.items() if placeholders.is_unfilled(entry.value)]
     for path, dotted, mark in places:
         name = names.get(dotted) or names.get(".".join(path[:-1]))  # else an item of a list
-        severity, why = _need(settings, name, action)
+        severity, why = _need(settings, name)
         settings.problems.append(
             Problem(
                 severity=severity, code="placeholder", path=dotted, mark=mark,
-                why=f"it is still <changeme>{why}", fix=_how_to_fill(root, path, name),
+                why=f"it is still <changeme>{why}", fix=_how_to_fill(settings.root, path, name),
             )
         )  # fmt: skip
 
 
-def _need(settings: Settings, name: str | None, action: Action) -> tuple[Severity, str]:
+def _need(settings: Settings, name: str | None) -> tuple[Severity, str]:
     """How much an unfilled value matters, and why."""
-    key = settings.table.find(name) if name else None
+    key = settings.row(name) if name else None
     if name is None or key is None:
         return "warning", ", in a part of the file that is not selected"
     if name in settings.table.derived:
@@ -189,9 +179,9 @@ def _need(settings: Settings, name: str | None, action: Action) -> tuple[Severit
         return "error", ", and nothing can run without it"
     if key.to == "distributed.coordinator_host" and settings.cell and settings.cell.topology == "single_node":
         return "info", "; the one node of this run is its own coordinator"
-    if NEEDS[action].cluster:
+    if NEEDS[settings.action].cluster:
         return "error", ", and a run on the cluster needs it"
-    return "warning", f"; to {action} works without it"
+    return "warning", f"; to {settings.action} works without it"
 
 
 def _how_to_fill(root: Node, path: tuple[str, ...], name: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What the tables of CVS's configurations have in common: their form, and the keys of `config` that all of them know.
+"""The form of CVS's tables, and the keys of `config` that all of its configurations have.
 
 What CVS does with each key was read from its own code (ROCm/cvs 7afb1ca3, lib/*_training_lib.py).
 """
@@ -6,13 +6,15 @@ What CVS does with each key was read from its own code (ROCm/cvs 7afb1ca3, lib/*
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from seatrial.dialects.placeholders import stands_for_itself
 from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.coerce import Reader
-from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.keys import OMIT, Key
+from seatrial.spec import Container, RunSpec
 
 NODES = "config.nnodes"
 VOLUMES = "config.container_config.volume_dict"
@@ -24,7 +26,8 @@ class Table:
     """The keys of one kind of file; those of `config` carry that prefix, the others are those of a cell.
 
     `sections` are mappings whose keys are the user's own: each entry goes where its section goes. `groups` only group
-    keys. `derived` are variables that repeat a key of `config`; unfilled, they take its value.
+    keys. `derived` are variables that repeat a key of `config`; unfilled, they take its value. `defaults` are CVS's own
+    for keys that a cell omits, as a file would have them.
     """
 
     title: str
@@ -32,22 +35,31 @@ class Table:
     sections: Mapping[str, Key]
     groups: tuple[str, ...] = ("config", "config.container_config", "result_dict")
     derived: Mapping[str, str] = field(default_factory=dict)
-
-    def find(self, name: str) -> Key | None:
-        """The row of a key, or of the section that it stands in."""
-        if name in self.keys:
-            return self.keys[name]
-        return next((key for section, key in self.sections.items() if name.startswith(f"{section}.")), None)
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 def exported(variable: str) -> Key:
     """A key whose value every process gets as an environment variable."""
-    return keys.to(f"execution.environment.{variable}", coerce.text)
+    path = f"execution.environment.{variable}"
+    return keys.to(path, coerce.text, write=lambda spec: spec.execution.environment.get(variable, OMIT))
 
 
-def ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
-    """A key without effect here."""
-    return keys.ignored(why, read, quiet=quiet)
+def target(metric: str, read: Reader, meaning: str, write: Callable[[float], Any] = lambda value: value) -> Key:
+    """A key with a target of the run."""
+
+    def written(spec: RunSpec) -> Any:
+        return next((write(each.value) for each in spec.expectations if each.metric == metric), OMIT)
+
+    return keys.to(f"expectations.{metric}", read, meaning, write=written)
+
+
+def user_keys(entries: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Those of the user's own keys and values that mean themselves; a key that begins with _ is a note."""
+    return {key: value for key, value in entries if key and key[0] != "_" and all(map(stands_for_itself, (key, value)))}
+
+
+def _of_container(entries: Callable[[Container], Iterable[tuple[str, str]]]) -> keys.FromSpec:
+    return lambda spec: user_keys(entries(spec.container)) if spec.container else OMIT
 
 
 def anything(value: Any) -> Any:
@@ -65,26 +77,30 @@ def named_billions(name: str) -> str | None:
 PRECISIONS = {"TE_FP8": "fp8", "TE_BF16": "bfloat16", "TE_FP16": "bfloat16", "TE_F16": "bfloat16"}
 
 CONFIG: dict[str, Key] = {
-    "config.container_image": keys.to("container.image", coerce.text),
-    "config.container_name": keys.to("container.name", coerce.text),
-    "config.shm_size": keys.to("container.shm_size", coerce.text, "the container's shared memory (docker --shm-size)"),
-    "config.container_config.device_list": keys.to("container.devices", coerce.texts),
-    NODES: keys.to("topology.num_nodes", coerce.count, required=True),
+    "config.container_image": keys.as_is("container.image", coerce.text),
+    "config.container_name": keys.as_is("container.name", coerce.text),
+    "config.shm_size": keys.as_is(
+        "container.shm_size", coerce.text, "the container's shared memory (docker --shm-size)"
+    ),
+    "config.container_config.device_list": keys.as_is("container.devices", coerce.texts),
+    NODES: keys.as_is("topology.num_nodes", coerce.count, required=True),
     "config.distributed_training": keys.repeats(
         "CVS does not use it: the section single_node or multi_node decides",
         coerce.boolean, lambda spec: spec.topology.num_nodes > 1, needs_nodes=True,
     ),
-    "config.nic_type": keys.to("nic_type", coerce.text, "the network card: ainic, thor2, cx7, …"),
+    "config.nic_type": keys.as_is("nic_type", coerce.text, "the network card: ainic, thor2, cx7, …"),
     "config.nccl_socket_ifname": exported("NCCL_SOCKET_IFNAME"),
     "config.gloo_socket_ifname": exported("GLOO_SOCKET_IFNAME"),
     "config.nccl_ib_gid_index": exported("NCCL_IB_GID_INDEX"),
     "config.nccl_debug": exported("NCCL_DEBUG"),
-    "config.hf_token_file": keys.to("hf_token_file", coerce.text),
-    "config.log_dir": keys.to("log_dir", coerce.text),
+    "config.hf_token_file": keys.as_is("hf_token_file", coerce.text),
+    "config.log_dir": keys.as_is("log_dir", coerce.text),
 }  # fmt: skip
 
 SECTIONS: dict[str, Key] = {
-    VOLUMES: keys.to("container.volumes", coerce.text, "folders of the host → folders in the container"),
-    ENV: keys.to("container.environment", coerce.text, "variables in the container"),
-    "config.dataset_source": ignored("synthetic data needs no files", anything),
-}
+    VOLUMES: keys.to("container.volumes", coerce.text, "folders of the host → folders in the container",
+                     write=_of_container(lambda container: container.volumes)),
+    ENV: keys.to("container.environment", coerce.text, "variables in the container",
+                 write=_of_container(lambda container: container.environment.items())),
+    "config.dataset_source": keys.ignored("synthetic data needs no files", anything),
+}  # fmt: skip

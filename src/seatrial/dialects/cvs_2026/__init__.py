@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from seatrial.dialects import maxtext
-from seatrial.dialects.cvs.thresholds import read_bars
-from seatrial.dialects.cvs_2026.build import device, finish, here
-from seatrial.dialects.cvs_2026.file import File, choose, gather, number_of_nodes, overrides_for
+from seatrial.dialects.cvs_2026.build import device, finish, targets
+from seatrial.dialects.cvs_2026.file import File, check_keys, choose, gather, number_of_nodes, overrides_for
 from seatrial.dialects.cvs_2026.keys import JAX as KEYS
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
-from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import InputError
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved
@@ -40,6 +37,7 @@ _VARIABLES = {
 }
 _WORDS = {"training.steps": "steps", "training.enable_checkpointing": "enable_checkpointing",
           "training.tokenizer.tokenizer_path": "tokenizer_path"}  # fmt: skip
+_OF_A_SWEEP = ("name", "maxtext_overrides")
 
 
 def read(request: Request) -> Resolved:
@@ -56,109 +54,92 @@ def read(request: Request) -> Resolved:
 
 def _jax(file: File) -> Resolved:
     sweep, changes = _sweep(file)
-    said: dict[str, Entry] = {}
-    for path, key in _WORDS.items():
-        if path in file.entries and file.entries[path].value != "":
-            said[key] = file.entries[path]
+    said = _maxtext_config(file, changes)
+    words = [Node(value=word, mark=file.root.mark) for word in ("train.py", "base.yml")]
+    words += [Node(value=f"{key}={_word(e)}", mark=e.mark) for key, e in said.items() if e.mark is not None]
+    members = {
+        "environment": Node(value=_environment(file), mark=file.root.mark),
+        "argv": Node(value=words, mark=file.root.mark),
+    }
+    nodes = _nodes(file, sweep)
+    own = {key: entry.value for key, entry in said.items() if entry.is_override}
+    own |= {
+        "topology.num_nodes": nodes, "topology.devices_per_node": file.get("training.gpus_per_node") or 8,
+        "topology.device": device(file),
+    }  # fmt: skip
+    document = Document(file=file.file, root=Node(value=members, mark=file.root.mark))
+    resolved = maxtext.read(replace(file.request, document=document, overrides=overrides_for(own)))
+    model = said["model_name"].text if "model_name" in said else "maxtext"
+    name = f"{model}-{file.get('gpu_arch') or 'gpu'}-{nodes}-nodes"
+    return finish(file, resolved, targets(file, [sweep] if sweep else []), dialect=NAME, name=name)
+
+
+def _maxtext_config(file: File, changes: dict[str, Entry]) -> dict[str, Entry]:
+    """MaxText's keys: what the file says in its own words, in MaxText's, in the sweep and on the command line."""
+    said = {key: file.entries[path] for path, key in _WORDS.items() if path in file.entries}
+    said = {key: entry for key, entry in said.items() if entry.value != ""}
     said |= file.below("training.maxtext_config")
-    for key, entry in changes.items():
-        if key not in said or not said[key].is_override:
-            said[key] = entry
+    said |= {key: entry for key, entry in changes.items() if key not in said or not said[key].is_override}
     said |= file.changes
     said.pop("base_config", None)
-    root = file.request.document.root
-    words = [Node(value="train.py", mark=root.mark), Node(value="base.yml", mark=root.mark)]
-    words += [Node(value=f"{key}={_word(e)}", mark=e.mark) for key, e in said.items() if e.mark is not None]
-    told, count = _nodes(file, sweep), file.value("training.gpus_per_node") or 8
-    document = Document(
-        file=file.request.document.file,
-        root=Node(value={
-            "environment": Node(value=_environment(file), mark=root.mark), "argv": Node(value=words, mark=root.mark),
-        }, mark=root.mark),
-    )  # fmt: skip
-    own = overrides_for(
-        {key: entry.value for key, entry in said.items() if entry.is_override}
-        | {"topology.num_nodes": told, "topology.devices_per_node": count, "topology.device": device(file)}
-    )
-    resolved = maxtext.read(replace(file.request, document=document, overrides=own))
-    bars = read_bars(
-        file.entries.get("threshold_json"),
-        Path(file.request.document.file),
-        [sweep] if sweep else [],
-        enforced=file.value("enforce_thresholds") is not False,
-    )
-    model = said["model_name"].text if "model_name" in said else "maxtext"
-    extra: dict[str, Any] = {
-        "nic_type": file.value("training.nic_type"), "hf_token_file": file.value("paths.hf_token_file"),
-        "log_dir": file.value("paths.log_dir"),
-    }  # fmt: skip
-    return finish(
-        file, resolved, bars, dialect=NAME, extra=extra, name=f"{model}-{file.value('gpu_arch') or 'gpu'}-{told}-nodes"
-    )
+    return said
 
 
 def _word(entry: Entry) -> str:
     """A value as a word of MaxText's command, which reads it as YAML."""
-    if isinstance(entry.value, str):
-        plain = re.fullmatch(r"[A-Za-z0-9_./+-]*", entry.value)
-        return entry.value if plain else json.dumps(entry.value, ensure_ascii=False)
+    if isinstance(entry.value, str) and re.fullmatch(r"[A-Za-z0-9_./+-]*", entry.value):
+        return entry.value
     return json.dumps(entry.value, ensure_ascii=False)
 
 
 def _sweep(file: File) -> tuple[str | None, dict[str, Entry]]:
     """The chosen sweep's name and what it changes; one that is not enabled can be chosen by its name."""
-    node = file.request.document.root.members.get("training")
+    node = file.root.members.get("training")
     node = node.members.get("sweeps") if node else None
-    sweeps: dict[str, Node] = {}
-    for item in node.value if node is not None and isinstance(node.value, list) else ():
-        for key, child in item.members.items():
-            if key not in ("name", "maxtext_overrides") and not key.startswith("_"):
-                fix = did_you_mean(key, ("name", "maxtext_overrides"))
-                entry = Entry.of(f"training.sweeps.{key}", child)
-                file.problems.append(entry.key_problem("error", "unknown-key", "a sweep has no such key", fix))
-        name = item.members.get("name")
-        if name is not None and isinstance(name.value, str):
-            sweeps[name.value] = item
-        else:
-            entry = Entry.of("training.sweeps", item)
-            file.say(entry, "bad-value", "a sweep has a name and maxtext_overrides", 'write {"name": "…", …}')
-    if not sweeps:
+    if node is None or not (sweeps := dict(_sweeps(file, node))):
         return None, {}
-    enabled = [name for name in file.value("training.enabled_sweep_list") or () if name in sweeps]
-    chosen = choose(
-        file, list(sweeps) if "sweep" in file.selected else enabled or list(sweeps), "training.sweeps",
-        Entry.of("training.sweeps", node) if node else None,
-    )  # fmt: skip
+    chosen = choose(file, sweeps, "training.enabled_sweep_list", Entry.of("training.sweeps", node))
     changes = sweeps[chosen].members.get("maxtext_overrides") if chosen else None
     members = changes.members if changes else {}
     return chosen, {key: Entry.of(key, child) for key, child in members.items() if not key.startswith("_")}
 
 
+def _sweeps(file: File, node: Node) -> Iterator[tuple[str, Node]]:
+    for item in node.value if isinstance(node.value, list) else ():
+        check_keys(file, item, "training.sweeps", _OF_A_SWEEP, "a sweep")
+        name = item.members.get("name")
+        if name is not None and isinstance(name.value, str):
+            yield name.value, item
+        else:
+            why, fix = "a sweep has a name and maxtext_overrides", 'write {"name": "…", …}'
+            file.problems.append(Entry.of("training.sweeps", item).problem("error", "bad-value", why, fix))
+
+
 def _nodes(file: File, sweep: str | None) -> int:
     given = file.entries.get("training.env_vars.NNODES")
-    told = given.text if given and given.text.isdecimal() else None
+    stated = given.text if given and given.text.isdecimal() else None
     in_name = re.search(r"(?:NNODES|NODES)=(\d{1,6})\b", sweep or "")
-    if told is None and in_name:
-        told = in_name[1]
-    if told is None and file.value("training.distributed") is False:
-        told = "1"
-    return number_of_nodes(file, told)[0]
+    if stated is None and in_name:
+        stated = in_name[1]
+    if stated is None and file.get("training.distributed") is False:
+        stated = "1"
+    return number_of_nodes(file, stated)
 
 
 def _environment(file: File) -> dict[str, Node]:
     """The variables of a process, XLA's flags among them."""
-    start = here(file)
     entries = {name: entry for name, entry in file.below("training.env_vars").items() if name != "NNODES"}
-    for path, name in _VARIABLES.items():
-        if path in file.entries and file.entries[path].text not in ("auto", ""):
-            entries[name] = file.entries[path]
+    entries |= {
+        name: entry for path, name in _VARIABLES.items()
+        if (entry := file.entries.get(path)) and entry.text not in ("auto", "")
+    }  # fmt: skip
     environment = {
-        name: Node(value=coerce.text(entry.value), text=entry.text, mark=entry.mark or start, key_mark=entry.key_mark)
-        for name, entry in entries.items()
-        if not isinstance(entry.value, (list, dict)) and entry.value is not None
+        name: Node(value=coerce.text(e.value), text=e.text, mark=e.mark or file.start, key_mark=e.key_mark)
+        for name, e in entries.items()
+        if not isinstance(e.value, (list, dict)) and e.value is not None
     }
     flags = file.below("training.xla_flags")
     if flags:
         text = " ".join(f"--{name}={coerce.text(entry.value).strip(chr(39))}" for name, entry in flags.items())
-        environment["XLA_FLAGS"] = Node(value=text, text=text, mark=next(iter(flags.values())).mark or start)
+        environment["XLA_FLAGS"] = Node(value=text, text=text, mark=next(iter(flags.values())).mark or file.start)
     return environment

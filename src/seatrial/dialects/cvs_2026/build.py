@@ -1,81 +1,65 @@
-"""What both kinds of CVS configurations of 2026 say beside the words of the system that they run."""
+"""Container, targets and device, which both kinds of CVS configurations of 2026 say alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
-from seatrial.dialects.cvs.thresholds import Bars
+from seatrial.dialects.cvs.thresholds import Targets, read_targets
 from seatrial.dialects.cvs_2026.file import File
 from seatrial.dialects.cvs_2026.keys import MOVED
 from seatrial.dialects.table import coerce
 from seatrial.dialects.typed import as_name
-from seatrial.errors import Mark
 from seatrial.estimate import hardware
-from seatrial.spec import Container, Resolved
+from seatrial.spec import Container, Resolved, gather_part
 
 
-def finish(
-    file: File, resolved: Resolved, bars: Bars, *, name: str, dialect: str, extra: Mapping[str, Any]
-) -> Resolved:
+def targets(file: File, cells: list[str]) -> Targets:
+    """The targets of the threshold file for the first of some cells that it has."""
+    enforced = file.get("enforce_thresholds") is not False
+    return read_targets(file.entries.get("threshold_json"), Path(file.file), cells, enforced=enforced)
+
+
+def finish(file: File, resolved: Resolved, found: Targets, *, name: str, dialect: str) -> Resolved:
     """What the other dialect has read, with what only this file says."""
-    spec = resolved.spec
-    judged = file.value("enforce_thresholds") is not False
-    if not judged and bars.expectations:
-        why = "it says false: the bars of the threshold file are for the record only, and nothing is held to them"
-        file.problems.append(file.entries["enforce_thresholds"].problem("info", "not-judged", why, "set it to true"))
+    spec, placed = resolved.spec, file.placed()
+    judged = file.get("enforce_thresholds") is not False
+    if not judged and found.expectations:
+        why = "it says false: the targets of the threshold file are for the record only, and the verdict ignores them"
+        file.add("enforce_thresholds", "info", "not-judged", why, "set it to true")
     if spec is not None:
         spec = replace(
-            spec, name=as_name(name), dialect=dialect, container=_container(file), **extra,
-            expectations=tuple(bars.expectations) if judged else (),
+            spec, name=as_name(name), dialect=dialect, container=_container(file),
+            expectations=tuple(found.expectations) if judged else (),
+            **{path: placed[path] for path in ("nic_type", "hf_token_file", "log_dir") if path in placed},
         )  # fmt: skip
-    problems = (*file.problems, *resolved.problems, *bars.problems)
-    origins = {**resolved.origins, **bars.origins}
-    for path, key in (
-        ("container.image", "container.image"), ("container.name", "container.name"), ("log_dir", "paths.log_dir"),
-        ("hf_token_file", "paths.hf_token_file"), ("topology.device", "gpu_arch"), ("topology.device", "gpu_name"),
-        ("container.privileged", "container.runtime.args.privileged"), ("nic_type", "training.nic_type"),
-        ("topology.devices_per_node", "training.gpus_per_node"),
-    ):  # fmt: skip
-        if key in file.entries:
-            origins[path] = file.entries[key].origin()
-    return Resolved(spec=spec, origins=origins, problems=problems)
+    own = {
+        path: file.entries[name].origin() for name, key in file.keys.items() if name in file.entries
+        for path in key.paths if key.as_is or path == "topology.device"
+    }  # fmt: skip
+    problems = (*file.problems, *resolved.problems, *found.problems)
+    return Resolved(spec=spec, origins={**resolved.origins, **found.origins, **own}, problems=problems)
 
 
 def _container(file: File) -> Container | None:
-    image = file.value("container.image")
-    if not image:
+    if not file.get("container.image"):
         return None
     arguments = "container.runtime.args"
-    volumes = []
-    for volume in file.value(f"{arguments}.volumes") or ():
-        host, _, inside = volume.partition(":")
-        volumes.append((host, inside or host))
+    volumes = (volume.partition(":") for volume in file.get(f"{arguments}.volumes") or ())
     variables = {**file.below(f"{arguments}.env"), **file.below("container.env")}
     moved = {path.rpartition(".")[2] for path in MOVED if path.startswith("container.env.")}
-    return Container(
-        image=image, name=file.value("container.name"), devices=tuple(file.value(f"{arguments}.devices") or ()),
-        volumes=tuple(volumes), environment={k: coerce.text(e.value) for k, e in variables.items() if k not in moved},
-        shm_size=file.value(f"{arguments}.shm-size") or file.value(f"{arguments}.shm_size"),
-        privileged=bool(file.value(f"{arguments}.privileged")),
-        cap_add=tuple(file.value(f"{arguments}.cap_add") or ()),
-        security_opt=tuple(file.value(f"{arguments}.security_opt") or ()),
-        group_add=tuple(file.value(f"{arguments}.group_add") or ()),
+    return gather_part(
+        Container, "container", file.placed(), volumes=tuple((here, there or here) for here, _, there in volumes),
+        environment={name: coerce.text(e.value) for name, e in variables.items() if name not in moved},
     )  # fmt: skip
 
 
 def device(file: File) -> str | None:
     """The GPU's name in `hardware.DEVICES`; None, with a finding, where nothing is known about it."""
-    name = file.selected.get("gpu") or file.value("gpu_arch") or file.value("gpu_name")
+    name = file.selected.get("gpu") or file.get("gpu_arch") or file.get("gpu_name")
     found = hardware.find(name)
-    entry = file.entries.get("gpu_arch") or file.entries.get("gpu_name")
-    if name and found is None and entry:
-        why = "nothing is known about this GPU: there will be no MFU, and no bar is compared with its peak"
-        file.problems.append(entry.problem("warning", "unknown-device", why, "write mi300x, mi325x, mi350x or mi355x"))
+    key = next((key for key in ("gpu_arch", "gpu_name") if key in file.entries), None)
+    if name and found is None and key:
+        why = "nothing is known about this GPU: there will be no MFU, and no target is compared with its peak"
+        file.add(key, "warning", "unknown-device", why, "write mi300x, mi325x, mi350x or mi355x")
     return found.name if found else None
-
-
-def here(file: File) -> Mark:
-    """The beginning of the file, for what stands nowhere in it."""
-    return Mark(file=file.request.document.file, line=1, column=1)

@@ -15,7 +15,7 @@ from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import Key
 
-_to = keys.to
+_to, _as_is = keys.to, keys.as_is
 
 
 def _ignored(why: str, read: Reader = anything, *, quiet: tuple[Any, ...] = ()) -> Key:
@@ -32,10 +32,10 @@ _COMMON: dict[str, Key] = {
                           "megatron_distributed", "megatron")),
     "gpu_arch": _to("topology.device", coerce.text, "the GPU's name"),
     "gpu_name": _to("topology.device", coerce.text, "the same, in its newer spelling"),
-    "enforce_thresholds": _to("expectations", coerce.boolean, "whether the bars of the threshold file are judged"),
-    "threshold_json": _to("expectations", coerce.text, "the file with the bars, beside this one"),
-    "container.name": _to("container.name", coerce.text),
-    "container.image": _to("container.image", coerce.text),
+    "enforce_thresholds": _to("expectations", coerce.boolean, "whether the targets of the threshold file are judged"),
+    "threshold_json": _to("expectations", coerce.text, "the file with the targets, beside this one"),
+    "container.name": _as_is("container.name", coerce.text),
+    "container.image": _as_is("container.image", coerce.text),
     "container.image_tar": _ignored(_CONTAINER),
     "container.lifetime": _ignored(_CONTAINER, coerce.one_of("no_launch", "per_run", "persistent"),
                                    quiet=("no_launch", "per_run", "persistent")),
@@ -44,11 +44,11 @@ _COMMON: dict[str, Key] = {
     "container.env.*": _to("container.environment", coerce.text),
     "container.runtime.name": _ignored(_CONTAINER, coerce.text, quiet=("docker",)),
     "container.runtime.args.volumes": _to("container.volumes", coerce.texts, "host path:container path[:options]"),
-    "container.runtime.args.devices": _to("container.devices", coerce.texts),
-    "container.runtime.args.shm-size": _to("container.shm_size", coerce.text),
-    "container.runtime.args.shm_size": _to("container.shm_size", coerce.text),
-    "container.runtime.args.privileged": _to("container.privileged", coerce.boolean),
-    **{f"container.runtime.args.{name}": _to(f"container.{name}", coerce.texts)
+    "container.runtime.args.devices": _as_is("container.devices", coerce.texts),
+    **dict.fromkeys(("container.runtime.args.shm_size", "container.runtime.args.shm-size"),
+                    _as_is("container.shm_size", lambda value: coerce.text(value) or None)),
+    "container.runtime.args.privileged": _as_is("container.privileged", coerce.boolean),
+    **{f"container.runtime.args.{name}": _as_is(f"container.{name}", coerce.texts)
        for name in ("cap_add", "security_opt", "group_add")},
     "container.runtime.args.env.*": _to("container.environment", coerce.text),
     **{f"container.runtime.args.{name}": _ignored(_CONTAINER, quiet=quiet) for name, quiet in {
@@ -62,15 +62,15 @@ _COMMON: dict[str, Key] = {
 
 JAX: Mapping[str, Key] = {
     **_COMMON,
-    "paths.log_dir": _to("log_dir", coerce.text),
-    "paths.hf_token_file": _to("hf_token_file", coerce.text),
+    "paths.log_dir": _as_is("log_dir", coerce.text),
+    "paths.hf_token_file": _as_is("hf_token_file", coerce.text),
     "paths.shared_fs": keys.equivalent("it stands in other paths as {shared_fs}", anything),
     "paths.models_dir": keys.equivalent("it stands in other paths as {paths.models_dir}", anything),
     "model.id": _ignored("maxtext_config.model_name decides"),
     "model.remote": _ignored("no model is downloaded here", quiet=(0, False)),
     "model.precision": _ignored("maxtext_config.dtype and quantization decide"),
     "training.distributed": _to("topology.num_nodes", coerce.boolean, "whether there is more than one node"),
-    "training.gpus_per_node": _to("topology.devices_per_node", coerce.count),
+    "training.gpus_per_node": _as_is("topology.devices_per_node", coerce.count),
     "training.verify_dmesg": _ignored("kernel logs are not read here"),
     "training.steps": _to("steps", coerce.count),
     "training.enable_checkpointing": _to("checkpoint.enabled", coerce.boolean),
@@ -79,7 +79,7 @@ JAX: Mapping[str, Key] = {
     "training.maxtext_config.*": _to("model", anything, "MaxText's own keys"),
     "training.tokenizer.hf_model_id": _ignored("no model is downloaded here"),
     "training.tokenizer.tokenizer_path": _to("data.tokenizer", coerce.text, "MaxText's tokenizer_path"),
-    "training.nic_type": _to("nic_type", coerce.text),
+    "training.nic_type": _as_is("nic_type", coerce.text),
     "training.rdma_lib.*": _ignored("no library is copied into the container here: mount it"),
     "training.env_vars.*": _to("execution.environment", coerce.text),
     "training.xla_flags.*": _to("execution.xla_flags", coerce.text),
@@ -155,24 +155,3 @@ MEGATRON: Mapping[str, Key] = {
     "sweep.combinations.*": _to("batch", anything, "runs: batch, micro-batch and precision of each"),
     "sweep.runs": _to("name", coerce.texts, "those of the combinations that are run"),
 }
-
-
-_DEEPEST = 8  # parts of a name; no row has more
-
-
-def find(table: Mapping[str, Key], path: str) -> tuple[str, Key] | None:
-    """The row of a path: its own, or that of the nearest mapping around it."""
-    if path in table:
-        return path, table[path]
-    parts = path.split(".", _DEEPEST)[:_DEEPEST]
-    names = (".".join(parts[:length]) + ".*" for length in range(len(parts), 0, -1))
-    return next(((name, table[name]) for name in names if name in table and name[:-1] in path), None)
-
-
-def groups(table: Mapping[str, Key]) -> set[str]:
-    """Every mapping that has a row somewhere in it."""
-    found = set()
-    for name in table:
-        parts = name.split(".")
-        found |= {".".join(parts[:length]) for length in range(1, len(parts))}
-    return found

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from seatrial.dialects.cvs import megatron as cvs_megatron
-from seatrial.dialects.cvs.thresholds import Bars, read_bars
-from seatrial.dialects.cvs_2026.build import device, finish, here
-from seatrial.dialects.cvs_2026.file import File, choose, gather, number_of_nodes, overrides_for
+from seatrial.dialects.cvs.thresholds import NO_TARGET, Targets
+from seatrial.dialects.cvs_2026.build import device, finish, targets
+from seatrial.dialects.cvs_2026.file import File, check_keys, choose, gather, number_of_nodes, overrides_for
 from seatrial.dialects.cvs_2026.keys import COMBINATION, MOVED
 from seatrial.dialects.cvs_2026.keys import MEGATRON as KEYS
-from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
-from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.errors import Mark
 from seatrial.source import Document, Node
 from seatrial.spec import Origin, Resolved
@@ -32,58 +28,68 @@ __all__ = ["KEYS", "NAME", "read"]
 def read(request: Request) -> Resolved:
     """The spec of the chosen combination, as CVS's Megatron configuration of before would have it."""
     file = gather(request, KEYS, COMBINATION)
-    moved: dict[str, Entry] = {MOVED[path]: entry for path, entry in file.entries.items() if path in MOVED}
     chosen, combination, inline = _combination(file)
-    moved |= {COMBINATION[name]: entry for name, entry in combination.items() if name in COMBINATION}
-    moved |= {COMBINATION[name]: entry for name, entry in file.changes.items()}
-    if "precision" in moved:
-        word = moved["precision"].value
-        if isinstance(word, str) and not word.startswith("TE_"):
-            moved["precision"] = replace(moved["precision"], value=f"TE_{word}")
-    told = moved.pop("config.nnodes", None)
+    moved = _moved(file, combination)
+    stated = moved.pop("config.nnodes", None)
     framework = file.entries.get("framework")
     is_single = framework is not None and framework.text.endswith("single")
-    nodes, _ = number_of_nodes(file, told.text if told else "1" if is_single else None)
+    nodes = number_of_nodes(file, stated.text if stated else "1" if is_single else None)
     named = file.entries.get("model_params.model_name") or file.entries.get("train_params.model_name")
     size = moved["model_size"].text if "model_size" in moved else "70"
-    topology, model = "multi_node" if nodes > 1 else "single_node", named.text if named else f"llama3_1_{size}b"
-    gpu = device(file) or "gpu"
-    root = file.request.document.root
-    tree: dict[str, Any] = {"config": {}, "cell": {}}
-    own: dict[str, str] = {"config.nnodes": str(nodes)}
-    for name, entry in moved.items():
-        if entry.is_override:
-            own[name] = coerce.text(entry.value)
-        elif name != "model_size" or entry.value != "":
-            part, _, key = name.rpartition(".")
-            tree[part or "cell"][key] = replace(
-                Node.of(entry.value, entry.mark or here(file)), text=entry.text, key_mark=entry.key_mark
-            )
-    if inline is not None:
-        tree["cell"]["result_dict"] = inline
-    cell: Node = Node(value=tree["cell"], mark=root.mark)
-    for level in (gpu, model, topology):
-        cell = Node(value={level: replace(cell, key_mark=named.mark if named and level == model else root.mark)},
-                    mark=root.mark)  # fmt: skip
-    document = Document(
-        file=file.request.document.file,
-        root=Node(value={"config": Node(value=tree["config"], mark=root.mark), "model_params": cell}, mark=root.mark),
-    )
-    before = replace(request, document=document, overrides=overrides_for(own))
-    resolved = _in_our_words(cvs_megatron.read(before), moved)
-    batch = {name: moved[name].text for name in ("micro_batch_size", "batch_size") if name in moved}
+    model = named.text if named else f"llama3_1_{size}b"
+    cell = ("multi_node" if nodes > 1 else "single_node", model, device(file) or "gpu")
+    own = {"config.nnodes": nodes, **{name: entry.value for name, entry in moved.items() if entry.is_override}}
+    root = _as_before(file, moved, cell, inline, named.mark if named else None)
+    document = Document(file=file.file, root=root)
+    resolved = cvs_megatron.read(replace(request, document=document, overrides=overrides_for(own)))
+    resolved = _in_our_words(resolved, moved)
+    found = Targets()
+    if inline is None or "threshold_json" in file.entries:
+        found = targets(file, [name for name in (chosen, _cell_of(moved), "default") if name])
+    if inline is not None and resolved.spec is not None and not found.expectations:
+        found.expectations.extend(resolved.spec.expectations)
+    return finish(file, resolved, found, dialect=NAME, name=f"{model}-{cell[2]}-{cell[0]}")
+
+
+def _moved(file: File, combination: Mapping[str, Entry]) -> dict[str, Entry]:
+    """What the file says, by the keys of older files: of a key, an override counts, else the combination's."""
+    moved = {MOVED[path]: entry for path, entry in file.entries.items() if path in MOVED}
+    for changes in (combination, file.changes):
+        moved |= {COMBINATION[name]: entry for name, entry in changes.items() if name in COMBINATION}
+    precision = moved.get("precision")
+    if precision and isinstance(precision.value, str) and not precision.value.startswith("TE_"):
+        moved["precision"] = replace(precision, value=f"TE_{precision.value}")
+    if "model_size" in moved and moved["model_size"].value == "" and not moved["model_size"].is_override:
+        del moved["model_size"]
+    return moved
+
+
+def _cell_of(moved: Mapping[str, Entry]) -> str:
+    """What newer threshold files call the cell of these values."""
+    micro, batch = (moved[name].text if name in moved else None for name in ("micro_batch_size", "batch_size"))
     precision = str(moved["precision"].value).removeprefix("TE_") if "precision" in moved else "FP8"
-    made = f"MBS={batch.get('micro_batch_size')},GBS={batch.get('batch_size')},PRECISION={precision}"
-    threshold = file.entries.get("threshold_json")
-    bars = Bars()
-    if inline is None or threshold is not None:
-        cells = [name for name in (chosen, made, "default") if name]
-        bars = read_bars(
-            threshold, Path(file.request.document.file), cells, enforced=file.value("enforce_thresholds") is not False
-        )
-    if inline is not None and resolved.spec is not None and not bars.expectations:
-        bars.expectations.extend(resolved.spec.expectations)
-    return finish(file, resolved, bars, dialect=NAME, name=f"{model}-{gpu}-{topology}", extra={})
+    return f"MBS={micro},GBS={batch},PRECISION={precision}"
+
+
+def _as_before(
+    file: File, moved: Mapping[str, Entry], cell: tuple[str, str, str], inline: Node | None, model_mark: Mark | None
+) -> Node:
+    """The tree of an older file with one cell: what is moved, but for overrides, each at its place in this file."""
+    config: dict[str, Node] = {}
+    members: dict[str, Node] = {}
+    for name, entry in moved.items():
+        if not entry.is_override:
+            section, _, key = name.rpartition(".")
+            node = Node.of(entry.value, entry.mark or file.start)
+            (config if section else members)[key] = replace(node, text=entry.text, key_mark=entry.key_mark)
+    if inline is not None:
+        members["result_dict"] = inline
+    mark = file.root.mark
+    topology, model, gpu = cell
+    node = Node(value=members, mark=mark)
+    for level, key_mark in ((gpu, mark), (model, model_mark), (topology, mark)):
+        node = Node(value={level: replace(node, key_mark=key_mark)}, mark=mark)
+    return Node(value={"config": Node(value=config, mark=mark), "model_params": node}, mark=mark)
 
 
 def _in_our_words(resolved: Resolved, moved: Mapping[str, Entry]) -> Resolved:
@@ -102,36 +108,24 @@ def _in_our_words(resolved: Resolved, moved: Mapping[str, Entry]) -> Resolved:
 
 
 def _combination(file: File) -> tuple[str | None, dict[str, Entry], Node | None]:
-    """The chosen combination: its key, what it says, and the bars that older files have in it."""
-    sweep = file.request.document.root.members.get("sweep")
+    """The chosen combination: its key, what it says, and the targets that older files have in it."""
+    sweep = file.root.members.get("sweep")
     node = sweep.members.get("combinations") if sweep else None
     there = {name: child for name, child in node.members.items() if not name.startswith("_")} if node else {}
-    if not there:
+    if node is None or not there:
         return None, {}, None
-    for cell, child in there.items():
-        for name, value in child.members.items():
-            if name not in (*COMBINATION, "name", "result_dict") and not name.startswith("_"):
-                entry = Entry.of(f"sweep.combinations.{cell}.{name}", value)
-                fix = did_you_mean(name, [*COMBINATION, "name"])
-                file.problems.append(entry.key_problem("error", "unknown-key", "a combination has no such key", fix))
-    runs = [name for name in file.value("sweep.runs") or () if name in there]
-    chosen = choose(
-        file, list(there) if "sweep" in file.selected else runs or list(there), "sweep.combinations",
-        Entry.of("sweep.combinations", node) if node else None,
-    )  # fmt: skip
+    for name, child in there.items():
+        check_keys(file, child, f"sweep.combinations.{name}", (*COMBINATION, "name", "result_dict"), "a combination")
+    chosen = choose(file, there, "sweep.runs", Entry.of("sweep.combinations", node))
     if chosen is None:
         return None, {}, None
     path = f"sweep.combinations.{chosen}"
-    said = {
-        name: Entry.of(f"{path}.{name}", child) for name, child in there[chosen].members.items()
-        if not name.startswith("_") and name != "result_dict"
-    }  # fmt: skip
+    said = {name: Entry.of(f"{path}.{name}", child) for name, child in there[chosen].members.items()}
     inline = there[chosen].members.get("result_dict")
     if inline is not None and isinstance(inline.value, dict):
         zero = {name: child for name, child in inline.value.items() if child.text in ("0", "0.0")}
         for name, child in zero.items():
             entry = Entry.of(f"{path}.result_dict.{name}", child)
-            why = "0 is no bar: it is kept for the record"
-            file.problems.append(entry.problem("info", "not-judged", why, "set it"))
+            file.problems.append(entry.problem("info", "not-judged", NO_TARGET, "set it"))
         inline = replace(inline, value={name: child for name, child in inline.value.items() if name not in zero})
     return chosen, said, inline
