@@ -6,12 +6,10 @@ difference lies within the limit.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.command import masked
-from seatrial.errors import InputError
 from seatrial.history.compare import Comparison
 from seatrial.history.loaded import LoadedRun
 from seatrial.metrics import Estimate
@@ -19,7 +17,6 @@ from seatrial.metrics import Estimate
 Status = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 6}
 FEWEST_STEPS = 10
-_LIMIT = re.compile(r"\s*\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +33,6 @@ class Gate:
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.status]
-
-
-def parse_limit(text: str) -> float:
-    """The fraction that "3%" or "0.03" stands for. Raises InputError for anything that is no limit."""
-    match = _LIMIT.fullmatch(text)
-    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
-    if not 0 <= value < 1:
-        why = f"{text!r} is no share of the speed" if match else f"{text!r} is not a number"
-        raise InputError.single("limit", "--fail-if-slower", why, "write 3% or 0.03")
-    return value
 
 
 def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False) -> Gate:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError
-from seatrial.history.summary import COLUMNS, Row, Value, is_run, stamp, summarise
+from seatrial.history.summary import COLUMNS, IndexRow, Value, is_run, stamp, summarise
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
 VERSION = 2  # of the table; another one is made anew
@@ -105,7 +105,7 @@ class Index:
             gone=tuple(gone),
         )
 
-    def rows(self, root: Path | None = None) -> list[Row]:
+    def rows(self, root: Path | None = None) -> list[IndexRow]:
         """Every row, or those below a root; the newest first."""
         where, values = "", list[Any]()
         if root is not None:
@@ -157,12 +157,12 @@ class Index:
         return InputError.single("history-index", str(self._path), f"the index of runs cannot be used: {why}", fix)
 
 
-def _values(row: Row) -> list[Any]:
+def _values(row: IndexRow) -> list[Any]:
     """The row for the database; a directory as its bytes, because its name need not be text."""
     return [os.fsencode(str(row[column])) if column == "directory" else row[column] for column in COLUMNS]
 
 
-def _row(row: sqlite3.Row) -> Row:
+def _row(row: sqlite3.Row) -> IndexRow:
     return {column: os.fsdecode(row[column]) if column == "directory" else row[column] for column in COLUMNS}
 
 

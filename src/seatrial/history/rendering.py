@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import groupby
 
+from seatrial.console import inert
 from seatrial.events import encode
 from seatrial.history.compare import Change, Comparison, Losses, signed
 from seatrial.history.gate import Gate
@@ -14,7 +15,6 @@ from seatrial.history.loaded import LoadedRun
 from seatrial.metrics import Estimate
 from seatrial.report.markdown import inert as inert_in_markdown
 from seatrial.report.markdown import table as markdown_table
-from seatrial.report.problems import inert
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 

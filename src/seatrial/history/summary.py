@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
-from seatrial.runs.directory import made_smaller
-from seatrial.runs.files import read_lines, read_object
+from seatrial.runs.documents import Documents, made_smaller
+from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
 
 Value = str | int | float | None
-Row = dict[str, Value]
+IndexRow = dict[str, Value]
 
 MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
 FILES = (*MARKS, "status.json", "metrics.json")
@@ -82,46 +82,40 @@ def stamp(run_dir: Path) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def summarise(run_dir: Path, *, now: float | None = None) -> Row:
+def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
     """The row of a run directory; what cannot be read makes it "unreadable", with the reason in `note`."""
-    row: Row = dict.fromkeys(COLUMNS)
+    row: IndexRow = dict.fromkeys(COLUMNS)
     row |= {"directory": str(run_dir), "stamp": stamp(run_dir), "name": _text(run_dir.name)}
+    documents = Documents(run_dir)
     try:
-        documents = {name.removesuffix(".json"): _document(run_dir / name) for name in FILES}
+        found = {name.removesuffix(".json"): _document(documents, name) for name in FILES}
+        found["spec"] = _mapping(documents.spec_data())
     except ValueError as error:
         return row | {"outcome": "unreadable", "note": _text(str(error))}
-    plan, asked, status = documents["plan"], documents["spec"], documents["status"]
-    documents["spec"] = _mapping(plan.get("spec")) or _mapping(asked.get("spec")) or asked
-    started = _started(run_dir)
+    spec, plan, started = found["spec"], found["plan"], _started(run_dir)
     facts = _mapping(started.get("facts"))
-    row |= {column: _number(_at(documents[name], path)) for column, (name, path) in _NUMBERS.items()}
-    row |= {column: _text(_at(documents[name], path)) for column, (name, path) in _TEXTS.items()}
-    row["name"] = _text(documents["spec"].get("name")) or row["name"]
-    row["device"] = (
-        row["device"] or _text(started.get("device_kind")) or _text(_at(documents["spec"], "topology.device"))
-    )
+    row |= {column: _number(_at(found[name], path)) for column, (name, path) in _NUMBERS.items()}
+    row |= {column: _text(_at(found[name], path)) for column, (name, path) in _TEXTS.items()}
+    row["name"] = _text(spec.get("name")) or row["name"]
+    row["device"] = row["device"] or _text(started.get("device_kind")) or _text(_at(spec, "topology.device"))
     row["num_devices"] = row["num_devices"] or _number(started.get("num_devices"))
-    row["precision"] = _text(_at(documents["spec"], "precision.quantization")) or _text(
-        _at(documents["spec"], "precision.compute_dtype")
-    )
+    row["precision"] = _text(_at(spec, "precision.quantization")) or _text(_at(spec, "precision.compute_dtype"))
     row["rehearsal"] = made_smaller(plan)
-    row["family"] = _text(facts.get("family")) or _text(documents["judged"].get("family")) or _text(plan.get("engine"))
+    row["family"] = _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine"))
     versions = {str(name): str(version) for name, version in _mapping(facts.get("versions")).items()}
     row["versions"] = json.dumps(versions, sort_keys=True) if versions else None
-    row["fingerprint"] = _fingerprint(documents["spec"])
-    row["started_at"] = _start(run_dir, started, status)
-    row["outcome"], row["note"] = _outcome(run_dir, documents, now)
+    row["fingerprint"] = _fingerprint(spec)
+    row["started_at"] = _start(run_dir, started, found["status"])
+    row["outcome"], row["note"] = _outcome(run_dir, found, now)
     return row
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(documents: Documents, name: str) -> dict[str, Any]:
     """A JSON object, empty where there is no file. Raises ValueError for anything that is not one."""
     try:
-        return read_object(path)
-    except FileNotFoundError:
-        return {}
+        return documents.get(name)
     except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"{name} cannot be read: {error.strerror or error}") from error
 
 
 def _started(run_dir: Path) -> dict[str, Any]:

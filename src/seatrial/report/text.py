@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
+from seatrial.console import is_colorful
 from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
 from seatrial.report.gather import RunReport
-from seatrial.report.problems import is_colorful
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
 from seatrial.verdict import Axis, AxisVerdict, Check
