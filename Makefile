@@ -18,7 +18,7 @@ ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
 
-.PHONY: help demo test test-slow test-gpu-plan test-maxtext check golden bench
+.PHONY: help demo test test-slow test-gpu-plan test-maxtext check docs golden bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -44,10 +44,15 @@ test-maxtext: $(INSTALLED)test ## Run the real MaxText; fetches 600 MB, and anot
 	tests/engines/maxtext.sh $(VENV)/maxtext
 	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py
 
-check: $(INSTALLED)lint ## Lint, formatting, types.
+check: $(INSTALLED)lint ## Lint, formatting, complexity, types.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/complexipy
 	$(BIN)/mypy
+
+docs: $(INSTALLED)docs ## Build the documentation site into site/; a broken link fails.
+	$(BIN)/sphinx-build -W --keep-going --nitpicky --quiet --fresh-env -b html docs site
+	@echo "site/index.html"
 
 golden: $(INSTALLED)test ## Rewrite the golden files from what the code does now; read the diff.
 	SEATRIAL_GOLDEN=1 $(BIN)/python -m pytest -k golden

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.cluster import needs  # noqa: E402
-from tests.cluster.nodes import Cluster  # noqa: E402
+from tests.helpers.cluster.nodes import Cluster  # noqa: E402
 
 RUNS = 5
 GOAL_SECONDS = 10.0  # the design's, of 48 hosts on two processors; reported beside the measurement, asserted nowhere

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.processes import processes_with
+from tests.helpers.compiling import COMPILED
+from tests.helpers.processes import processes_with
 
-COMPILED = 0.2  # programs that took so many seconds are compiled once a session
 settings.register_profile("untimed", deadline=None)  # how busy the machine is must not fail a test
 settings.load_profile("untimed")
 

@@ -14,8 +14,8 @@ from seatrial import events, metrics
 from seatrial.metrics import show_ranges
 from seatrial.spec import Batch, Precision, RunSpec, Topology
 from seatrial.spec.presets import MODELS
-from tests import streams
-from tests.streams import START, falling, make_spec, rising, whole_run
+from tests.helpers import streams
+from tests.helpers.streams import START, falling, make_spec, rising, whole_run
 
 
 def random_run(rng: random.Random) -> tuple[list[events.Step], int]:

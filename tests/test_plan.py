@@ -17,7 +17,7 @@ from seatrial.shrink.collapse import collapse
 from seatrial.shrink.rehearsal import rehearse
 from seatrial.spec import Batch, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
 from seatrial.spec.presets import MODELS
-from tests.compiled import spec_of
+from tests.helpers.compiled import spec_of
 
 LAPTOP = Machine(cores=2, memory_bytes=8 << 30)
 EIGHT_GPUS = Machine(cores=96, memory_bytes=1 << 40, vendor="nvidia", accelerators=tuple(str(n) for n in range(8)))

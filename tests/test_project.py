@@ -31,6 +31,9 @@ NOT_OURS = {
     "__pycache__",
     "runs",
     "dist",
+    "site",
+    ".coverage",
+    ".complexipy_cache",
 }
 
 

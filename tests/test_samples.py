@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from tests.command_line import seatrial
+from tests.helpers.command_line import seatrial
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SAMPLES = sorted(path for path in CONFIGS.glob("*/*") if "threshold" not in path.name)

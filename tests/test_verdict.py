@@ -13,7 +13,7 @@ import pytest
 from seatrial import events, metrics, verdict
 from seatrial.spec import METRICS, Expectation, Objective, RunSpec
 from seatrial.verdict import EXIT_CODES, Check, Verdict, show
-from tests.streams import ended, falling, fault, make_spec, rising, started, steps, whole_run
+from tests.helpers.streams import ended, falling, fault, make_spec, rising, started, steps, whole_run
 
 # 4 devices, 16 × 128 tokens in 0.5 s: 1024 tokens/s per device.
 TOKENS = "tokens_per_second_per_device"

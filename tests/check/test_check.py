@@ -14,44 +14,17 @@ from seatrial.check import RULES, lint
 from seatrial.errors import Mark, Problem
 from seatrial.estimate import flops
 from seatrial.spec import (
-    Batch,
     Container,
     Data,
     Execution,
-    Expectation,
     MeshShape,
     Optimizer,
     Origin,
-    Parallelism,
     Precision,
     Resolved,
-    RunSpec,
-    Topology,
 )
-from seatrial.spec.presets import MODELS
-from tests.dialects.seeds import COMPLETE, MULTI_70B, SINGLE_MI300X, SINGLE_MI355X
-
-SOUND = RunSpec(
-    name="sound",
-    dialect="native",
-    model=MODELS["llama3.1-8b"],
-    batch=Batch(sequence_length=8192, global_batch_size=32, micro_batch_size=1),
-    steps=100,
-    topology=Topology(num_nodes=2, devices_per_node=8, device="mi300x"),
-    parallelism=Parallelism(within_node=MeshShape(fsdp=4, tensor=2), across_nodes=MeshShape(data=-1)),
-)
-
-
-def findings(spec: RunSpec, action: str = "run", **origins: Origin) -> list[Problem]:
-    return list(lint(Resolved(spec=spec, origins=origins, problems=()), action=action).problems)
-
-
-def bars(**values: float) -> tuple[Expectation, ...]:
-    return tuple(Expectation(metric=metric, value=value) for metric, value in values.items())
-
-
-def within(**sizes: int) -> Parallelism:
-    return Parallelism(within_node=MeshShape(**sizes), across_nodes=MeshShape(data=-1))
+from tests.helpers.checked_specs import SOUND, bars, findings, within
+from tests.helpers.seeds import COMPLETE, MULTI_70B, SINGLE_MI300X, SINGLE_MI355X
 
 
 def test_a_sound_spec_has_no_findings() -> None:

@@ -9,7 +9,7 @@ import pytest
 from seatrial.check import lint
 from seatrial.errors import Problem
 from seatrial.spec import Execution, Resolved, RunSpec
-from tests.compiled import spec_of
+from tests.helpers.compiled import spec_of
 
 # Some 82 GiB, and with our own trainer 84, of the 96 that a device has.
 TIGHT = spec_of("llama3.1-8b", 3, 7936, "minimal", scan=False, fsdp=8)

@@ -32,8 +32,8 @@ from seatrial.spec import (
     Topology,
 )
 from seatrial.spec.presets import MODELS
-from tests.check.test_check import SOUND, bars, findings, within
-from tests.dialects.specs import specs
+from tests.helpers.checked_specs import SOUND, bars, findings, within
+from tests.helpers.specs import specs
 
 NETWORK = {"NCCL_IB_HCA": "bnxt_re0,bnxt_re1", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_GID_INDEX": "3"}
 SMALL = replace(MODELS["llama3.1-8b"], name="mine", vocab_size=128_000)

@@ -6,25 +6,22 @@ Where the machine cannot have them, the tests are skipped; SEATRIAL_REQUIRE_CLUS
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import needs
-from tests.cluster.nodes import Cluster
-from tests.cluster.person import Person
-from tests.cluster.slurm import Slurm
-
-REQUIRED = bool(os.environ.get("SEATRIAL_REQUIRE_CLUSTER"))
+from tests.helpers.cluster import needs
+from tests.helpers.cluster.nodes import Cluster
+from tests.helpers.cluster.person import Person
+from tests.helpers.cluster.slurm import Slurm
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what cannot run here, with one line a file."""
     for fixture, programs in (("node_programs", needs.NODES), ("slurm_programs", needs.SLURM)):
         using = [item for item in items if fixture in getattr(item, "fixturenames", ())]
-        if using and not REQUIRED and (why := needs.missing(programs)):
+        if using and not needs.REQUIRED and (why := needs.missing(programs)):
             for item in using:
                 item.add_marker(pytest.mark.skip(reason=f"a cluster on one machine {why}"))
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.image import IMAGE, PROGRAMS, PROJECT
-from tests.cluster.nodes import USER_HOME, Cluster, Node
-from tests.cluster.person import CANARY, ENDLESS, Lookout, Person
-from tests.cluster.slurm import Slurm
-from tests.cluster.test_slurm import SlurmUser
+from tests.helpers.cluster.image import IMAGE, PROGRAMS, PROJECT
+from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node
+from tests.helpers.cluster.person import CANARY, ENDLESS, Lookout, Person
+from tests.helpers.cluster.slurm import Slurm
+from tests.helpers.cluster.slurm_user import SlurmUser
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -18,11 +18,11 @@ import pytest
 
 from seatrial.engines import DEFAULT_PORT
 from seatrial.launch.channels import TRANSPORTS
-from tests.cluster import faults
-from tests.cluster.image import IMAGE
-from tests.cluster.nodes import Node
-from tests.cluster.person import Person, files_with, nothing_is_left, over, trainers
-from tests.processes import wait_until
+from tests.helpers.cluster import faults
+from tests.helpers.cluster.image import IMAGE
+from tests.helpers.cluster.nodes import Node
+from tests.helpers.cluster.person import Person, files_with, nothing_is_left, over, trainers
+from tests.helpers.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

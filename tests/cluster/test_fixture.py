@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from seatrial.dialects.clusters import read_cluster
-from tests.cluster import faults
-from tests.cluster.image import HOME, IMAGE, PROJECT
-from tests.cluster.nodes import USER_HOME, Cluster, Node
-from tests.cluster.slurm import DEVICES, Slurm
-from tests.processes import wait_until
+from tests.helpers.cluster import faults
+from tests.helpers.cluster.image import HOME, IMAGE, PROJECT
+from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node
+from tests.helpers.cluster.slurm import DEVICES, Slurm
+from tests.helpers.processes import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -272,7 +272,7 @@ def test_nothing_is_left_after_a_failed_test(node_programs: None) -> None:
 
 def test_what_a_killed_process_leaves_is_cleared_by_the_next(node_programs: None) -> None:
     program = (
-        "import time; from tests.cluster.nodes import Cluster\n"
+        "import time; from tests.helpers.cluster.nodes import Cluster\n"
         "with Cluster(1, containers=False) as cluster: print(cluster.slot, flush=True); time.sleep(1e6)"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:

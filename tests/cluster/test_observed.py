@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.nodes import Cluster, Node
-from tests.cluster.person import Person, trainers
-from tests.processes import wait_until
+from tests.helpers.cluster.nodes import Cluster, Node
+from tests.helpers.cluster.person import Person, trainers
+from tests.helpers.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -20,11 +20,11 @@ from seatrial.launch.preflight import examine
 from seatrial.launch.preflight.needs import Needs, Selection
 from seatrial.launch.session import MAX_ANSWER
 from seatrial.plan import DEFAULT_PORT, Site
-from tests.cluster import faults
-from tests.cluster.image import IMAGE
-from tests.cluster.nodes import USER_HOME, Cluster, Node
-from tests.cluster.person import Person
-from tests.processes import wait_until
+from tests.helpers.cluster import faults
+from tests.helpers.cluster.image import IMAGE
+from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node
+from tests.helpers.cluster.person import Person
+from tests.helpers.processes import wait_until
 
 pytestmark = pytest.mark.cluster
 

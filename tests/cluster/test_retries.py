@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from seatrial import events
-from tests.cluster.nodes import Cluster
-from tests.cluster.person import Person, nothing_is_left
-from tests.cluster.slurm import Slurm
-from tests.cluster.test_slurm import SlurmUser
-from tests.processes import wait_until
+from tests.helpers.cluster.nodes import Cluster
+from tests.helpers.cluster.person import Person, nothing_is_left
+from tests.helpers.cluster.slurm import Slurm
+from tests.helpers.cluster.slurm_user import SlurmUser
+from tests.helpers.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 STEPS = 600

@@ -14,12 +14,12 @@ import pytest
 
 from seatrial.report.gather import gather
 from seatrial.report.nodes import lanes
-from tests.cluster import faults
-from tests.cluster.conftest import REQUIRED
-from tests.cluster.image import IMAGE, PROJECT
-from tests.cluster.nodes import USER_HOME, Node
-from tests.cluster.person import CANARY, HOSTILE, Lookout, Person, files_with, nothing_is_left, over, trainers
-from tests.processes import wait_until
+from tests.helpers.cluster import faults
+from tests.helpers.cluster.image import IMAGE, PROJECT
+from tests.helpers.cluster.needs import REQUIRED
+from tests.helpers.cluster.nodes import USER_HOME, Node
+from tests.helpers.cluster.person import CANARY, HOSTILE, Lookout, Person, files_with, nothing_is_left, over, trainers
+from tests.helpers.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 LOST_SECONDS = 25.0  # after which a node that is gone has been named

@@ -33,11 +33,11 @@ from seatrial.launch.where import Where
 from seatrial.plan import Plan, Process, Site
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
 from seatrial.spec.presets import MODELS
-from tests.cluster import faults
-from tests.cluster.image import IMAGE
-from tests.cluster.nodes import USER_HOME, Node
-from tests.cluster.person import HOSTILE, Person, nothing_is_left
-from tests.processes import wait_until
+from tests.helpers.cluster import faults
+from tests.helpers.cluster.image import IMAGE
+from tests.helpers.cluster.nodes import USER_HOME, Node
+from tests.helpers.cluster.person import HOSTILE, Person, nothing_is_left
+from tests.helpers.processes import wait_until
 
 pytestmark = pytest.mark.cluster
 

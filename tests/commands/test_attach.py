@@ -18,8 +18,8 @@ from seatrial.runs.directory import rank_logs
 from seatrial.runs.files import write_json
 from seatrial.runs.status import put
 from seatrial.spec import RunSpec
-from tests import streams
-from tests.command_line import seatrial
+from tests.helpers import streams
+from tests.helpers.command_line import seatrial
 
 SPEC: RunSpec = streams.make_spec()
 

@@ -20,8 +20,8 @@ from seatrial.commands.judge import judge_run
 from seatrial.commands.report import report_run
 from seatrial.events import RunEnded
 from seatrial.spec import to_dict
-from tests.command_line import seatrial
-from tests.streams import make_spec
+from tests.helpers.command_line import seatrial
+from tests.helpers.streams import make_spec
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPE = CONFIGS / "native" / "recipe-llama2-70b-h100.yaml"

@@ -23,9 +23,9 @@ from seatrial.launch.local import this_machine
 from seatrial.plan import Plan, PlanRequest, Site, make_plan
 from seatrial.runs.status import put
 from seatrial.spec import RunSpec
-from tests.command_line import seatrial
-from tests.commands.test_run import SEATRIAL, TINY, TWO_PROCESSES, end_of, read_json, start, stepping, write_config
-from tests.processes import wait_until
+from tests.helpers.command_line import seatrial
+from tests.helpers.processes import wait_until
+from tests.helpers.tiny_runs import SEATRIAL, TINY, TWO_PROCESSES, end_of, read_json, start, stepping, write_config
 
 HOSTS = tuple(Host(name=f"node{n}", address=f"10.0.0.{n}") for n in range(3))
 

@@ -17,7 +17,7 @@ from seatrial.dialects import clusters
 from seatrial.dialects.clusters import is_cluster, read_cluster
 from seatrial.errors import InputError, Problem
 from seatrial.report.problems import render_text
-from tests.dialects.seeds import ROOT
+from tests.helpers.seeds import ROOT
 
 CVS: dict[str, Any] = {
     "_comment": "ours",

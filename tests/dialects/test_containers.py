@@ -12,7 +12,7 @@ from seatrial.dialects import load
 from seatrial.dialects.containers import around
 from seatrial.source import of_words
 from seatrial.spec import Container, Resolved
-from tests.command_line import seatrial
+from tests.helpers.command_line import seatrial
 
 CANARY = "canary-7c1e"
 COMMANDS = {

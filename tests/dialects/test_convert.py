@@ -14,9 +14,9 @@ from seatrial.dialects import convert, native
 from seatrial.dialects.convert import TARGETS
 from seatrial.dialects.table.written import Note
 from seatrial.spec import Container, Execution, RunSpec
-from tests.command_line import seatrial
-from tests.dialects.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, ROOT
-from tests.dialects.specs import assert_honest, differences, specs
+from tests.helpers.command_line import seatrial
+from tests.helpers.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, ROOT
+from tests.helpers.specs import assert_honest, differences, specs
 
 SHIPPED: dict[Path, tuple[str, ...]] = {
     path: COMPLETE.get(path, ())

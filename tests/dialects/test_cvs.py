@@ -20,7 +20,7 @@ from seatrial.errors import InputError, Problem
 from seatrial.report.problems import render_json, render_text
 from seatrial.spec import METRICS, Batch, Data, Expectation, MeshShape, Resolved, RunSpec, Topology
 from seatrial.spec.presets import MODELS
-from tests.dialects.seeds import COMPLETE, MULTI_70B, MULTI_405B, SEEDS, SINGLE_MI300X, SINGLE_MI355X
+from tests.helpers.seeds import COMPLETE, MULTI_70B, MULTI_405B, SEEDS, SINGLE_MI300X, SINGLE_MI355X
 
 TEXT = MULTI_70B.read_text(encoding="utf-8")
 CELL = "model_params.multi_node.llama3.1-70b.mi300x"

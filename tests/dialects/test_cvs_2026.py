@@ -19,7 +19,7 @@ from seatrial.dialects.cvs_2026.keys import JAX, MEGATRON, find
 from seatrial.errors import InputError, Problem
 from seatrial.report.problems import render_text
 from seatrial.spec import METRICS, Batch, Expectation, MeshShape, Resolved, Topology
-from tests.dialects.seeds import CVS
+from tests.helpers.seeds import CVS
 
 MAXTEXT = CVS / "jaxmaxtext_llama3.1-8b_mi300x.json"
 MEGATRON_FILE = CVS / "megatron_llama3.1-8b_mi325x.json"

@@ -20,7 +20,7 @@ from seatrial.errors import InputError, Problem
 from seatrial.report.problems import render_text
 from seatrial.spec import METRICS, Batch, Expectation, MeshShape, Resolved, RunSpec, Topology
 from seatrial.spec.presets import MODELS
-from tests.dialects.seeds import (
+from tests.helpers.seeds import (
     CVS,
     MEGATRON_CELLS,
     MEGATRON_COMPLETE,

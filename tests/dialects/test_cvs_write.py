@@ -12,8 +12,8 @@ from seatrial import dialects
 from seatrial.dialects.cvs import jax as cvs
 from seatrial.dialects.cvs import megatron as cvs_megatron
 from seatrial.spec import AXES, RunSpec
-from tests.dialects.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, SEEDS
-from tests.dialects.specs import assert_round_trip, specs
+from tests.helpers.seeds import COMPLETE, MEGATRON_CELLS, MEGATRON_COMPLETE, SEEDS
+from tests.helpers.specs import assert_round_trip, specs
 
 # What every CVS configuration has words for.
 ALWAYS_SAID = {

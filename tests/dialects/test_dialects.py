@@ -10,7 +10,7 @@ import pytest
 
 from seatrial import dialects, source
 from seatrial.errors import InputError
-from tests.dialects.seeds import MEGATRON_COMPLETE, MULTI_70B, ROOT
+from tests.helpers.seeds import MEGATRON_COMPLETE, MULTI_70B, ROOT
 
 MEGATRON = {"config": {"training_iterations": "30", "master_address": "x"}, "model_params": {"single_node": {}}}
 

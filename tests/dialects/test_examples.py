@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.dialects.examples import copy_example, examples, list_examples
 from seatrial.errors import InputError
-from tests.dialects.seeds import ROOT
+from tests.helpers.seeds import ROOT
 
 
 def test_every_shipped_configuration_is_an_example() -> None:

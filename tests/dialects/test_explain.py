@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from seatrial.dialects.typed import schema
-from tests.command_line import seatrial
-from tests.dialects.seeds import ROOT
+from tests.helpers.command_line import seatrial
+from tests.helpers.seeds import ROOT
 
 CVS = ROOT / "configs" / "cvs" / "mi300x_singlenode_llama3_1_70b.json"
 TINY = ROOT / "configs" / "native" / "tiny-text.json"

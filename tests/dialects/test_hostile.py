@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import seatrial
-from tests.dialects.wrong_cases import MAX_CPU_SECONDS, measured
+from tests.helpers.command_line import seatrial
+from tests.helpers.wrong_cases import MAX_CPU_SECONDS, measured
 
 MANY = 2_900  # values, just within the limit
 LONG = 1_900_000  # bytes, just within the limit

@@ -16,8 +16,8 @@ from seatrial.commands.check import check
 from seatrial.dialects import DIALECTS, Dialect
 from seatrial.dialects.explain import table
 from seatrial.errors import InputError
-from tests.command_line import seatrial
-from tests.dialects.seeds import CVS, ROOT
+from tests.helpers.command_line import seatrial
+from tests.helpers.seeds import CVS, ROOT
 
 CONFIGS = [path for path in sorted((ROOT / "configs").glob("*/*")) if "_threshold" not in path.name]
 KINDS: dict[str, Any] = {

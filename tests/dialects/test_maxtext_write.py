@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from seatrial.dialects import maxtext
 from seatrial.spec import Batch, Execution, MeshShape, Optimizer, Parallelism, RunSpec, Topology
 from seatrial.spec.presets import MODELS
-
-from .specs import assert_round_trip, read_text, specs
+from tests.helpers.specs import assert_round_trip, read_text, specs
 
 RUN = RunSpec(
     name="run", dialect="native", model=MODELS["llama2-7b"], steps=50,

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.dialects.megatron.script import SCRIPTS, VARIABLES
 from seatrial.spec import RunSpec
-from tests.dialects.test_megatron import DATA, FSDP, TENSOR, changes, errors, read, spec_of
+from tests.helpers.megatron_commands import DATA, FSDP, TENSOR, changes, errors, read, spec_of
 
 LLAMA3 = "MODEL_SIZE=8 TP=1 bash examples/llama/train_llama3.sh"
 

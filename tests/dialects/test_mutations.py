@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.dialects.seeds import ROOT
+from tests.helpers.seeds import ROOT
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from seatrial.report.problems import render_text
 from seatrial.spec import Batch, ModelSpec, Resolved, RunSpec, to_dict
 from seatrial.spec.presets import MODELS
 from seatrial.train.data.files import find_files
-from tests.dialects.seeds import COMPLETE, ROOT, SEEDS
-from tests.dialects.specs import assert_round_trip, specs
+from tests.helpers.seeds import COMPLETE, ROOT, SEEDS
+from tests.helpers.specs import assert_round_trip, specs
 
 NATIVE = ROOT / "configs" / "native"
 TINY = NATIVE / "tiny-text.json"

@@ -35,9 +35,9 @@ from seatrial.spec import (
     Topology,
 )
 from seatrial.spec.presets import MODELS
-from tests.dialects.seeds import ROOT
-from tests.dialects.specs import assert_round_trip, specs
-from tests.dialects.wrong_cases import Case, cases
+from tests.helpers.seeds import ROOT
+from tests.helpers.specs import assert_round_trip, specs
+from tests.helpers.wrong_cases import Case, cases
 
 CONFIGS = ROOT / "configs" / "nxdt"
 MEGATRON, GPT, HF, SFT, DPO = (

@@ -10,7 +10,7 @@ from tools.dialect_pages import MADE, PAGES, pages
 
 from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
-from tests.dialects.seeds import ROOT
+from tests.helpers.seeds import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
 MADE_PAGES = dict(pages())

@@ -17,8 +17,8 @@ from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.ranges import CHOICES
 from seatrial.dialects.yaml_writer import dump
 from seatrial.spec import RunSpec
-from tests.dialects.seeds import ROOT
-from tests.dialects.specs import specs
+from tests.helpers.seeds import ROOT
+from tests.helpers.specs import specs
 
 SCHEMA = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from seatrial.source import read
-from tests.command_line import seatrial
-from tests.dialects.seeds import ROOT
+from tests.helpers.command_line import seatrial
+from tests.helpers.seeds import ROOT
 
 MARKER, NUMBER = "Zq7Xv9Kd31", 7193355172
 SHOWN = re.compile("Zq7Xv|719335|7.193355|7193", re.IGNORECASE)

@@ -17,7 +17,7 @@ import pytest
 from seatrial import dialects, source
 from seatrial.dialects.table.suggestions import did_you_mean, start_anew
 from seatrial.errors import InputError, Problem
-from tests.dialects.seeds import ROOT
+from tests.helpers.seeds import ROOT
 
 NAMES = sorted({dialect.name for dialect in dialects.DIALECTS})
 SHARE = 0.95

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import seatrial
+from tests.helpers.command_line import seatrial
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROGRAM = os.environ.get("SEATRIAL_MAXTEXT")  # the folder whose python3 has MaxText

@@ -25,7 +25,7 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.plan import Machine, Plan, PlanRequest, Site, make_plan
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
 from seatrial.spec import Container, MeshShape, Parallelism, RunSpec, Topology
-from tests.command_line import seatrial
+from tests.helpers.command_line import seatrial
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "engines"

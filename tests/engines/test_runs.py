@@ -27,8 +27,8 @@ from seatrial.launch.local import free_port
 from seatrial.launch.where import HERE
 from seatrial.plan import Machine, Plan, PlanRequest, make_plan
 from seatrial.runs.directory import claim, write_inputs
-from tests.command_line import seatrial
-from tests.processes import wait_until
+from tests.helpers.command_line import seatrial
+from tests.helpers.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -10,7 +10,7 @@ from seatrial.estimate import flops, hardware, memory, speed
 from seatrial.estimate.published import results
 from seatrial.spec import Container, Execution, Objective, Optimizer, Precision, RunSpec
 from seatrial.spec.presets import MODELS
-from tests.compiled import COMPILED, SP, spec_of
+from tests.helpers.compiled import COMPILED, SP, spec_of
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from seatrial.history.compare import compare, compare_losses
 from seatrial.history.loaded import load
 from seatrial.spec import METRICS, Execution, Precision
 from seatrial.spec.presets import MODELS
-from tests.history.runs import loaded, make, one_node
+from tests.helpers.history_runs import loaded, make, one_node
 
 
 @pytest.mark.parametrize(

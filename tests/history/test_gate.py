@@ -13,7 +13,7 @@ from seatrial.history import compare_runs
 from seatrial.history.compare import compare
 from seatrial.history.gate import judge_slowdown
 from seatrial.history.loaded import LoadedRun, load
-from tests.history.runs import loaded, make
+from tests.helpers.history_runs import loaded, make
 
 
 @pytest.mark.parametrize(

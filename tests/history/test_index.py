@@ -13,7 +13,7 @@ import pytest
 
 from seatrial.errors import InputError
 from seatrial.history.index import Index
-from tests.history.runs import make
+from tests.helpers.history_runs import make
 
 
 def names(index: Index, root: Path) -> set[str]:

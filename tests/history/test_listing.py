@@ -11,8 +11,8 @@ import pytest
 from seatrial.errors import InputError
 from seatrial.history.index import Index
 from seatrial.history.listing import list_runs, locate, run_id
-from tests.history.runs import make, one_node
-from tests.report import run_directory
+from tests.helpers import run_directory
+from tests.helpers.history_runs import make, one_node
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from seatrial.errors import InputError
 from seatrial.history import compare, compare_runs, judge_slowdown, load
 from seatrial.history.rendering import render
 from seatrial.spec import Execution
-from tests.history.runs import make, one_node
+from tests.helpers.history_runs import make, one_node
 
 HOSTILE = "\x1b]0;owned\x07<script>alert(1)</script> | a | b `c` @team #1\n## not a heading"
 

@@ -14,9 +14,8 @@ import pytest
 from seatrial.history.listing import list_runs
 from seatrial.history.summary import COLUMNS, STATES, stamp, summarise
 from seatrial.spec import Execution
-from tests import streams
-from tests.history.runs import make, one_node
-from tests.report import run_directory
+from tests.helpers import run_directory, streams
+from tests.helpers.history_runs import make, one_node
 
 
 def test_a_row_has_what_the_run_measured(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import seatrial
-from tests.history.runs import make
+from tests.helpers.command_line import seatrial
+from tests.helpers.history_runs import make
 
 
 @pytest.fixture

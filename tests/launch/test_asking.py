@@ -11,8 +11,8 @@ import pytest
 from seatrial.cluster import Cluster, Host
 from seatrial.commands.preflight import not_asked
 from seatrial.plan import Site
-from tests.command_line import seatrial
-from tests.dialects.seeds import ROOT
+from tests.helpers.command_line import seatrial
+from tests.helpers.seeds import ROOT
 
 TINY = ROOT / "configs" / "native" / "eight-devices.yaml"
 ON_SSH = ("--on", "ssh", "--cluster", "cluster.yaml")

@@ -15,7 +15,7 @@ from seatrial.node.agent import PEER_LOST, SETTLE_SECONDS
 from seatrial.node.processes import describe_exit
 from seatrial.spec import Checkpoint, Evaluation, Expectation, Logging
 from seatrial.spec.presets import MODELS
-from tests.streams import make_spec
+from tests.helpers.streams import make_spec
 
 NOW = 1000.0
 

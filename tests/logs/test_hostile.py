@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial import logs
-from tests.logs.case_folders import steps
+from tests.helpers.log_cases import steps
 
 LONG = 1 << 15
 STARTS = {

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import logs
-from tests.logs import case_folders
-from tests.logs.case_folders import both, same, steps, values
+from tests.helpers import log_cases as case_folders
+from tests.helpers.log_cases import both, same, steps, values
 
 
 @pytest.mark.parametrize("folder", case_folders.folders("lightning"), ids=lambda path: path.name)

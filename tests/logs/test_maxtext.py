@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from seatrial import events, logs
 from seatrial.events import RunEnded, RunStarted
-from tests.logs import case_folders
-from tests.logs.case_folders import both, same, steps, values
-from tests.streams import make_spec
+from tests.helpers import log_cases as case_folders
+from tests.helpers.log_cases import both, same, steps, values
+from tests.helpers.streams import make_spec
 
 
 @pytest.mark.parametrize("folder", case_folders.folders("maxtext"), ids=lambda path: path.name)

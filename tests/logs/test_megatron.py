@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from seatrial import logs
 from seatrial.events import Checkpoint, RunEnded, RunStarted, Step
-from tests.logs import case_folders
-from tests.logs.case_folders import both, same, steps, values
+from tests.helpers import log_cases as case_folders
+from tests.helpers.log_cases import both, same, steps, values
 
 FOLDERS = [*case_folders.folders("megatron"), *case_folders.folders("nanotron")]
 TFLOPS, TOKENS = "tflops_per_second_per_device", "tokens_per_second_per_device"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from seatrial import logs
 from seatrial.events import RunEnded, RunStarted
-from tests.logs import case_folders
-from tests.logs.case_folders import both, steps
+from tests.helpers import log_cases as case_folders
+from tests.helpers.log_cases import both, steps
 
 
 @pytest.mark.parametrize("folder", case_folders.folders("mlperf"), ids=lambda path: path.name)

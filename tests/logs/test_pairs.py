@@ -9,7 +9,7 @@ import pytest
 
 from seatrial import metrics, verdict
 from seatrial.verdict import Verdict
-from tests.logs.case_folders import both, steps, values
+from tests.helpers.log_cases import both, steps, values
 
 N = 30
 

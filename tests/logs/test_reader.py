@@ -17,7 +17,7 @@ from seatrial import logs
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
 from seatrial.logs import lines, numbers, reader
 from seatrial.logs.lines import read_lines, read_prefix, split_line, without_codes
-from tests.logs.case_folders import HERE, both, folders
+from tests.helpers.log_cases import HERE, both, folders
 
 
 def line(step: int, total: int = 50, *, loss: str = "2.5", seconds: float = 1.0, at: str = "") -> str:

@@ -17,7 +17,7 @@ from seatrial.spec import Batch, Expectation, RunSpec, Topology
 from seatrial.spec.presets import MODELS
 from seatrial.verdict import Check
 from seatrial.verdict.performance import judge_performance
-from tests.streams import make_spec, steps
+from tests.helpers.streams import make_spec, steps
 
 TOKENS = "tokens_per_second_per_device"
 

@@ -11,7 +11,7 @@ import pytest
 
 from seatrial import events, metrics, verdict
 from seatrial.spec import Expectation
-from tests.streams import START, make_spec
+from tests.helpers.streams import START, make_spec
 
 WEIRD = (0.0, 1.0, -1.0, 1e-300, 1e300, math.nan, math.inf, -math.inf, 3.0, 1e12)
 USUAL = (0.5, 0.51, 0.52)

@@ -16,7 +16,7 @@ from seatrial.metrics import Identity, Performance, record_that_counts, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import Batch, Data, Objective, Precision, RunSpec, Topology
 from seatrial.spec.presets import MODELS
-from tests.streams import START, make_spec
+from tests.helpers.streams import START, make_spec
 
 LLAMA = make_spec(
     steps=50,

@@ -16,7 +16,7 @@ from seatrial.metrics.numerics import measure_numerics
 from seatrial.spec import Data, RunSpec
 from seatrial.verdict import Check
 from seatrial.verdict.numerics import judge_numerics
-from tests.streams import falling, make_spec, steps
+from tests.helpers.streams import falling, make_spec, steps
 
 SPEC = make_spec(steps=100)
 

@@ -12,7 +12,7 @@ from seatrial import logs, metrics, verdict
 from seatrial.events import Event
 from seatrial.metrics import Metrics
 from seatrial.spec import RunSpec, Topology
-from tests.streams import ended, make_spec, started, steps
+from tests.helpers.streams import ended, make_spec, started, steps
 
 N, RANKS = 40, 4
 

@@ -14,7 +14,7 @@ from seatrial import events, metrics
 from seatrial.metrics import POLICIES, Performance, StepTimes, record_that_counts, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import RunSpec
-from tests.streams import START, make_spec, started, steps
+from tests.helpers.streams import START, make_spec, started, steps
 
 
 def performance(run: list[events.Event], spec: RunSpec | None, **options: Any) -> Performance:

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from seatrial.node.agent import PEER_LOST, SETTLE_SECONDS, blame
-from tests.cluster.person import HOSTILE as TRAVELLING
-from tests.node.conftest import AGENT, Agent
-from tests.processes import processes_with, wait_until
+from tests.helpers.agents import AGENT, Agent
+from tests.helpers.cluster.person import HOSTILE as TRAVELLING
+from tests.helpers.processes import processes_with, wait_until
 
 Start = Callable[..., Agent]
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from seatrial.node import observer, of_the_agent
-from tests.node.conftest import AGENT, Agent
-from tests.processes import processes_with, wait_until
+from tests.helpers.agents import AGENT, Agent
+from tests.helpers.processes import processes_with, wait_until
 
 Start = Callable[..., Agent]
 FOREVER = "import time; print('up'); time.sleep(600)"
@@ -217,7 +217,7 @@ def test_nvidia_s_tool_is_slowed_down_where_it_costs_too_much(
     folder.mkdir()
     for name, text in of_the_agent().items():
         (tmp_path / name).write_text(text.replace("COST_SECONDS = 60.0", "COST_SECONDS = 0.5"))
-    monkeypatch.setattr("tests.node.conftest.AGENT", folder / "agent.py")
+    monkeypatch.setattr("tests.helpers.agents.AGENT", folder / "agent.py")
     start_agent([FOREVER], observe_seconds=1)
     asked = tmp_path / "asked"
     wait_until(lambda: asked.exists() and "--loop=1" not in asked.read_text() and "--loop=" in asked.read_text())

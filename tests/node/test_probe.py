@@ -15,7 +15,7 @@ import pytest
 
 from seatrial.launch.preflight.facts import Facts, Meeting, read_facts, read_meeting
 from seatrial.node import inventory, of_the_probe, relay
-from tests.processes import processes_with, wait_until
+from tests.helpers.processes import processes_with, wait_until
 
 SOURCE = of_the_probe()
 

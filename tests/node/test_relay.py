@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 from seatrial.node import of_the_agent, relay
-from tests.processes import processes_with, wait_until
+from tests.helpers.processes import processes_with, wait_until
 
 SOURCE = Path(relay.__file__).read_text(encoding="utf-8")
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"

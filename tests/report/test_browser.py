@@ -15,11 +15,11 @@ import pytest
 from seatrial.report import html, scaling_formats
 from seatrial.report.gather import gather
 from seatrial.report.scaling import measure_scaling
-from tests.report import attacks, run_directory
-from tests.report.run_directory import Story
-from tests.report.test_html import HOSTILE, hostile_run
-from tests.report.test_scaling import noisy, recipe, run
-from tests.runs.test_telemetry import entries, put
+from tests.helpers import attacks, run_directory
+from tests.helpers.html_pages import HOSTILE, hostile_run
+from tests.helpers.run_directory import Story
+from tests.helpers.scaling_runs import noisy, recipe, run
+from tests.helpers.telemetry import entries, put
 
 DESKTOP, PHONE = (1280, 800), (360, 740)
 CHARTS = ("loss", "grad_norm", "seconds", "rate")

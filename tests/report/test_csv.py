@@ -16,8 +16,7 @@ from seatrial import events
 from seatrial.report import csv as report_csv
 from seatrial.report.gather import RunReport, gather
 from seatrial.spec import RunSpec
-from tests import streams
-from tests.report import attacks, run_directory
+from tests.helpers import attacks, run_directory, streams
 
 FORMULA = tuple("=+-@\t\r")
 

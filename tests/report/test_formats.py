@@ -16,9 +16,9 @@ from seatrial.cli import app
 from seatrial.report import scaling_formats
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import gather
-from tests.report import run_directory
-from tests.report.test_scaling import recipe, run
-from tests.report.test_text import STORIES
+from tests.helpers import run_directory
+from tests.helpers.report_stories import STORIES
+from tests.helpers.scaling_runs import recipe, run
 
 
 def invoke(*arguments: str | Path) -> tuple[int, str]:

@@ -14,8 +14,7 @@ from seatrial.commands.report import report_run
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
 from seatrial.spec import RunSpec
-from tests import streams
-from tests.report import run_directory
+from tests.helpers import run_directory, streams
 
 PIECES = ("spec.json", "plan.json", "metrics.json", "verdict.json")
 

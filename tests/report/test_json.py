@@ -8,7 +8,7 @@ from pathlib import Path
 from seatrial import metrics, spec, verdict
 from seatrial.report import json as report_json
 from seatrial.report.gather import gather
-from tests.report import run_directory
+from tests.helpers import run_directory
 
 
 def test_it_holds_the_whole_run(tmp_path: Path) -> None:

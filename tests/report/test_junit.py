@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from seatrial.report import junit
 from seatrial.report.gather import RunReport, gather
 from seatrial.verdict import EXIT_CODES, Outcome
-from tests.report import attacks, run_directory
-from tests.report.run_directory import Story
+from tests.helpers import attacks, run_directory
+from tests.helpers.run_directory import Story
 
 STORIES: tuple[Story, ...] = (
     run_directory.sound,

@@ -5,23 +5,20 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections import Counter
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from markdown_it import MarkdownIt
 
 from seatrial.report import markdown
 from seatrial.report.gather import Tail, clean, gather
-from tests.report import attacks, run_directory
-from tests.report.run_directory import Story
+from tests.helpers import attacks, run_directory
+from tests.helpers.run_directory import Story
+from tests.helpers.shown_markdown import LIVE, Shown
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
-GITHUB = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 STORIES: dict[str, Story] = {
     "sound": run_directory.sound,
     "killed": run_directory.killed,
@@ -32,45 +29,9 @@ OURS = {
     "h2", "p", "strong", "sub", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "ul", "li",
     "pre", "code",
 }  # fmt: skip
-# What GitHub and GitLab make of text nodes, after Markdown: mentions, issues, requests, URLs, commits.
-LIVE = re.compile(r"@\w|[#!$%~&^](?=[\w\"{])|://|\bwww\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
 
 
 OWN_BEGINNING = re.compile(r"[#*<|]|- |Note: |Left out: |Not shown: |```|$")
-
-
-class Shown(HTMLParser):
-    """What a reader gets: the elements, and the text outside of code."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: Counter[str] = Counter()
-        self.attributes: set[str] = set()
-        self.text: list[str] = []
-        self.code: list[str] = []
-        self.comments = 0
-        self.cells: list[int] = []  # of each table
-        self._open: list[str] = []
-        self.feed(GITHUB.render(source))
-        self.close()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        if tag == "table":
-            self.cells.append(0)
-        elif tag in ("td", "th"):
-            self.cells[-1] += 1
-        self.attributes |= {name for name, _ in attributes}
-        self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_comment(self, data: str) -> None:
-        self.comments += 1
-
-    def handle_data(self, data: str) -> None:
-        (self.code if "pre" in self._open else self.text).append(data)
 
 
 @pytest.mark.parametrize("name", STORIES)

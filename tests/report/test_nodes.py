@@ -11,9 +11,9 @@ from seatrial.report import json as as_json
 from seatrial.report.gather import RunReport, gather
 from seatrial.report.nodes import MAX_LANES, chart_data, lanes, notable
 from seatrial.runs import telemetry
-from tests.report import run_directory
-from tests.report.test_html import HOSTILE
-from tests.runs.test_telemetry import START, entries, put
+from tests.helpers import run_directory
+from tests.helpers.html_pages import HOSTILE
+from tests.helpers.telemetry import START, entries, put
 
 
 def watched(folder: Path, *more: dict[str, Any], nodes: int = 2) -> RunReport:

@@ -1,4 +1,4 @@
-"""Findings as people and scripts see them; the goldens are what `seatrial check` says about the seed files."""
+"""Findings as people and scripts see them; the goldens are the findings of `seatrial check` about the seed files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seatrial.console import inert, warn
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.report.problems import render_json, render_text
 from seatrial.xla_flags import jaxlib_version
-from tests.dialects.seeds import COMPLETE, ROOT, SEEDS
+from tests.helpers.seeds import COMPLETE, ROOT, SEEDS
 
 GOLDEN = ROOT / "tests" / "golden" / "check"
 
@@ -35,26 +35,35 @@ def run(*arguments: str) -> tuple[int, str]:
 
 # --- goldens ----------------------------------------------------------------------------------------------------------
 
-CASES = [
-    (f"{path.stem}{suffix}.{ending}", path, overrides, exit_code)
+CASES = {
+    f"{path.stem}{suffix}": (path, overrides, exit_code)
     for path in SEEDS
     for suffix, overrides, exit_code in (("", (), 2), (".complete", COMPLETE[path], 0))
-    for ending in ("txt", "json")
-]
+}
 
 
-@pytest.mark.parametrize(("name", "path", "overrides", "exit_code"), CASES, ids=[case[0] for case in CASES])
-def test_golden_of_what_check_says(
-    name: str, path: Path, overrides: tuple[str, ...], exit_code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_golden_findings_about_the_seeds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, overrides, exit_code = CASES[name]
     monkeypatch.chdir(ROOT)
-    output = ("--format", "json") if name.endswith(".json") else ()
-    code, said = run(str(path.relative_to(ROOT)), *overrides, *output)
+    code, said = run(str(path.relative_to(ROOT)), *overrides, "--format", "json")
+    problems = json.loads(said)["problems"]
     assert code == exit_code
-    said = said.replace(f"jaxlib {jaxlib_version()}", "jaxlib VERSION")
-    golden = GOLDEN / name
+    assert all(problem["why"].strip() and problem["fix"].strip() for problem in problems)
+    found = [[problem[name] for name in ("severity", "code", "path", "line", "column")] for problem in problems]
+    golden = GOLDEN / f"{name}.json"
     if os.environ.get("SEATRIAL_GOLDEN"):
-        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n", encoding="utf-8")
+    assert found == json.loads(golden.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+def test_golden_text_about_the_seeds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    _, said = run(str(path.relative_to(ROOT)))
+    said = said.replace(f"jaxlib {jaxlib_version()}", "jaxlib VERSION")
+    golden = GOLDEN / f"{path.stem}.txt"
+    if os.environ.get("SEATRIAL_GOLDEN"):
         golden.write_text(said, encoding="utf-8")
     assert said == golden.read_text(encoding="utf-8")
 

@@ -6,8 +6,7 @@ import csv
 import io
 import json
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from seatrial import events, metrics, verdict
 from seatrial.errors import InputError
 from seatrial.estimate import flops
 from seatrial.report import scaling_formats
-from seatrial.report.gather import RunReport, gather
+from seatrial.report.gather import RunReport
 from seatrial.report.scaling import Scaling, measure_scaling
-from seatrial.spec import Batch, Data, MeshShape, Parallelism, Precision, RunSpec, Topology, to_dict
+from seatrial.spec import Batch, Precision
 from seatrial.spec.presets import MODELS
-from tests import streams
-from tests.report import attacks
-from tests.report.test_html import Page
-from tests.report.test_markdown import LIVE, Shown
+from tests.helpers import attacks
+from tests.helpers.html_pages import Page
+from tests.helpers.scaling_runs import noisy, recipe, run
+from tests.helpers.shown_markdown import LIVE, Shown
 
 # NVIDIA's DGXC recipe (MaxText, Llama 2 70B, bfloat16, H100): GPUs → seconds a step, tokens/s, MFU in %, days to 1T.
 PUBLISHED = {
@@ -38,56 +36,6 @@ PUBLISHED = {
     2048: (7.066, 2374358.34, 52.09, 4.87),
 }
 PUBLISHED_MODEL_FLOPS = 1.82e15  # of a sequence, as the recipe rounds it
-
-
-def recipe(devices: int, global_batch_size: int | None = None, **changes: Any) -> RunSpec:
-    spec = RunSpec(
-        name=f"llama2-70b on {devices}",
-        dialect="maxtext",
-        model=MODELS["llama2-70b"],
-        batch=Batch(sequence_length=4096, global_batch_size=global_batch_size or 2 * devices, micro_batch_size=2),
-        steps=50,
-        topology=Topology(num_nodes=max(1, devices // 8), devices_per_node=min(8, devices), device="h100-sxm"),
-        parallelism=Parallelism(within_node=MeshShape(fsdp=min(8, devices)), across_nodes=MeshShape(fsdp=-1)),
-        data=Data(kind="synthetic"),
-    )
-    return replace(spec, **changes)
-
-
-def run(
-    folder: Path,
-    spec: RunSpec,
-    seconds: float | Callable[[int], float],
-    *,
-    name: str = "",
-    loss: Callable[[int], float] = streams.falling,
-    convention: str = "non_causal",
-    policy: str = "steady",
-    device_kind: str = "NVIDIA H100 80GB HBM3",
-    complete: bool = True,
-) -> RunReport:
-    """A run directory as it is left by `judge` on a foreign log, and its report; one process speaks for all."""
-    folder = folder / (name or f"run-{spec.topology.num_devices}")
-    folder.mkdir(parents=True)
-    times = seconds if callable(seconds) else lambda step: seconds
-    start = replace(streams.started(spec, device_kind=device_kind), num_processes=1)
-    recorded = [start, *streams.steps(spec, seconds=times, loss=loss), *([streams.ended()] if complete else [])]
-    (folder / "events-0.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded), encoding="utf-8")
-    measured = metrics.measure(recorded, spec, convention=convention, policy=policy)
-    judged = verdict.judge(measured, spec, rehearsal=False)
-    documents = {
-        "judged": {"v": 1, "sources": [f"{folder.name}.log"], "family": "maxtext", "against": "llama2.yml"},
-        "spec": {"v": 1, "spec": to_dict(spec), "origins": {}, "problems": []},
-        "metrics": metrics.to_dict(measured),
-        "verdict": verdict.to_dict(judged),
-    }
-    for file, document in documents.items():
-        (folder / f"{file}.json").write_text(json.dumps(document), encoding="utf-8")
-    return gather(folder)
-
-
-def noisy(typical: float, seed: int, spread: float = 0.01) -> Callable[[int], float]:
-    return lambda step: typical * (1 + spread * random.Random(1000 * seed + step).gauss(0, 1))
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from seatrial.report.gather import RunReport, gather
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
 from seatrial.spec import RunSpec
-from tests import streams
-from tests.report import run_directory
+from tests.helpers import run_directory, streams
 
 
 def found(report: RunReport) -> dict[str, Section]:

@@ -11,16 +11,10 @@ from hypothesis import given, settings
 
 from seatrial.report import text
 from seatrial.report.gather import gather
-from tests.report import attacks, run_directory
-from tests.report.run_directory import Story
+from tests.helpers import attacks, run_directory
+from tests.helpers.report_stories import STORIES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
-STORIES: dict[str, Story] = {
-    "sound": run_directory.sound,
-    "killed": run_directory.killed,
-    "diverged": run_directory.diverged,
-    "slow": run_directory.slow,
-}
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -15,8 +15,8 @@ import pytest
 
 from seatrial.errors import InputError
 from seatrial.runs.files import append_to, read_lines, read_object, touch, write_bytes, write_json, write_text
-from tests.command_line import seatrial
-from tests.report.run_directory import sound, write, write_judged
+from tests.helpers.command_line import seatrial
+from tests.helpers.run_directory import sound, write, write_judged
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 WRITTEN = ("metrics.json", "verdict.json", "report.html", "events-kernel.jsonl", "judged.json")

@@ -14,8 +14,8 @@ import pytest
 
 from seatrial.history.summary import summarise
 from seatrial.runs.status import UNDECIDED, launcher, read_status, require_over, starting, state_of
-from tests.command_line import seatrial
-from tests.history.runs import make
+from tests.helpers.command_line import seatrial
+from tests.helpers.history_runs import make
 
 LONG_AGO = 1.7e9
 GONE = 2**22 + 1  # no process has this number

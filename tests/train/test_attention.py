@@ -22,7 +22,7 @@ from seatrial.train.params import declare, initialize
 from seatrial.train.random import fold, make_key
 from seatrial.train.sharding import make_rules
 from seatrial.train.step import make_trainer
-from tests.train.conftest import TINY, make_spec
+from tests.helpers.trainer import TINY, make_spec
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2}
 KEY = make_key(7)

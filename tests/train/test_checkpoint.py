@@ -23,8 +23,7 @@ from seatrial.train.checkpoint import Checkpoints, Restored, kept
 from seatrial.train.mesh import make_mesh
 from seatrial.train.params import canonical
 from seatrial.train.step import State, Trainer, make_trainer
-
-from .conftest import TINY, make_spec
+from tests.helpers.trainer import TINY, make_spec
 
 SMALL = replace(TINY, num_layers=2)
 TRAINERS: dict[str, Trainer] = {}  # of runs that differ in nothing but their checkpoints

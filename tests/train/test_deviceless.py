@@ -19,8 +19,8 @@ from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
 from seatrial.train.data.examples import FIELDS
 from seatrial.train.mesh import backend_of, make_mesh
 from seatrial.train.step import make_trainer
-from tests.compiled import COMPILED, JAX
-from tests.train.conftest import make_spec
+from tests.helpers.compiled import COMPILED, JAX
+from tests.helpers.trainer import make_spec
 
 
 def is_there(name: str) -> bool:

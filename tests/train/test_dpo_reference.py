@@ -18,8 +18,7 @@ from seatrial.train.model import hidden_states
 from seatrial.train.params import canonical
 from seatrial.train.random import make_key
 from seatrial.train.step import State, Trainer, make_trainer
-
-from .conftest import make_spec
+from tests.helpers.trainer import make_spec
 
 GQA_SCALED = ModelSpec(
     name="gqa-scaled", vocab_size=96, hidden_dim=48, num_layers=2, num_heads=6, num_kv_heads=2, head_dim=16, ffn_dim=80,

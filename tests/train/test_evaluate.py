@@ -16,8 +16,7 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.random import make_key
 from seatrial.train.step import make_trainer
-
-from .conftest import TINY, RandomSource, begun, make_spec
+from tests.helpers.trainer import TINY, RandomSource, begun, make_spec
 
 
 class Held(RandomSource):

@@ -28,8 +28,8 @@ from transformers import (
 from seatrial.spec import Checkpoint, ModelSpec, RopeScaling
 from seatrial.train import hf
 from seatrial.train.data import make_batch
+from tests.helpers.trainer import RandomSource
 
-from .conftest import RandomSource
 from .test_checkpoint import Run, spec_of
 
 MODEL = ModelSpec(

@@ -40,9 +40,8 @@ from seatrial.train.goodput import measure_goodput
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
 from seatrial.verdict.completion import judge_completion
-from tests.processes import wait_for
-
-from .conftest import TINY, RandomSource, make_spec
+from tests.helpers.processes import wait_for
+from tests.helpers.trainer import TINY, RandomSource, make_spec
 
 TEXT = make_spec(
     model=replace(

@@ -14,7 +14,7 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.precision import PRODUCTS
 from seatrial.train.remat import REMAT
 from seatrial.train.step import make_trainer
-from tests.train.conftest import make_spec
+from tests.helpers.trainer import make_spec
 
 SMALL = ModelSpec(
     name="small", vocab_size=1024, hidden_dim=128, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=16, ffn_dim=352

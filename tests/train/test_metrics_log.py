@@ -16,8 +16,7 @@ from seatrial import events
 from seatrial.spec import Execution, Logging
 from seatrial.train.metrics_log import Journal, Profile
 from seatrial.train.startup import Phases, Place
-
-from .conftest import make_spec
+from tests.helpers.trainer import make_spec
 
 SPEC = make_spec(logging=Logging(interval_steps=4, tensorboard=True, parameter_norm=True))
 

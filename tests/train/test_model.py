@@ -19,8 +19,7 @@ from seatrial.train.model import hidden_states
 from seatrial.train.params import declare, initialize
 from seatrial.train.random import fold, make_key
 from seatrial.train.step import make_trainer
-
-from .conftest import TINY, make_spec, run_steps
+from tests.helpers.trainer import TINY, make_spec, run_steps
 
 D, F, H, K, L, T, V = 48, 80, 6, 8, 2, 32, 101
 MEGATRON = ModelSpec(

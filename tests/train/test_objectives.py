@@ -19,8 +19,7 @@ from seatrial.train.objectives import OBJECTIVES, Head, cross_entropy, token_log
 from seatrial.train.precision import PRODUCTS
 from seatrial.train.sharding import Placement, Rules
 from seatrial.train.step import make_trainer
-
-from .conftest import TINY, begun, make_spec
+from tests.helpers.trainer import TINY, begun, make_spec
 
 ALONE = Placement(rest=((), ()), compute=((), ()), optimizer=((), ()))
 NO_MESH = Rules(axes={}, optimizer={}, boundary="alone", partial=())

@@ -20,8 +20,7 @@ from seatrial.train.data.examples import FIELDS
 from seatrial.train.mesh import make_mesh
 from seatrial.train.optimizer import OPTIMIZERS, Now, Tensor, clip_scale, make_optimizer, unstacked
 from seatrial.train.step import make_trainer
-
-from .conftest import TINY, make_spec, run_steps
+from tests.helpers.trainer import TINY, make_spec, run_steps
 
 RATE = 3e-3
 

@@ -13,8 +13,7 @@ from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
 from seatrial.train.params import canonical, placed
 from seatrial.train.step import make_trainer
-
-from .conftest import TINY, RandomSource, make_spec
+from tests.helpers.trainer import TINY, RandomSource, make_spec
 
 
 def test_a_stage_holds_its_chunks_of_layers() -> None:

@@ -22,7 +22,7 @@ from seatrial.train.precision import PRODUCTS, round_at_random
 from seatrial.train.random import make_key
 from seatrial.train.sharding import Placement
 from seatrial.train.step import make_trainer
-from tests.train.conftest import TINY, make_spec, run_steps
+from tests.helpers.trainer import TINY, make_spec, run_steps
 
 ALONE = Placement(rest=((), ()), compute=((), ()), optimizer=((), ()))
 FORMATS = {

@@ -19,8 +19,7 @@ from seatrial.train.params import declare, initialize
 from seatrial.train.random import make_key
 from seatrial.train.remat import PARTS, REMAT, make_remat
 from seatrial.train.step import make_trainer
-
-from .conftest import TINY, make_spec
+from tests.helpers.trainer import TINY, make_spec
 
 SPEC = make_spec(model=replace(TINY, num_layers=1), dropout=Dropout(hidden=0.1, ffn=0.2))
 SHAPES = {

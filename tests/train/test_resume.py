@@ -25,9 +25,8 @@ from seatrial.spec import (
     RunSpec,
     Topology,
 )
-
-from .conftest import TINY, make_spec
-from .runs import committed, finish, losses, recorded, resumed_at, start, wait_until
+from tests.helpers.trainer import TINY, make_spec
+from tests.helpers.trainer_runs import committed, finish, losses, recorded, resumed_at, start, wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # fifty kills, or a few on a machine that others use
 MODEL = replace(TINY, vocab_size=256, num_layers=1, hidden_dim=32, ffn_dim=48)

@@ -17,8 +17,7 @@ import pytest
 from seatrial.dialects.nxdt.optimizer import SCHEDULES as NEMO
 from seatrial.spec import Optimizer, ScheduleKind
 from seatrial.train.schedules import SCHEDULES, learning_rate
-
-from .conftest import TINY, make_spec
+from tests.helpers.trainer import TINY, make_spec
 
 # What NeMo 2.1's classes gave, by name, arguments and step.
 CASES = json.loads((Path(__file__).parent / "reference" / "schedules_nemo210.json").read_text())

@@ -12,8 +12,8 @@ from seatrial import events, logs, metrics, verdict
 from seatrial.metrics import Metrics
 from seatrial.spec import RunSpec
 from seatrial.verdict import Check, Verdict
-from tests import streams
-from tests.streams import falling, make_spec
+from tests.helpers import streams
+from tests.helpers.streams import falling, make_spec
 from tests.verdict import mlperf_logs
 
 OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has no more."

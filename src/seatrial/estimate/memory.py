@@ -12,7 +12,8 @@ Memory, per device, of the pipeline stage that holds most (bytes):
     working      of two things whichever is larger: one layer in the backward pass, with its weights and their gradient
                  brought together; or the output head, with the logits of one chunk of tokens and their gradient
 
-Seatrial's own trainer holds more, as the buffers say that XLA assigns to its compiled steps (`tests/compiled.py`):
+Seatrial's own trainer holds more, as the buffers that XLA assigns to its compiled steps show
+(`tests/helpers/compiled.py`):
 
     gradients    of the pass that is being added to the sum, where there are several; with a pipeline, of the layers in
                  the tick that is being added

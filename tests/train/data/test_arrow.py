@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from seatrial.spec import Data
-
-from ..conftest import TINY, make_spec
-from .conftest import make_source
+from tests.helpers.trainer import TINY, make_spec
+from tests.helpers.training_data import make_source
 
 datasets.disable_progress_bars()
 

@@ -14,9 +14,8 @@ from seatrial.train.data.examples import Source
 from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
-
-from ..conftest import TINY, RandomSource, make_spec
-from .conftest import make_source
+from tests.helpers.trainer import TINY, RandomSource, make_spec
+from tests.helpers.training_data import make_source
 
 
 def rows_of(source: Source, numbers: np.ndarray) -> np.ndarray:

@@ -19,9 +19,8 @@ from seatrial.train.data.indexed import read_indexed, write_indexed
 from seatrial.train.data.megatron import build_samples
 from seatrial.train.data.rows import blending_order, split_at
 from seatrial.train.data.tokenizer import load_tokenizer
-
-from ..conftest import TINY, make_spec
-from .conftest import make_source
+from tests.helpers.trainer import TINY, make_spec
+from tests.helpers.training_data import make_source
 
 # --- the formulas, one step at a time ---------------------------------------------------------------------------------
 

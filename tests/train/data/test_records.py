@@ -17,9 +17,8 @@ from seatrial.train.data import make_sources
 from seatrial.train.data.indexed import in_memory
 from seatrial.train.data.records import answer_rows, preference_rows, preferences
 from seatrial.train.data.tokenizer import Tokenizer, load_tokenizer
-
-from ..conftest import TINY, make_spec
-from .conftest import make_source
+from tests.helpers.trainer import TINY, make_spec
+from tests.helpers.training_data import make_source
 
 BEGIN, END = 0xFE, 0xFF
 

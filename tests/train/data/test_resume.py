@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from seatrial.spec import Batch, Checkpoint, Execution, MeshShape, Optimizer, Parallelism, Topology
-
-from ..runs import committed, finish, losses, resumed_at, start, wait_until
-from .conftest import CASES
+from tests.helpers.trainer_runs import committed, finish, losses, resumed_at, start, wait_until
+from tests.helpers.training_data import CASES
 
 ELSEWHERE = "megatron"  # also goes on over another mesh
 

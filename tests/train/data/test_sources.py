@@ -15,9 +15,8 @@ from seatrial.train.data.examples import FIELDS
 from seatrial.train.data.files import TABLES
 from seatrial.train.mesh import make_mesh
 from seatrial.train.step import make_trainer
-
-from ..conftest import make_spec
-from .conftest import CASES, objective_of
+from tests.helpers.trainer import make_spec
+from tests.helpers.training_data import CASES, objective_of
 
 
 def test_every_kind_of_data_objective_and_table_has_a_case():

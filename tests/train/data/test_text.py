@@ -17,9 +17,9 @@ from seatrial.spec import Data, Evaluation
 from seatrial.train.data import make_sources
 from seatrial.train.data.files import find_files, tokenised
 from seatrial.train.data.tokenizer import load_tokenizer
+from tests.helpers.trainer import TINY, make_spec
+from tests.helpers.training_data import TEXT, make_source
 
-from ..conftest import TINY, make_spec
-from .conftest import TEXT, make_source
 from .test_batches import rows_of
 
 END = 0xFF
