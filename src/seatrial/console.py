@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
 from seatrial.errors import Problem
 
@@ -68,19 +68,22 @@ def wrapped(text: str, paint: Paint, *, indent: str = "", style: str = "", colum
     return "\n".join(paint(style, line) for line in lines)
 
 
+Cell = str | tuple[str, str]  # a text, or a text and its style
+
+
 def table(
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[Cell]],
     *,
     head: Sequence[str] = (),
     right: Collection[int] = (),
-    dim: Collection[int] = (),
+    whole: Collection[int] = (),
     indent: int = INDENT,
     columns: int | None = None,
     color: bool = False,
 ) -> str:
     """Rows under their head; cells wrap where they are too wide for the terminal, and nothing of them is cut off.
 
-    `right` and `dim` name columns that are aligned to the right, and that are faint.
+    `right` names columns that are aligned to the right, `whole` those that do not wrap while another can.
     """
     from rich.console import Console
     from rich.padding import Padding
@@ -89,14 +92,12 @@ def table(
 
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="dim")
     for number in range(len(head or rows[0])):
-        made.add_column(
-            Text(inert(head[number]) if head else ""),
-            justify="right" if number in right else "left",
-            style="dim" if number in dim else "",
-            overflow="fold",
-        )
+        title = Text(inert(head[number]) if head else "")
+        justify: Literal["left", "right"] = "right" if number in right else "left"
+        made.add_column(title, justify=justify, overflow="fold", no_wrap=number in whole)
     for row in rows:
-        made.add_row(*(Text(inert(cell)) for cell in row))
+        cells = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
+        made.add_row(*(Text(inert(text), style) for text, style in cells))
     out = io.StringIO()
     Console(
         file=out, width=columns or width(), color_system="standard" if color else None, force_terminal=color,

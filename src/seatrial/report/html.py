@@ -25,10 +25,9 @@ from seatrial.report.figures import (
     SYMBOLS,
     TITLES,
     WORDS,
+    figures,
     hardware,
     left_out,
-    progress,
-    speed,
     step_rate,
     summary,
     where,
@@ -67,9 +66,7 @@ def render(report: RunReport) -> str:
         when=_when(report.started_at),
         where=where(report),
         axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
-        figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal, tokens=report.tokens)]
-        if metrics
-        else [],
+        figures=figures(report),
         rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
         sections=sections(report),
         processes=_processes(report),

@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, figures, where
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
@@ -39,7 +39,7 @@ _REFERENCES = re.compile(
 
 def render(report: RunReport) -> str:
     """Outcome, headline, checks and figures; evidence and the rest folded. What would be too long is left out."""
-    verdict, metrics = report.verdict, report.metrics
+    verdict = report.verdict
     status: Status = "inconclusive"
     if verdict:
         status = "pass" if verdict.outcome == "pass" else "inconclusive" if verdict.exit_code in (6, 130) else "fail"
@@ -51,8 +51,8 @@ def render(report: RunReport) -> str:
         blocks.append(f"<sub>Ran: {inert(described)}</sub>")
     if verdict:
         blocks.append(_checks(verdict.axes))
-    if metrics:
-        blocks.append(_figures([*progress(metrics), *speed(metrics, rehearsal=report.rehearsal, tokens=report.tokens)]))
+    if report.metrics:
+        blocks.append(_figures(figures(report)))
     folded = [_evidence(verdict.axes.values())] if verdict else []
     folded += [_section(section) for section in sections(report) if not section.in_evidence]
     folded += [_tail(tail) for tail in report.tails]
@@ -100,10 +100,10 @@ def _bounds(check: Check) -> tuple[str, str]:
     return measured, bound
 
 
-def _figures(figures: Sequence[Figure]) -> str:
+def _figures(found: Sequence[Figure]) -> str:
     return table(
         ("Figure", "Value", ""),
-        [(inert(f.label), inert(f"{f.value} {f.unit}".strip()), inert(f.detail)) for f in figures],
+        [(inert(f.label), inert(f"{f.value} {f.unit}".strip()), inert(f.detail)) for f in found],
         numbers=(1,),
     )
 
