@@ -85,22 +85,25 @@ def table(
 
     `right` names columns that are aligned to the right, `whole` those that do not wrap while another can.
     """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
+    columns = columns or width()
+    cells = [[cell if isinstance(cell, tuple) else (cell, "") for cell in row] for row in rows]
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="dim")
     for number in range(len(head or rows[0])):
         title = Text(inert(head[number]) if head else "")
         justify: Literal["left", "right"] = "right" if number in right else "left"
-        made.add_column(title, justify=justify, overflow="fold", no_wrap=number in whole)
-    for row in rows:
-        cells = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
-        made.add_row(*(Text(inert(text), style) for text, style in cells))
+        fits = max(cell_len(row[number][0]) for row in cells) <= columns // (len(whole) + 1)
+        made.add_column(title, justify=justify, overflow="fold", no_wrap=number in whole and fits)
+    for row in cells:
+        made.add_row(*(Text(inert(text), style) for text, style in row))
     out = io.StringIO()
     Console(
-        file=out, width=columns or width(), color_system="standard" if color else None, force_terminal=color,
+        file=out, width=columns, color_system="standard" if color else None, force_terminal=color,
         markup=False, highlight=False, emoji=False, legacy_windows=False, no_color=not color,
     ).print(Padding(made, (0, 0, 0, indent), expand=False))  # fmt: skip
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))

@@ -36,7 +36,7 @@ from seatrial.report.figures import (
 from seatrial.report.gather import RunReport, Value
 from seatrial.report.problems import ORDER, PLURALS, SINGULARS
 from seatrial.report.sections import sections
-from seatrial.verdict import Outcome, show
+from seatrial.verdict import Outcome, Verdict, show
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -149,34 +149,28 @@ def _processes(report: RunReport) -> list[dict[str, Any]]:
     rows = []
     for process in report.processes[:MAX_PROCESSES]:
         record, start = recorded.get(process.rank), started.get(process.rank)
-        facts = start.facts if start else {}
-        rows.append(
-            {
-                "process": process,
-                "host": f"{process.host} ({start.host})" if start and start.host != process.host else process.host,
-                "last_step": record.last_step if record else None,
-                "ended": (record.reason if record else None) or "",
-                "exit_code": record.exit_code if record else None,
-                "compile_seconds": facts.get("compile_seconds"),
-            }
-        )
+        rows.append({
+            "process": process,
+            "host": f"{process.host} ({start.host})" if start and start.host != process.host else process.host,
+            "last_step": record.last_step if record else None,
+            "ended": (record.reason if record else None) or "",
+            "exit_code": record.exit_code if record else None,
+            "compile_seconds": start.facts.get("compile_seconds") if start else None,
+        })  # fmt: skip
     return rows
 
 
 def _chart_data(report: RunReport) -> dict[str, Any]:
     """What the charts draw, as plain data; a value that is missing or not finite is a gap."""
-    metrics = report.metrics
-    performance = metrics.performance if metrics else None
+    performance = report.metrics.performance if report.metrics else None
+    estimates = performance.estimates if performance else {}
+    median, rate = (estimates[name].value if name in estimates else None for name in ("step_seconds", _RATE))
     times = performance.step_times if performance else None
-    median = performance.estimates.get("step_seconds") if performance else None
-    rate = performance.estimates.get(_RATE) if performance else None
-    kept = _thinned(report.steps)
-    steps = [report.steps[index] for index in kept]
     unused: Ranges = left_out(times) if times else ()
+    steps = [report.steps[index] for index in _thinned(report.steps)]
     seconds = [_number(step.seconds) for step in steps]
     rates = [_number(step_rate(step, performance)) for step in steps]
     steady = [not within(step.step, unused) for step in steps]
-    bounds = [c for c in report.verdict.axes["performance"].checks if c.name == _RATE] if report.verdict else []
     return {
         "steps": [step.step for step in steps],
         "thinned": len(steps) < len(report.steps),
@@ -185,13 +179,19 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
         "seconds": seconds,
         "rate": rates,
         "left_out": unused,
-        "median": median.value if median else None,
-        "rate_median": rate.value if rate else None,
-        "rate_bound": bounds[0].bound if bounds and bounds[0].status != "not_applicable" else None,
-        "first_bad_step": metrics.numerics.first_bad_step if metrics else None,
-        "seconds_frame": _frame(seconds, steady, median.value if median else None),
-        "rate_frame": _frame(rates, steady, rate.value if rate else None),
+        "median": median,
+        "rate_median": rate,
+        "rate_bound": _rate_target(report.verdict),
+        "first_bad_step": report.metrics.numerics.first_bad_step if report.metrics else None,
+        "seconds_frame": _frame(seconds, steady, median),
+        "rate_frame": _frame(rates, steady, rate),
     }
+
+
+def _rate_target(verdict: Verdict | None) -> float | None:
+    checks = verdict.axes["performance"].checks if verdict else ()
+    bound = next((c.bound for c in checks if c.name == _RATE and c.status != "not_applicable"), None)
+    return bound if isinstance(bound, (int, float)) else None
 
 
 def _number(value: float | None) -> float | None:
@@ -218,15 +218,18 @@ def _thinned(steps: Sequence[Step]) -> Sequence[int]:
     """
     if len(steps) <= MAX_POINTS:
         return range(len(steps))
-    most = 1 + 3 * len(_DRAWN)
-    size = math.ceil(most * len(steps) / MAX_POINTS)
+    size = math.ceil((1 + 3 * len(_DRAWN)) * len(steps) / MAX_POINTS)
     kept = {len(steps) - 1}
     for start in range(0, len(steps), size):
+        bucket = range(start, min(start + size, len(steps)))
         kept.add(start)
         for drawn in _DRAWN:
-            bucket = range(start, min(start + size, len(steps)))
-            values = [(value, index) for index in bucket if (value := drawn(steps[index])) is not None]
-            finite = [pair for pair in values if math.isfinite(pair[0])]
-            kept |= {pair[1] for pair in (min(finite), max(finite))} if finite else set()
-            kept.add(next((index for value, index in values if not math.isfinite(value)), start))
+            kept |= _ends([(value, index) for index in bucket if (value := drawn(steps[index])) is not None])
     return sorted(kept)
+
+
+def _ends(values: Sequence[tuple[float, int]]) -> set[int]:
+    """The places of the lowest and the highest value, and of the first that is not finite."""
+    finite = [pair for pair in values if math.isfinite(pair[0])]
+    others = [pair for pair in values if not math.isfinite(pair[0])]
+    return {index for _, index in (*([min(finite), max(finite)] if finite else ()), *others[:1])}
