@@ -1,4 +1,4 @@
-"""RunSpec × machine → Plan: which processes run where, with which commands. Pure: nothing here looks at a machine.
+"""RunSpec × machine → Plan: which processes run where, with which commands. Pure: it touches no machine.
 
 A process stands for a node. On this machine its devices are, in this order of preference,
 

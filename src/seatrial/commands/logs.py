@@ -72,4 +72,4 @@ def _require_rank(run_dir: Path, rank: int) -> None:
         raise without_plan(run_dir, "does not say which ranks there are") from error
     if rank not in ranks:
         why = f"this run has no rank {rank}, but {len(ranks)} of them, from 0"
-        raise InputError.single("no-such-rank", "--rank", why, "name one that it has, or leave it away for all")
+        raise InputError.single("no-such-rank", "--rank", why, "name one that it has, or omit it for all")

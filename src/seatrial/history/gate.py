@@ -1,4 +1,4 @@
-"""A bar for continuous integration: B must not be slower than A by more than so much.
+"""A gate for continuous integration: B must not be slower than A by more than a limit.
 
 It passes only where both runs passed their own verdicts, are known to be the same work, and the whole interval of the
 difference lies within the limit.
@@ -38,7 +38,7 @@ class Gate:
 def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False) -> Gate:
     """Whether B is slower than A by more than `limit`, a fraction of A's speed.
 
-    `anyway` takes it on trust that the two are the same work where their records do not say so.
+    `anyway` skips the check that both do the same work where their records do not say so.
     """
     speed = comparison.speed
     ratio = speed.speed if speed else None
@@ -54,20 +54,17 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
     for name, run, estimate in (("A", comparison.a, speed.a), ("B", comparison.b, speed.b)):
         against += _doubts(name, run, estimate)
     if comparison.unknown and not anyway:
-        against.append(f"not known to be the same: {', '.join(comparison.unknown)}; --anyway takes it on trust")
+        against.append(f"not known to be the same: {', '.join(comparison.unknown)}; --anyway skips this check")
     measured = f"slow-down {slowdown:+.1%} [{low:+.1%}, {high:+.1%}], the limit is {limit:.1%}"
-    status: Status
-    if failed and not _open(comparison.b):
-        status, reasons = "fail", (*failed, *against, measured)
-    elif failed or against:
-        status, reasons = "inconclusive", (*failed, *against, measured)
+    status: Status = "pass" if high <= limit else "inconclusive"
+    if failed or against:
+        status = "fail" if failed and not _open(comparison.b) else "inconclusive"
     elif low > limit:
-        status, reasons = "fail", (measured,)
-    elif high <= limit:
-        status, reasons = "pass", (measured,)
-    else:
-        status, reasons = "inconclusive", (f"{measured}, which lies within the interval; more steps would tell",)
-    return Gate(status=status, limit=limit, slowdown=slowdown, low=low, high=high, reasons=tuple(reasons))
+        status = "fail"
+    elif status == "inconclusive":
+        measured += ", which lies within the interval; more steps would tell"
+    reasons = (*failed, *against, measured)
+    return Gate(status=status, limit=limit, slowdown=slowdown, low=low, high=high, reasons=reasons)
 
 
 def _outcome(run: LoadedRun) -> str:

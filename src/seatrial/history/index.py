@@ -27,7 +27,7 @@ _MOVE_AWAY = "move the file away and run `seatrial history` again: it is made an
 _SOMEWHERE_ELSE = "make it writable, or let XDG_DATA_HOME name a folder that is"
 # What SQLite or the system says → what helps.
 _FIXES = (
-    ("locked", "another process has been writing to it for long: try again when that has ended"),
+    ("locked", "another process has been writing to it for long: repeat this when it has ended"),
     ("unable to open", _SOMEWHERE_ELSE),
     ("readonly", _SOMEWHERE_ELSE),
     ("Permission", _SOMEWHERE_ELSE),

@@ -114,7 +114,7 @@ def _time_to_train(report: RunReport) -> list[Figure]:
     wanted = time_to_train(performance, report.tokens) if report.tokens else None
     if report.tokens and wanted:
         range_ = f"{show(wanted.low)} to {show(wanted.high)} days"
-        label = f"Time to train {_short_count(report.tokens)}"
+        label = f"Time to train {_short_count(report.tokens)} tokens"
         found.append(Figure(label=label, value=show(wanted.value), unit="days", detail=range_))
     return found
 

@@ -215,7 +215,7 @@ def _started_at(events: Sequence[Event]) -> float | None:
 
 
 def clean(text: str) -> str:
-    """Foreign text as one line that cannot do anything: without escape sequences, with control characters shown."""
+    """Text from outside as one harmless line: without escape sequences, with control characters shown."""
     return inert(_ANSI.sub("", text).replace("\t", "    "))
 
 
@@ -340,7 +340,7 @@ def _last_lines(run_dir: Path, log: str) -> tuple[str, ...]:
 
 
 def _short(text: str, most: int) -> str:
-    """Foreign text made inert; of a long one the beginning, and how long it is."""
+    """Text from outside made inert; of a long one the beginning, and how long it is."""
     cleaned = clean(text[: 4 * most])  # what is cleaned away is seldom more than that
     if len(text) <= 4 * most and len(cleaned) <= most:
         return cleaned

@@ -43,7 +43,7 @@ class Lane:
     host: str
     about: str
     notes: tuple[str, ...]
-    charts: tuple[tuple[str, str, str], ...]  # quantity, title with its unit, what it comes to
+    charts: tuple[tuple[str, str, str], ...]  # quantity, title with its unit, mean and highest
     columns: tuple[str, ...]
     devices: tuple[tuple[str, ...], ...]
     changes: tuple[tuple[str, ...], ...]
@@ -184,7 +184,7 @@ def _lane(node: Observed, start: float | None) -> Lane:
         about=_about(node),
         notes=tuple(f"{what}: {finding}" for what, finding in _findings(node)),
         charts=tuple(
-            (quantity, f"{title}, {unit}", _comes_to(node, quantity, factor))
+            (quantity, f"{title}, {unit}", _mean_and_highest(node, quantity, factor))
             for quantity, (title, unit, factor) in CHARTS.items()
             if quantity in node.series
         ),
@@ -214,7 +214,7 @@ def _absent(node: Observed) -> str:
     return "; ".join(f"{source}: {why}" for source, why in lacks.items())
 
 
-def _comes_to(node: Observed, quantity: str, factor: float) -> str:
+def _mean_and_highest(node: Observed, quantity: str, factor: float) -> str:
     points = node.series[quantity].points
     mean = sum(point[2] for point in points) / len(points)
     return f"mean {factor * mean:,.0f}, highest {factor * max(point[3] for point in points):,.0f}"
