@@ -20,6 +20,7 @@ UNLIMITED = 10_000
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 SEVERITY_STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
+ESCAPE_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\?)|[@-Z\\-_])")
 # What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"

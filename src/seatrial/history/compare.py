@@ -14,9 +14,9 @@ from typing import Any, Literal
 from seatrial.errors import InputError
 from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
-from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
 from seatrial.metrics import Estimate
 from seatrial.metrics.interval import relative_rounding
+from seatrial.metrics.ratio import Ratio, ratio_of_intervals, ratio_of_medians
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 

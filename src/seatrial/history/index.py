@@ -42,10 +42,9 @@ _PUT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What has happened to the run directories below a root since the last look."""
+    """The run directories below a root that were read, new or changed since the last time, and those that are gone."""
 
-    new: tuple[str, ...]
-    changed: tuple[str, ...]
+    read: tuple[str, ...]
     gone: tuple[str, ...]
 
 
@@ -64,7 +63,7 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._told():
+        with self._as_input_error():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -86,24 +85,19 @@ class Index:
     def refresh(self, root: Path, *, rebuild: bool = False) -> Changes:
         """Brings the rows below a root up to date with its directories; `rebuild` reads every one of them again."""
         root = root.resolve()
-        known = {} if rebuild else {str(row["directory"]): row for row in self.rows(root)}
-        before = {str(row["directory"]) for row in self.rows(root)}
+        before = {str(row["directory"]): row for row in self.rows(root)}
+        known = {} if rebuild else before
         found = [str(path) for path in _run_directories(root)]
         fresh = [
             summarise(Path(path))
             for path in found
             if path not in known or known[path]["outcome"] == "running" or known[path]["stamp"] != stamp(Path(path))
         ]
-        gone = sorted(path for path in before - set(found) if not is_run(Path(path)))
-        with self._told(), self._transaction():
+        gone = sorted(path for path in before.keys() - set(found) if not is_run(Path(path)))
+        with self._as_input_error(), self._transaction():
             self._database.executemany(_PUT, [_values(row) for row in fresh])
             self._database.executemany("DELETE FROM runs WHERE directory = ?", [(os.fsencode(path),) for path in gone])
-        paths = [str(row["directory"]) for row in fresh]
-        return Changes(
-            new=tuple(path for path in paths if path not in before),
-            changed=tuple(path for path in paths if path in before),
-            gone=tuple(gone),
-        )
+        return Changes(read=tuple(str(row["directory"]) for row in fresh), gone=tuple(gone))
 
     def rows(self, root: Path | None = None) -> list[IndexRow]:
         """Every row, or those below a root; the newest first."""
@@ -112,7 +106,7 @@ class Index:
             itself = os.fsencode(root.resolve())
             below = itself.rstrip(b"/") + b"/"
             where, values = "WHERE directory = ? OR substr(directory, 1, ?) = ?", [itself, len(below), below]
-        with self._told():
+        with self._as_input_error():
             order = "ORDER BY started_at IS NULL, started_at DESC, directory"
             found = self._database.execute(f"SELECT * FROM runs {where} {order}", values).fetchall()
         return [_row(row) for row in found]
@@ -145,7 +139,7 @@ class Index:
         self._database.execute("COMMIT")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_input_error(self) -> Iterator[None]:
         """What goes wrong with the file, as one message."""
         try:
             yield

@@ -18,6 +18,7 @@ from seatrial.command import masked
 from seatrial.runs.documents import Documents, made_smaller
 from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
+from seatrial.verdict import EXIT_CODES
 
 Value = str | int | float | None
 IndexRow = dict[str, Value]
@@ -55,10 +56,7 @@ COLUMNS = (
     "directory", "stamp", "name", "started_at", "outcome", "note", "rehearsal", "precision", "family", "versions",
     "fingerprint", *_TEXTS, *_NUMBERS,
 )  # fmt: skip
-STATES = (
-    "pass", "fail", "inconclusive", "died", "no_progress", "could_not_run", "interrupted",
-    "running", "not_finished", "not_judged", "unreadable",
-)  # fmt: skip
+STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
 
 
 def is_run(folder: Path) -> bool:
@@ -94,20 +92,23 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
         return row | {"outcome": "unreadable", "note": _text(str(error))}
     spec, plan, started = found["spec"], found["plan"], _started(run_dir)
     facts = _mapping(started.get("facts"))
+    versions = {str(name): str(version) for name, version in _mapping(facts.get("versions")).items()}
     row |= {column: _number(_at(found[name], path)) for column, (name, path) in _NUMBERS.items()}
     row |= {column: _text(_at(found[name], path)) for column, (name, path) in _TEXTS.items()}
-    row["name"] = _text(spec.get("name")) or row["name"]
-    row["device"] = row["device"] or _text(started.get("device_kind")) or _text(_at(spec, "topology.device"))
-    row["num_devices"] = row["num_devices"] or _number(started.get("num_devices"))
-    row["precision"] = _text(_at(spec, "precision.quantization")) or _text(_at(spec, "precision.compute_dtype"))
-    row["rehearsal"] = made_smaller(plan)
-    row["family"] = _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine"))
-    versions = {str(name): str(version) for name, version in _mapping(facts.get("versions")).items()}
-    row["versions"] = json.dumps(versions, sort_keys=True) if versions else None
-    row["fingerprint"] = _fingerprint(spec)
-    row["started_at"] = _start(run_dir, started, found["status"])
-    row["outcome"], row["note"] = _outcome(run_dir, found, now)
-    return row
+    outcome, note = _outcome(run_dir, found, now)
+    return row | {
+        "name": _text(spec.get("name")) or row["name"],
+        "device": row["device"] or _text(started.get("device_kind")) or _text(_at(spec, "topology.device")),
+        "num_devices": row["num_devices"] or _number(started.get("num_devices")),
+        "precision": _text(_at(spec, "precision.quantization")) or _text(_at(spec, "precision.compute_dtype")),
+        "rehearsal": made_smaller(plan),
+        "family": _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine")),
+        "versions": json.dumps(versions, sort_keys=True) if versions else None,
+        "fingerprint": _fingerprint(spec),
+        "started_at": _start(run_dir, started, found["status"]),
+        "outcome": outcome,
+        "note": note,
+    }
 
 
 def _document(documents: Documents, name: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ no escape sequence gets past this module. (Markup is the formats' business.)
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from seatrial import metrics as measuring
 from seatrial import spec as specs
 from seatrial import verdict as judging
-from seatrial.console import inert
+from seatrial.console import ESCAPE_SEQUENCES, inert
 from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
@@ -36,7 +35,6 @@ TAIL_BYTES = 64 << 10
 LINE_CHARACTERS = 500
 TEXT_CHARACTERS = 4000  # of any other text; the longest flags of a configuration are a few hundred
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 T = TypeVar("T")
 
 
@@ -216,7 +214,7 @@ def _started_at(events: Sequence[Event]) -> float | None:
 
 def clean(text: str) -> str:
     """Text from outside as one harmless line: without escape sequences, with control characters shown."""
-    return inert(_ANSI.sub("", text).replace("\t", "    "))
+    return inert(ESCAPE_SEQUENCES.sub("", text).replace("\t", "    "))
 
 
 def _cleaned(data: Any) -> Any:

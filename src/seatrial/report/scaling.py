@@ -8,7 +8,6 @@ others are refused, with the reason.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +17,7 @@ from typing import Literal
 from seatrial.errors import InputError, Problem
 from seatrial.estimate import hardware
 from seatrial.metrics import Estimate, Performance, days_to_train
+from seatrial.metrics.ratio import ratio_of_intervals
 from seatrial.report.figures import spelled, summary
 from seatrial.report.gather import RunReport
 from seatrial.spec import presets
@@ -267,21 +267,18 @@ def _size(group: Sequence[_Run], smallest: Sequence[_Run]) -> Size:
 def _efficiency(group: Sequence[_Run], smallest: Sequence[_Run]) -> tuple[float, float | None, float | None]:
     """(tokens/s per device over the smallest size's, its 95% interval).
 
-    Step times of different runs err independently, so their relative errors (logarithms, either side by itself) add in
-    squares. Of several runs of a size, the interval reaches from the lowest to the highest bound of any of them.
+    Of several runs of a size, the interval reaches from the lowest to the highest bound of any of them.
     """
 
     def per_device(runs: Sequence[_Run]) -> tuple[float, float, float]:
-        devices, tokens = runs[0].size
-        middle = median(run.step.value for run in runs)
+        work = runs[0].size[1] / runs[0].size[0]
         slow, fast = max(run.step.high for run in runs), min(run.step.low for run in runs)
-        return tokens / devices / middle, math.log(slow / middle), math.log(middle / fast)
+        return work / median(run.step.value for run in runs), work / slow, work / fast
 
-    (rate, below, above), (first, first_below, first_above) = per_device(group), per_device(smallest)
     if group[0].size == smallest[0].size:
         return 1.0, None, None
-    ratio = rate / first
-    return ratio, ratio * math.exp(-math.hypot(below, first_above)), ratio * math.exp(math.hypot(above, first_below))
+    ratio = ratio_of_intervals(per_device(smallest), per_device(group))
+    return ratio.value, ratio.low, ratio.high
 
 
 def _mesh(group: Sequence[_Run]) -> str:
