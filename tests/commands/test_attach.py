@@ -109,9 +109,9 @@ def test_logs_are_followed_from_one_attempt_to_the_next(run_dir: Path) -> None:
     assert next(told) == b"first "
     log(run_dir, "to the end, ")
     say(run_dir, state="ended", reason="died")
-    retries.promise(run_dir)
+    retries.mark_undecided(run_dir)
     (run_dir / "config.json").write_text("{}")
-    retries.set_aside(run_dir, SPEC, 1)
+    retries.archive_attempt(run_dir, SPEC, 1)
     assert json.loads((run_dir / "status.json").read_text())["state"] == "retrying"
     assert json.loads((run_dir / "attempts/1/status.json").read_text())["state"] == "ended"
     assert not list(run_dir.rglob("undecided"))
@@ -143,13 +143,13 @@ def test_nothing_is_over_between_two_attempts(run_dir: Path) -> None:
     told: list[bytes] = []
     log(run_dir, "first ")
     say(run_dir, state="ended", reason="died")
-    retries.promise(run_dir)
+    retries.mark_undecided(run_dir)
     reader = threading.Thread(target=lambda: told.extend(logs.logs(run_dir, rank=None, follow=True)))
     reader.start()
     time.sleep(3 * logs.POLL_SECONDS)
     assert reader.is_alive()
     assert f"process {os.getpid()} follows it already" in refused(run_dir, "attach")
-    retries.set_aside(run_dir, SPEC, 1)
+    retries.archive_attempt(run_dir, SPEC, 1)
     time.sleep(3 * logs.POLL_SECONDS)
     assert reader.is_alive()
     assert f"process {os.getpid()} follows it already" in refused(run_dir, "attach")

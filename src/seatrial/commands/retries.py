@@ -106,27 +106,27 @@ def _record_unbegun(run_dir: Path, error: BaseException) -> None:
             writer.write(RunEnded(process=LAUNCHER, reason=reason))
         ended = {"state": "ended", "reason": reason, "heartbeat": time.time()}
         write_json(run_dir / FILE, status | ended)
-        settle(run_dir)
+        mark_decided(run_dir)
 
 
-def promise(run_dir: Path) -> None:
+def mark_undecided(run_dir: Path) -> None:
     """Announces that this process may retry the run when it ends."""
     write_text(run_dir / UNDECIDED, str(os.getpid()), below=run_dir)
 
 
-def settle(run_dir: Path) -> None:
-    """Takes that back: the end is the end."""
+def mark_decided(run_dir: Path) -> None:
+    """Announces that the run will not be retried any more."""
     (run_dir / UNDECIDED).unlink(missing_ok=True)
 
 
-def set_aside(run_dir: Path, spec: RunSpec, number: int) -> None:
+def archive_attempt(run_dir: Path, spec: RunSpec, number: int) -> None:
     """Moves what an attempt has left to where the next one does not touch it."""
     kept = run_dir / ATTEMPTS / str(number)
     kept.mkdir(parents=True)
     for path in (path for pattern in INPUTS for path in run_dir.glob(pattern)):
         shutil.copy(path, kept / path.name)  # with its mode: a configuration may be for its owner only
     put(run_dir, spec, "retrying")
-    settle(run_dir)
+    mark_decided(run_dir)
     for path in (path for pattern in EVIDENCE for path in run_dir.glob(pattern)):
         path.rename(kept / path.name)
     (run_dir / "launch").mkdir()

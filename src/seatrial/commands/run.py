@@ -17,7 +17,7 @@ from seatrial.command import Secret
 from seatrial.commands.check import ConfigArguments, read_valid, spec_of
 from seatrial.commands.judge import judge_and_report
 from seatrial.commands.preflight import check_before_run
-from seatrial.commands.retries import beginning, decide_retry, promise, resumed, set_aside, settle
+from seatrial.commands.retries import archive_attempt, beginning, decide_retry, mark_decided, mark_undecided, resumed
 from seatrial.console import inert, note
 from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
@@ -77,9 +77,9 @@ def run(request: RunRequest) -> Verdict:
         print(f"attempt {attempt} of {1 + request.retries} is over; {inert(decision.reason)}", flush=True)
         if not decision.retry:
             break
-        set_aside(run_dir, plan.spec, attempt)
+        archive_attempt(run_dir, plan.spec, attempt)
         where = there.without(where, decision.exclude) if decision.exclude else where
-    settle(run_dir)
+    mark_decided(run_dir)
     print(text, flush=True)
     return verdict
 
@@ -99,7 +99,7 @@ def _prepare(
         put(run_dir, plan.spec, "starting")
     write_inputs(resolved, request.config.config, plan, run_dir)
     if attempt <= request.retries:
-        promise(run_dir)
+        mark_undecided(run_dir)
     print(f"run directory: {short(run_dir)}", flush=True)
     note(plan.notes)
     if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:

@@ -13,26 +13,13 @@ from seatrial.events import Step
 from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
 from seatrial.metrics.performance import Peak
 from seatrial.report.gather import RunReport
-from seatrial.verdict import AxisVerdict, Check, Outcome, Status, show
+from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show
 
 SYMBOLS: dict[Status, str] = {"pass": "✓", "fail": "✗", "inconclusive": "?", "not_applicable": "–"}
-TITLES: dict[Outcome, str] = {
-    "pass": "PASS",
-    "fail": "FAIL",
-    "inconclusive": "INCONCLUSIVE",
-    "died": "DIED",
-    "no_progress": "NO PROGRESS",
-    "could_not_run": "COULD NOT RUN",
-    "interrupted": "INTERRUPTED",
-    "teardown_failed": "TRAINED, TEARDOWN FAILED",
+TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for outcome in EXIT_CODES} | {
+    "teardown_failed": "TRAINED, TEARDOWN FAILED"
 }
-WORDS: dict[Status, str] = {
-    "pass": "pass",
-    "fail": "fail",
-    "inconclusive": "inconclusive",
-    "not_applicable": "not applicable",
-}
-
+WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBOLS}
 
 AS_REPORTED = "as reported"
 _LAYERS = {"True": "scanned", "False": "unrolled"}

@@ -246,12 +246,7 @@ def _cleaned_node(node: Observed) -> Observed:
 
 
 def _cleaned_start(started: RunStarted) -> RunStarted:
-    return replace(
-        started,
-        host=_cleaned(started.host),
-        device_kind=_cleaned(started.device_kind),
-        facts=_cleaned(started.facts),
-    )
+    return replace(started, **{name: _cleaned(getattr(started, name)) for name in ("host", "device_kind", "facts")})
 
 
 def show_value(value: Any) -> str:
@@ -291,15 +286,9 @@ def _mark(data: Mapping[str, Any]) -> Mark | None:
 
 
 def _changes(plan: Mapping[str, Any]) -> tuple[Change, ...]:
-    changes = (plan.get("rehearsal") or {}).get("changes", ())
     return tuple(
-        Change(
-            path=change["path"],
-            original=show_value(change["original"]),
-            rehearsed=show_value(change["rehearsed"]),
-            why=change["why"],
-        )
-        for change in changes
+        Change(path=c["path"], original=show_value(c["original"]), rehearsed=show_value(c["rehearsed"]), why=c["why"])
+        for c in (plan.get("rehearsal") or {}).get("changes", ())
     )
 
 
