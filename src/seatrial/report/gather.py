@@ -25,6 +25,7 @@ from seatrial.metrics import Metrics
 from seatrial.runs import telemetry
 from seatrial.runs.documents import Documents, made_smaller
 from seatrial.runs.telemetry import Observed
+from seatrial.shrink.rehearsal import Change
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
 from seatrial.verdict.cvs_compat import CvsAnswer
@@ -52,16 +53,6 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One value that a rehearsal or a collapse replaced, and the rule that made the new one."""
-
-    path: str
-    original: str
-    rehearsed: str
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Process:
     """One process of the plan."""
 
@@ -84,7 +75,7 @@ class RunReport:
     """What is known about a run.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
-    `tails` the ends of the first few logs of a run that broke, the culprit's first, `nodes` their telemetry.
+    `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's first, `nodes` their telemetry.
     `sources` are the logs that a run was read from, `family` their trainer, `against` the configuration they were
     judged by, `cvs` what ROCm CVS would have said of them; the time to train is estimated for `tokens`.
     """

@@ -38,7 +38,7 @@ def render(report: RunReport, *, color: bool | None = None, columns: int | None 
     blocks += [_section(section, page) for section in sections(report) if not section.in_evidence]
     if report.changes:
         changed = [(c.path, f"{_short(c.original)} → {_short(c.rehearsed)}", (c.why, "dim")) for c in report.changes]
-        blocks.append(f"the {report.rehearsal} changed\n{page.table(changed)}")
+        blocks.append(f"the {report.rehearsal} changed\n{page.table(changed, whole=(0,))}")
     blocks += [_tail(tail, page) for tail in report.tails]
     if report.missing:
         blocks.append("\n".join(page.wrapped(f"not shown: {line}") for line in report.missing))
