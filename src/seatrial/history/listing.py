@@ -38,15 +38,7 @@ def list_runs(
     `model` and `device` are parts of their names, `limit` 0 shows all. Raises InputError for a root that is not there,
     an outcome that does not exist, and an index that cannot be used.
     """
-    wanted = outcome.lower().replace(" ", "_").replace("-", "_") if outcome else None
-    if wanted is not None and wanted not in STATES:
-        why, fix = f"there is no {outcome!r}", f"use one of: {', '.join(STATES)}"
-        raise InputError.single("unknown-outcome", "--outcome", why, fix)
-    if limit < 0:
-        raise InputError.single("limit", "--limit", f"{limit} is no number of runs", "give 1 or more, or 0 for all")
-    if not root.is_dir():
-        why = f"{root} is not a folder" if root.exists() else f"there is no folder {root}"
-        raise InputError.single("no-root", "--root", why, "name the folder that holds the run directories")
+    wanted = _require_valid(root, outcome, limit)
     with Index(path or default_path()) as index:
         gone = index.refresh(root, rebuild=rebuild).gone
         rows = [
@@ -60,6 +52,20 @@ def list_runs(
         return json.dumps({"v": 1, "runs": runs, "total": len(rows), "gone": list(gone)}, indent=1)
     parts = [table([_cells(row) for row in shown], head=_TITLES, indent=0, columns=row_width())] if shown else []
     return "\n".join([*parts, *map(inert, _notes(shown, len(rows), gone, root))])
+
+
+def _require_valid(root: Path, outcome: str | None, limit: int) -> str | None:
+    """The outcome as the index spells it."""
+    wanted = outcome.lower().replace(" ", "_").replace("-", "_") if outcome else None
+    if wanted is not None and wanted not in STATES:
+        why, fix = f"there is no {outcome!r}", f"use one of: {', '.join(STATES)}"
+        raise InputError.single("unknown-outcome", "--outcome", why, fix)
+    if limit < 0:
+        raise InputError.single("limit", "--limit", f"{limit} is no number of runs", "give 1 or more, or 0 for all")
+    if not root.is_dir():
+        why = f"{root} is not a folder" if root.exists() else f"there is no folder {root}"
+        raise InputError.single("no-root", "--root", why, "name the folder that holds the run directories")
+    return wanted
 
 
 def locate(text: str, *, path: Path | None = None) -> Path:

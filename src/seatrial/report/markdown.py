@@ -40,17 +40,7 @@ _REFERENCES = re.compile(
 def render(report: RunReport) -> str:
     """Outcome, headline, checks and figures; evidence and the rest folded. What would be too long is left out."""
     verdict = report.verdict
-    status: Status = "inconclusive"
-    if verdict:
-        status = "pass" if verdict.outcome == "pass" else "inconclusive" if verdict.exit_code in (6, 130) else "fail"
-    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
-    blocks = [f"## {SYMBOLS[status]} {title}: {inert(report.name)}"]
-    if verdict:
-        blocks.append(f"**Exit code {verdict.exit_code}.** {inert(verdict.headline)}")
-    if described := where(report):
-        blocks.append(f"<sub>Ran: {inert(described)}</sub>")
-    if verdict:
-        blocks.append(_checks(verdict.axes))
+    blocks = [*_head(report), *([_checks(verdict.axes)] if verdict else [])]
     if report.metrics:
         blocks.append(_figures(figures(report)))
     folded = [_evidence(verdict.axes.values())] if verdict else []
@@ -59,6 +49,19 @@ def render(report: RunReport) -> str:
     if report.missing:
         folded.append(_folded("Not in this report", "\n".join(f"- Missing: {inert(line)}" for line in report.missing)))
     return _fitting(blocks, [block for block in folded if block])
+
+
+def _head(report: RunReport) -> list[str]:
+    """Outcome, headline, and what ran where."""
+    verdict, described = report.verdict, where(report)
+    status: Status = "inconclusive"
+    if verdict and verdict.exit_code not in (6, 130):
+        status = "pass" if verdict.outcome == "pass" else "fail"
+    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
+    blocks = [f"## {SYMBOLS[status]} {title}: {inert(report.name)}"]
+    if verdict:
+        blocks.append(f"**Exit code {verdict.exit_code}.** {inert(verdict.headline)}")
+    return [*blocks, f"<sub>Ran: {inert(described)}</sub>"] if described else blocks
 
 
 def inert(text: str, most: int = CELL_CHARACTERS) -> str:

@@ -24,21 +24,10 @@ _OUTCOME_STYLES = {"pass": "bold green", "inconclusive": "bold yellow", "interru
 
 def render(report: RunReport, *, color: bool | None = None, columns: int | None = None) -> str:
     """The report as lines of the terminal's width, or of `columns`; coloured on a terminal unless `color` decides."""
-    page, times = _Page(Paint(color), columns or width()), None
-    blocks = [_title(report, page)]
-    if report.verdict:
-        axes = [row for name, axis in report.verdict.axes.items() for row in [("", ""), *_axis(name, axis)]]
-        blocks.append(page.table(axes[1:], indent=0, whole=(0,)))
-    if report.metrics:
-        rows = [(f.label, f"{f.value} {f.unit}".strip(), (f.detail, "dim")) for f in figures(report)]
-        blocks.append(page.table(rows, whole=(0, 1)))
-        times = report.metrics.performance.step_times
-    if times:
-        blocks.append(page.wrapped(times.rule, indent="  ", style="dim"))
+    page = _Page(Paint(color), columns or width())
+    blocks = [_title(report, page), *_axes(report, page), *_figures(report, page)]
     blocks += [_section(section, page) for section in sections(report) if not section.in_evidence]
-    if report.changes:
-        changed = [(c.path, f"{_short(c.original)} → {_short(c.rehearsed)}", (c.why, "dim")) for c in report.changes]
-        blocks.append(f"the {report.rehearsal} changed\n{page.table(changed, whole=(0,))}")
+    blocks += _changes(report, page)
     blocks += [_tail(tail, page) for tail in report.tails]
     if report.missing:
         blocks.append("\n".join(page.wrapped(f"not shown: {line}") for line in report.missing))
@@ -69,8 +58,16 @@ def _title(report: RunReport, page: _Page) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def _axes(report: RunReport, page: _Page) -> list[str]:
+    """The axes and their checks, with an empty row between two axes."""
+    rows: list[tuple[Cell, Cell]] = []
+    for name, axis in report.verdict.axes.items() if report.verdict else ():
+        rows += [*([("", "")] if rows else []), *_axis(name, axis)]
+    return [page.table(rows, indent=0, whole=(0,))] if rows else []
+
+
 def _axis(name: str, axis: AxisVerdict) -> list[tuple[Cell, Cell]]:
-    """The axis and its checks; those that passed in one line, unless their figures are of interest."""
+    """An axis and its checks; those that passed in one line, unless their figures are of interest."""
     shown = [check for check in axis.checks if check.status != "pass" or check.axis == "performance"]
     passed = ", ".join(check.name for check in axis.checks if check not in shown)
     rows: list[tuple[Cell, Cell]] = [(name, (WORDS[axis.status], _STATUS_STYLES[axis.status]))]
@@ -83,15 +80,27 @@ def _check(check: Check) -> list[tuple[Cell, Cell]]:
     return [(title, check.sentence), *(("", (f"· {line}", "dim")) for line in check.evidence)]
 
 
+def _figures(report: RunReport, page: _Page) -> list[str]:
+    rows = [(f.label, f"{f.value} {f.unit}".strip(), (f.detail, "dim")) for f in figures(report)]
+    times = report.metrics.performance.step_times if report.metrics else None
+    blocks = [page.table(rows, whole=(0, 1))] if rows else []
+    return [*blocks, page.wrapped(times.rule, indent="  ", style="dim")] if times else blocks
+
+
 def _section(section: Section, page: _Page) -> str:
     """The title, the columns under their heads, and the notes."""
     right = [index for index, column in enumerate(section.columns) if column in section.numbers]
     rows = section.rows[:SECTION_ROWS]
-    lines = [page.table(list(rows), head=section.columns, right=right)] if rows else []
+    lines = [page.table(rows, head=section.columns, right=right)] if rows else []
     if len(section.rows) > SECTION_ROWS:
         lines.append(page.paint("dim", f"  {len(section.rows) - SECTION_ROWS} more rows"))
     notes = [page.wrapped(note, indent="  ", style="dim") for note in section.notes]
     return "\n".join([section.title[:1].lower() + section.title[1:], *lines, *notes])
+
+
+def _changes(report: RunReport, page: _Page) -> list[str]:
+    rows = [(c.path, f"{_short(c.original)} → {_short(c.rehearsed)}", (c.why, "dim")) for c in report.changes]
+    return [f"the {report.rehearsal} changed\n{page.table(rows, whole=(0,))}"] if rows else []
 
 
 def _tail(tail: Tail, page: _Page) -> str:
