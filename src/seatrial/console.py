@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from seatrial.errors import Problem
 
@@ -31,6 +32,15 @@ _UNSAFE = re.compile(
 def inert(text: str) -> str:
     """Text that a terminal can only show: control characters stand as their escapes."""
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
+
+
+def show_value(value: Any) -> str:
+    """A value of a spec, as a person would write it."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def is_colorful(stream: TextIO | None) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from seatrial.commands.check import read, read_valid, spec_of
 from seatrial.commands.run import RunRequest, plan_run
-from seatrial.console import inert, row_width, table
+from seatrial.console import inert, row_width, show_value, table
 from seatrial.dialects.explain import explain as explain_value
 from seatrial.errors import LaunchError
 from seatrial.launch.targets import checked, scripts, target
@@ -34,7 +33,9 @@ def describe(request: RunRequest, *, as_json: bool) -> str:
         made = plan and {**plan.as_dict(), "files": files}
         shown = {"asked": asked(resolved), "expected": expected(spec, request.engine), "plan": made}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
-    values = [(path, _shown(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()]
+    values = [
+        (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
+    ]
     sections = ["# The run, value by value", _table(values)]
     sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
     sections += _described(plan, files) if plan else [f"note: {inert(missing)}"]
@@ -59,7 +60,9 @@ def _described(plan: Plan, files: dict[str, str]) -> list[str]:
     """What a rehearsal changes, each process's command, the files, and notes."""
     sections = []
     if plan.rehearsal:
-        changes = [(c.path, f"{_shown(c.original)} → {_shown(c.rehearsed)}", c.why) for c in plan.rehearsal.changes]
+        changes = [
+            (c.path, f"{show_value(c.original)} → {show_value(c.rehearsed)}", c.why) for c in plan.rehearsal.changes
+        ]
         sections += [f"# Changes by the {'collapse' if plan.rehearsal.collapsed else 'rehearsal'}", _table(changes)]
     for process in plan.processes:
         sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
@@ -74,10 +77,6 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 
 def _lines(text: str) -> str:
     return "\n".join(inert(line) for line in text.rstrip("\n").split("\n"))
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _origin(resolved: Resolved, path: str) -> str:

@@ -7,7 +7,6 @@ no escape sequence gets past this module. (Markup is the formats' business.)
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 from seatrial import metrics as measuring
 from seatrial import spec as specs
 from seatrial import verdict as judging
-from seatrial.console import ESCAPE_SEQUENCES, inert
+from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
@@ -239,15 +238,6 @@ def _cleaned_node(node: Observed) -> Observed:
 
 def _cleaned_start(started: RunStarted) -> RunStarted:
     return replace(started, **{name: _cleaned(getattr(started, name)) for name in ("host", "device_kind", "facts")})
-
-
-def show_value(value: Any) -> str:
-    """A value of a spec, as a person would write it."""
-    if value is None:
-        return "not set"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _values(asked: Mapping[str, Any]) -> tuple[Value, ...]:
