@@ -90,11 +90,13 @@ def table(
     whole: Collection[int] = (),
     indent: int = INDENT,
     columns: int | None = None,
+    widest: int | None = None,
     color: bool = False,
 ) -> str:
     """Rows under their head; cells wrap where they are too wide for the terminal, and nothing of them is cut off.
 
-    `right` names columns that are aligned to the right, `whole` those that do not wrap while another can.
+    `right` names columns that are aligned to the right, `whole` those that do not wrap while another can. Only the last
+    column is wider than `widest`.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -109,7 +111,8 @@ def table(
         title = Text(inert(head[number]) if head else "")
         justify: Literal["left", "right"] = "right" if number in right else "left"
         fits = max(cell_len(row[number][0]) for row in cells) <= columns // (len(whole) + 1)
-        made.add_column(title, justify=justify, overflow="fold", no_wrap=number in whole and fits)
+        most = widest if number < len(cells[0]) - 1 else None
+        made.add_column(title, justify=justify, overflow="fold", no_wrap=number in whole and fits, max_width=most)
     for row in cells:
         made.add_row(*(Text(inert(text), style) for text, style in row))
     out = io.StringIO()

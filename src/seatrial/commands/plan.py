@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seatrial.commands.check import read, read_valid, spec_of
 from seatrial.commands.run import RunRequest, plan_run
-from seatrial.console import inert, row_width, show_value, table
+from seatrial.console import UNLIMITED, inert, show_value, table
 from seatrial.dialects.explain import explain as explain_value
 from seatrial.errors import LaunchError
 from seatrial.launch.targets import checked, scripts, target
@@ -72,7 +72,8 @@ def _described(plan: Plan, files: dict[str, str]) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> str:
-    return table([(name, f"= {value}", origin) for name, value, origin in rows], indent=0, columns=row_width())
+    """A line per value, for grep, however long its origin is."""
+    return table([(name, f"= {value}", why) for name, value, why in rows], indent=0, columns=UNLIMITED, widest=48)
 
 
 def _lines(text: str) -> str:
