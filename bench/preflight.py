@@ -34,7 +34,7 @@ import asyncio
 import sys, time
 from pathlib import Path
 from seatrial.dialects import cluster_of
-from seatrial.launch.channels import AsyncSsh
+from seatrial.launch.transports import AsyncSsh
 
 async def main():
     cluster, _ = cluster_of(Path(sys.argv[1]))

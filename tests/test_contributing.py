@@ -68,7 +68,11 @@ def test_following_a_recipe_works(recipe: Recipe, tmp_path: Path) -> None:
     for name, text in (("python", python), ("seatrial", seatrial)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+    }
     for language, name, text in recipe.blocks:
         path = tmp_path / name
         if language == "diff":

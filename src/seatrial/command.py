@@ -15,8 +15,8 @@ from seatrial.spec import Container
 
 # The rules read a name as capitals between underscores: HF_TOKEN, hf-token and hfToken are all _HF_TOKEN_.
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_MAX_NAME = 200  # characters of a name that are looked at
-_OF_A_FILE = re.compile(r"_(FILE|FILENAME|PATH|DIR|FOLDER|DIRECTORY)_$")  # it says where a secret is, and is none
+_MAX_NAME = 200  # characters of a name that are examined
+_OF_A_FILE = re.compile(r"_(FILE|FILENAME|PATH|DIR|FOLDER|DIRECTORY)_$")  # it names a secret's file, and is none
 _KEYS = (
     "API ACCESS ACCOUNT ADMIN APP AUTH AZURE CLIENT COMET DEPLOY ENCRYPTION GPG HMAC KAGGLE LICENSE MASTER NGC OPENAI "
     "PRIVATE RSA SERVICE SHARED SIGNING SSH SSL STORAGE SUBSCRIPTION TLS WANDB"
@@ -40,7 +40,7 @@ def _not_after(words: str) -> str:
     return "".join(f"(?<!_{word}_)" for word in words.split())
 
 
-# A quick look first: each rule below has one of these letters in a row.
+# Quick test: each rule below contains one of these.
 _IN_A_SECRET = (
     "TOKEN",
     "SECRET",
@@ -73,7 +73,7 @@ _SECRET_NAME = re.compile(
 
 
 class Secret:
-    """A value that shows itself only to whoever asks with `reveal`."""
+    """A value that is shown only by `reveal`."""
 
     __slots__ = ("_value",)
 
@@ -112,7 +112,7 @@ def _is_secret_part(name: str) -> bool:
 
 
 def guarded(variables: Mapping[str, str]) -> dict[str, str | Secret]:
-    """The variables with those made secret whose names say that they are."""
+    """The variables, with a `Secret` for each whose name says so."""
     return {name: Secret(value) if is_secret(name) else value for name, value in variables.items()}
 
 
@@ -134,7 +134,7 @@ _STRUCTURE = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^'\n]*'|[\[\]{}()]""", re.DO
 
 
 def masked(text: str, *, same_length: bool = False) -> str:
-    """The text without the values that stand in it under the names of secrets, whatever their kind and length.
+    """The text without the values of secrets that it names, whatever their kind and length.
 
     Each is `***`; with `same_length`, a star for each of its characters, so that columns and lines stay.
     """
@@ -239,8 +239,8 @@ class Command:
 
 LABEL = "seatrial"  # every container of ours carries it, with the run's name; nothing else is ever removed
 RUNTIMES = ("docker", "podman")
-# RDMA pins what it sends. docker's daemon may allow it all; podman no more than it is allowed itself, which the agent
-# has raised as far as it could.
+# RDMA pins its buffers. docker's daemon may allow any amount; podman no more than its own limit, which the agent has
+# raised as far as it could.
 _PINNING = {"docker": ("--ulimit", "memlock=-1"), "podman": ("--ulimit", "host")}
 _WITH_SECRETS = 'eval "$(cat)"; exec "$@" </dev/null'
 

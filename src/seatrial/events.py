@@ -26,7 +26,7 @@ E = TypeVar("E", bound="Event")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What every event says: which process (-1: the launcher), and when by both clocks (seconds)."""
+    """Common to all events: the process (-1: the launcher), and the time by both clocks (seconds)."""
 
     kind: ClassVar[str]
     process: int = 0
@@ -36,14 +36,14 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """The process knows what it will do; written once an attempt, before its first step. None: not reported.
+    """The process knows what it will do; written once per attempt, before its first step. None: not reported.
 
     `facts` holds what the report shows of it: versions, mesh, device memory, compile seconds and so on. A reader of
-    foreign logs puts there what it read: `family`, `source` (the file), and `clock`, which is "log" if the wall times
-    stand in the log and "counted" if they only add up the seconds of the steps; `unannounced` where no line says that a
-    program began, and `steps_inferred` where the steps have the numbers of a progress bar. `log` is "empty" or "no
-    steps" for a process that reports none, though its log should. `tokens_counted` says which tokens the steps count:
-    "all" of the batch, or those that have a part in the "loss", without padding and prompts.
+    logs from other trainers adds `family`, `source` (the file), and `clock`: "log" if the wall times are in the log,
+    "counted" if they only add up the seconds of the steps; `unannounced` if no line says that a program began, and
+    `steps_inferred` if the step numbers are those of a progress bar. `log` is "empty" or "no steps" for a process that
+    reports none, though its log should. `tokens_counted` says which tokens the steps count: "all" of the batch, or only
+    those in the "loss", without padding and prompts.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -64,7 +64,7 @@ class Step(Event):
     """One optimizer step, as one process saw it. None: not reported, which is not the same as 0.
 
     `seconds` is the time from the previous step's end to this one's; `data_seconds` is what of it was spent waiting
-    for data. A log of every n-th step gives the mean of the n. `reported` keeps a foreign log's own figures, by the
+    for data. A log of every n-th step gives the mean of the n. `reported` keeps a log's own figures, by the
     names of `REPORTED`; other names there are an objective's own, such as a loss beside the loss that is not finite.
     `phase` says why the time of a step does not count: "profiler", "batch_rampup"; else "".
     """
@@ -81,7 +81,7 @@ class Step(Event):
     phase: str = ""
 
 
-# What a foreign log may say of a step beside what `Step` has a field for: name → unit.
+# What another trainer's log may report of a step in addition to the fields of `Step`: name → unit.
 REPORTED: dict[str, str] = {
     "tflops_per_second_per_device": "TFLOP/s",
     "tokens_per_second_per_device": "tokens/s",
@@ -104,7 +104,7 @@ REPORTED: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Event):
-    """The loss on validation data. The trainer's `step` is the number of steps done; a foreign log has its own way."""
+    """The loss on validation data. Our trainer's `step` is the number of steps done; other logs count their own way."""
 
     kind: ClassVar[str] = "eval"
     step: int
@@ -144,7 +144,7 @@ class RunEnded(Event):
 
     stopped_early: an evaluation reached what the run was for; aborted: the run gave up before.
 
-    `evidence` is what a foreign log says so with: its line.
+    `evidence` is the line of another trainer's log that says so.
     """
 
     kind: ClassVar[str] = "run_ended"

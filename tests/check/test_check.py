@@ -94,7 +94,7 @@ def test_a_sound_spec_has_no_findings() -> None:
         ({"execution": Execution(environment={"A B": "1"})}, "error", "bad-variable-name", "execution.environment.A B",
          "is no name of an environment variable"),
         ({"expectations": (*bars(mfu=0.4), *bars(mfu=0.5))}, "error", "repeated-expectation", "expectations.1.metric",
-         "a bar for mfu already"),
+         "a target for mfu already"),
     ],
 )  # fmt: skip
 def test_each_rule_finds_what_breaks_it(change: dict[str, Any], severity: str, code: str, path: str, said: str) -> None:

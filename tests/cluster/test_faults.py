@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.engines import DEFAULT_PORT
-from seatrial.launch.channels import TRANSPORTS
+from seatrial.launch.transports import TRANSPORTS
 from tests.helpers.cluster import faults
 from tests.helpers.cluster.image import IMAGE
 from tests.helpers.cluster.nodes import Node
@@ -100,9 +100,9 @@ def test_a_way_that_is_cut_to_all_hosts_ends_no_run(make_person: Callable[..., P
         code, told = over(run)
     words = " ".join(told.split())
     assert code == 130, told
-    assert words.count(f"nothing is heard of {node.address}; waiting") == 2, told
+    assert words.count(f"nothing is heard from {node.address}; waiting") == 2, told
     assert words.count("all hosts are heard again") == 1
-    assert f"could not be told to end: {node.address}; try again: seatrial stop" in words
+    assert f"could not be asked to stop: {node.address}; try again: seatrial stop" in words
     assert trainers(node)
     assert person.run("stop", person.out)[0] == 0
     wait_until(lambda: nothing_is_left(person.cluster), 60)
@@ -126,7 +126,7 @@ def disk_full(person: Person) -> tuple[AbstractContextManager[None], Node]:
 @pytest.mark.parametrize(
     ("fault", "found", "code", "said"),
     [
-        (port_taken, "port-taken", 3, f"port {DEFAULT_PORT}, where the processes are to meet, cannot be had"),
+        (port_taken, "port-taken", 3, f"the coordinator's port {DEFAULT_PORT} cannot be used"),
         (image_missing, "image-missing", 3, "ended with exit code 125"),
         (disk_full, "disk-full", 3, "/var/tmp/seatrial-root/again: No space left on device"),
     ],
@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_here_for_a_while_costs_a_run_on_hosts_nothing(
     assert "what the hosts write cannot be copied here" in words
     assert "No space left on device, 0 KiB free: make room there" in words
     assert "all that the hosts have written is copied again" in words
-    assert "could not be told" not in words
+    assert "could not be asked" not in words
     events = [json.loads(line) for line in (person.out / "events-0.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["kind"] == "step"]
     assert steps == list(range(len(steps)))
@@ -249,7 +249,7 @@ def test_a_run_that_ends_while_nothing_can_be_written_here_is_judged_once_it_can
                 assert f"seatrial attach {person.out}" in " ".join(told.split())
     code, told = person.run("attach", person.out)
     assert code == 0, told
-    assert f"All {STEPS:,} steps were done" in told
+    assert f"Completed all {STEPS:,} steps" in told
     assert nothing_is_left(person.cluster)
 
 

@@ -16,7 +16,7 @@ from seatrial.cluster import Host
 from seatrial.commands import preflight as readiness
 from seatrial.commands.preflight import PreflightResult
 from seatrial.dialects import cluster_of
-from seatrial.launch.preflight import examine
+from seatrial.launch.preflight import probing
 from seatrial.launch.preflight.needs import Needs, Selection
 from seatrial.launch.session import MAX_ANSWER
 from seatrial.plan import DEFAULT_PORT, Site
@@ -128,7 +128,7 @@ def test_a_path_that_only_seems_shared(make_site: Callable[..., Site3]) -> None:
 def test_nodes_that_cannot_be_asked(
     make_site: Callable[..., Site3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seatrial.launch.channels.CONNECT_SECONDS", 3.0)
+    monkeypatch.setattr("seatrial.launch.transports.CONNECT_SECONDS", 3.0)
     site = make_site(3, containers=False)
     _, second, third = site.cluster.nodes
     known = (tmp_path / ".ssh" / "known_hosts").read_text().splitlines(keepends=True)
@@ -158,21 +158,21 @@ HOSTILE = {
     "a flood": (f"begin(); write(b'x' * {10 * MAX_ANSWER})", "that are no answer"),
     "a flood of lines": (f"write(b'{{\\n' * {5 * MAX_ANSWER})", "that are no answer"),
     "silence": ("time.sleep(1000)", "no answer within"),
-    "nothing": ("", "said nothing"),
-    "nothing more": ("begin()", "said nothing"),
+    "nothing": ("", "printed nothing"),
+    "nothing more": ("begin()", "printed nothing"),
     "depth": (r"begin(); write(b'{\"a\":' * 100000 + b'\n')", "no answer"),
     "an error": (r"begin(); write(b'{\"error\": \"\\u001b[2Jboo\"}\n')", "boo"),
     "another object": (r"begin(); write(b'{\"clock\": NaN}\n')", "makes no sense"),
     "control characters": (
         r"begin(); write(b'{\"clock\":1,\"took\":0,\"failed\":{\"machine\":\"\\u001b[31m\\u202egnp\"}}\n')",
-        "could not be told",
+        "unknown (",
     ),
 }  # fmt: skip
 
 
 def test_hostile_nodes_stay_bounded_and_inert(make_site: Callable[..., Site3], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "NODE_SECONDS", 6.0)
-    monkeypatch.setattr(examine, "MEET_SECONDS", 2.0)
+    monkeypatch.setattr(probing, "NODE_SECONDS", 6.0)
+    monkeypatch.setattr(probing, "MEET_SECONDS", 2.0)
     site = make_site(len(HOSTILE) + 1, containers=False)
     for node, (program, _) in zip(site.cluster.nodes[1:], HOSTILE.values(), strict=True):
         impostor(node, program)

@@ -57,7 +57,7 @@ def test_a_spare_host_takes_the_place_of_one_that_is_lost(make_cluster: Callable
     assert lost["outcome"] == "died"
     assert (person.out / f"attempts/1/nodes/{second.address}/rank1.log").stat().st_size
     assert min(restored(person.out)) >= 50
-    assert f"All {STEPS:,} steps were done, in 2 attempts" in " ".join(told.split())
+    assert f"Completed all {STEPS:,} steps, in 2 attempts" in " ".join(told.split())
     person.cluster.nodes.remove(second)
     assert nothing_is_left(person.cluster)
 

@@ -46,7 +46,7 @@ def test_three_nodes_train_together_while_slurmctld_restarts(make_user: Callable
     user.slurm.start_controller()
     code, told = over(run, 200)
     assert code == 0, told
-    assert "All 50 steps were done" in told
+    assert "Completed all 50 steps" in told
     assert "3 processes, 6 devices" in told
     assert f"job {user.job()}: running on node[1-3]" in told
     hosts = [process["host"] for process in json.loads((user.out / "plan.json").read_text())["processes"]]
@@ -161,7 +161,7 @@ def test_a_run_directory_that_the_nodes_do_not_share_is_told(make_user: Callable
     user.out = user.cluster.not_shared / "run"
     code, told = user.run(*user.rehearsal(steps=10, nodes=2))
     assert code == 3, told
-    assert f"the nodes do not see the run directory {user.out}" in " ".join(told.split())
+    assert f"the nodes cannot see the run directory {user.out}" in " ".join(told.split())
 
 
 def test_who_interrupts_a_job_that_waits_leaves_none_behind(make_user: Callable[..., SlurmUser]) -> None:

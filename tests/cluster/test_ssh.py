@@ -50,7 +50,7 @@ def test_the_sample_for_many_nodes_passes_on_three_though_the_launcher_is_killed
     code, told = person.run("attach", person.out)
     assert code == 0, told
     assert "3 processes, 6 devices" in told
-    assert "All 40 steps were done" in told
+    assert "Completed all 40 steps" in told
     assert json.loads((person.out / "verdict.json").read_text())["outcome"] == "pass"
     processes = json.loads((person.out / "plan.json").read_text())["processes"]
     assert [process["host"] for process in processes] == addresses
@@ -177,7 +177,7 @@ def test_containers_of_docker_train_together_through_the_systems_ssh(make_person
     code, told = person.run(*person.on_hosts(config, "--container", "docker", "--ssh", "system"))
     assert code == 0, told
     assert "2 processes, 2 devices" in told
-    assert "All 30 steps were done" in told
+    assert "Completed all 30 steps" in told
     assert nothing_is_left(person.cluster)
     for node in person.cluster.nodes:
         assert node.run(["podman", "ps", "--all", "--quiet"]).stdout == ""

@@ -22,13 +22,13 @@ from seatrial.cluster import Cluster as Hosts
 from seatrial.command import Command, in_container
 from seatrial.dialects import cluster_of
 from seatrial.errors import LaunchError
-from seatrial.launch import channels, session
-from seatrial.launch.channels import TRANSPORTS, Unreachable
-from seatrial.launch.conclude import Ending, Progress
+from seatrial.launch import session, transports
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.follow import Following
+from seatrial.launch.progress import Ending, Progress
 from seatrial.launch.session import Session
 from seatrial.launch.ssh import run
+from seatrial.launch.transports import TRANSPORTS, Unreachable
 from seatrial.launch.where import Where
 from seatrial.plan import Plan, Process, Site
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
@@ -173,7 +173,7 @@ def greeted(node: Node) -> socket.socket | None:
 def test_why_a_host_cannot_be_used_is_told_with_its_fix(
     make_programs: Callable[..., Programs], monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
-    monkeypatch.setattr(channels, "THROTTLED_TRIES", 2)
+    monkeypatch.setattr(transports, "THROTTLED_TRIES", 2)
     programs = make_programs(7, transport=transport, containers=False)
     _, unknown, changed, refused, silent, throttled, off = programs.person.cluster.nodes
     file = programs.person.home / ".ssh" / "known_hosts"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from seatrial.commands import logs, retries, stop
-from seatrial.launch.drive import STOP
+from seatrial.launch.launcher import STOP
 from seatrial.runs.directory import rank_logs
 from seatrial.runs.files import write_json
-from seatrial.runs.status import put
+from seatrial.runs.status import write_status
 from seatrial.spec import RunSpec
 from tests.helpers import streams
 from tests.helpers.command_line import seatrial
@@ -160,7 +160,7 @@ def test_nothing_is_over_between_two_attempts(run_dir: Path) -> None:
 
 
 def test_who_is_stopped_between_two_attempts_is_not_tried_again(run_dir: Path) -> None:
-    put(run_dir, SPEC, "retrying")
+    write_status(run_dir, SPEC, "retrying")
     over = threading.Timer(1.0, lambda: say(run_dir, state="ended", reason="died"))
     over.start()
     told = stop.stop(run_dir, now=False)
@@ -170,7 +170,7 @@ def test_who_is_stopped_between_two_attempts_is_not_tried_again(run_dir: Path) -
 
 
 def test_who_is_stopped_while_it_begins_is_told_as_soon_as_it_runs(run_dir: Path) -> None:
-    put(run_dir, SPEC, "starting")
+    write_status(run_dir, SPEC, "starting")
 
     def begin() -> None:
         (run_dir / "nodes" / "local0").mkdir(parents=True)

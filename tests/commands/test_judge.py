@@ -120,7 +120,7 @@ def test_so_it_is_with_cvs_s_own_configuration_whose_bars_contradict_each_other(
     assert (code, report["verdict"]["outcome"]) == (0, "pass")
     said = seatrial("judge", log, *cell, "--against", CVS_MEGATRON, cwd=folder)
     told = " ".join((said.stdout + said.stderr).split())
-    assert "the bars differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s" in told
+    assert "the targets differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s" in told
     assert "warning[contradicting-expectations]" in told
     assert "elapsed_time_per_iteration" in told
     slow = write(folder, megatron(seconds=lambda _: 12.9))

@@ -21,7 +21,7 @@ from seatrial.errors import LaunchError
 from seatrial.events import Event, Fault, RunEnded, RunStarted
 from seatrial.launch.local import this_machine
 from seatrial.plan import Plan, PlanRequest, Site, make_plan
-from seatrial.runs.status import put
+from seatrial.runs.status import write_status
 from seatrial.spec import RunSpec
 from tests.helpers.command_line import seatrial
 from tests.helpers.processes import wait_until
@@ -45,7 +45,7 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     code, told = end_of(launcher, 200)
     assert code == 0, told
     assert "attempt 1 of 3 is over; retry: rank 1 on local1" in told
-    assert "All 1,000 steps were done, in 2 attempts" in " ".join(told.split())
+    assert "Completed all 1,000 steps, in 2 attempts" in " ".join(told.split())
     first, whole = out / "attempts" / "1", events.read_run(out)
     assert read_json(first / "verdict.json")["outcome"] == "died"
     assert reader.wait(30) == 0
@@ -100,7 +100,7 @@ def test_what_could_not_be_started_is_recorded_as_that(
 @pytest.mark.parametrize("error", [LaunchError("no host is left"), OSError("no space is left")], ids=str)
 def test_a_further_attempt_that_cannot_be_planned_is_recorded_as_that(tmp_path: Path, error: Exception) -> None:
     spec = _spec(tmp_path)
-    put(tmp_path, spec, "retrying")
+    write_status(tmp_path, spec, "retrying")
     with pytest.raises(LaunchError, match=str(error)), retries.beginning(tmp_path):
         raise error
     status = read_json(tmp_path / "status.json")
@@ -113,7 +113,7 @@ def test_a_further_attempt_that_cannot_be_planned_is_recorded_as_that(tmp_path: 
 @pytest.mark.parametrize("change", [{"launcher_pid": 1}, {"state": "running"}, {"state": "ended"}], ids=str)
 def test_nothing_is_recorded_in_the_directory_of_another_run(tmp_path: Path, change: dict[str, object]) -> None:
     spec = _spec(tmp_path)
-    put(tmp_path, spec, "starting")
+    write_status(tmp_path, spec, "starting")
     status = tmp_path / "status.json"
     status.write_text(json.dumps(read_json(status) | change))
     before = status.read_bytes()

@@ -20,10 +20,10 @@ import pytest
 from seatrial.commands.judge import judge_run
 from seatrial.dialects import load
 from seatrial.launch import local
-from seatrial.launch.conclude import Ending
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.follow import Following
 from seatrial.launch.local import free_port
+from seatrial.launch.progress import Ending
 from seatrial.launch.where import HERE
 from seatrial.plan import Machine, Plan, PlanRequest, make_plan
 from seatrial.runs.directory import claim, write_inputs

@@ -43,6 +43,6 @@ def entries(host: str = "local1") -> list[dict[str, Any]]:
 
 
 def put(run_dir: Path, found: Iterable[Any], host: str = "local1") -> None:
-    path = run_dir / "nodes" / host / telemetry.FILE
+    path = run_dir / "nodes" / host / telemetry.TELEMETRY_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in found))

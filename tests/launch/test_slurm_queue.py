@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial.events import Fault
-from seatrial.launch.conclude import Ending
+from seatrial.launch.progress import Ending
 from seatrial.launch.slurm_queue import STATES, Job, explain, meaning, read_sacct, read_scontrol
 from seatrial.logs.faults import KINDS
 
@@ -38,11 +38,11 @@ LOST = Fault(process=-1, fault="process_died", where="agent on node1", text="the
     ("state", "reason", "fault", "says"),
     [
         ("CANCELLED", "interrupted", "cancelled", "was cancelled by user 1000"),
-        ("TIMEOUT", "died", "time_limit", "came to its time limit (01:00:00)"),
-        ("DEADLINE", "died", "time_limit", "came to its deadline"),
+        ("TIMEOUT", "died", "time_limit", "reached its time limit (01:00:00)"),
+        ("DEADLINE", "died", "time_limit", "reached its deadline"),
         ("NODE_FAIL", "died", "node_lost", "lost a node: node2"),
         ("PREEMPTED", "interrupted", "preempted", "was preempted"),
-        ("OUT_OF_MEMORY", "died", "host_oom", "more memory than it was given"),
+        ("OUT_OF_MEMORY", "died", "host_oom", "more memory than allocated"),
         ("BOOT_FAIL", "could_not_run", "launch_failed", "could not boot"),
     ],
 )
@@ -68,8 +68,8 @@ def test_a_job_that_failed_repeats_what_its_process_did() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "says"),
     [
-        ("69:0", "do not see the run directory /runs/1"),
-        ("0:53", "do not see the run directory /runs/1"),
+        ("69:0", "cannot see the run directory /runs/1"),
+        ("0:53", "cannot see the run directory /runs/1"),
         ("127:0", "its last lines: python3: not found"),
     ],
 )

@@ -31,7 +31,7 @@ def test_every_target_says_what_it_knows_beforehand(name: str) -> None:
         ({"queue_deadline": "1m"}, "--queue-deadline.*give --on slurm"),
         ({"container": "podman"}, "--container.*give --on ssh or slurm"),
         ({"on": "ssh", "container": "pyxis"}, "pyxis is Slurm's"),
-        ({"on": "ssh", "directory": PurePosixPath("runs")}, "--directory.*'runs' is not a full path.*from / on"),
+        ({"on": "ssh", "directory": PurePosixPath("runs")}, "--directory.*'runs' is not an absolute path.*from / on"),
         ({"on": "ssh", "directory": PurePosixPath("")}, "--directory.*from / on"),
         ({"on": "ssh", "directory": PurePosixPath("~/x")}, "--directory.*from / on"),
         ({"python": "python3.12"}, "--python.*give --on ssh or slurm"),

@@ -143,7 +143,7 @@ def test_memory_is_bounded() -> None:
             f"[rank{number}]: Traceback (most recent call last): {word}" if number % 2 else f"error in {word} {word}x"
         )
         scan([line], finish=False, scanner=scanner)
-    assert len(scanner._shapes) <= 20_001
+    assert len(scanner._skeletons) <= 20_001
     assert len(scanner._known) <= 60_000
     assert len(scanner._blocks) <= 1024
     assert len(scanner._groups) <= 4097

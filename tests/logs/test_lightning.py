@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import logs
-from tests.helpers import log_cases as case_folders
 from tests.helpers.log_cases import both, same, steps, values
-
-
-@pytest.mark.parametrize("folder", case_folders.folders("lightning"), ids=lambda path: path.name)
-def test_cases(folder: Path) -> None:
-    case_folders.check(folder)
-
 
 Line = Mapping[str, float]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,15 +12,8 @@ from hypothesis import strategies as st
 
 from seatrial import events, logs
 from seatrial.events import RunEnded, RunStarted
-from tests.helpers import log_cases as case_folders
 from tests.helpers.log_cases import both, same, steps, values
 from tests.helpers.streams import make_spec
-
-
-@pytest.mark.parametrize("folder", case_folders.folders("maxtext"), ids=lambda path: path.name)
-def test_cases(folder: Path) -> None:
-    case_folders.check(folder)
-
 
 TFLOPS, TOKENS = "tflops_per_second_per_device", "tokens_per_second_per_device"
 Line = Mapping[str, float]

@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 
 from seatrial import logs
 from seatrial.events import Checkpoint, RunEnded, RunStarted, Step
+from tests.helpers import log_cases
 from tests.helpers import log_cases as case_folders
 from tests.helpers.log_cases import both, same, steps, values
 
-FOLDERS = [*case_folders.folders("megatron"), *case_folders.folders("nanotron")]
+FOLDERS = [*log_cases.folders("megatron"), *log_cases.folders("nanotron")]
 TFLOPS, TOKENS = "tflops_per_second_per_device", "tokens_per_second_per_device"
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_cases(folder: Path) -> None:
-    case_folders.check(folder)
 
 
 # --- random segments --------------------------------------------------------------------------------------------------

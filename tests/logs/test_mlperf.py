@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import logs
 from seatrial.events import RunEnded, RunStarted
-from tests.helpers import log_cases as case_folders
 from tests.helpers.log_cases import both, steps
-
-
-@pytest.mark.parametrize("folder", case_folders.folders("mlperf"), ids=lambda path: path.name)
-def test_cases(folder: Path) -> None:
-    case_folders.check(folder)
 
 
 def line(key: str, value: Any = None, milliseconds: int = 0, **metadata: Any) -> str:

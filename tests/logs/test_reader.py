@@ -156,8 +156,8 @@ def test_the_fast_path_says_what_the_tables_say(monkeypatch: pytest.MonkeyPatch)
             text = "noise " + text
         log.append(text)
     fast = parse(log)
-    monkeypatch.setattr(reader, "MAX_SHAPES", 0)
-    monkeypatch.setattr(reader, "learn", lambda *_, **__: None)
+    monkeypatch.setattr(reader, "MAX_PATTERNS", 0)
+    monkeypatch.setattr(reader, "learn_pattern", lambda *_, **__: None)
     slow = parse(log)
     assert [repr(event) for event in fast] == [repr(event) for event in slow]
     assert len(steps(fast)) == 399

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial import logs
-from tests.helpers import log_cases as case_folders
 from tests.helpers.log_cases import both, steps
-
-
-@pytest.mark.parametrize("folder", case_folders.folders("transformers"), ids=lambda path: path.name)
-def test_cases(folder: Path) -> None:
-    case_folders.check(folder)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), st.booleans())

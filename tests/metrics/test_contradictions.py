@@ -1,4 +1,4 @@
-"""Steps with two losses in one log: several ranks or runs have written into it, or a program began again."""
+"""Steps with two losses in one log: several ranks or runs have written to it, or a program began again."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_runs_that_have_no_step_in_common_are_found_too(tmp_path: Path) -> None:
     assert check is not None
     assert check.status == "fail"
     assert check.sentence == (
-        "train.log has lines of another run at steps 1–19: several ranks or runs have written into it."
+        "train.log has lines of another run at steps 1–19: several ranks or runs have written to it."
     )
 
 
@@ -138,8 +138,7 @@ def test_a_program_that_begins_again_at_its_last_step_without_a_word_leaves_it_o
     found = judged(restarts((1, 15), (15, 20)), tmp_path)
     assert (found.outcome, found.headline) == (
         "inconclusive",
-        "train.log gives two losses for step 15: several ranks or runs have written into it, or it was started again "
-        "there.",
+        "train.log gives two losses for step 15: several ranks or runs have written to it, or it was restarted there.",
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from seatrial import events
 from seatrial.estimate import flops
-from seatrial.metrics import Identity, Performance, record_that_counts, records
+from seatrial.metrics import Identity, Performance, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import Batch, Data, Objective, Precision, RunSpec, Topology
 from seatrial.spec.presets import MODELS
@@ -53,7 +53,7 @@ def log(
 
 
 def measured(run: Sequence[events.Event], spec: RunSpec | None = LLAMA, **options: Any) -> Performance:
-    return measure_performance(run, spec, record_that_counts(records(run)), **options)
+    return measure_performance(run, spec, records(run), **options)
 
 
 def identity(found: Performance, name: str) -> Identity:

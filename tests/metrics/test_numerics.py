@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial import events
-from seatrial.metrics import Numerics, record_that_counts, records
+from seatrial.metrics import Numerics, records
 from seatrial.metrics.numerics import measure_numerics
 from seatrial.spec import Data, RunSpec
 from seatrial.verdict import Check
@@ -22,9 +22,7 @@ SPEC = make_spec(steps=100)
 
 
 def measured(run: list[events.Event]) -> Numerics:
-    found = records(run)
-    own = record_that_counts(found)
-    return measure_numerics(own, [record for record in found.values() if record is not own])
+    return measure_numerics(records(run))
 
 
 def log(change: Callable[[int], dict[str, Any]], process: int = 0, **of_steps: Any) -> list[events.Event]:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from seatrial import events, metrics
-from seatrial.metrics import POLICIES, Performance, StepTimes, record_that_counts, records
+from seatrial.metrics import POLICIES, Performance, StepTimes, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import RunSpec
 from tests.helpers.streams import START, make_spec, started, steps
 
 
 def performance(run: list[events.Event], spec: RunSpec | None, **options: Any) -> Performance:
-    return measure_performance(run, spec, record_that_counts(records(run)), **options)
+    return measure_performance(run, spec, records(run), **options)
 
 
 def times_of(run: list[events.Event], spec: RunSpec, **options: Any) -> StepTimes:

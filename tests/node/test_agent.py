@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -192,7 +193,7 @@ os.wait()
 @pytest.mark.parametrize("end", ["", "time.sleep(600)"], ids=["after a good end", "while running"])
 def test_a_grandchild_in_a_session_of_its_own_is_swept(start_agent: Start, mark: str, end: str) -> None:
     agent = start_agent([ESCAPE + end])
-    wait_until(lambda: b"escaped" in agent.log())
+    wait_until(lambda: re.search(rb"escaped \d+\n", agent.log()))
     grandchild = int(agent.log().split()[1])
     if end:
         assert psutil.pid_exists(grandchild)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from seatrial.launch.preflight.facts import Facts, Meeting, read_facts, read_meeting
+from seatrial.launch.preflight.answers import read_facts, read_meeting
 from seatrial.node import inventory, of_the_probe, relay
+from seatrial.node.facts import Facts, Meeting
 from tests.helpers.processes import processes_with, wait_until
 
 SOURCE = of_the_probe()
@@ -101,7 +102,7 @@ def test_nvidia_devices(programs: Path) -> None:
     path = put(programs, "nvidia-smi", "echo 'No devices were found'; exit 6")
     assert facts(path, devices={}).failed == {"devices": "nvidia-smi ended with 6: No devices were found"}
     path = put(programs, "nvidia-smi", "echo 'WARNING: infoROM is corrupted'")
-    why = "nvidia-smi says what is no row of its table: WARNING: infoROM is corrupted"
+    why = "nvidia-smi printed a line that is no row of its table: WARNING: infoROM is corrupted"
     assert facts(path, devices={}).failed == {"devices": why}
 
 
@@ -177,6 +178,6 @@ def test_two_meet_whoever_comes_first() -> None:
 def test_a_program_that_hangs_is_ended(programs: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "PROGRAM_SECONDS", 0.5)
     program = Path(put(programs, "slow", f"sleep 1000 # {mark}")) / "slow"
-    with pytest.raises(OSError, match="has not answered within"):
+    with pytest.raises(OSError, match="no answer from"):
         inventory.ran(str(program), mark)
     wait_until(lambda: not processes_with(mark))

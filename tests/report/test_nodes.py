@@ -117,10 +117,10 @@ def test_what_a_node_says_is_inert(tmp_path: Path) -> None:
     assert "<script>window.owned" not in page
     assert "<img src=x" not in page
     assert "\x1b" not in page + text.render(report, color=False) + markdown.render(report)
-    assert telemetry.FILE not in " ".join(report.missing)
+    assert telemetry.TELEMETRY_FILE not in " ".join(report.missing)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     run_dir = run_directory.write(tmp_path / "run")
-    (run_dir / "nodes/local0" / telemetry.FILE).mkdir()
+    (run_dir / "nodes/local0" / telemetry.TELEMETRY_FILE).mkdir()
     assert any("observed.jsonl cannot be read" in line for line in gather(run_dir).missing)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.history.summary import summarise
-from seatrial.runs.status import UNDECIDED, launcher, read_status, require_over, starting, state_of
+from seatrial.runs.status import UNDECIDED, launcher_pid, read_status, require_over, starting_pid, state_of
 from tests.helpers.command_line import seatrial
 from tests.helpers.history_runs import make
 
@@ -93,13 +93,13 @@ def test_odd_values_are_of_nobody_who_lives(run_dir: Path, odd: Any) -> None:
     for name in ("heartbeat", "launcher_pid", "started", "state", "last_step"):
         say(run_dir, **{"heartbeat": LONG_AGO, name: odd})
         assert state_of(run_dir, read_status(run_dir)) == "abandoned"
-        assert launcher(read_status(run_dir)) is None
+        assert launcher_pid(read_status(run_dir)) is None
     require_over(run_dir)
 
 
 def test_a_number_that_a_process_of_another_kind_has_is_no_launcher() -> None:
     """As of a run in a container, whose launcher is process 1 there."""
-    assert launcher({"launcher_pid": 1, "started": time.time()}) is None
+    assert launcher_pid({"launcher_pid": 1, "started": time.time()}) is None
 
 
 @pytest.mark.parametrize("words", [("run", "x.yaml"), ("run", "x.yaml", "--out", "other"), ("plan", "--out", "run")])
@@ -107,7 +107,7 @@ def test_nobody_waits_for_a_run_that_nobody_starts(tmp_path: Path, words: tuple[
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)", "seatrial", *words]
     with subprocess.Popen(sleeps, cwd=tmp_path) as other:
         try:
-            assert starting(tmp_path / "run") is None
+            assert starting_pid(tmp_path / "run") is None
         finally:
             other.kill()
 
@@ -117,7 +117,7 @@ def test_who_starts_a_run_is_known_by_its_directory(tmp_path: Path, words: tuple
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)", "seatrial", "run", "x.yaml", *words]
     with subprocess.Popen(sleeps, cwd=tmp_path) as other:
         try:
-            assert starting(tmp_path / "run") == other.pid
+            assert starting_pid(tmp_path / "run") == other.pid
             done = seatrial("attach", "run", cwd=tmp_path)
             assert (done.returncode, f"process {other.pid} follows it already" in done.stderr) == (2, True)
         finally:
@@ -141,5 +141,5 @@ def test_of_one_on_hosts_whose_launcher_is_gone_there_may_be_more(run_dir: Path)
     (run_dir / "launch").mkdir(exist_ok=True)
     (run_dir / "launch" / "places.json").write_text("{}")
     done = seatrial("judge", run_dir, cwd=run_dir.parent)
-    assert "nobody follows it any more" in done.stderr
+    assert "it is no longer followed" in done.stderr
     assert "seatrial attach run" in done.stderr

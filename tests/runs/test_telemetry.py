@@ -89,7 +89,7 @@ def test_a_damaged_line_costs_itself_only(data: st.DataObject) -> None:
 def test_a_file_of_anything_is_read(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         put(Path(folder), entries())
-        path = Path(folder) / "nodes/local1" / telemetry.FILE
+        path = Path(folder) / "nodes/local1" / telemetry.TELEMETRY_FILE
         path.write_bytes(path.read_bytes() + content)
         (seen,) = telemetry.read(Path(folder))
         assert seen.devices["gpu0"].figures["watts"].count == 4

@@ -203,7 +203,7 @@ def test_a_log_that_begins_later_is_told_so() -> None:
     loaded = " successfully loaded checkpoint from /ckpt [ t 1/1, p 1/1 ] at iteration 20"
     measured, resumed = judged([loaded, *megatron(21, 50, 50)], OF_50)
     assert resumed.outcome == "pass"
-    assert resumed.headline.startswith("The run came to the last of 50 steps; the log has them from step 21")
+    assert resumed.headline.startswith("Completed the last of 50 steps; the log begins at step 21")
     assert measured.completion.wall_seconds < 60  # what stands before the first time has none
     _, holed = judged([loaded, *megatron(31, 50, 50)], OF_50)
     assert holed.outcome == "inconclusive"
@@ -211,7 +211,7 @@ def test_a_log_that_begins_later_is_told_so() -> None:
     for every in (1, 5):
         _, open_ = judged(megatron(21, 50, 50, every=every), OF_50)
         assert open_.outcome == "inconclusive"
-        assert open_.headline.startswith(f"The log begins with step {20 + every}: whether")
+        assert open_.headline.startswith(f"The log begins at step {20 + every}; it does not say")
     assert judged(megatron(21, 40, 50), OF_50)[1].headline.startswith("The record breaks off after step 40 of 50")
 
 
@@ -415,7 +415,7 @@ def test_a_run_that_was_watched_died_before_its_first_step() -> None:
     measured = metrics.measure([fault, events.RunEnded(process=-1, reason="died", exit_code=1)], OF_50)
     found = verdict.judge(measured, OF_50, rehearsal=False)
     assert found.headline.startswith("GPU out of memory before the first step")
-    assert check(found, "all steps done").sentence == "None of the 50 steps was done."
+    assert check(found, "all steps done").sentence == "None of the 50 steps was completed."
 
 
 mlperf = pytest.mark.parametrize("written", mlperf_logs.GRAMMARS, ids=lambda grammar: grammar.__name__)

@@ -209,7 +209,7 @@ def test_a_lost_heartbeat_is_told_by_whose_it_was_and_who_missed_it() -> None:
     found = diagnose([told("heartbeat_lost", by, of) for by in reporters for of in (2, 5)])
     assert found is not None
     assert found.what == "no heartbeat from rank 2, rank 5"
-    assert found.quote == "nothing was heard of them any more, reported by ranks 0–1, 3"
+    assert found.quote == "nothing more was heard from them, reported by ranks 0–1, 3"
     assert found.symptoms == ()
     oom = diagnose([fault("device_oom", 2, text="no memory"), told("heartbeat_lost", 0, 2), told("peer_lost", 1)])
     assert oom is not None

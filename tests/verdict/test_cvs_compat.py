@@ -51,13 +51,13 @@ class Case:
 CASES = [
     Case(
         name="megatron barely good enough in tokens/s, far too slow in ms",
-        ours=("fail",), named="expected is at most 12",
+        ours=("fail",), named="target ≤ 12",
         spec=MEGATRON,
         log=megatron(step_ms=20165.0, tokens=6501.0), verdict="pass", mistakes=("direction",),
     ),
     Case(
         name="megatron much faster than asked for",
-        ours=("pass",), named="as fast as expected",
+        ours=("pass",), named="met its speed targets",
         spec=MEGATRON,
         log=megatron(step_ms=10922.7, tokens=12000.1), verdict="fail", complaints=11, mistakes=("direction",),
     ),
@@ -120,13 +120,13 @@ CASES = [
     ),
     Case(
         name="maxtext does all steps and leaves no shutdown line",
-        ours=("pass",), named="All 30 steps",
+        ours=("pass",), named="Completed all 30 steps",
         spec=MAXTEXT, log=maxtext(MAXTEXT, marker=False),
         verdict="fail", complaints=1, mistakes=("marker",),
     ),
     Case(
         name="maxtext prints a harmless ValueError",
-        ours=("pass",), named="All 30 steps",
+        ours=("pass",), named="Completed all 30 steps",
         spec=MAXTEXT,
         log=maxtext(MAXTEXT, before=("cache: ValueError: no entry, it is made anew",)),
         verdict="fail", complaints=1, mistakes=("words",),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seatrial.check.bars import contradicting_bars, impossible_bars, repeated_bars, weak_bars
 from seatrial.check.data import data_fits_the_objective, data_is_there, evaluations_have_data, sequences_fit_the_model
 from seatrial.check.environment import (
     devices_are_visible,
@@ -32,8 +31,9 @@ from seatrial.check.schedule import (
     warmup_ends,
 )
 from seatrial.check.settings import container_can_work, settings_have_an_effect
+from seatrial.check.targets import contradicting_targets, impossible_targets, repeated_targets, weak_targets
 from seatrial.check.trainer import not_supported_yet
-from seatrial.spec import Resolved
+from seatrial.spec import Action, Resolved
 
 # The trainer's rows of the same names; what each of them keeps is MaxText's meaning of it.
 REMAT = (
@@ -43,7 +43,7 @@ REMAT = (
 )  # fmt: skip
 
 
-def lint(resolved: Resolved, *, action: str, engine: str | None = None) -> Resolved:
+def lint(resolved: Resolved, *, action: Action, engine: str | None = None) -> Resolved:
     """The same, with what the rules found appended to its problems. `engine`: what will train, where that is said."""
     if resolved.spec is None:
         return resolved
@@ -81,12 +81,12 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the objective can learn from the data", data_fits_the_objective),
     ("sequences fit the model", sequences_fit_the_model),
     ("where evaluation is asked for, there is data for it", evaluations_have_data),
-    # bars
-    ("no bar is above the device's peak", impossible_bars),
-    ("no bar is so weak that anything passes", weak_bars),
-    ("no metric has two bars", repeated_bars),
-    ("bars that measure the same thing agree", contradicting_bars),
-    ("a run with bars has enough steps to be judged", enough_steps_to_judge),
+    # targets
+    ("no target is above the device's peak", impossible_targets),
+    ("no target is so weak that anything passes", weak_targets),
+    ("no metric has two targets", repeated_targets),
+    ("targets for the same thing agree", contradicting_targets),
+    ("a run with targets has enough steps to be judged", enough_steps_to_judge),
     # network, container, variables and flags
     ("all nodes can reach the coordinator", coordinator_is_reachable),
     ("network cards and interfaces are named together", cards_are_named),

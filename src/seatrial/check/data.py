@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seatrial.check.finder import RUNS, Finder
+from seatrial.check.finder import Finder
 from seatrial.errors import Problem
 from seatrial.spec import Data
 
@@ -63,10 +63,8 @@ def evaluations_have_data(finder: Finder) -> Iterator[Problem]:
     asked = evaluation.interval_steps or evaluation.interval_fraction
     if asked and data.kind in FROM_FILES and not has_validation(data):
         why = "the loss is to be measured on validation data, and there is none: neither files nor a share of the data"
-        fails = finder.action in RUNS
-        yield finder.at(
-            path, "error" if fails else "warning", "missing-data", why, "give validation data, or no interval"
-        )
+        fix = "give validation data, or no interval"
+        yield finder.at(path, "error" if finder.needs.trainer else "warning", "missing-data", why, fix)
     if data.split and not _shares(data.split):
         why = f"{data.split!r} is not three shares, of training, validation and test"
         yield finder.at("data.split", "error", "bad-value", why, "write them as 980,10,10")

@@ -1,4 +1,4 @@
-"""What a rule is given to look at, and to say what it found."""
+"""The view of a configuration that every rule is given."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ from collections.abc import Callable, Iterator
 
 from seatrial.errors import Problem, Severity
 from seatrial.estimate import memory
-from seatrial.spec import Resolved, RunSpec
-
-RUNS = ("run", "rehearse", "train")  # the actions in which something is computed, here and by our own trainer
+from seatrial.spec import NEEDS, Action, Resolved, RunSpec
 
 
 class Finder:
-    """What a rule is given: the spec, the action, what trains, and a way to say where in the user's file a finding
-    belongs. `engine` None: nobody has said what trains.
+    """A spec, what the action needs of it, what trains, and where in the user's file each value stands.
+
+    `engine` None: the configuration's usual one.
     """
 
-    def __init__(self, resolved: Resolved, spec: RunSpec, action: str, engine: str | None) -> None:
+    def __init__(self, resolved: Resolved, spec: RunSpec, action: Action, engine: str | None) -> None:
         self.spec = spec
-        self.action = action
-        self.engine = engine or (memory.OWN if action in RUNS else memory.usual_engine(spec))
+        self.needs = NEEDS[action]
+        self.engine = engine or (memory.OWN if self.needs.trainer else memory.usual_engine(spec))
         self._resolved = resolved
 
     def at(self, path: str, severity: Severity, code: str, why: str, fix: str) -> Problem:
         """A finding about the value at a spec path."""
         origin = self._resolved.origin(path)
-        return Problem(
-            severity=severity, code=code, path=origin.key or path, why=why, fix=fix, mark=origin.mark
-        )  # fmt: skip
+        return Problem(severity=severity, code=code, path=origin.key or path, why=why, fix=fix, mark=origin.mark)
 
     @property
     def blocking(self) -> Severity:
-        """How severe it is that the run itself could not work: a plan, a rehearsal and a verdict are possible still."""
-        return "error" if self.action in ("run", "train", "check") else "warning"
+        """How severe it is that the run itself could not work: a plan, a rehearsal and a verdict still can."""
+        return "error" if self.needs.device else "warning"
 
     def is_given(self, path: str) -> bool:
         """Whether the user wrote the value at a spec path, or what it is made of."""

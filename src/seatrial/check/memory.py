@@ -20,7 +20,7 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
     """What the run needs of each device's memory is there; an error only where its state alone does not fit."""
     spec = finder.spec
     device = hardware.find(spec.topology.device)
-    if device is None or finder.action == "judge" or not mesh_is_sound(spec):
+    if device is None or not finder.needs.memory or not mesh_is_sound(spec):
         return
     if finder.engine != memory.OWN:
         # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.

@@ -8,7 +8,7 @@ from seatrial.check.finder import Finder
 from seatrial.errors import Problem
 
 MOST_LEARNING_RATE = 0.1  # of the Adam family, whose steps are as long as the rate: weights begin at 0.02
-JUDGED_STEPS = 10  # that a bar on speed needs at least, behind the warm-up
+JUDGED_STEPS = 10  # that a target for speed needs at least, after the warm-up
 
 
 def warmup_ends(finder: Finder) -> Iterator[Problem]:
@@ -99,7 +99,7 @@ def something_to_resume(finder: Finder) -> Iterator[Problem]:
 
 
 def enough_steps_to_judge(finder: Finder) -> Iterator[Problem]:
-    """A run that has bars on its speed has the steps to be judged by them."""
+    """A run with targets for its speed has enough steps to be judged by them."""
     spec = finder.spec
     if spec.expectations and spec.steps < JUDGED_STEPS:
         yield finder.at(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seatrial.check.data import FROM_FILES, has_validation
-from seatrial.check.finder import RUNS, Finder
+from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
 from seatrial.estimate.memory import PARTS
-from seatrial.spec import NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec
+from seatrial.spec import LOSS_TOKENS, NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec, uneven_splits
 
 KEPT_BY = ("loss", "validation_loss")  # that checkpoints can be kept by
 
@@ -18,9 +18,8 @@ Refusal = tuple[str, str, str]  # spec path, why, how to fix it
 
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     """Seatrial's own trainer can do what the run asks for."""
-    spec = finder.spec
-    trains = finder.action in ("run", "train")  # a rehearsal has random data in place of what is not here
-    for refusals, fails in ((_refused(spec), finder.action in RUNS), (_of_data(spec), trains)):
+    spec, needs = finder.spec, finder.needs
+    for refusals, fails in ((_refused(spec), needs.trainer), (_of_data(spec), needs.data)):
         for path, why, fix in refusals:
             yield finder.at(
                 path, "error" if fails else "warning", "not-supported-yet",
@@ -42,12 +41,10 @@ def _refused(spec: RunSpec) -> Iterator[Refusal]:
     if best is not None and best not in KEPT_BY:
         why = f"{best!r} is no metric that checkpoints can be kept by"
         yield "checkpoint.keep_best", why, f"use {' or '.join(KEPT_BY)}"
-    stages = sizes.get("pipeline", 1)
-    if sizes and spec.accumulation_steps:
-        tokens = spec.tokens_per_step // spec.data_parallel_size // sizes["context"]
-        if tokens % stages:
-            why = f"{tokens} tokens of a step, which {stages} stages of a pipeline share for the loss"
-            yield "batch.sequence_length", why, f"make them a multiple of {stages}"
+    for split in uneven_splits(spec) if sizes else ():
+        if split.name == LOSS_TOKENS:
+            why = f"{split.size} tokens of a step, which {split.parts} stages of a pipeline share for the loss"
+            yield split.path, why, f"make them a multiple of {split.parts}"
 
 
 def _of_data(spec: RunSpec) -> Iterator[Refusal]:

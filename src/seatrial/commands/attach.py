@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.commands.judge import judge_and_report
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.live import watched
+from seatrial.launch.display import watched
 from seatrial.launch.targets import Target, target
-from seatrial.runs.copies import shortage
-from seatrial.runs.directory import short
+from seatrial.runs.directory import short_path
 from seatrial.runs.documents import Documents
-from seatrial.runs.status import FILE, launcher, read_status, starting, state_of
+from seatrial.runs.mirror import shortage
+from seatrial.runs.status import STATUS_FILE, launcher_pid, read_status, starting_pid, state_of
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def attach(run_dir: Path) -> Verdict:
     """Follows a run on a cluster again, to its verdict. Raises InputError if somebody does so, or it is over."""
-    has_status = (run_dir / FILE).exists()
-    status = read_status(run_dir) if has_status or starting(run_dir) is None else {}
+    has_status = (run_dir / STATUS_FILE).exists()
+    status = read_status(run_dir) if has_status or starting_pid(run_dir) is None else {}
     if state_of(run_dir, status) == "ended":
-        raise run_is_over(run_dir, status, f"read it: seatrial judge {short(run_dir)}")
-    if pid := launcher(status) if has_status else starting(run_dir):
+        raise run_is_over(run_dir, status, f"read it: seatrial judge {short_path(run_dir)}")
+    if pid := launcher_pid(status) if has_status else starting_pid(run_dir):
         why, fix = f"process {pid} follows it already", "look there, or end that one first; the run goes on without it"
         raise InputError.single("run-followed", str(run_dir), why, fix)
     spec = Documents(run_dir).spec()

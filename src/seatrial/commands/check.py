@@ -12,7 +12,7 @@ from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.report.problems import render_json, render_text
-from seatrial.spec import Resolved, RunSpec
+from seatrial.spec import Action, Resolved, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +24,17 @@ class ConfigArguments:
     model: str | None = None
     gpu: str | None = None
 
-    def load(self, action: str) -> Resolved:
+    def load(self, action: Action) -> Resolved:
         """The configuration without the checks across fields. Raises InputError where nothing can be read."""
         return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu)
 
 
-def read(given: ConfigArguments, *, action: str, engine: str | None = None) -> Resolved:
+def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
     """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
     return lint(given.load(action), action=action, engine=engine)
 
 
-def read_valid(given: ConfigArguments, *, action: str, engine: str | None = None) -> Resolved:
+def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
     """The configuration, whose warnings are printed. Raises InputError if it has errors."""
     resolved = read(given, action=action, engine=engine)
     if has_errors(resolved.problems):
@@ -87,7 +87,7 @@ def _files(given: ConfigArguments) -> list[ConfigArguments]:
     return [replace(given, config=path, overrides=overrides) for path in (given.config, *map(Path, others))]
 
 
-def _findings(given: ConfigArguments, *, action: str) -> tuple[Problem, ...]:
+def _findings(given: ConfigArguments, *, action: Action) -> tuple[Problem, ...]:
     try:
         return read(given, action=action).problems
     except InputError as error:

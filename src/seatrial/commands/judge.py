@@ -20,10 +20,10 @@ from seatrial.estimate import published
 from seatrial.events import Event, RunStarted
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
-from seatrial.runs.copies import shortage
-from seatrial.runs.directory import asked, claim, copy_config, short
-from seatrial.runs.documents import Documents, made_smaller
+from seatrial.runs.directory import claim, copy_config, resolved_as_dict, short_path
+from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.files import NotAFile, write_text
+from seatrial.runs.mirror import shortage
 from seatrial.spec import Resolved, RunSpec
 
 if TYPE_CHECKING:
@@ -100,14 +100,14 @@ def judge_and_report(run_dir: Path) -> tuple[RunReport, Verdict, str]:
     try:
         written = write_html(report, run_dir)
     except OSError as error:
-        written = f"report: none: {shortage(error, run_dir)}; then: seatrial report {short(run_dir)}"
+        written = f"report: none: {shortage(error, run_dir)}; then: seatrial report {short_path(run_dir)}"
     return report, judged, f"{FORMATS['text'](report)}\n{written}"
 
 
 def write_html(report: RunReport, run_dir: Path) -> str:
     """Writes report.html; a line that names it."""
     write_text(run_dir / "report.html", FORMATS["html"](report))
-    return f"report: {short(run_dir / 'report.html')}"
+    return f"report: {short_path(run_dir / 'report.html')}"
 
 
 def _with_earlier(documents: Documents, options: JudgeOptions) -> JudgeOptions:
@@ -140,15 +140,15 @@ def judge_logs(
         documents = Documents(run_dir)
         judged_by = {
             "v": 1,
-            "sources": [str(short(path)) for path in paths],
+            "sources": [str(short_path(path)) for path in paths],
             "family": ", ".join(_families(record)) or family,
-            "against": str(short(config)) if config else None,
+            "against": str(short_path(config)) if config else None,
             **dataclasses.asdict(options),
         }
         documents.write("judged.json", judged_by)
         if resolved and config:
             copy_config(config, run_dir)
-            documents.write("spec.json", {"v": 1, **asked(resolved)})
+            documents.write("spec.json", {"v": 1, **resolved_as_dict(resolved)})
         if cvs_compat:
             documents.write("cvs.json", _cvs_answer(paths, spec))
         if out:
@@ -166,7 +166,7 @@ def _judge(
     measured = metrics.measure(record, spec, convention=options.convention, policy=policy)
     if options.published is not None:
         spec = _with_published_target(spec, measured, options.published)
-    judged = verdict.judge(measured, spec, rehearsal=made_smaller(documents.get("plan.json")))
+    judged = verdict.judge(measured, spec, rehearsal=reduction_of(documents.get("plan.json")))
     documents.write("metrics.json", metrics.to_dict(measured))
     documents.write("verdict.json", verdict.to_dict(judged))
     return gather(documents.directory, record, documents), judged

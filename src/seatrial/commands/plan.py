@@ -14,8 +14,8 @@ from seatrial.errors import LaunchError
 from seatrial.launch.targets import checked, scripts, target
 from seatrial.plan import Plan, leaves, without_secrets
 from seatrial.report.expected import expected, expected_lines
-from seatrial.runs.directory import asked, new_directory
-from seatrial.spec import Resolved
+from seatrial.runs.directory import new_directory, resolved_as_dict
+from seatrial.spec import Action, Resolved
 
 
 def describe(request: RunRequest, *, as_json: bool) -> str:
@@ -31,7 +31,7 @@ def describe(request: RunRequest, *, as_json: bool) -> str:
     files = {**plan.files, **scripts(where, plan, run_dir)} if plan else {}
     if as_json:
         made = plan and {**plan.as_dict(), "files": files}
-        shown = {"asked": asked(resolved), "expected": expected(spec, request.engine), "plan": made}
+        shown = {"asked": resolved_as_dict(resolved), "expected": expected(spec, request.engine), "plan": made}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
@@ -52,7 +52,7 @@ def explain(request: RunRequest, key: str, *, as_json: bool) -> str:
     return "\n\n".join("\n".join(inert(line) for line in each.lines()) for each in found)
 
 
-def _action(request: RunRequest) -> str:
+def _action(request: RunRequest) -> Action:
     return "rehearse" if request.rehearse else "plan"
 
 

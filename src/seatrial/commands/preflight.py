@@ -12,10 +12,10 @@ from seatrial.commands.check import ConfigArguments, has_errors, read_valid, spe
 from seatrial.console import inert, table, warn
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError, Problem
+from seatrial.launch.preflight.answers import Node
 from seatrial.launch.preflight.checks import AREAS, judge
-from seatrial.launch.preflight.examine import examine
-from seatrial.launch.preflight.facts import Node
 from seatrial.launch.preflight.needs import Needs, needs_of
+from seatrial.launch.preflight.probing import examine
 from seatrial.launch.session import Session
 from seatrial.launch.targets import checked, on_hosts, target
 from seatrial.launch.where import Where

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from seatrial.errors import LaunchError, SeatrialError
 from seatrial.events import Fault, RunEnded, Writer
-from seatrial.launch.conclude import LAUNCHER
-from seatrial.launch.drive import STOP
+from seatrial.launch.ending import LAUNCHER
+from seatrial.launch.launcher import STOP
 from seatrial.plan import Plan, Site
 from seatrial.report.gather import RunReport
-from seatrial.runs.copies import shortage
 from seatrial.runs.directory import ATTEMPTS, EVIDENCE, INPUTS
 from seatrial.runs.files import write_json, write_text
-from seatrial.runs.status import BETWEEN, FILE, UNDECIDED, put, read_status
+from seatrial.runs.mirror import shortage
+from seatrial.runs.status import BETWEEN, STATUS_FILE, UNDECIDED, read_status, write_status
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
@@ -105,7 +105,7 @@ def _record_unbegun(run_dir: Path, error: BaseException) -> None:
                 writer.write(Fault(process=LAUNCHER, fault="start_failed", text=" ".join(text.split())))
             writer.write(RunEnded(process=LAUNCHER, reason=reason))
         ended = {"state": "ended", "reason": reason, "heartbeat": time.time()}
-        write_json(run_dir / FILE, status | ended)
+        write_json(run_dir / STATUS_FILE, status | ended)
         mark_decided(run_dir)
 
 
@@ -125,7 +125,7 @@ def archive_attempt(run_dir: Path, spec: RunSpec, number: int) -> None:
     kept.mkdir(parents=True)
     for path in (path for pattern in INPUTS for path in run_dir.glob(pattern)):
         shutil.copy(path, kept / path.name)  # with its mode: a configuration may be for its owner only
-    put(run_dir, spec, "retrying")
+    write_status(run_dir, spec, "retrying")
     mark_decided(run_dir)
     for path in (path for pattern in EVIDENCE for path in run_dir.glob(pattern)):
         path.rename(kept / path.name)

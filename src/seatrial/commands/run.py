@@ -23,13 +23,13 @@ from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
 from seatrial.launch.deadlines import Deadlines
-from seatrial.launch.live import watched
+from seatrial.launch.display import watched
 from seatrial.launch.local import free_port, this_machine
 from seatrial.launch.targets import Target, checked, target
 from seatrial.launch.where import HERE, Where
 from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, collapsed_to_fit, make_plan
-from seatrial.runs.directory import claim, new_directory, short, write_inputs
-from seatrial.runs.status import put
+from seatrial.runs.directory import claim, new_directory, short_path, write_inputs
+from seatrial.runs.status import write_status
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
 from seatrial.spec import Resolved, RunSpec
 
@@ -96,11 +96,11 @@ def _prepare(
     )
     if attempt == 1:
         claim(run_dir)
-        put(run_dir, plan.spec, "starting")
+        write_status(run_dir, plan.spec, "starting")
     write_inputs(resolved, request.config.config, plan, run_dir)
     if attempt <= request.retries:
         mark_undecided(run_dir)
-    print(f"run directory: {short(run_dir)}", flush=True)
+    print(f"run directory: {short_path(run_dir)}", flush=True)
     note(plan.notes)
     if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:
         check_before_run(plan, site, run_dir, transport=where.ssh)

@@ -8,10 +8,10 @@ from typing import Any
 
 from seatrial.commands.attach import run_is_over, target_and_engine
 from seatrial.errors import InputError
-from seatrial.launch.drive import STOP
-from seatrial.runs.directory import short
+from seatrial.launch.launcher import STOP
+from seatrial.runs.directory import short_path
 from seatrial.runs.files import touch, write_json
-from seatrial.runs.status import BETWEEN, FILE, read_status, starting, state_of
+from seatrial.runs.status import BETWEEN, STATUS_FILE, read_status, starting_pid, state_of
 
 POLL_SECONDS = 0.5
 
@@ -31,7 +31,7 @@ def stop(run_dir: Path, *, now: bool) -> str:
         time.sleep(POLL_SECONDS)
         status = read_status(run_dir)
     if state == "ended" and not _left(status):
-        return f"{short(run_dir)}: it is over ({status.get('reason')}), without a retry"
+        return f"{short_path(run_dir)}: it is over ({status.get('reason')}), without a retry"
     there, _ = target_and_engine(run_dir)
     try:
         there.stop(run_dir, now=now)
@@ -39,14 +39,14 @@ def stop(run_dir: Path, *, now: bool) -> str:
         why = "none of its processes has been started"
         raise InputError.single("no-run", str(run_dir), why, "there is nothing to stop") from error
     if state == "ended":
-        write_json(run_dir / FILE, status | {"left": []})
-    return f"{short(run_dir)}: its processes are asked to {'stop now' if now else 'checkpoint and stop'}"
+        write_json(run_dir / STATUS_FILE, status | {"left": []})
+    return f"{short_path(run_dir)}: its processes are asked to {'stop now' if now else 'checkpoint and stop'}"
 
 
 def _first_status(run_dir: Path) -> dict[str, Any]:
     """The status of a run; of one that somebody here has only just called for, as soon as there is one."""
     while True:
-        is_starting = not (run_dir / FILE).exists() and starting(run_dir) is not None
+        is_starting = not (run_dir / STATUS_FILE).exists() and starting_pid(run_dir) is not None
         try:
             return read_status(run_dir)
         except InputError:

@@ -13,7 +13,7 @@ from seatrial.commands.check import read_valid, spec_of
 from seatrial.commands.run import RunRequest, plan_run, require_trainer
 from seatrial.console import note
 from seatrial.errors import LaunchError
-from seatrial.launch.drive import revealed
+from seatrial.launch.job import revealed
 from seatrial.runs.directory import claim, new_directory, write_inputs
 from seatrial.runs.files import write_text
 from seatrial.spec import RunSpec

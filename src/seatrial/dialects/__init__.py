@@ -19,12 +19,10 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.written import Written
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
-from seatrial.spec import Resolved, RunSpec
+from seatrial.spec import NEEDS, Action, Resolved, RunSpec
 
 if TYPE_CHECKING:
     from seatrial.cluster import Cluster
-
-LOOKS_FOR_DATA = ("check", "run", "rehearse", "train")  # actions for which the data has to be on this machine
 
 
 class Reads(Protocol):
@@ -143,13 +141,13 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def load(
-    path: Path, arguments: Sequence[str], *, action: str, model: str | None = None, gpu: str | None = None
+    path: Path, arguments: Sequence[str], *, action: Action, model: str | None = None, gpu: str | None = None
 ) -> Resolved:
     """A configuration file, read by the dialect that its keys show.
 
-    `arguments` are overrides, key=value; `action` ("run", "plan", "rehearse" or "train") decides which unfilled values
-    matter. Instead of a file, the words of a command that starts a training may be given. Raises InputError where
-    nothing can be read; everything else that is wrong is among the problems.
+    `arguments` are overrides, key=value; `action` decides which unfilled values matter. Instead of a file, the words
+    of a command that starts a training may be given. Raises InputError where nothing can be read; everything else that
+    is wrong is among the problems.
     """
     suggestions.start_anew()
     hidden = hiding.of_text(path)
@@ -163,7 +161,7 @@ def load(
 
 
 def _load(
-    path: Path, document: Document, arguments: Sequence[str], *, action: str, model: str | None, gpu: str | None
+    path: Path, document: Document, arguments: Sequence[str], *, action: Action, model: str | None, gpu: str | None
 ) -> Resolved:
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
@@ -179,7 +177,7 @@ def _load(
     user, home = _person()
     request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home)
     resolved = dialect.load().read(request)
-    if action not in LOOKS_FOR_DATA:
+    if not NEEDS[action].text:
         return resolved
     return replace(resolved, problems=(*resolved.problems, *data_files.missing(resolved, action)))
 

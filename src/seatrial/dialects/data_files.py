@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import Problem
-from seatrial.spec import Resolved, RunSpec
+from seatrial.spec import NEEDS, Action, Resolved, RunSpec
 
 STANDARD_LIBRARY = "stdlib:"
-LEARNS = ("run", "train")  # of these files alone; other actions look for text, and a rehearsal has random tokens
 
 Missing = tuple[str, str, str]  # spec path, why, how to fix it
 
 
-def missing(resolved: Resolved, action: str) -> Iterator[Problem]:
+def missing(resolved: Resolved, action: Action) -> Iterator[Problem]:
     """An error for everything that is not on this machine, by the rules of the trainer."""
     spec = resolved.spec
     if spec is None:
@@ -33,18 +32,18 @@ def has_data(spec: RunSpec) -> bool:
     return not any((*_paths(spec, "run"), *_rest(spec, "run")))
 
 
-def _paths(spec: RunSpec, action: str) -> Iterator[Missing]:
+def _paths(spec: RunSpec, action: Action) -> Iterator[Missing]:
     data = spec.data
-    if data.kind == "text" or (data.kind != "synthetic" and action in LEARNS):
+    if data.kind == "text" or (data.kind != "synthetic" and NEEDS[action].data):
         is_there, fix = _LOOK.get(data.kind, (names_a_file_or_folder, "correct the path or glob"))
         for index, pattern in enumerate(data.paths):
             if not is_there(pattern):
                 yield f"data.paths.{index}", f"no file on this machine matches {pattern!r}", fix
 
 
-def _rest(spec: RunSpec, action: str) -> Iterator[Missing]:
+def _rest(spec: RunSpec, action: Action) -> Iterator[Missing]:
     data = spec.data
-    if data.kind == "synthetic" or action not in LEARNS:
+    if data.kind == "synthetic" or not NEEDS[action].data:
         return
     if data.kind not in ("text", "megatron", "arrow", "records") and not data.paths:
         named = f"{data.dataset!r} is no folder on this machine" if data.dataset else "no data are named"

@@ -1,6 +1,6 @@
 """Published training speeds, and which of them a run can be held against.
 
-`published.csv` has one measured figure a row, with its source; bars that somebody set are not in it, nor rows that
+`published.csv` has one measured figure a row, with its source; targets that somebody set are not in it, nor rows that
 contradict themselves. A figure is comparable only on the same device and the same layers; whatever else differs is
 named and graded by `ASPECTS`. Speeds are carried over between sequence lengths, vocabularies and FLOPs conventions by
 the work per token, never by copying a TFLOP/s.
@@ -247,7 +247,7 @@ def _show(value: Number) -> str:
 
 
 def expectation_from(comparable: Comparable, *, tolerance: float) -> Expectation:
-    """The published rate as a bar in tokens/s per device, to be met within `tolerance` (a fraction).
+    """The published rate as a target in tokens/s per device, to be met within `tolerance` (a fraction).
 
     Raises InputError where precision, sequence length, vocabulary or the kind of device differ: such a rate says
     nothing about this run.

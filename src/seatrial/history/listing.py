@@ -14,7 +14,7 @@ from seatrial.console import inert, row_width, table
 from seatrial.errors import InputError
 from seatrial.history.index import Index, default_path
 from seatrial.history.summary import STATES, IndexRow, Value, is_run
-from seatrial.runs.directory import short
+from seatrial.runs.directory import short_path
 from seatrial.verdict import show
 
 ID_CHARACTERS = 8
@@ -134,7 +134,7 @@ def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Pat
     if gone:
         more = ", …" if len(gone) > MAX_NAMED else ""
         notes.append(f"gone since the last listing: {', '.join(gone[:MAX_NAMED])}{more}")
-    return notes + [f"{short(_path(row))}: {row['note']}" for row in shown if row["outcome"] == "unreadable"]
+    return notes + [f"{short_path(_path(row))}: {row['note']}" for row in shown if row["outcome"] == "unreadable"]
 
 
 _TITLES = (
@@ -153,7 +153,7 @@ def _cells(row: IndexRow) -> tuple[str, ...]:
         run_id(row),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if isinstance(started, (int, float)) else "-",
         str(row["outcome"]).replace("_", " "),
-        str(short(_path(row))),
+        str(short_path(_path(row))),
         str(row["model"] or "-") + (f" ({row['rehearsal']})" if row["rehearsal"] else ""),
         f"{row['num_devices'] or '?'} × {row['device']}" if row["device"] else _figure(row["num_devices"]),
         str(row["precision"] or "-"),

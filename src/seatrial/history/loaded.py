@@ -69,8 +69,8 @@ def load(run_dir: Path) -> LoadedRun:
             "damaged-run", str(run_dir), why, "check its events-*.jsonl, spec.json and plan.json"
         ) from error
     found = measuring.records(record)
-    own = measuring.record_that_counts(found)
-    started = [one.started for one in found.values() if one.started]
+    own = found.main
+    started = [one.started for one in found.by_process if one.started]
     return LoadedRun(
         directory=str(run_dir),
         spec=spec,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
-from seatrial.runs.documents import Documents, made_smaller
+from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
 from seatrial.verdict import EXIT_CODES
@@ -101,7 +101,7 @@ def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
         "device": row["device"] or _text(started.get("device_kind")) or _text(_at(spec, "topology.device")),
         "num_devices": row["num_devices"] or _number(started.get("num_devices")),
         "precision": _text(_at(spec, "precision.quantization")) or _text(_at(spec, "precision.compute_dtype")),
-        "rehearsal": made_smaller(plan),
+        "rehearsal": reduction_of(plan),
         "family": _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine")),
         "versions": json.dumps(versions, sort_keys=True) if versions else None,
         "fingerprint": _fingerprint(spec),

@@ -9,41 +9,41 @@ from seatrial.estimate import hardware, speed
 from seatrial.spec import RunSpec
 
 ASIDE_SECONDS = 600.0  # that an evaluation or a save may take
-BROKEN_SECONDS = 5.0  # for processes to end by themselves of which one has died
-SAVE_SECONDS = 60.0  # that a process which is told to end may take to save
+BROKEN_SECONDS = 5.0  # for processes to end by themselves after one has died
+SAVE_SECONDS = 60.0  # that a process which is asked to stop may take to save
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
     """How long each phase may take. A step is overdue after `step_seconds`, or `step_medians` medians if longer.
 
-    A process that is told to end has `grace_seconds`, and its agent a few more; then it is pressed. Without its peers
-    it cannot save: of a run that is broken, it is pressed soon.
+    A process that is asked to stop has `grace_seconds`, and its agent a few more; then it is killed. Without its peers
+    it cannot save, so in a broken run it is killed soon.
     """
 
     start_seconds: float = 60.0
-    lost_seconds: float = 20.0  # a host of which nothing is heard, while nothing goes on elsewhere either
-    deaf_seconds: float = 600.0  # while nothing is heard of any host: then the way from here is cut, and they go on
+    lost_seconds: float = 20.0  # of a silent host, while the other hosts stand still too
+    deaf_seconds: float = 600.0  # while all hosts are silent: then the connection from here is cut, and they go on
     first_step_seconds: float = 600.0  # compilation included
-    step_seconds: float = 58.0  # so that a hang is told a minute after the last step at the latest
+    step_seconds: float = 58.0  # so that a hang is reported within a minute of the last step
     step_medians: float = 10.0
     shutdown_seconds: float = 30.0
     grace_seconds: float = 5.0
-    lease_seconds: float = 15.0  # that what runs on this machine outlives a launcher which was killed
+    lease_seconds: float = 15.0  # for which processes on this machine outlive a launcher that was killed
 
     def stop_seconds(self, reason: str) -> float:
-        """Until the processes of a run that ends for this reason are pressed."""
+        """Until the processes of a run that ends for this reason are killed."""
         return self.grace_seconds + 10 if reason == "interrupted" else BROKEN_SECONDS
 
 
 def deadlines_for(spec: RunSpec) -> Deadlines:
-    """The deadlines of a run: one that evaluates or saves is not hung, and one that is told to end may save first.
+    """The deadlines of a run: evaluating and saving are no hang, and a run that is asked to stop may save first.
 
-    A step that is slow by what is expected of the run is not hung either, nor are steps that go unlogged.
+    Nor are steps that are expected to be slow, or that are not logged.
     """
     every, usual = max(1, spec.logging.interval_steps), Deadlines()
     reach = speed.expected(spec, hardware.find(spec.topology.device))
-    slow = max((reach.step_seconds[1] if reach else 0.0, *_bars(spec))) * every
+    slow = max((reach.step_seconds[1] if reach else 0.0, *_target_seconds(spec))) * every
     saves, evaluates = spec.checkpoint.enabled, spec.evaluation.interval_steps or spec.evaluation.interval_fraction
     blocks = evaluates or (saves and not spec.checkpoint.asynchronous)
     return replace(
@@ -56,10 +56,10 @@ def deadlines_for(spec: RunSpec) -> Deadlines:
     )
 
 
-def _bars(spec: RunSpec) -> Iterator[float]:
-    """Seconds of a step with which a run just meets its bars."""
-    for bar in spec.expectations:
-        if bar.metric == "step_seconds":
-            yield bar.value
-        if bar.metric == "tokens_per_second_per_device":
-            yield spec.tokens_per_step / spec.topology.num_devices / bar.value
+def _target_seconds(spec: RunSpec) -> Iterator[float]:
+    """The step times with which a run just meets its targets."""
+    for target in spec.expectations:
+        if target.metric == "step_seconds":
+            yield target.value
+        if target.metric == "tokens_per_second_per_device":
+            yield spec.tokens_per_step / spec.topology.num_devices / target.value

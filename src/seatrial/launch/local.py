@@ -1,4 +1,4 @@
-"""Running a plan on this machine: one detached agent per stand-in for a node, followed until the run is over."""
+"""The target `local`: one agent on this machine for each stand-in for a node, followed until the run is over."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.launch.conclude import Ending, Status, status_of
-from seatrial.launch.drive import OBSERVE_SECONDS, Job, drive
-from seatrial.launch.follow import Following
+from seatrial.launch.follow import Following, Node
+from seatrial.launch.job import OBSERVE_SECONDS, Job
+from seatrial.launch.launcher import launch
+from seatrial.launch.progress import Ending, Status, status_of
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
 from seatrial.plan import VISIBLE_DEVICES, Machine, Plan, Site
 from seatrial.runs.files import read_text, touch, write_text
 from seatrial.spec import RunSpec
 
-KNOWS_ITS_HOSTS = False  # in the sense that somebody would have to look at them
+KNOWS_ITS_HOSTS = False  # there are none to check
 
-# Vendor → how its tool lists the devices (of a line, a device's name and where it is told, its memory in MiB), and the
-# modules of which one makes JAX able to use them.
+# Vendor → how its tool lists the devices (a line has a device's name and, if printed, its memory in MiB), and the
+# modules of which one lets JAX use them.
 _VENDORS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "nvidia": (
         ("nvidia-smi", "--query-gpu=index,memory.total", "--format=csv,noheader,nounits"),
@@ -55,18 +55,18 @@ def this_machine(*, for_jax: bool = True) -> Machine:
                 continue
             memory_of = dict(re.findall(pattern, listing, re.MULTILINE))
             if names := _shown(tuple(memory_of), os.environ.get(VISIBLE_DEVICES[vendor])):
-                told = [int(memory_of[name]) << 20 for name in names if memory_of.get(name)]
+                known = [int(memory_of[name]) << 20 for name in names if memory_of.get(name)]
                 return Machine(
                     cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names,
-                    accelerator_bytes=min(told) if len(told) == len(names) else None,
+                    accelerator_bytes=min(known) if len(known) == len(names) else None,
                 )  # fmt: skip
     return Machine(cores=cores, memory_bytes=memory)
 
 
 def _shown(names: tuple[str, ...], variable: str | None) -> tuple[str, ...]:
-    """Those of the accelerators that the shell's variable leaves its processes, in its order; unset: all.
+    """The accelerators that the shell's variable selects, in its order; unset: all.
 
-    As CUDA reads it, the list ends at a word that is no device; a device may also go by its UUID.
+    As CUDA reads it, the list ends at a word that is no device; a device may also be named by its UUID.
     """
     words = names if variable is None or variable.strip() == "all" else map(str.strip, variable.split(","))
     return tuple(takewhile(lambda word: word in names or word.startswith(("GPU-", "MIG-")), words))
@@ -79,11 +79,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-class LocalNode:
+class LocalNode(Node):
     """A stand-in for a node: an agent on this machine, in a session of its own."""
 
     def __init__(self, name: str, job: Job, agent_file: Path) -> None:
-        self.name = name
+        self._name = name
         self._directory = Path(job["directory"])
         self._directory.mkdir(parents=True)
         with (self._directory / "agent.log").open("wb") as log:
@@ -100,6 +100,10 @@ class LocalNode:
             pipe.write(json.dumps(job).encode())
         self._status: Status | None = None
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     def status(self) -> Status | None:
         with suppress(OSError, ValueError):  # half written on a full disk, or not to be read just now
             self._status = status_of(read_text(self._directory / "status.json"))
@@ -108,29 +112,17 @@ class LocalNode:
     def agent_ended(self) -> bool:
         return self._agent.poll() is not None
 
-    def behind(self) -> bool:
-        return False
-
-    def uncopied(self) -> str:
-        return ""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def silent_seconds(self) -> float:
-        return 0.0
-
     def stop(self, *, now: bool) -> None:
-        told = False
-        with suppress(OSError):  # where nothing can be written, the signal says the same
+        try:
             touch(self._directory / "stop", below=self._directory)
-            told = True
-        if (now or not told) and not self.agent_ended():
+        except OSError:  # where nothing can be written, the signal means the same
+            now = True
+        if now and not self.agent_ended():
             self._agent.send_signal(signal.SIGTERM)
 
 
 def site(where: Where, spec: RunSpec | None, run_dir: Path) -> None:
-    """There is none: the hosts are this machine."""
+    """None: the host is this machine."""
 
 
 def restarts(where: Where) -> bool:
@@ -150,7 +142,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
     def begin(jobs: Sequence[tuple[str, Job]]) -> list[LocalNode]:
         for name, text in of_the_agent().items():
             write_text(run_dir / name, text)
-        # The stand-ins for nodes are one machine, which need not be watched by each of them.
+        # The stand-ins for nodes are one machine, which need not be observed by each of them.
         seconds = [OBSERVE_SECONDS] + [0.0] * (len(jobs) - 1)
         agent_file = run_dir / "launch" / "agent.py"
         return [
@@ -158,16 +150,16 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
             for (host, job), each in zip(jobs, seconds, strict=True)
         ]
 
-    return drive(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
+    return launch(plan, run_dir, begin=begin, root=run_dir, directory=Path.cwd(), following=following, leased=True)
 
 
 def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int) -> Ending:
-    """Raises InputError: what runs here ends with who has started it."""
-    why = "it runs on this machine, and ends with who has started it"
+    """Raises InputError: what runs here ends with its launcher."""
+    why = "it runs on this machine, and ends with its launcher"
     raise InputError.single("run-local", str(run_dir), why, f"read its logs: seatrial logs -f {run_dir}")
 
 
 def stop(run_dir: Path, *, now: bool) -> None:
-    """Tells the agents to end their processes; they press by themselves."""
+    """Asks the agents to stop their processes; they kill what does not stop."""
     for node in (run_dir / "nodes").iterdir():
         touch(node / "stop", below=run_dir)

@@ -1,4 +1,4 @@
-"""The connections to the hosts of a run: questions to all at once, and their files kept up to date here."""
+"""The connections to the hosts of a run: requests to all at once, and their files kept up to date here."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from typing import Any, TypeVar
 
 from seatrial.cluster import Cluster, Host
 from seatrial.errors import LaunchError
-from seatrial.launch.channels import TRANSPORTS, Channel, Flood, Unreachable, Ways
-from seatrial.launch.conclude import Status, status_of
+from seatrial.launch.follow import Node
+from seatrial.launch.progress import Status, status_of
+from seatrial.launch.transports import TRANSPORTS, Channel, Flood, Transport, Unreachable
 from seatrial.node import relay
-from seatrial.runs.copies import Copies, shortage
+from seatrial.runs.mirror import Mirror, shortage
 
 ANSWER_SECONDS = 60.0
 MAX_ANSWER = 1 << 20  # bytes
 MAX_HEAD, MAX_CONTENT = 1 << 12, 1 << 24  # bytes of a frame: the line that begins it, and what it announces
 MAX_WORDS = 300
 ATTEND_SECONDS = 0.2
-ROUNDS = 3  # of the event loop, after which all that had come before is taken in: it is read, handed over, and seen to
-STALE_SECONDS = 15.0  # after which a relay that says nothing is left; it is alive once a second
+ROUNDS = 3  # of the event loop, after which all that had come before has been read and handled
+STALE_SECONDS = 15.0  # after which a silent relay is dropped; it sends something once a second
 KEEP_SECONDS = 5.0  # from one copy of a status to the next, while the state in it is the same
 RETRY_SECONDS = 2.0
 COPY_AGAIN_SECONDS = 2.0, 30.0  # after copies could not be written: at first, and when that does not help
@@ -36,19 +37,19 @@ T = TypeVar("T")
 
 
 class Clock:
-    """The time up to which all that the hosts have said has been taken in.
+    """The time up to which everything that the hosts sent has been handled.
 
-    It stands still while this process has no time to listen: no host is to blame for that.
+    It stands still while this process has no time to read: no host is to blame for that.
     """
 
     def __init__(self) -> None:
         self.now = time.monotonic()
 
 
-class RemoteNode:
-    """A host with an agent, as it was last heard of. Its fields are written by the thread that listens."""
+class RemoteNode(Node):
+    """A host with an agent, as it last reported. Its fields are written by the thread that listens."""
 
-    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, copies: Copies) -> None:
+    def __init__(self, host: Host, ranks: Sequence[int], clock: Clock, mirror: Mirror) -> None:
         self.host, self.ranks = host, ranks
         self.orders: list[str] = []
         self.ordered = asyncio.Event()
@@ -60,9 +61,9 @@ class RemoteNode:
         self._status: Status | None = None
         self._agent_lives: bool | None = None
         self._more = False
-        self._copies = copies
+        self._mirror = mirror
         self._failed: set[str] = set()  # names of what could not be copied over this connection
-        self._resuming = False  # a new connection is to tell what is missing here
+        self._resuming = False  # a new connection is to send what is missing here
         self._uncopied = ""
 
     @property
@@ -92,7 +93,7 @@ class RemoteNode:
         self._loop.call_soon_threadsafe(self.ordered.set)
 
     def take(self, frame: dict[str, Any]) -> None:
-        """A frame that is no file's."""
+        """Takes in the head of a frame."""
         self.heard = time.monotonic()
         if "alive" in frame:
             self._agent_lives, self._more, self._resuming = frame["agent"], frame["more"], False
@@ -107,51 +108,51 @@ class RemoteNode:
             if not same or time.monotonic() - self._kept > KEEP_SECONDS or name in self._failed:
                 self._kept = time.monotonic()
                 with self._copying(name):
-                    self._copies.replace(name, text.decode())
+                    self._mirror.replace(name, text.decode())
                     self._failed.discard(name)
 
     def copy(self, name: str, offset: int, content: bytes) -> None:
         """A piece of a file. What follows one that could not be written waits for the next connection."""
         if name not in self._failed:
             with self._copying(name):
-                self._copies.append(name, offset, content)
+                self._mirror.append(name, offset, content)
 
     def connecting(self) -> dict[str, int]:
         """Where the copies end, from where a new connection is to go on."""
         self._resuming, self._failed = bool(self._uncopied), set()
         sizes: dict[str, int] = {}
         with self._copying(""):
-            sizes = self._copies.sizes(self.name, list(self.ranks))
+            sizes = self._mirror.sizes(self.name, list(self.ranks))
         return sizes
 
     def lacks(self) -> bool:
-        """Whether something could not be written that only another connection tells again."""
+        """Whether something could not be written that only a new connection sends again."""
         return bool(self._failed)
 
     def copy_again(self) -> None:
-        """Leaves a connection for one that begins where the copies end."""
+        """Drops the connection for one that begins where the copies end."""
         if self.connected:
             self._resuming = True
             self.connected[1].cancel()
 
     @contextlib.contextmanager
     def _copying(self, name: str) -> Iterator[None]:
-        """A copy that cannot be written breaks no connection: what the host tells of the run is still heard."""
+        """A copy that cannot be written breaks no connection: the host's reports of the run still arrive."""
         try:
             yield
         except OSError as error:
             self._failed.add(name)
-            error.filename = error.filename or str(self._copies.run_dir / name)  # what writes does not name it
-            self._uncopied = shortage(error, self._copies.run_dir)
+            error.filename = error.filename or str(self._mirror.run_dir / name)  # the writer does not name it
+            self._uncopied = shortage(error, self._mirror.run_dir)
 
     def leave_if_stale(self) -> None:
-        """Gives up a connection of which nothing has come for too long."""
+        """Drops a connection that has been silent for too long."""
         if self.connected and self._clock.now - self.connected[0].heard > STALE_SECONDS:
             self.connected[1].cancel()
 
 
 class Session:
-    """The connections of a run, in a thread of their own: neither the terminal nor a slow host holds up the others."""
+    """The connections of a run, in a thread of their own: neither the terminal nor a slow host delays the others."""
 
     def __init__(self, cluster: Cluster, *, transport: str = "asyncssh") -> None:
         self._loop = asyncio.new_event_loop()
@@ -162,11 +163,11 @@ class Session:
         self._clock = Clock()
         self._copied, self._copy_pause = 0.0, COPY_AGAIN_SECONDS[0]
 
-        async def make() -> Ways:
+        async def make() -> Transport:
             self._tasks.append(asyncio.create_task(self._attend()))
             return TRANSPORTS[transport](cluster)
 
-        self._ways = self._wait(make())
+        self._transport = self._wait(make())
 
     def call(self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str) -> list[dict[str, Any]]:
         """One answer of each host's relay. Raises LaunchError, with a line for each host that gave none."""
@@ -179,7 +180,7 @@ class Session:
     def ask(
         self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str, *, source: str, seconds: float
     ) -> list[dict[str, Any] | Unreachable]:
-        """The answer of each host to a program sent there, or why there is none; all are asked at once."""
+        """The answer of each host to a program sent there, or why there is none; all at once."""
 
         async def everywhere() -> list[dict[str, Any] | Unreachable]:
             each = (self._answer(host, verb, given, source, seconds) for host, given in asked)
@@ -190,13 +191,13 @@ class Session:
     def listen(self, ranks: Mapping[Host, Sequence[int]], root: PurePosixPath, run_dir: Path) -> list[RemoteNode]:
         """Keeps the hosts' files here up to date from now on, through any number of lost connections.
 
-        Returns when each host was tried once: no host is silent before it was asked.
+        Returns when each host has been tried once: no host is silent before that.
         """
 
-        self._copies = Copies(run_dir)
+        self._mirror = Mirror(run_dir)
 
         async def start() -> list[RemoteNode]:
-            self._nodes = [RemoteNode(host, own, self._clock, self._copies) for host, own in ranks.items()]
+            self._nodes = [RemoteNode(host, own, self._clock, self._mirror) for host, own in ranks.items()]
             self._tasks += [asyncio.create_task(self._listen(node, root)) for node in self._nodes]
             for node in self._nodes:
                 await node.tried.wait()
@@ -207,13 +208,13 @@ class Session:
         return self._wait(start())
 
     def close(self) -> None:
-        """Ends what listens, and the connections; what runs on the hosts goes on."""
+        """Closes the connections; what runs on the hosts goes on."""
 
         async def finish() -> None:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._ways.close()
+            await self._transport.close()
 
         self._wait(finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -237,29 +238,29 @@ class Session:
                     await channel.close()
             answer = json.loads(line)
         except TimeoutError:
-            return Unreachable(host, f"no answer within {seconds:.0f} s", "log in and look what holds it up")
+            return Unreachable(host, f"no answer within {seconds:.0f} s", "log in and see what blocks it")
         except Unreachable as error:
             return error
         except EOFError:
-            return self._ways.trouble("odd" if channel.held else "mute", host, channel.held)
+            return self._transport.trouble("odd" if channel.held else "mute", host, channel.held)
         except Flood:
-            return self._ways.trouble("flood", host)
+            return self._transport.trouble("flood", host)
         except (ValueError, RecursionError):
-            return self._ways.trouble("odd", host, line[:MAX_WORDS].decode("utf-8", "replace"))
+            return self._transport.trouble("odd", host, line[:MAX_WORDS].decode("utf-8", "replace"))
         if not isinstance(answer, dict):
-            return self._ways.trouble("odd", host, str(answer)[:MAX_WORDS])
+            return self._transport.trouble("odd", host, str(answer)[:MAX_WORDS])
         if "error" in answer:
-            return Unreachable(host, str(answer["error"])[:MAX_WORDS], "see to it there, and try again")
+            return Unreachable(host, str(answer["error"])[:MAX_WORDS], "fix it there, then retry")
         return {**answer, "sent": sent, "received": time.time()}
 
     async def _begin(self, host: Host, verb: str, given: dict[str, Any], source: str) -> Channel:
-        """A program that has begun to speak; what the login shell has said before does no harm."""
+        """A program that has answered with its mark; what the login shell printed before does no harm."""
         mark = secrets.token_hex(16)
         call = {"mark": mark, "source": source, "verb": verb, "given": given}
-        return await self._ways.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
+        return await self._transport.open(host, json.dumps(call).encode() + b"\n", f"\n{mark}\n".encode())
 
     async def _attend(self) -> None:
-        """Moves the clock, which is late where this process is, and leaves hosts that say nothing by it."""
+        """Moves the clock, which is late where this process is, and drops connections that are silent by it."""
         while True:
             come = time.monotonic()
             for _ in range(ROUNDS):
@@ -271,13 +272,13 @@ class Session:
             await asyncio.sleep(ATTEND_SECONDS)
 
     def _copy_again(self, now: float) -> None:
-        """Goes on with copies that could not be written, once something can be: less and less often, if in vain."""
+        """Resumes copies that could not be written once there is room, and less often each time that it fails."""
         lacking = [node for node in self._nodes if node.lacks()]
         if not any(node.uncopied() for node in self._nodes):
             self._copy_pause, self._copied = COPY_AGAIN_SECONDS[0], now
         elif lacking and now - self._copied > self._copy_pause:
             self._copied = now
-            if self._copies.room():
+            if self._mirror.room():
                 self._copy_pause = min(2 * self._copy_pause, COPY_AGAIN_SECONDS[1])
                 for node in lacking:
                     node.copy_again()
@@ -286,7 +287,7 @@ class Session:
         while True:
             offsets = node.connecting()
             given = {"root": str(root), "host": node.name, "ranks": list(node.ranks), "offsets": offsets}
-            # Whatever becomes of a connection, the next one goes on where the copy ends. `silent_seconds` grows
+            # However a connection ends, the next one continues where the copy ends. `silent_seconds` grows
             # meanwhile, and whoever follows decides what that means.
             with contextlib.suppress(Unreachable, Flood, OSError, EOFError, ValueError, LookupError, TypeError):
                 try:
@@ -310,7 +311,7 @@ class Session:
 
 
 async def _take_frames(node: RemoteNode, channel: Channel) -> None:
-    """Copies what is told. Raises EOFError when that is over, ValueError where it makes no sense."""
+    """Copies what is sent. Raises EOFError at its end, ValueError for what makes no sense."""
     while True:
         frame = json.loads(await channel.until(b"\n", MAX_HEAD))
         size = frame.get("size", 0)
@@ -326,7 +327,7 @@ def _take_file(node: RemoteNode, name: str, offset: int, content: bytes) -> None
     match = _FILES.fullmatch(name)
     own = match and (match["host"] == node.name if match["host"] else int(match["rank"]) in node.ranks)
     if not own:
-        raise ValueError(f"{node.name} speaks of a file that is none of its own")
+        raise ValueError(f"{node.name} sends a file that is not its own")
     if name.endswith("/status.json"):
         node.report(name, content)
     else:
@@ -334,7 +335,7 @@ def _take_file(node: RemoteNode, name: str, offset: int, content: bytes) -> None
 
 
 async def _give_orders(node: RemoteNode, channel: Channel) -> None:
-    """Tells the agent what it is to do; in every new connection again, because an order may be lost with the old."""
+    """Sends the agent its orders; in every new connection again, because one may be lost with the old."""
     given = 0
     with contextlib.suppress(EOFError):
         while True:

@@ -1,7 +1,7 @@
-"""Running a plan under Slurm: a job is submitted, waited for, and followed through the run directory that all share.
+"""The target `slurm`: submits a job, waits for it, and follows it through the run directory that all nodes share.
 
-Which hosts it gets is not known before it runs. So the plan has stand-ins for them, which `slurm_node.py` fills in on
-every node; from then on a run is what it is elsewhere: an agent on each node, and files that are read here.
+Its hosts are not known before it runs. So the plan has stand-ins for them, which `slurm_node.py` fills in on every
+node; from then on it is a run like any other: an agent on each node, and files that are read here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from pathlib import Path, PurePosixPath
 from seatrial.cluster import Cluster, Host
 from seatrial.command import Secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.launch.conclude import Ending, Progress, Status, status_of
-from seatrial.launch.drive import Job, accompany, drive
-from seatrial.launch.follow import Following
+from seatrial.launch.follow import Following, Node
+from seatrial.launch.job import Job
+from seatrial.launch.launcher import launch, supervise
+from seatrial.launch.progress import Ending, Progress, Status, status_of
+from seatrial.launch.record import read_record
 from seatrial.launch.slurm_job import NONCE, Script, options, plain, recipe_log, render, submission
 from seatrial.launch.slurm_queue import Watch, cancel, look, meaning
 from seatrial.launch.where import Where
@@ -37,13 +39,13 @@ RECORD = "launch/slurm/job.json"
 SCRIPT = "launch/slurm/job.sh"
 PLAN = "launch/slurm/plan.json"  # as it was before there were hosts
 SUBMIT_SECONDS = 120.0
-LOST_SECONDS = 60.0  # a network file system shows what others have written after up to so long
+LOST_SECONDS = 60.0  # a network file system may show what others have written that late
 SECRET = "SEATRIAL_SECRET_{}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """What RECORD says, from when a job is submitted."""
+    """The file RECORD, from when a job is submitted."""
 
     job: int
     nodes: int
@@ -54,7 +56,7 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a run asks of Slurm: options by name, as `slurm_job.OPTIONS` has them, and how long it may wait."""
+    """What a run requests of Slurm: options by name, as in `slurm_job.OPTIONS`, and how long it may wait."""
 
     options: Mapping[str, str]
     queue_seconds: float | None = None
@@ -65,7 +67,7 @@ class Wish:
 
 
 def wished(where: Where) -> Wish:
-    """What the KEY=VALUE words and the duration ask for. Raises InputError for what Slurm cannot be asked."""
+    """The request in the KEY=VALUE words and the duration. Raises InputError for what Slurm cannot be asked."""
     seconds = _seconds(where.queue_deadline) if where.queue_deadline else None
     return Wish(options=options(where.slurm), queue_seconds=seconds)
 
@@ -73,14 +75,16 @@ def wished(where: Where) -> Wish:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None:
-        raise InputError.single("duration", "--queue-deadline", f"{text!r} is no duration", "give 90s, 30m, 2h or 1d")
+        raise InputError.single(
+            "duration", "--queue-deadline", f"{text!r} is not a duration", "give 90s, 30m, 2h or 1d"
+        )
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
 def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
     """Where a job will be, before there is one: stand-ins for its hosts, in rank order.
 
-    Raises InputError for a run directory that Slurm would take for more than a path.
+    Raises InputError for a run directory that Slurm would read as more than a path.
     """
     asked = wished(where).options.get("nodes")
     nodes = int(asked or (spec.topology.num_nodes if spec else 1))
@@ -91,7 +95,7 @@ def site(where: Where, spec: RunSpec | None, run_dir: Path) -> Site:
 
 
 def restarts(where: Where) -> bool:
-    """Whether a job that Slurm has put back into its queue starts the processes anew."""
+    """Whether a job that Slurm has requeued starts the processes again."""
     return wished(where).requeues
 
 
@@ -102,7 +106,7 @@ def without(where: Where, hosts: tuple[str, ...]) -> Where:
     return replace(where, slurm=(*where.slurm, f"exclude={excluded}"))
 
 
-class SlurmNode:
+class SlurmNode(Node):
     """A host of a job, known by its number until it is allotted; read through the run directory."""
 
     def __init__(self, number: int, run_dir: Path, watch: Watch) -> None:
@@ -135,28 +139,17 @@ class SlurmNode:
     def agent_ended(self) -> bool:
         return self._watch.over() or (self._status is not None and self._status["state"] == "ended")
 
-    def behind(self) -> bool:
-        return False
-
-    def uncopied(self) -> str:
-        return ""
-
-    def now(self) -> float:
-        return time.monotonic()
-
     def silent_seconds(self) -> float:
         ended = self._status is None or self._status["state"] == "ended"
         return 0.0 if ended else time.monotonic() - self._heard
 
     def stop(self, *, now: bool) -> None:
         # Slurm's own signal would reach agent and processes alike, and a second one means: at once.
-        told = False
         if self._host is not None and not now:
             with suppress(OSError):
                 touch(self._run_dir / "nodes" / self._host / "stop", below=self._run_dir)
-                told = True
-        if not told:
-            self._watch.cancel()
+                return
+        self._watch.cancel()
 
 
 def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: Site | None, attempt: int) -> Ending:
@@ -177,7 +170,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         except OSError:  # nobody would find it again
             cancel(number)
             raise
-        following.say(f"job {number} is submitted; to end it: seatrial stop {run_dir}, or scancel {number}")
+        following.say(f"job {number} is submitted; to stop it: seatrial stop {run_dir}, or scancel {number}")
         watch = Watch(
             number, run_dir=run_dir, requeues=wish.requeues,
             deadline_seconds=wish.queue_seconds, say=following.say,
@@ -189,7 +182,7 @@ def run(plan: Plan, run_dir: Path, following: Following, *, where: Where, site: 
         return watch
 
     try:
-        return drive(
+        return launch(
             plan, run_dir, begin=begin, root=run_dir, directory=run_dir, following=_patient(following, run_dir),
             queue=queue,
         )  # fmt: skip
@@ -204,7 +197,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
     requeues = record.options.get("requeue") == "yes"
     watch = Watch(record.job, run_dir=run_dir, requeues=requeues, say=following.say)
     try:
-        return accompany(
+        return supervise(
             lambda: [SlurmNode(n, run_dir, watch) for n in range(record.nodes)],
             run_dir, _patient(following, run_dir), name=name, planned_steps=planned_steps, root=run_dir,
             detached=True, queue=lambda: watch,
@@ -214,7 +207,7 @@ def attach(run_dir: Path, following: Following, *, name: str, planned_steps: int
 
 
 def stop(run_dir: Path, *, now: bool) -> None:
-    """Ends a job: its agents are told to; one that has none yet, or is to end at once, is cancelled."""
+    """Asks the agents of a job to stop; a job that has none yet, or is to stop now, is cancelled."""
     record = find(run_dir)
     places = [_place(run_dir, n) for n in range(record.nodes)]
     if now or not all(places) or meaning(look(record.job)).phase == "waiting":
@@ -226,17 +219,11 @@ def stop(run_dir: Path, *, now: bool) -> None:
 
 def find(run_dir: Path) -> Submitted:
     """Which job a run directory is of. Raises InputError where it is of none."""
-    from pydantic import TypeAdapter, ValidationError  # late: only the border pays for it
-
-    try:
-        return TypeAdapter(Submitted).validate_json((run_dir / RECORD).read_bytes(), strict=True)
-    except (OSError, ValidationError) as error:
-        why = f"it is not the directory of a run under Slurm ({RECORD} cannot be read)"
-        raise InputError.single("no-run", str(run_dir), why, "name the directory that the run printed") from error
+    return read_record(run_dir, RECORD, Submitted, "under Slurm")
 
 
 def _patient(following: Following, run_dir: Path) -> Following:
-    """The same for a run whose hosts become known later, and whose files come by way of a network file system."""
+    """The same with longer deadlines, for hosts that become known later and files on a network file system."""
     deadlines = replace(
         following.deadlines,
         start_seconds=max(following.deadlines.start_seconds, 2 * LOST_SECONDS),
@@ -246,7 +233,7 @@ def _patient(following: Following, run_dir: Path) -> Following:
 
 
 def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish: Wish, hidden: dict[str, str]) -> Path:
-    """Writes what the job needs, and the script that starts it; what is secret comes into `hidden`, by variable."""
+    """Writes what the job needs, and the script that starts it; secrets go into `hidden`, by variable."""
     variables = _variables(plan)
     hidden |= {name: value for value, name in variables.items()}
     there = run_dir / "launch" / "slurm"
@@ -258,22 +245,22 @@ def _lay_out(plan: Plan, run_dir: Path, jobs: Sequence[tuple[str, Job]], *, wish
         write_text(run_dir / name, text)
     shutil.copyfile(slurm_node.__file__, run_dir / "launch" / "slurm_node.py")
     for number, ((_, job), processes) in enumerate(zip(jobs, plan.hosts.values(), strict=True)):
-        told, table = json.loads(json.dumps(job)), []
+        stripped, table = json.loads(json.dumps(job)), []
         for place, process in enumerate(processes):
             for where, name, value in _secrets(process):
                 table.append((place, where, name, variables[value]))
                 if where == "stdin":
-                    told["processes"][place]["stdin"] = None
+                    stripped["processes"][place]["stdin"] = None
                 else:
-                    del told["processes"][place]["environment"][name]
-        write_json(run_dir / (slurm_node.JOB % number), {**told, "secrets": table, "signals_reach_all": True})
+                    del stripped["processes"][place]["environment"][name]
+        write_json(run_dir / (slurm_node.JOB % number), {**stripped, "secrets": table, "signals_reach_all": True})
     path = run_dir / SCRIPT
     write_text(path, script_of(plan, run_dir, wish=wish, nonce=nonce))
     return path
 
 
 def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
-    """The script that is submitted; the nonce is what tells its nodes that they see the run directory."""
+    """The script that is submitted; by the nonce its nodes know that they see the run directory."""
     return render(
         Script(
             name=plan.spec.name,
@@ -288,7 +275,7 @@ def script_of(plan: Plan, run_dir: Path, *, wish: Wish, nonce: str) -> str:
 
 
 def _secrets(process: Process) -> list[tuple[str, str, str]]:
-    """What a process is given that is secret: (environment or stdin, its name, the value)."""
+    """The secrets of a process: (environment or stdin, name, value)."""
     given = [("environment", name, value) for name, value in process.command.environment.items()]
     found = [*given, ("stdin", "", process.command.stdin)]
     return [(where, name, value.reveal()) for where, name, value in found if isinstance(value, Secret)]
@@ -309,18 +296,18 @@ def _submit(script: Path, hidden: Mapping[str, str]) -> int:
             timeout=SUBMIT_SECONDS, start_new_session=True,  # Ctrl-C would leave a job of which nobody knows the number
         )  # fmt: skip
     except FileNotFoundError:
-        raise LaunchError("there is no sbatch here: start this on a host that submits jobs to Slurm") from None
+        raise LaunchError("sbatch is not installed here: run this on a host that submits jobs to Slurm") from None
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"sbatch has not answered for {SUBMIT_SECONDS:.0f} s: is slurmctld running?") from None
+        raise LaunchError(f"no answer from sbatch within {SUBMIT_SECONDS:.0f} s: check that slurmctld runs") from None
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdigit():
-        told = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise LaunchError(f"Slurm does not take the job: {told}")
+        why = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise LaunchError(f"Slurm rejected the job: {why}")
     return int(number)
 
 
 class _Settled:
-    """Puts the hosts that a job was given into plan.json, once they are known, and the log where the recipe has it."""
+    """Puts the hosts of a job into plan.json once they are known, and a link to the log where the recipe has it."""
 
     def __init__(self, run_dir: Path, on_progress: Callable[[Progress], None]) -> None:
         self._run_dir, self._then = run_dir, on_progress
@@ -329,7 +316,7 @@ class _Settled:
     def see(self, progress: Progress) -> None:
         place = _place(self._run_dir, 0) if progress.statuses else None
         if place and place.hosts != self._hosts:
-            with suppress(OSError):  # on a full disk, the next time
+            with suppress(OSError):  # on a full disk, later
                 self._settle(place)
                 self._hosts = place.hosts
         self._then(progress)
@@ -349,7 +336,7 @@ class _Settled:
 
 
 def _link(link: Path, log: Path) -> None:
-    """Puts the link where a recipe has its log; only one that leads to a host that the job had before is replaced."""
+    """Puts the link where a recipe has its log; only one to a host that the job had before is replaced."""
     link.parent.mkdir(parents=True, exist_ok=True)
     if link.is_symlink() and link.readlink().parent.parent == log.parent.parent:
         link.unlink()
@@ -359,7 +346,7 @@ def _link(link: Path, log: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """What a node of a job says of itself, in its file PLACE."""
+    """What a node of a job writes about itself, in its file PLACE."""
 
     host: str
     address: str
@@ -369,9 +356,7 @@ class _Place:
 
 def _place(run_dir: Path, number: int) -> _Place | None:
     """Where a job's node of this number is; None while its file is not there, or cannot be read just now."""
-    from pydantic import TypeAdapter  # late: only the border pays for it
-
-    try:  # pydantic's is a ValueError
-        return TypeAdapter(_Place).validate_json(read_text(run_dir / (slurm_node.PLACE % number)), strict=True)
-    except (OSError, ValueError):
+    try:
+        return read_record(run_dir, slurm_node.PLACE % number, _Place, "under Slurm")
+    except InputError:
         return None

@@ -1,7 +1,7 @@
-"""What is handed to Slurm: its options as a closed table, and the script of a job. Pure.
+"""The script of a Slurm job, and its options as a closed table. Pure.
 
-Nothing of a configuration is in the script. What it names are the run directory, the image and its mounts, and options,
-each of which must look as its row says; so none of them can end a line, a word or a quotation.
+Nothing of a configuration is in the script. It names the run directory, the image and its mounts, and options, each of
+which must look as its row says; so none of them can end a line, a word or a quotation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOSTS = r"\w[\w.,\[\]-]*"
 
 @dataclass(frozen=True)
 class Option:
-    """What a value must look like, and how that is said; `flag` is sbatch's, where the value simply goes there."""
+    """The form of a value, as a pattern and in words; `flag` is sbatch's, where the value simply goes there."""
 
     pattern: str
     says: str
@@ -51,24 +51,26 @@ OPTIONS: Mapping[str, Option] = {
     "constraint": Option(r"[\w(\[][\w.()\[\]&|*,!+-]*", "features: h100&ib", "constraint"),
     "dependency": Option(r"[a-z][a-z:\d,?]*", "singleton, afterok:1234", "dependency"),
     "signal": Option(
-        r"(TERM|INT|USR1|USR2)@\d{1,5}", "SIGNAL@SECONDS before the time is over, when the run is to end: TERM@120"
+        r"(TERM|INT|USR1|USR2)@\d{1,5}", "SIGNAL@SECONDS before the time limit, to stop the run: TERM@120"
     ),
     "requeue": Option(r"yes|no", "yes or no"),
     "exclusive": Option(r"yes|no", "yes or no"),
-    "nodes": Option(r"[1-9]\d{0,4}", "how many nodes a rehearsal may have"),
+    "nodes": Option(r"[1-9]\d{0,4}", "the number of nodes for a rehearsal"),
     "results": Option(r"[^\x00-\x1f]+", "a folder"),
 }
 _USUAL = {"requeue": "no", "exclusive": "yes", "mem": "0"}
 
 
 def options(given: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE words as a table. Raises InputError for a key that there is not, or a value that cannot be one."""
+    """KEY=VALUE words as a table. Raises InputError for an unknown key or a wrong value."""
     found: dict[str, str] = {}
     for word in given:
         key, equals, value = word.partition("=")
         key = key.lstrip("-").replace("_", "-")
         if key not in OPTIONS:
-            raise InputError.single("unknown-slurm", "--slurm", f"there is no {key!r}", did_you_mean(key, OPTIONS))
+            raise InputError.single(
+                "unknown-slurm", "--slurm", f"there is no option {key!r}", did_you_mean(key, OPTIONS)
+            )
         if not equals or not re.fullmatch(OPTIONS[key].pattern, value):
             why = f"{key} cannot be {value!r}" if equals else f"{key} has no value"
             raise InputError.single("slurm-value", "--slurm", why, f"give {key}={OPTIONS[key].says}")
@@ -78,9 +80,9 @@ def options(given: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What the script of a job is made from. `container`: pyxis starts the agents in it; else they start on the host.
+    """The parameters of a job's script. With a `container`, pyxis starts the agents in it; else they start on the host.
 
-    `secrets` are names of variables that come with sbatch's environment.
+    `secrets` are names of variables in sbatch's environment.
     """
 
     name: str
@@ -92,7 +94,7 @@ class Script:
     secrets: tuple[str, ...] = ()
 
 
-# A fixed text: what it is about comes as words. Its own name is $0, the run directory $1, the nonce $2.
+# A fixed text. $0 is its own name, $1 the run directory, $2 the nonce.
 _ON_EACH = (
     f'[ "$(cat "$1/{NONCE}" 2>/dev/null)" = "$2" ] || '
     f'{{ echo "seatrial: $(hostname) does not see $1" >&2; exit {NOT_SHARED}; }}; '
@@ -115,8 +117,8 @@ def render(script: Script) -> str:
         **{row.flag: given[key] for key, row in OPTIONS.items() if row.flag and key in given},
     }
     lines = [f"#SBATCH --{flag}={value}" for flag, value in flags.items()]
-    # To the script alone, which tells the agents: Slurm's signals reach agent and processes alike, and for the trainer
-    # a second one means: at once.
+    # To the script alone, which asks the agents to stop: Slurm's signals reach agent and processes alike, and a second
+    # one makes the trainer stop at once.
     lines += [f"#SBATCH --signal=B:{given['signal']}"] if "signal" in given else []
     lines += ["#SBATCH --exclusive"] if given["exclusive"] == "yes" else []
     lines += ["#SBATCH --requeue" if given["requeue"] == "yes" else "#SBATCH --no-requeue"]
@@ -153,12 +155,12 @@ def _pyxis(script: Script) -> list[str]:
     assert container is not None
     root = str(script.root)
     mounts = [(root, root), *((device, device) for device in container.devices), *container.volumes]
-    told = ",".join(_mount(here, there) for here, there in mounts)
+    mounted = ",".join(_mount(here, there) for here, there in mounts)
     # The image's own variables would win over those of the same name that come from outside.
     names = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", *script.secrets)
     return [
         f"--container-image={shlex.quote(enroot_image(container.image))}",
-        f"--container-mounts={shlex.quote(told)}",
+        f"--container-mounts={shlex.quote(mounted)}",
         f"--container-env={','.join(names)}",
         "--no-container-mount-home",
         "--container-writable",
@@ -166,7 +168,7 @@ def _pyxis(script: Script) -> list[str]:
 
 
 def _mount(here: str, there: str) -> str:
-    """A mount as pyxis writes it; of docker's options behind the place, it knows that nothing may be written."""
+    """A mount as pyxis writes it; of docker's options it knows read-only."""
     place, _, options = there.partition(":")
     read_only = ":ro" if "ro" in options.split(",") else ""
     return f"{plain(here, 'a volume')}:{plain(place, 'a volume')}{read_only}"
@@ -175,10 +177,12 @@ def _mount(here: str, there: str) -> str:
 def enroot_image(image: str) -> str:
     """An image as enroot names it: `ghcr.io#nvidia/jax:tag`; a file by a path that begins with / or ./.
 
-    Raises InputError for what neither names.
+    Raises InputError for what is neither.
     """
     if re.search(r"\s|[\x00-\x1f]", image) or image.startswith("-"):
-        raise InputError.single("container-image", "container.image", f"{image!r} is no image's name", "name an image")
+        raise InputError.single(
+            "container-image", "container.image", f"{image!r} is not an image name", "name an image"
+        )
     if image.endswith(".sqsh"):
         return image if image.startswith(("/", "./", "../")) else f"./{image}"
     image = image.removeprefix("docker://")
@@ -188,10 +192,10 @@ def enroot_image(image: str) -> str:
 
 
 def plain(path: str | PurePath, what: str) -> str | PurePath:
-    """A path that neither a line for sbatch nor a list of mounts takes for more than a path. Raises InputError."""
+    """A path that neither sbatch nor a list of mounts reads as more than a path. Raises InputError."""
     if not re.fullmatch(r"/[\w./@+=-]*", str(path)):
-        why = f"{what} is {str(path)!r}, and Slurm takes some of these characters for something else"
-        raise InputError.single("slurm-path", "--out", why, "use a full path of letters, digits and . _ - @ + =")
+        why = f"{what} is {str(path)!r}, and some of these characters have a meaning for Slurm"
+        raise InputError.single("slurm-path", "--out", why, "use an absolute path of letters, digits and . _ - @ + =")
     return path
 
 

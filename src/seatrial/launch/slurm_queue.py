@@ -1,7 +1,7 @@
-"""A job in Slurm's hands: what Slurm says of it, what that means for a run, and the patience to ask again.
+"""The state of a Slurm job: what Slurm reports, what that means for a run, and asking again.
 
-`scontrol` tells all about a job until some minutes after its end, `sacct` afterwards, where there is accounting. A
-controller that does not answer says nothing about the job: what is known stays, and the next question comes later.
+`scontrol` reports everything about a job until some minutes after its end, `sacct` afterwards, if accounting is on. No
+answer from the controller says nothing about the job: what is known stays, and the next question comes later.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import LaunchError
-from seatrial.events import Fault
-from seatrial.launch.conclude import LAUNCHER, Ending
+from seatrial.launch.ending import seen_fault
+from seatrial.launch.progress import Ending
 from seatrial.launch.slurm_job import NOT_SHARED, OUTPUT
 
-POLL_SECONDS, SLOW_POLL_SECONDS = 1.0, 10.0  # the first minute, and later on
+POLL_SECONDS, SLOW_POLL_SECONDS = 1.0, 10.0  # in the first minute, and later
 UNANSWERED_SECONDS = 60.0  # longest pause after questions without an answer
 ANSWER_SECONDS = 30.0
-SETTLE_SECONDS = 5.0  # for what nodes wrote last to be seen here, after the job's end
-END_SECONDS = 20.0  # for Slurm to say how a run ended whose processes are gone
+SETTLE_SECONDS = 5.0  # after the job's end, for the last writes of its nodes to be visible here
+END_SECONDS = 20.0  # for Slurm to report how a run ended whose processes are gone
 CLEAR_SECONDS = 60.0
-REQUEUE_SECONDS = 600.0  # until Slurm, by itself, takes a node for dead and puts the job back
+REQUEUE_SECONDS = 600.0  # until Slurm, by itself, declares a node dead and requeues the job
 NO_OUTPUT = "0:53"  # the exit code of a job whose output cannot be opened
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What Slurm says of a job, in its own words; `exit_code` is CODE:SIGNAL."""
+    """What Slurm reports of a job, in its own words; `exit_code` is CODE:SIGNAL."""
 
     state: str
     reason: str = ""
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of a job's state for the run, which may be over by a fault: the run's reason, the fault's kind."""
+    """What a job's state means for the run; where it is over by a fault, the run's reason and the fault's kind."""
 
     phase: str  # waiting, running, over
     reason: str = ""
@@ -71,12 +71,12 @@ STATES: dict[str, Meaning] = {
     "COMPLETED": Meaning("over"),
     "FAILED": Meaning("over"),
     "CANCELLED": Meaning("over", "interrupted", "cancelled", "was cancelled{by}"),
-    "REVOKED": Meaning("over", "interrupted", "cancelled", "was taken over by another cluster"),
+    "REVOKED": Meaning("over", "interrupted", "cancelled", "was revoked: another cluster runs it"),
     "PREEMPTED": Meaning("over", "interrupted", "preempted", "was preempted by another job"),
-    "TIMEOUT": Meaning("over", "died", "time_limit", "came to its time limit{limit}"),
-    "DEADLINE": Meaning("over", "died", "time_limit", "came to its deadline"),
+    "TIMEOUT": Meaning("over", "died", "time_limit", "reached its time limit{limit}"),
+    "DEADLINE": Meaning("over", "died", "time_limit", "reached its deadline"),
     "NODE_FAIL": Meaning("over", "died", "node_lost", "lost a node: {down}"),
-    "OUT_OF_MEMORY": Meaning("over", "died", "host_oom", "used more memory than it was given"),
+    "OUT_OF_MEMORY": Meaning("over", "died", "host_oom", "used more memory than allocated"),
     "BOOT_FAIL": Meaning("over", "could_not_run", "launch_failed", "could not boot its nodes"),
     "LAUNCH_FAILED": Meaning("over", "could_not_run", "launch_failed", "could not be launched"),
 }
@@ -85,7 +85,7 @@ UNKNOWN = Meaning("running")
 
 
 def read_scontrol(text: str) -> Job | None:
-    """What `scontrol --oneliner show job` says; None where it says nothing of a job."""
+    """The job in the output of `scontrol --oneliner show job`; None where there is none."""
     fields: dict[str, str] = {}
     for name, value in re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", text):
         fields.setdefault(name, value)
@@ -105,7 +105,7 @@ SACCT = ("--noheader", "--parsable2", "--allocations", "--format=State,ExitCode,
 
 
 def read_sacct(text: str) -> Job | None:
-    """What sacct says of a job, as `SACCT` asks for it; "CANCELLED by 1000" names the user."""
+    """The job in sacct's output, in the format of `SACCT`; "CANCELLED by 1000" names the user."""
     words = text.splitlines()[-1].split("|") if text.strip() else []
     if len(words) != 4 or not words[0]:
         return None
@@ -114,18 +114,18 @@ def read_sacct(text: str) -> Job | None:
 
 
 def meaning(job: Job | None) -> Meaning:
-    """Of what Slurm says; a job of which nothing is known yet waits."""
+    """Of a job's state; an unknown job is still waiting."""
     return STATES.get(job.state, UNKNOWN) if job else STATES["PENDING"]
 
 
 def explain(
     ending: Ending, number: int, job: Job, *, begun: bool, output: str = "", down: str = "", root: str = ""
 ) -> Ending:
-    """How the run ended, by what its agents said (`ending`) and what Slurm says of its job.
+    """How the run ended, by its agents (`ending`) and by what Slurm reports of its job.
 
-    `begun`: any agent has spoken. `output` are the last lines that the job itself printed, `down` the nodes that Slurm
-    has lost, `root` the run's directory. What Slurm did to the job explains what the processes did; that the job failed
-    only repeats it.
+    `begun`: any agent has reported. `output` are the last lines that the job itself printed, `down` the nodes that
+    Slurm has lost, `root` the run's directory. What Slurm did to the job explains what the processes did; that the job
+    failed only repeats it.
     """
     means = meaning(job)
     if ending.reason == "completed" or means.phase != "over":
@@ -136,27 +136,22 @@ def explain(
         by = f" by user {job.by}" if job.by else ""
         says = means.says.format(by=by, limit=limit, down=down or f"one of {job.nodes}")
         where = down if means.fault == "node_lost" and down else f"job {number}"
-        fault = Fault(process=LAUNCHER, fault=means.fault, where=where, text=f"the job {says} ({evidence})")
-        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *map(_victim, ending.faults)))
+        fault = seen_fault(means.fault, where, f"the job {says} ({evidence})")
+        victims = (replace(each, fault="peer_stopped") for each in ending.faults)
+        return Ending(reason=means.reason, exit_code=ending.exit_code, faults=(fault, *victims))
     if begun:
         return ending
     if job.exit_code in (NO_OUTPUT, f"{NOT_SHARED}:0"):
-        says = (
-            f"the nodes do not see the run directory {root}: it must be on a file system that they share with this host"
-        )
+        says = f"the nodes cannot see the run directory {root}: it must be on a file system shared with this host"
     else:
-        says = "the job ended before it had started a process"
+        says = "the job ended before it started a process"
     text = f"{says} ({evidence})" + (f"; its last lines: {output}" if output else "")
-    fault = Fault(process=LAUNCHER, fault="start_failed", where=f"job {number}", text=text)
+    fault = seen_fault("start_failed", f"job {number}", text)
     return Ending(reason="could_not_run", exit_code=ending.exit_code, faults=(fault,))
 
 
-def _victim(fault: Fault) -> Fault:
-    return replace(fault, fault="peer_stopped")
-
-
 def ask(argv: Sequence[str], seconds: float = ANSWER_SECONDS) -> str | None:
-    """What a program of Slurm's answers; None where there is no answer, which says nothing about the job."""
+    """The output of one of Slurm's programs; None where there is none, which says nothing about the job."""
     environment = {**os.environ, "LC_ALL": "C"}
     for name in [name for name in environment if name.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))]:
         del environment[name]
@@ -171,29 +166,28 @@ def ask(argv: Sequence[str], seconds: float = ANSWER_SECONDS) -> str | None:
 
 
 def look(number: int) -> Job | None:
-    """What Slurm says of a job now; None where nobody answers."""
-    told = ask(["scontrol", "--oneliner", "show", "job", str(number)])
-    if told is not None and (job := read_scontrol(told)):
-        return job
-    if told is not None:  # its minutes of being remembered are over
-        return read_sacct(ask(["sacct", f"--jobs={number}", *SACCT]) or "")
-    return None
+    """What Slurm reports of a job now; None where there is no answer."""
+    output = ask(["scontrol", "--oneliner", "show", "job", str(number)])
+    if output is None:
+        return None
+    return read_scontrol(output) or read_sacct(ask(["sacct", f"--jobs={number}", *SACCT]) or "")
 
 
-def cancel(number: int, *, gently: bool = False) -> None:
-    """Tells Slurm to end a job; `gently`, only to send its processes SIGTERM. Raises LaunchError where it does not."""
-    argv = ["scancel", *(["--signal=TERM"] if gently else []), str(number)]
+def cancel(number: int) -> None:
+    """Cancels a job. Raises LaunchError where Slurm does not."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS)
+        done = subprocess.run(
+            ["scancel", str(number)], stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"job {number} cannot be cancelled: {error}") from error
-    told = done.stderr.decode("utf-8", "replace").strip()
-    if done.returncode and "Invalid job id" not in told and "already completing or completed" not in told:
-        raise LaunchError(f"job {number} cannot be cancelled: {told}")
+    why = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode and "Invalid job id" not in why and "already completing or completed" not in why:
+        raise LaunchError(f"job {number} cannot be cancelled: {why}")
 
 
 class Watch:
-    """Asks for a job from a thread of its own, more rarely as time passes and while nobody answers."""
+    """Asks Slurm about a job in a thread of its own, less often as time passes and while there is no answer."""
 
     def __init__(
         self,
@@ -228,14 +222,14 @@ class Watch:
     # --- what `follow` asks ---
 
     def waiting(self) -> bool:
-        """Whether the job has no hosts yet, or none any more; what is new about it is told."""
+        """Whether the job has no hosts yet, or none any more. Prints its state when that has changed."""
         phase = meaning(self.job).phase
-        told = self.job.state.lower() if self.job else "unknown"
-        told += f" ({self.job.reason})" if self.job and phase == "waiting" and self.job.reason != "None" else ""
-        told += f" on {self.job.nodes}" if self.job and phase == "running" and self.job.nodes else ""
-        if told != self._said:
-            self._said = told
-            self._say(f"job {self.number}: {told}")
+        state = self.job.state.lower() if self.job else "unknown"
+        state += f" ({self.job.reason})" if self.job and phase == "waiting" and self.job.reason != "None" else ""
+        state += f" on {self.job.nodes}" if self.job and phase == "running" and self.job.nodes else ""
+        if state != self._said:
+            self._said = state
+            self._say(f"job {self.number}: {state}")
         if phase != "waiting":
             self._waiting_since = time.monotonic()
         return phase == "waiting"
@@ -247,11 +241,10 @@ class Watch:
             return None
         why = f" ({self.job.reason})" if self.job else ""
         text = f"job {self.number} has waited for {waited:.0f} s{why}; the limit is {self._deadline:.0f} s"
-        fault = Fault(process=LAUNCHER, fault="launch_failed", where=f"job {self.number}", text=text)
-        return Ending(reason="could_not_run", faults=(fault,))
+        return Ending(reason="could_not_run", faults=(seen_fault("launch_failed", f"job {self.number}", text),))
 
     def final(self, ending: Ending) -> bool:
-        """Whether an ending is one: a job that may be requeued goes on after most."""
+        """Whether an ending is the run's: a job that may be requeued goes on after most."""
         if not self._requeues or ending.reason in ("completed", "no_progress") or self.over():
             return True
         self._deferred = self._deferred or time.monotonic()
@@ -261,7 +254,7 @@ class Watch:
         return time.monotonic() - self._deferred > REQUEUE_SECONDS
 
     def over(self) -> bool:
-        """Whether the job has ended, and what its nodes wrote last has had time to be seen here."""
+        """Whether the job has ended, and its nodes' last writes have had time to become visible here."""
         if meaning(self.job).phase != "over":
             self._over_since = None
             return False
@@ -269,7 +262,7 @@ class Watch:
         return time.monotonic() - self._over_since > SETTLE_SECONDS
 
     def cancel(self) -> None:
-        """Ends the job, by our own wish, unless it is over."""
+        """Cancels the job on our side, unless it is over."""
         if meaning(self.job).phase == "over":
             return
         self._cancelled = True
@@ -279,7 +272,7 @@ class Watch:
             self._say(str(error))
 
     def explained(self, ending: Ending) -> Ending:
-        """The ending with what Slurm knows about it; nothing of the job is left then, as far as Slurm can be told."""
+        """The ending with what Slurm knows about it; the job is cancelled if it has not ended by then."""
         ours = self._cancelled
         self._wait_for_end(END_SECONDS)
         if meaning(self.job).phase != "over" and not ours:
@@ -290,8 +283,8 @@ class Watch:
             return ending
         job = self.job
         if job.state == "CANCELLED" and not job.by:  # only sacct knows who, if it is on
-            told = read_sacct(ask(["sacct", f"--jobs={self.number}", *SACCT], 10) or "")
-            job = replace(job, by=told.by if told else "")
+            accounted = read_sacct(ask(["sacct", f"--jobs={self.number}", *SACCT], 10) or "")
+            job = replace(job, by=accounted.by if accounted else "")
         down = _down(job.nodes) if job.state == "NODE_FAIL" else ""
         begun = any(self._run_dir.glob("nodes/*/status.json"))
         root = str(self._run_dir)
@@ -315,7 +308,7 @@ class Watch:
 
 
 def _down(nodes: str) -> str:
-    """Which of some nodes Slurm has lost, and why, as it says; nothing where it does not."""
-    told = ask(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"], 10) or ""
-    lost = [line.split()[0] for line in told.splitlines() if re.search(r" (down|fail|unknown)|\*$", line)]
+    """Those of some nodes that Slurm reports as lost."""
+    listing = ask(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"], 10) or ""
+    lost = [line.split()[0] for line in listing.splitlines() if re.search(r" (down|fail|unknown)|\*$", line)]
     return ", ".join(dict.fromkeys(lost))

@@ -1,4 +1,4 @@
-"""Where a run is: a table of targets, each a module that starts a plan there, follows it, and finds it again."""
+"""The table of targets, each a module that starts a plan in one kind of place, follows it, and finds it again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from seatrial.errors import InputError
-from seatrial.launch.conclude import Ending
 from seatrial.launch.follow import Following
+from seatrial.launch.progress import Ending
 from seatrial.launch.where import Where
 from seatrial.plan import Plan, Site
 from seatrial.spec import RunSpec
@@ -23,15 +23,15 @@ TARGETS: Mapping[str, str] = {  # name → module
 
 
 class Target(Protocol):
-    """What every target's module has."""
+    """A target's module; the package's docstring tells how to write one."""
 
-    KNOWS_ITS_HOSTS: bool  # before the run begins, so that they can be looked at
+    KNOWS_ITS_HOSTS: bool  # before the run begins, so that preflight can check them
 
     def site(self, where: Where, spec: RunSpec | None, run_dir: Path) -> Site | None:
-        """The hosts of a run, or of any; None where they are this machine. Raises InputError for those of no use."""
+        """The hosts of a run, or of any; None where they are this machine. Raises InputError for unusable ones."""
 
     def restarts(self, where: Where) -> bool:
-        """Whether it may start the processes anew by itself, which then go on from the last checkpoint."""
+        """Whether it may restart the processes by itself, which then continue from the last checkpoint."""
 
     def without(self, where: Where, hosts: tuple[str, ...]) -> Where:
         """The same without some hosts."""
@@ -48,48 +48,48 @@ class Target(Protocol):
         """Follows a run again that somebody else has started, and returns when nothing of it is left."""
 
     def stop(self, run_dir: Path, *, now: bool) -> None:
-        """Tells a run's processes to end. Raises LaunchError where they cannot be told."""
+        """Asks a run's processes to stop. Raises LaunchError where they cannot be asked."""
 
 
 def target(name: str) -> Target:
     """A target's module. Raises InputError where there is none of the name."""
     if name not in TARGETS:
-        known = f"it is one of {', '.join(TARGETS)}; a plan.json that says otherwise is another version's, or damaged"
+        known = f"it is one of {', '.join(TARGETS)}; a plan.json with another is damaged, or of another version"
         raise InputError.single("unknown-on", "on", f"there is no {name!r} to run on", known)
     return cast(Target, import_module(TARGETS[name]))
 
 
-# What only some targets can use; and what says the same to another, where something does.
+# Options that only some targets have; and what to give to another instead, where there is something.
 _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
     "cluster": ("ssh",), "exclude": ("ssh",), "directory": ("ssh",), "ssh": ("ssh",),
     "slurm": ("slurm",), "queue_deadline": ("slurm",), "python": ("ssh", "slurm"), "container": ("ssh", "slurm"),
 }  # fmt: skip
 _INSTEAD: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("cluster", "slurm"): ("Slurm allots the hosts", "leave it away; --slurm nodelist=HOSTS asks for certain ones"),
-    ("exclude", "slurm"): ("Slurm allots the hosts", "say it to Slurm: --slurm exclude=HOST,HOST"),
+    ("cluster", "slurm"): ("Slurm allots the hosts", "omit it; --slurm nodelist=HOSTS asks for certain ones"),
+    ("exclude", "slurm"): ("Slurm allots the hosts", "let Slurm exclude them: --slurm exclude=HOST,HOST"),
 }
 
 
 def checked(where: Where) -> Where:
-    """The same. Raises InputError for an option that its target has no use for."""
+    """The same. Raises InputError for an option that its target does not have."""
     target(where.on)
     for field in fields(where):
         given, known = getattr(where, field.name), _ONLY_FOR.get(field.name, tuple(TARGETS))
         if given == field.default or where.on in known:
             continue
         option = "--" + field.name.replace("_", "-")
-        usual = f"--on {where.on} has no use for it", f"give --on {' or '.join(known)}, or leave it away"
+        usual = f"--on {where.on} does not use it", f"give --on {' or '.join(known)}, or omit it"
         raise InputError.single("option-target", option, *_INSTEAD.get((field.name, where.on), usual))
     if where.container == "pyxis" and where.on != "slurm":
         raise InputError.single("option-target", "--container", "pyxis is Slurm's", "give docker or podman")
     if where.directory is not None and not where.directory.is_absolute():
-        why = f"{str(where.directory)!r} is not a full path, and the hosts have no folder that it could begin in"
-        raise InputError.single("relative-directory", "--directory", why, "write it from / on: /scratch/me/runs")
+        why = f"{str(where.directory)!r} is not an absolute path, and the hosts have no current folder"
+        raise InputError.single("relative-directory", "--directory", why, "give it from / on: /scratch/me/runs")
     return where
 
 
 def scripts(where: Where, plan: Plan, run_dir: Path) -> dict[str, str]:
-    """What a target gives to another program to start a plan, as it would stand in the run directory: path → text."""
+    """The scripts that a target hands to another program to start a plan: path in the run directory → text."""
     if where.on != "slurm":
         return {}
     from seatrial.launch import slurm
@@ -100,5 +100,5 @@ def scripts(where: Where, plan: Plan, run_dir: Path) -> dict[str, str]:
 
 
 def on_hosts(where: Where) -> Where:
-    """The same on the hosts of its cluster file, for who has not said where."""
+    """The same with --on ssh as the default, for a cluster file."""
     return replace(where, on="ssh") if where.on == "local" else where

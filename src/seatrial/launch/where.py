@@ -1,4 +1,4 @@
-"""Where a run is to be: what the command line says of hosts, containers and Slurm."""
+"""Where a run takes place, as the command line says: hosts, containers, Slurm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where a run is to be, as the command line says it."""
+    """Where a run takes place, as the command line says."""
 
     on: str = "local"
     cluster: Path | None = None
@@ -18,8 +18,8 @@ class Where:
     ssh: str = "asyncssh"
     slurm: tuple[str, ...] = ()  # KEY=VALUE
     queue_deadline: str | None = None
-    exclude: tuple[str, ...] = ()  # hosts that are left out
-    preflight: bool = True  # look at the hosts before anything is started there
+    exclude: tuple[str, ...] = ()  # hosts
+    preflight: bool = True  # check the hosts before anything is started there
 
 
 HERE = Where()

@@ -1,7 +1,16 @@
-"""Foreign logs → events: `parse` one stream of lines, `read` the files of a run.
+"""Logs from other trainers → events: `parse` reads one stream of lines, `read` the files of a run.
 
-A family of logs (`grammar.Family`) is a table of spellings in a file of its own. What a log does not give is not
-reported: never 0, never guessed.
+What a log does not give is not reported: never 0, never guessed.
+
+A *family* is all programs whose logs are spelled alike. A new one takes three things and no other change:
+
+1. `families/NAME.py` with `FAMILY = Family(…)`, the table of its spellings; `grammar` explains each field, and
+   `families/nanotron.py` is the shortest example. Lines that no table can describe have a `custom_reader`.
+2. Its line in the list in `families/__init__.py`, and in the table of `docs/reference/logs.md`.
+3. `tests/logs/NAME/CASE/log.txt`, a few lines for each version of the program. `make golden` writes what they are read
+   as to `expected.json` beside it; review that and keep it.
+
+A new kind of *fault* is a row of `fault_kinds` with patterns in `fault_patterns`, and a case in `tests/logs/faults`.
 """
 
 from __future__ import annotations
@@ -10,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seatrial.events import Event
-from seatrial.logs import lightning, maxtext, megatron, mlperf, nanotron, torchtitan, transformers
+from seatrial.logs.families import FAMILIES
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
@@ -19,16 +28,12 @@ from seatrial.logs.reader import read_events, read_file
 __all__ = ["AUTO", "FAMILIES", "parse", "parse_file", "read", "read_lines"]
 
 AUTO = "auto"
-FAMILIES: dict[str, Family] = {
-    family.FAMILY.name: family.FAMILY
-    for family in (maxtext, megatron, nanotron, torchtitan, lightning, mlperf, transformers)
-}
 
 
 def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source: str = "") -> Iterator[Event]:
     """The events of one log, as its lines come; nothing of it is kept.
 
-    `family` names the spelling; "auto" takes every line for what it is, so that a log may mix them. `process` is who
+    `family` names the spelling; "auto" tries every family on every line, so a log may mix them. `process` is who
     printed the lines that name no rank, `source` the log's name for people. Raises KeyError for an unknown family.
     """
     return read_events(lines, _families(family), process=process, source=source)
@@ -49,6 +54,5 @@ def read(paths: Sequence[Path], family: str = AUTO) -> list[Event]:
     A folder stands for the log files in it, "-" for the standard input. Raises OSError, InputError for logs of several
     runs, and KeyError for an unknown family.
     """
-    return read_files(
-        [file for path in paths for file in (files_in(path) if path.is_dir() else [path])], _families(family)
-    )
+    files = [file for path in paths for file in (files_in(path) if path.is_dir() else [path])]
+    return read_files(files, _families(family))

@@ -1,7 +1,7 @@
 """Lines → faults: what broke, where, and which line says so.
 
-Logs are almost all innocent, so a line pays for the table of patterns only if its shape (the line in lower case without
-its digits) holds one of the table's words; which words a shape holds is looked up once.
+Almost no line shows a fault, so a line pays for the table of patterns only if its skeleton (the line in lower case
+without its digits) holds one of the table's words; which words a skeleton holds is looked up once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["KINDS", "FaultKind", "FaultScanner", "classify"]
 
 MAX_TEXT = 500  # characters kept of a line
 WINDOW, OVERLAP = 4000, 400  # of a longer line, pieces of so many characters are looked at, with so many in common
-MAX_SHAPES, MAX_WORDS, MAX_GROUPS, MAX_BLOCKS = 20_000, 50_000, 4096, 1024
+MAX_SKELETONS, MAX_WORDS, MAX_GROUPS, MAX_BLOCKS = 20_000, 50_000, 4096, 1024
 MAX_BLOCK_LINES = 400
 MAX_MISSING = 256  # processes named by one barrier
 BEFORE_TASKS = 4  # lines, at most, between a barrier and the processes that it names
@@ -94,7 +94,7 @@ class _Group:
     held: Fault | None = None  # the last one, if it was not given out
 
 
-def shape_of(line: str) -> bytes:
+def skeleton_of(line: str) -> bytes:
     """The line in lower case, without its digits."""
     return line.encode("utf-8", "replace").translate(_LOWER, _DIGITS)
 
@@ -110,7 +110,7 @@ class FaultScanner:
     def __init__(self) -> None:
         self._table: tuple[Pattern | str, ...] = (*_BLOCK_WORDS.values(), *patterns())
         self._rows = _rows_by_piece()
-        self._shapes: dict[bytes, tuple[Pattern | str, ...]] = {}
+        self._skeletons: dict[bytes, tuple[Pattern | str, ...]] = {}
         self._known: set[bytes] = set()
         self._blocks: dict[Key, _Block] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
@@ -127,10 +127,10 @@ class FaultScanner:
         host: str | None,
     ) -> list[Fault]:
         """The faults that this line shows, in almost every case none."""
-        shape = shape_of(line)
-        candidates = self._shapes.get(shape)
+        skeleton = skeleton_of(line)
+        candidates = self._skeletons.get(skeleton)
         if candidates is None:
-            candidates = self._candidates(shape)
+            candidates = self._candidates(skeleton)
         if not candidates and not self._blocks:
             return []
         key = (process, source, rank)
@@ -142,14 +142,14 @@ class FaultScanner:
         }  # fmt: skip
         return [fault for found in self._read(line, key, candidates, about) if (fault := self._folded(found))]
 
-    def is_innocent(self, shape: bytes) -> bool:
-        """Whether no line of this shape shows a fault, as far as it is not part of one that has begun."""
-        found = self._shapes.get(shape)
-        return not (self._candidates(shape) if found is None else found)
+    def is_innocent(self, skeleton: bytes) -> bool:
+        """Whether no line of this skeleton shows a fault, as far as it is not part of one that has begun."""
+        found = self._skeletons.get(skeleton)
+        return not (self._candidates(skeleton) if found is None else found)
 
     def may_show(self, line: str) -> bool:
         """Whether this line may show a fault or begin one; False for certain, and sooner than `scan` would tell."""
-        candidates = self._shapes.get(shape_of(line))
+        candidates = self._skeletons.get(skeleton_of(line))
         if candidates is None or len(line) > WINDOW:
             return True
         return any(isinstance(row, str) or row.regex.search(line) for row in candidates)
@@ -178,27 +178,27 @@ class FaultScanner:
         self._groups.clear()
         return found + held
 
-    def _candidates(self, shape: bytes) -> tuple[Pattern | str, ...]:
-        """Which rows of the table have a word in this shape."""
+    def _candidates(self, skeleton: bytes) -> tuple[Pattern | str, ...]:
+        """Which rows of the table have a word in this skeleton."""
         found: tuple[Pattern | str, ...] = ()
-        if pieces := self._pieces_in(shape):
-            text = shape.decode("latin-1")
+        if pieces := self._pieces_in(skeleton):
+            text = skeleton.decode("latin-1")
             if any(word in text for word in _IGNORED):
                 found = ("ignored",)
             elif not BENIGN.search(text):
                 rows = {row for piece in pieces for row, word in self._rows[piece] if word in text}
                 found = tuple(self._table[row] for row in sorted(rows))
-        if len(shape) <= WINDOW:
-            if len(self._shapes) > MAX_SHAPES:
-                self._shapes.clear()
-            self._shapes[shape] = found
+        if len(skeleton) <= WINDOW:
+            if len(self._skeletons) > MAX_SKELETONS:
+                self._skeletons.clear()
+            self._skeletons[skeleton] = found
         return found
 
-    def _pieces_in(self, shape: bytes) -> list[str]:
+    def _pieces_in(self, skeleton: bytes) -> list[str]:
         """Which pieces of the table's words stand in it; a program's words that hold none are remembered."""
         fresh = {
             word.decode()
-            for word in set(_LETTERS.findall(shape)) - self._known
+            for word in set(_LETTERS.findall(skeleton)) - self._known
             if word.strip(b"abcdef")  # what is left of a hexadecimal number is none
         }
         if not fresh:
@@ -411,7 +411,7 @@ def _named_in(kind: str, about: dict[str, Any], groups: dict[str, Any], text: st
 def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Fault:
     """The fault of `kind` on the line that `about` tells of; what the line itself names goes before its prefix.
 
-    Whoever prints what befell others is the reporter: neither its rank nor its host is the fault's.
+    Of a kind that happened to others, whoever prints it is the reporter: neither its rank nor its host is the fault's.
     """
     names = {"rank": "reporter", "host": "reporter_host"} if KINDS[kind].of_others else {"rank": "rank", "host": "host"}
     names = {"source": "source", **names}

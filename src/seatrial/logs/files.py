@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -98,7 +98,7 @@ def _rank(path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES) -> int | N
 def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
     """The events, with the rank that the file is named after in those faults that name no place.
 
-    It is the reporter of what befell others.
+    It is the reporter of what happened to others.
     """
     for event in events:
         if rank is not None and isinstance(event, Fault):
@@ -132,29 +132,28 @@ def _without_steps(logs: Sequence[_Log]) -> list[RunStarted]:
     A log is one of these if it is named like one that has steps, but for the numbers, and its process has none in the
     other stream either. Where most are empty, or few report steps, the program prints on these few only.
     """
-    places: dict[str, list[_Log]] = {}
+    examples = {_numberless(log.path): log for log in logs if log.steps}
+    by_process: dict[str, list[_Log]] = {}
     for log in logs:
-        places.setdefault(_place(log.path), []).append(log)
-    alike = {_shape(log.path): next(e for e in log.events if isinstance(e, RunStarted)) for log in logs if log.steps}
-    ranks = [own for own in places.values() if any(_shape(log.path) in alike for log in own)]
+        by_process.setdefault(_place(log.path), []).append(log)
+    ranks = [own for own in by_process.values() if any(_numberless(log.path) in examples for log in own)]
     silent = [own for own in ranks if not any(log.steps for log in own)]
     empty = [own for own in silent if all(map(_is_empty, own))]
     num_reporting = len(ranks) - len(silent)
     if num_reporting < 2 or num_reporting <= len(silent):
         silent = empty if 2 * len(empty) <= len(ranks) else []
-    found = []
-    for own in silent:
-        log = next(log for log in own if _shape(log.path) in alike)
-        like = alike[_shape(log.path)]
-        facts = {"family": like.facts["family"], "source": str(log.path), "clock": like.facts["clock"]}
-        facts["log"] = EMPTY if own in empty else NO_STEPS
-        found.append(
-            RunStarted(process=log.process, wall_time=like.wall_time, monotonic_time=like.wall_time, facts=facts)
-        )
-    return found
+    return [_began_in_vain(own, examples, EMPTY if own in empty else NO_STEPS) for own in silent]
 
 
-def _shape(path: Path) -> str:
+def _began_in_vain(own: Sequence[_Log], examples: Mapping[str, _Log], what: str) -> RunStarted:
+    """The beginning of a process that its logs say nothing of, as that of one whose log is named alike."""
+    log = next(log for log in own if _numberless(log.path) in examples)
+    like = next(e for e in examples[_numberless(log.path)].events if isinstance(e, RunStarted))
+    facts = {"family": like.facts["family"], "source": str(log.path), "clock": like.facts["clock"], "log": what}
+    return RunStarted(process=log.process, wall_time=like.wall_time, monotonic_time=like.wall_time, facts=facts)
+
+
+def _numberless(path: Path) -> str:
     return re.sub(r"\d+", "#", "/".join(path.parts[-3:]))
 
 
@@ -178,18 +177,8 @@ def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
 
 def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
     """Raises InputError for logs that cannot be of one run; ranks are as large as each other, and see the same loss."""
-    anew = [in_succession and _begins_anew(a, b) for a, b in pairwise(logs)]
-    resumed = (
-        in_succession and not any(anew) and all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
-    )
-    sizes = [_size(log) for log in logs]
-    if not resumed and any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
-        told = [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
-    elif any(anew):
-        told = ["the first", *("starts over after a completed one" if new else "goes on" for new in anew)]
-    elif not in_succession and len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:]):
-        told = [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
-    else:
+    told = _of_several(logs, in_succession=in_succession)
+    if not told:
         return
     together = len({log.path.parent for log in logs}) == 1
     named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, told, strict=True)]
@@ -202,7 +191,22 @@ def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
     )
 
 
-def _begins_anew(log: _Log, after: _Log) -> bool:
+def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
+    """What each of these logs says that makes them several runs' logs; nothing where they can be of one."""
+    anew = [in_succession and _starts_over(a, b) for a, b in pairwise(logs)]
+    grows = all(a.steps and b.steps and b.steps > a.steps for a, b in pairwise(logs))
+    resumed = in_succession and grows and not any(anew)
+    sizes = [_size(log) for log in logs]
+    if not resumed and any(len({size[name] for size in sizes if name in size}) > 1 for name in _SIZES):
+        return [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
+    if any(anew):
+        return ["the first", *("starts over after a completed one" if new else "goes on" for new in anew)]
+    if not in_succession and len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:]):
+        return [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
+    return []
+
+
+def _starts_over(log: _Log, after: _Log) -> bool:
     """Whether a log does steps again that the one before it had done, and completed."""
     return log.steps is not None and after.steps is not None and _completed(log) and after.steps[0] <= log.steps[1]
 

@@ -1,15 +1,15 @@
-"""What a family of logs is: tables that say how its programs spell what happens.
+"""What describes a family of logs: tables that say how its programs spell what happens.
 
 A *step line* has a head, which says which step it is, and after it pairs of a key and a value, in any order and number.
 A *note* is any other line worth reading. Everything is searched for, nothing is expected at the start of a line: a
-print may be glued to what was printed before.
+print may be glued to the one before it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
@@ -42,9 +42,9 @@ class Note:
     start       a program begins (again): the next step belongs to a new attempt; groups as for facts
     end         the run ended by itself, or with `exit_code`, or for another `reason` of `events.RunEnded`
     eval        groups step, loss, seconds
-    checkpoint  groups step, seconds; `action` says which
+    checkpoint  groups step, seconds; `action` is "save" or "restore"
     figures     of the next step: groups named as in `Field.name`, in units of `per`
-    summary     figures of the whole run, which count for nothing: told only where there are no steps
+    summary     figures of the whole run, which count for nothing: reported only where there are no steps
     """
 
     means: Meaning
@@ -52,6 +52,13 @@ class Note:
     pattern: re.Pattern[str]
     action: str = "save"
     per: float = 1.0
+
+
+def note(
+    means: Meaning, literal: str, pattern: str | re.Pattern[str] = "", *, action: str = "save", per: float = 1.0
+) -> Note:
+    """A row of a table of notes; without a pattern, the literal says it all."""
+    return Note(means=means, literal=literal, pattern=re.compile(pattern or re.escape(literal)), action=action, per=per)
 
 
 Span = tuple[int, int, str, Field | None]  # start, end, name; the field of a value that goes through a table
@@ -73,29 +80,34 @@ class Reading:
     inferred: bool = False
 
 
-ReadLine = Callable[[str], Iterable[Reading | tuple[Note, Mapping[str, Any]]]]
+Found = Reading | tuple[Note, Mapping[str, Any]]  # a step, or a note with what it says
+ReadLine = Callable[[str], Iterable[Found]]
+
+_NEVER = re.compile(r"(?!)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Programs whose logs are spelt alike.
+    """Programs whose logs are spelled alike.
 
     `anchors` all stand in every step line. `head` finds it: its group `step` is the number, `total` that of the last
-    one, and any of `PHASES` says that this is none whose time counts. `pair` finds (key, value) behind it; where
-    `whole` is not found there, the line was cut before it said enough to be a step.
-    `counted_from` is the number of the first step, `last_is_total` says that "49/49" is the last of 50. `other` is for
-    lines that are no pairs at all: called once a log, it makes what is given every line with one of `other_words` and
-    returns readings, and notes with what they say. Among the values of either, `time` is in seconds since the epoch.
+    one, and any of `PHASES` says that its time does not count. `pair` finds (key, value) behind it; where `whole` is
+    not found there, the line was cut before it said enough to be a step. `counted_from` is the number of the first
+    step, `last_is_total` says that "49/49" is the last of 50.
+
+    `custom_reader` is for lines that are no pairs at all: called once per log, it makes what is given every line with
+    one of `custom_words` and returns readings, and notes with what they say. Among the values of either, `time` is in
+    seconds since the epoch. A family without step lines of pairs has no `anchors` and `head`.
     """
 
     name: str
-    anchors: tuple[str, ...]
-    head: re.Pattern[str]
-    pair: re.Pattern[str]
-    fields: Mapping[str, Field]
     counted_from: int
     last_is_total: bool = False
+    anchors: tuple[str, ...] = ()
+    head: re.Pattern[str] = _NEVER
+    pair: re.Pattern[str] = _NEVER
     whole: re.Pattern[str] | None = None
+    fields: Mapping[str, Field] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-    other: Callable[[], ReadLine] | None = None
-    other_words: tuple[str, ...] = ()
+    custom_reader: Callable[[], ReadLine] | None = None
+    custom_words: tuple[str, ...] = ()

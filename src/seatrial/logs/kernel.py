@@ -1,4 +1,4 @@
-"""The kernel logs of a run's nodes → faults: what the kernel said that can end a run, and whom it befell."""
+"""The kernel logs of a run's nodes → faults: what the kernel said that can end a run, and which process it ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def kernel_faults(seen: Observed, processes: Sequence[Mapping[str, Any]]) -> Ite
 
 
 def spoken_of(seen: Observed, *, process: int = 0) -> Iterator[Fault]:
-    """The faults that a node's kernel speaks of, whomever they befell; of several lines for one, the one that tells."""
+    """All faults that a node's kernel speaks of; of several lines for one, the one that says most."""
     scanner, source = FaultScanner(), f"kernel log of {seen.host}"
     found: list[Fault] = []
     for number, line in enumerate(seen.kernel, 1):

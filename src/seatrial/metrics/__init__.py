@@ -1,8 +1,8 @@
 """Events → Metrics: what the record of a run amounts to.
 
 A run is read in this order. *Attempts*: a process that starts again, or whose step counter goes back, begins a new one.
-*Record*: each step as the last attempt that ran it left it; the lowest process that reports steps is the one whose
-record counts, the others are held against it. *Window*: the steps of the last complete attempt that a policy takes;
+*Record*: each step as the last attempt that ran it left it; the record of the lowest process that reports steps counts,
+the others are compared with it. *Window*: the steps of the last complete attempt that a policy takes;
 ours takes those that neither the warm-up nor a checkpoint has stretched, and their median. *Identities*: what has to
 hold between the figures of a log and the configuration. What a record does not give stays None ("not reported"),
 never 0.
@@ -24,7 +24,6 @@ from seatrial.metrics.identities import Identity
 from seatrial.metrics.interval import Estimate
 from seatrial.metrics.numerics import Numerics, measure_numerics
 from seatrial.metrics.performance import (
-    Peak,
     Performance,
     days_to_train,
     measure_performance,
@@ -32,7 +31,8 @@ from seatrial.metrics.performance import (
     time_to_train,
     tokens_per_second,
 )
-from seatrial.metrics.record import LAUNCHER, Ranges, Record, ranges, record_that_counts, records, show_ranges
+from seatrial.metrics.record import Ranges, Record, Records, ranges, records, show_ranges
+from seatrial.metrics.setup import Peak
 from seatrial.metrics.stragglers import Straggler
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
@@ -55,6 +55,7 @@ __all__ = [
     "ProcessRecord",
     "Ranges",
     "Record",
+    "Records",
     "Spikes",
     "StepTimes",
     "Straggler",
@@ -62,7 +63,6 @@ __all__ = [
     "from_dict",
     "measure",
     "ranges",
-    "record_that_counts",
     "records",
     "sequences_per_second",
     "show_ranges",
@@ -94,13 +94,10 @@ def measure(
     """
     events = list(events)
     found = records(events)
-    launcher = found.pop(LAUNCHER, None)
-    own = record_that_counts(found)
-    others = [record for record in found.values() if record is not own]
     return Metrics(
-        completion=measure_completion(events, spec, own, others, launcher.ended if launcher else None),
-        numerics=measure_numerics(own, others, [event for event in events if isinstance(event, Eval)]),
-        performance=measure_performance(events, spec, own, others, convention=convention, policy=policy),
+        completion=measure_completion(events, spec, found),
+        numerics=measure_numerics(found, [event for event in events if isinstance(event, Eval)]),
+        performance=measure_performance(events, spec, found, convention=convention, policy=policy),
     )
 
 

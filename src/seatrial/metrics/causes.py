@@ -7,7 +7,7 @@ what the other ranks saw of it; *victims* were stopped because of it. What the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.logs.faults import KINDS, classify
@@ -31,7 +31,7 @@ _VAGUE = {
 }
 # Whoever these name is what the others lost.
 _NAMING = {"heartbeat_lost", "coordination_lost"}
-_ALL_CAME = "All ranks came, and none got through: look at the network between the nodes, with NCCL_DEBUG=INFO."
+_ALL_CAME = "All ranks joined, and none got through: check the network between the nodes, with NCCL_DEBUG=INFO."
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
@@ -96,7 +96,7 @@ class Diagnosis:
 
     `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
-    come where the others waited. `exclude` is what to leave out of the next try.
+    join where the others waited. `exclude` is what a retry does without.
     """
 
     cause: FaultRecord
@@ -174,31 +174,46 @@ def _role(fault: FaultRecord) -> str:
 
 def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     apart = _desync(fatal)
-    affected: set[tuple[int, str, int | None]] = set()  # who has shown a symptom before
-    told: set[int] = set()  # the ranks of those who told of others
-    symptoms: list[FaultRecord] = []
+    symptoms = _Symptoms()
     for fault in fatal:
-        me = (fault.process, fault.source, fault.reporter if KINDS[fault.fault].of_others else fault.rank)
         role = _role(fault)
-        follows = (
-            (fault.fault in _AFTERMATH and me in affected)
-            or (fault.fault in _ORDERED and symptoms)
-            or (fault.fault == "process_died" and fault.rank in told and not _by_itself(fault))
-        )
-        if role == "cause" and not follows:
+        if role == "cause" and not symptoms.explain(fault):
             return fault
         if role == "symptom":
             if apart and fault.fault == "collective_timeout":
                 return apart
-            affected.add(me)
-            symptoms.append(fault)
-            if KINDS[fault.fault].of_others and fault.reporter is not None:
-                told.add(fault.reporter)
-    stood_still = any(fault.fault in _STOOD_STILL for fault in symptoms)
+            symptoms.add(fault)
+    stood_still = any(fault.fault in _STOOD_STILL for fault in symptoms.faults)
     killed_first = next((fault for fault in fatal if fault.root and _role(fault) == "victim"), None)
     if killed_first and not stood_still:
         return killed_first  # from outside, before any of the others went down
-    return min(symptoms, key=_vagueness, default=fatal[0])
+    return min(symptoms.faults, key=_vagueness, default=fatal[0])
+
+
+class _Symptoms:
+    """The symptoms up to some fault: who has shown one, and the ranks that reported what happened to others."""
+
+    def __init__(self) -> None:
+        self.faults: list[FaultRecord] = []
+        self._affected: set[tuple[int, str, int | None]] = set()
+        self._reporters: set[int] = set()
+
+    def add(self, fault: FaultRecord) -> None:
+        self.faults.append(fault)
+        self._affected.add(self._who(fault))
+        if KINDS[fault.fault].of_others and fault.reporter is not None:
+            self._reporters.add(fault.reporter)
+
+    def explain(self, fault: FaultRecord) -> bool:
+        """Whether what may be a cause follows from these symptoms."""
+        if fault.fault == "process_died" and fault.rank in self._reporters and not _by_itself(fault):
+            return True
+        if fault.fault in _ORDERED and self.faults:
+            return True
+        return fault.fault in _AFTERMATH and self._who(fault) in self._affected
+
+    def _who(self, fault: FaultRecord) -> tuple[int, str, int | None]:
+        return fault.process, fault.source, fault.reporter if KINDS[fault.fault].of_others else fault.rank
 
 
 def _vagueness(symptom: FaultRecord) -> tuple[int, bool]:
@@ -265,27 +280,43 @@ def _what(fault: FaultRecord, named: Sequence[str]) -> str:
 
 
 def _quote(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> str:
-    """What is said of the fault: a line of a log without what logging puts before it, or what its kind counts."""
+    """What is said of the fault: what its kind counts, or the line of a log without what logging puts before it."""
     alike = [fault for fault in fatal if fault.fault == blamed.fault]
-    if blamed.fault == "collective_timeout":
-        return _waited([fault for fault in alike if _collective(fault) == _collective(blamed)])
-    if blamed.fault == "process_missing":
-        return f"{_ranks(fault.rank for fault in alike)} did not come"
-    if blamed.fault == "heartbeat_lost" and blamed.where:
-        them = "them" if len({fault.where for fault in alike} - {""}) > 1 else "it"
-        by = _ranks(fault.reporter for fault in alike)
-        return f"nothing was heard of {them} any more" + (f", reported by {by}" if by else "")
-    if blamed.fault == "collective_desync":
-        return blamed.text
+    if (of_kind := _QUOTES.get(blamed.fault)) and (quote := of_kind(blamed, alike)):
+        return quote
     text = " ".join(blamed.text.split())
-    if not blamed.source:
-        text = text or blamed.title
-        return text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
-    text = _LOGGED.sub("", text[read_prefix(text).length :].strip())
+    if blamed.source:
+        return _cut(_LOGGED.sub("", text[read_prefix(text).length :].strip()))
+    text = text or blamed.title
+    return text if not blamed.where or blamed.where in text else f"{blamed.where}: {text}"
+
+
+def _cut(text: str) -> str:
+    """A line of bearable length, by whole sentences if there is one."""
     if len(text) <= MAX_QUOTE:
         return text.removesuffix(".")
     end = text.rfind(". ", MAX_QUOTE // 3, MAX_QUOTE)
     return text[:end] if end > 0 else text[:MAX_QUOTE].rpartition(" ")[0] + " …"
+
+
+def _quote_timeout(blamed: FaultRecord, alike: Sequence[FaultRecord]) -> str:
+    return _waited([fault for fault in alike if _collective(fault) == _collective(blamed)])
+
+
+def _quote_heartbeat(blamed: FaultRecord, alike: Sequence[FaultRecord]) -> str:
+    if not blamed.where:
+        return ""
+    them = "them" if len({fault.where for fault in alike} - {""}) > 1 else "it"
+    by = _ranks(fault.reporter for fault in alike)
+    return f"nothing more was heard from {them}" + (f", reported by {by}" if by else "")
+
+
+_QUOTES: Mapping[str, Callable[[FaultRecord, Sequence[FaultRecord]], str]] = {
+    "collective_timeout": _quote_timeout,
+    "collective_desync": lambda blamed, _: blamed.text,
+    "process_missing": lambda _, alike: f"{_ranks(fault.rank for fault in alike)} did not join",
+    "heartbeat_lost": _quote_heartbeat,
+}
 
 
 def _waited(faults: Sequence[FaultRecord]) -> str:
@@ -327,7 +358,7 @@ def _is_victim(fault: FaultRecord, blamed: FaultRecord) -> bool:
 
 
 def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int | None) -> tuple[str, ...]:
-    """The ranks that did not come to a barrier or went silent, and those that no watchdog names where it names most.
+    """The ranks that did not join a barrier or went silent, and those that no watchdog names where it names most.
 
     Where the rank of a cause is known, no other one is suspected: a process without a watchdog is silent, too.
     """

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
-from typing import Any
+from typing import NamedTuple
 
 from seatrial.estimate import flops
-from seatrial.events import Checkpoint, Eval, Event, Fault, RunEnded, RunStarted, Step
+from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted
 from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
-from seatrial.metrics.record import LAUNCHER, Ranges, Record
+from seatrial.metrics.record import Ranges, Record, Records
+from seatrial.metrics.survival import Timeline
 from seatrial.spec import RunSpec
 
+# Of several processes' ends, the worst counts, which is the last of these.
 _ENDS = (
-    "completed",
-    "stopped_early",
-    "aborted",
-    "interrupted",
-    "could_not_run",
-    "no_progress",
-    "died",
-    "non_finite_loss",
-)
-IN_ORDER = ("completed", "stopped_early")
-_RANK = {reason: rank for rank, reason in enumerate(_ENDS)}  # of several processes' ends, the worst counts
+    "completed", "stopped_early", "aborted", "interrupted", "could_not_run", "no_progress", "died", "non_finite_loss",
+)  # fmt: skip
+_RANK = {reason: rank for rank, reason in enumerate(_ENDS)}
 
 REGULAR_GAPS = 3  # between the steps of a log, for it to be one that leaves steps out by intention
-STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
-ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
-PARAMETERS_WITHIN = 0.05  # of the number that a foreign log gives, which is rounded and counts padding
-# What the other processes print when one of them leaves in order.
-_PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated"}
+PARAMETERS_WITHIN = 0.05  # of the number in another trainer's log, which is rounded and counts padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,64 +130,92 @@ class Completion:
         return min(last) >= planned or (self.reason == "completed" and min(last) > planned - self.stride)
 
 
-def measure_completion(
-    events: Sequence[Event], spec: RunSpec | None, own: Record, others: Sequence[Record], launcher: RunEnded | None
-) -> Completion:
-    """The facts of completion; `own` is the record that counts, `launcher` the launcher's word on the end."""
-    records = (own, *others)
-    trainers = [record for record in records if record.steps or record.started] or [own]
-    said = [record.ended for record in records if record.ended]
-    started = [record.started for record in trainers if record.started]
-    end = launcher or max(said, key=lambda end: _RANK.get(end.reason, len(_RANK)), default=None)
-    steps = [step.step for step in own.steps]
-    counted_from = _counted_from(own.started, steps)
+def measure_completion(events: Sequence[Event], spec: RunSpec | None, records: Records) -> Completion:
+    """The facts of completion."""
+    main = records.main
+    trainers = [record for record in records.by_process if record.steps or record.started] or [main]
+    started = [record.started for record in records.all if record.started]
+    end = _end(records)
+    evals = [event for event in events if isinstance(event, Eval) and event.process == main.process]
+    goal = _goal(spec, main, evals)
     restored = [e.step for e in events if isinstance(e, Checkpoint) and e.action == "restore"]
-    planned = (
-        spec.steps if spec else next((s.planned_steps for s in reversed(own.starts) if s and s.planned_steps), None)
-    )
-    evals = [event for event in events if isinstance(event, Eval) and event.process == own.process]
-    stopped_early = bool(steps) and own.ended is not None and own.ended.reason == "stopped_early"
-    early_of = planned if stopped_early else None
-    if stopped_early:  # as it was asked to: the step that it came to is the last of the run
-        last_step = max(steps[-1], evals[-1].step) if own.is_foreign and evals else steps[-1]
-        planned = last_step - counted_from + 1
-    stride = _stride(steps) if steps and (own.is_foreign or not own.started) else 1
-    reporting = sum(1 for record in trainers if record.steps or _silent(record))
-    num_processes = max([reporting, 1, *(s.num_processes or 1 for s in started if not own.is_foreign)])
-    last = counted_from + planned - 1 if planned else None
-    done = bool(steps) and last is not None and (steps[-1] >= last or stopped_early) and not own.idle
-    by_block = own.started is not None and own.started.facts.get("by_block") is True
-    seconds, faults = _faults(events, own, done=done, ended=end)
-    compared, differences = _compared(spec, started, own.is_foreign) if spec else ((), None)
+    by_block = main.started is not None and main.started.facts.get("by_block") is True
+    seconds, faults = Timeline(events, main, done=goal.reached, ended=end).faults()
+    compared, differences = _compared(spec, started, main.is_foreign) if spec else ((), None)
+    no_step = records.launcher is None and not any(record.steps for record in records.all)
+    interrupted = end is not None and end.reason == "interrupted"
     return Completion(
-        planned_steps=planned,
-        counted_from=counted_from,
-        num_steps=len(steps),
-        last_step=steps[-1] if steps else None,
-        num_processes=num_processes,
+        planned_steps=goal.planned,
+        counted_from=goal.counted_from,
+        num_steps=len(main.steps),
+        last_step=main.steps[-1].step if main.steps else None,
+        num_processes=_num_processes(trainers, started, main),
         processes=tuple(
-            _process(record, () if by_block else _missing(record, counted_from, restored))
-            for record in sorted(trainers, key=lambda record: record.process)
+            _process(record, () if by_block else _missing(record, goal.counted_from, restored)) for record in trainers
         ),
-        attempts=_attempts(own),
+        attempts=_attempts(main),
         reason=end.reason if end else None,
         exit_code=end.exit_code if end else None,
         faults=faults,
-        diagnosis=diagnose(faults, _num_ranks(spec, started)) if end is None or end.reason != "interrupted" else None,
+        diagnosis=None if interrupted else diagnose(faults, _num_ranks(spec, started)),
         differences=differences,
         wall_seconds=seconds,
-        stride=stride,
-        is_foreign=own.is_foreign,
+        stride=goal.stride,
+        is_foreign=main.is_foreign,
         evidence=end.evidence if end else "",
         compared=compared,
-        idle=own.idle,
-        stopped_early=stopped_early,
-        early_of=early_of,
-        unrecognised=launcher is None and not any(r.steps for r in records) and _is_of_a_log(own, faults),
+        idle=main.idle,
+        stopped_early=goal.stopped_early,
+        early_of=goal.early_of,
+        unrecognised=no_step and _is_of_a_log(main, faults),
         last_eval_loss=next((e.loss for e in reversed(evals) if e.loss is not None), None),
-        target_eval_loss=own.target_eval_loss,
+        target_eval_loss=main.target_eval_loss,
         by_block=by_block,
     )
+
+
+def _end(records: Records) -> RunEnded | None:
+    """The word on the end of the run: the launcher's, else the worst of the processes'."""
+    said = [record.ended for record in records.all if record.ended]
+    return records.launcher or max(said, key=lambda end: _RANK.get(end.reason, len(_RANK)), default=None)
+
+
+class _Goal(NamedTuple):
+    """How far the run was to come, as `Completion` has it, and whether it did."""
+
+    counted_from: int
+    planned: int | None
+    stride: int
+    stopped_early: bool
+    early_of: int | None
+    reached: bool
+
+
+def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
+    steps = [step.step for step in main.steps]
+    counted_from = _counted_from(main.started, steps)
+    said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
+    planned = asked = spec.steps if spec else next(said, None)
+    stopped_early = bool(steps) and main.ended is not None and main.ended.reason == "stopped_early"
+    if stopped_early:  # as it was asked to: the step that it came to is the last of the run
+        last_step = max(steps[-1], evals[-1].step) if main.is_foreign and evals else steps[-1]
+        planned = last_step - counted_from + 1
+    last = counted_from + planned - 1 if planned else None
+    came_to_it = bool(steps) and last is not None and (stopped_early or steps[-1] >= last)
+    return _Goal(
+        counted_from=counted_from,
+        planned=planned,
+        stride=_stride(steps) if steps and (main.is_foreign or not main.started) else 1,
+        stopped_early=stopped_early,
+        early_of=asked if stopped_early else None,
+        reached=came_to_it and not main.idle,
+    )
+
+
+def _num_processes(trainers: Sequence[Record], started: Sequence[RunStarted], main: Record) -> int:
+    """Of another trainer's logs, those that report steps or should; else what the processes say themselves."""
+    reporting = sum(1 for record in trainers if record.steps or _silent(record))
+    return max([reporting, 1, *(s.num_processes or 1 for s in started if not main.is_foreign)])
 
 
 def _is_of_a_log(own: Record, faults: Sequence[FaultRecord]) -> bool:
@@ -227,109 +244,9 @@ def _attempts(own: Record) -> tuple[Attempt, ...]:
 
 
 def _num_ranks(spec: RunSpec | None, started: Sequence[RunStarted]) -> int | None:
-    """How many ranks a collective has: one a device in foreign programs."""
+    """How many ranks a collective has: one per device in other trainers."""
     said = [count for s in started for count in (s.num_devices, s.num_processes) if count]
     return max(said, default=spec.topology.num_devices if spec else None)
-
-
-def _faults(
-    events: Sequence[Event], own: Record, *, done: bool, ended: RunEnded | None
-) -> tuple[float, tuple[FaultRecord, ...]]:
-    """The seconds from the first event to the last, and the faults with what came after them.
-
-    A fault stands in the order of the steps of its own file; between files only the clock of the log orders them.
-    """
-    timed = not own.started or own.started.facts.get("clock", "log") == "log"
-    times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
-    if timed:  # what stands before the first time of a log has none
-        times = [time for time in times if time > 0] or times
-    origin, latest = min(times), max(times)
-    courses: dict[int, _Course] = {}
-    for index, event in enumerate(events):
-        if isinstance(event, (RunStarted, Step)):
-            courses.setdefault(event.process, _Course()).take(index, event)
-    whole = courses.get(own.process, _Course())
-    found = []
-    for index, event in enumerate(events):
-        if not isinstance(event, Fault):
-            continue
-        source = event.facts.get("source")
-        course = courses.get(event.process, None if own.is_foreign else whole)
-        if source is not None and (course is None or source not in course.sources):
-            course = next((course for course in (whole, *courses.values()) if source in course.sources), None)
-        of_a_kernel = event.facts.get("kernel") is True  # by the clock of its node
-        placed = course is not None or ((timed or of_a_kernel) and event.wall_time > origin - ANOTHER_DAY)
-        survived: bool | None = (course or whole).goes_on_after(index, 1 if done else STEPS_AFTER)
-        if event.process == LAUNCHER and own.started and not own.is_foreign:
-            survived = index < whole.restart  # it has watched each attempt to its end
-        elif not placed and whole.at:
-            survived = None
-        elif done and (event.fault in _PARTING or of_a_kernel) and _parted(events[:index], event, ended):
-            survived = True
-        found.append(_fault(event, max(0.0, event.wall_time - origin) if placed else 0.0, survived))
-        latest = max(latest, event.wall_time if placed else latest)
-    return latest - origin, tuple(found)
-
-
-def _parted(before: Sequence[Event], fault: Event, ended: RunEnded | None) -> bool:
-    """Whether the run had ended in order: by its exit code, or by what the log said `before` of the same process."""
-    if not ended or ended.reason not in IN_ORDER:
-        return False
-    said_before = fault.process == ended.process and any(event is ended for event in before)
-    return ended.exit_code == 0 or (ended.exit_code is None and said_before)
-
-
-@dataclass
-class _Course:
-    """Where the steps of one process stand among the events, the first one of its last attempt, and its files."""
-
-    at: list[int] = field(default_factory=list)
-    restart: int = -1
-    sources: set[str] = field(default_factory=set)
-    last: int = -1
-    begins: bool = False
-
-    def take(self, index: int, event: RunStarted | Step) -> None:
-        if isinstance(event, RunStarted):
-            self.begins = self.last >= 0
-            self.sources.add(str(event.facts.get("source", "")))
-            return
-        if self.begins or event.step < self.last:
-            self.restart = index
-        self.at.append(index)
-        self.last, self.begins = event.step, False
-
-    def goes_on_after(self, index: int, steps: int) -> bool:
-        """Whether so many steps follow, or another attempt."""
-        return index < self.restart or len(self.at) - bisect_right(self.at, index) >= steps
-
-
-def _fault(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
-    facts = event.facts
-    return FaultRecord(
-        seconds=seconds,
-        process=event.process,
-        fault=event.fault,
-        where=event.where,
-        text=event.text,
-        line=event.line,
-        source=str(facts.get("source", "")),
-        rank=_integer(facts, "rank"),
-        host=str(facts.get("host", "")),
-        exit_code=_integer(facts, "exit_code"),
-        sequence=_integer(facts, "sequence"),
-        operation=str(facts.get("operation", "")),
-        count=_integer(facts, "count") or 1,
-        root=facts.get("root") is True,
-        survived=survived,
-        reporter=_integer(facts, "reporter"),
-        reporter_host=str(facts.get("reporter_host", "")),
-    )
-
-
-def _integer(facts: Mapping[str, Any], name: str) -> int | None:
-    value = facts.get(name)
-    return value if type(value) is int else None
 
 
 def _process(record: Record, missing: Ranges) -> ProcessRecord:
@@ -381,7 +298,7 @@ def _begins_late(first: int, counted_from: int, stride: int) -> bool:
 
 
 def _stride(steps: Sequence[int]) -> int:
-    """A foreign log may report every n-th step only; it does if it does so again and again."""
+    """Every how many steps there is one: another trainer's log may report every n-th, if it does so regularly."""
     gaps = [after - before for before, after in pairwise(steps)]
     stride = median_low(gaps) if gaps else 1
     return stride if gaps.count(stride) >= REGULAR_GAPS else 1
@@ -409,5 +326,5 @@ def _compared(
             compared[what] = None
             allowed = PARAMETERS_WITHIN * expected if is_foreign and what == "parameters" else 0
             if abs(found - expected) > allowed:
-                differences[f"{what}: {found:,} ran, {expected:,} asked for"] = None
+                differences[f"{what}: {found:,} ran, {expected:,} configured"] = None
     return tuple(compared), tuple(differences)

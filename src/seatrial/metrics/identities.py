@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from seatrial.estimate import flops, hardware
-from seatrial.events import REPORTED, RunStarted, Step
+from seatrial.estimate import flops
+from seatrial.events import REPORTED, Step
 from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding, rounding
 from seatrial.metrics.record import ranges, show_ranges
-from seatrial.spec import RunSpec
+from seatrial.metrics.setup import Setup
 
 TOLERANCE = 0.02
 OFTEN = 0.1  # of the steps that an equation may miss, if their median meets it
@@ -53,12 +53,7 @@ class Facts(NamedTuple):
     steps: Sequence[Step]  # of the window
     all_steps: Sequence[Step]
     seconds: Values | None  # of the window's steps, as reported
-    started: RunStarted | None
-    spec: RunSpec | None
-    tokens_per_step: int | None
-    num_devices: int | None
-    device: hardware.Device | None
-    peak_flops_per_second: float | None
+    setup: Setup
     memory_fraction: float | None
     flops_per_token: float | None  # by the log's own figures
 
@@ -83,6 +78,11 @@ def above_zero(values: Values) -> Values:
     return np.where(values > 0, values, math.nan)
 
 
+def _identity(name: str, agrees: bool, otherwise: Agreement, sentence: str, found: float, expected: float) -> Identity:
+    agreement: Agreement = "agree" if agrees else otherwise
+    return Identity(name=name, agreement=agreement, sentence=sentence, found=found, expected=float(expected))
+
+
 def _numbers(facts: Facts) -> Identity | None:
     """No figure is NaN or infinite."""
     bad: dict[str, list[int]] = {}
@@ -100,39 +100,26 @@ def _numbers(facts: Facts) -> Identity | None:
 
 def _batch(facts: Facts) -> Identity | None:
     """The global batch that the log reports is the configuration's."""
-    sizes = _present(reported(facts.steps, "global_batch_size"))
-    if facts.spec is None or not len(sizes):
+    sizes, spec = _present(reported(facts.steps, "global_batch_size")), facts.setup.spec
+    if spec is None or not len(sizes):
         return None
-    found, expected = float(np.median(sizes)), float(facts.spec.batch.global_batch_size)
-    same = bool(np.all(sizes == expected))
-    return Identity(
-        name="global batch",
-        agreement="agree" if same else "contradiction",
-        sentence=f"The log's global batch is {found:,.0f} sequences; the configuration's is {expected:,.0f}.",
-        found=found,
-        expected=expected,
-    )
+    found, expected = float(np.median(sizes)), spec.batch.global_batch_size
+    sentence = f"The log's global batch is {found:,.0f} sequences; the configuration's is {expected:,.0f}."
+    return _identity("global batch", bool(np.all(sizes == expected)), "contradiction", sentence, found, expected)
 
 
 def _consumed(facts: Facts) -> Identity | None:
     """What the log counts as consumed grows by a batch in each step."""
-    tokens = _growth(facts.steps, "consumed_tokens")
-    sequences = _growth(facts.steps, "consumed_samples")
-    spec = facts.spec
+    tokens, sequences = _growth(facts.steps, "consumed_tokens"), _growth(facts.steps, "consumed_samples")
+    spec = facts.setup.spec
     if spec is None or (tokens is None and sequences is None):
         return None
-    found, expected, what = (
-        (sequences, spec.batch.global_batch_size, "sequences")
-        if sequences is not None
-        else (tokens or 0.0, spec.tokens_per_step, "tokens")
-    )
-    return Identity(
-        name="consumed",
-        agreement="agree" if abs(found / expected - 1) <= TOLERANCE else "contradiction",
-        sentence=f"By the log, a step consumes {found:,.0f} {what}; by the configuration, {expected:,}.",
-        found=found,
-        expected=float(expected),
-    )
+    found, expected, what = tokens or 0.0, spec.tokens_per_step, "tokens"
+    if sequences is not None:
+        found, expected, what = sequences, spec.batch.global_batch_size, "sequences"
+    sentence = f"By the log, a step consumes {found:,.0f} {what}; by the configuration, {expected:,}."
+    agrees = abs(found / expected - 1) <= TOLERANCE
+    return _identity("consumed", agrees, "contradiction", sentence, found, expected)
 
 
 def _growth(steps: Sequence[Step], name: str) -> float | None:
@@ -150,85 +137,83 @@ def _growth(steps: Sequence[Step], name: str) -> float | None:
 def _tokens(facts: Facts) -> Identity | None:
     """Tokens/s × seconds × devices = tokens of a step."""
     rates = reported(facts.steps, "tokens_per_second_per_device")
-    if facts.seconds is None or not facts.tokens_per_step or not facts.num_devices:
+    expected, num_devices = facts.setup.tokens_per_step, facts.setup.num_devices
+    if facts.seconds is None or not expected or not num_devices:
         return None
-    found = rates * facts.seconds * facts.num_devices
+    products = rates * facts.seconds * num_devices
+    found = _present(products)
     slack = relative_rounding(rates) + relative_rounding(facts.seconds)
+    if not len(found) or slack > MOST_ROUNDING:
+        return None  # too coarse to tell
     with np.errstate(divide="ignore", invalid="ignore"):  # of a step that was only dispatched, 0.001 s says little
         each = rounding(rates) / np.abs(rates) + rounding(facts.seconds) / np.abs(facts.seconds)
-    agreement = _agreement(_present(found), facts.tokens_per_step, slack, each[np.isfinite(found)])
-    if agreement is None:
-        return None
-    value = float(np.median(_present(found)))
-    return Identity(
-        name="tokens per step",
-        agreement=agreement,
-        sentence=(
-            f"Tokens/s × seconds × {facts.num_devices:,} devices is {value:,.0f} tokens in a step; "
-            f"batch × sequence is {facts.tokens_per_step:,}." + _at_times(agreement, value, facts.tokens_per_step)
-        ),
-        found=value,
-        expected=float(facts.tokens_per_step),
+    value = float(np.median(found))
+    off = float(np.mean(np.abs(found / expected - 1) > TOLERANCE + each[np.isfinite(products)]))
+    meets = abs(value / expected - 1)
+    agrees = meets <= TOLERANCE + slack and off <= OFTEN
+    at_times = " Not so at many of the steps." if not agrees and meets <= TOLERANCE else ""
+    sentence = (
+        f"Tokens/s × seconds × {num_devices:,} devices is {value:,.0f} tokens in a step; "
+        f"batch × sequence is {expected:,}.{at_times}"
     )
+    return _identity("tokens per step", agrees, "contradiction", sentence, value, expected)
 
 
 def _tokens_that_count(facts: Facts) -> Identity | None:
     """The tokens that the log counts of a step are at most batch × sequence, and no fewer where all have to count."""
     counted = np.array([step.tokens for step in facts.steps if step.tokens is not None], dtype=float)
-    if not facts.tokens_per_step or not len(counted):
+    expected = facts.setup.tokens_per_step
+    if not expected or not len(counted):
         return None
-    (fewest, value, most), expected = np.quantile(counted, (0, 0.5, 1)).tolist(), facts.tokens_per_step
+    fewest, value, most = np.quantile(counted, (0, 0.5, 1)).tolist()
     if fewest == most == expected:
         return None
     too_many, too_few = most > expected * (1 + TOLERANCE), fewest < expected * (1 - TOLERANCE)
-    constant = len(counted) > 2 and fewest == most
-    which = _tokens_counted(facts)
-    missing = ""
-    if too_few and which == "all":
-        missing = " This run's loss is over every token."
-    elif too_few and which == "unknown" and constant:
-        missing = " Padding would not be the same at every step."
+    missing = _missing_tokens(facts, constant=len(counted) > 2 and fewest == most) if too_few else ""
     value = most if too_many else fewest if missing else value
-    return Identity(
-        name="tokens that count",
-        agreement="contradiction" if too_many or missing else "agree",
-        sentence=f"The log counts {value:,.0f} tokens in a step; batch × sequence is {expected:,}.{missing}",
-        found=value,
-        expected=float(expected),
-    )
+    sentence = f"The log counts {value:,.0f} tokens in a step; batch × sequence is {expected:,}.{missing}"
+    agrees = not (too_many or missing)
+    return _identity("tokens that count", agrees, "contradiction", sentence, value, expected)
 
 
-def _tokens_counted(facts: Facts) -> str:
-    """Which tokens of a batch the log counts, "all" or those of the "loss", as its writer says.
+def _missing_tokens(facts: Facts, *, constant: bool) -> str:
+    """Why fewer tokens than batch × sequence cannot be, by which of them the log counts, as its writer says.
 
-    Where it says nothing: "loss" if the configuration masks tokens, else "unknown". Equally long answers leave the same
+    Where it says nothing, those in the loss if the configuration masks tokens. Equally long answers leave the same
     number of tokens in every step, so that a constant count proves nothing where prompts or padding are left out.
     """
-    said = facts.started.facts.get("tokens_counted") if facts.started else None
-    if said in ("all", "loss"):
-        return str(said)
-    return "loss" if facts.spec is not None and facts.spec.masks_tokens else "unknown"
+    said, spec = facts.setup.facts.get("tokens_counted"), facts.setup.spec
+    if said == "all":
+        return " This run's loss is over every token."
+    masks = said == "loss" or (spec is not None and spec.masks_tokens)
+    return " Padding would not be the same at every step." if constant and not masks else ""
 
 
 def _flops_per_token(facts: Facts) -> Identity | None:
     """TFLOP/s ÷ tokens/s is the FLOPs per token of a published convention."""
-    spec, per_token = facts.spec, facts.flops_per_token
+    spec, per_token = facts.setup.spec, facts.flops_per_token
     if spec is None or per_token is None:
         return None
     found = flops.nearest(per_token, spec.model, spec.batch.sequence_length)
-    ratio = 1 + found.deviation
-    gflops, ours = f"{per_token / 1e9:,.2f} GFLOP per token", f"{found.flops_per_token / 1e9:,.2f}"
-    if abs(found.deviation) <= flops.RECOGNISED_WITHIN:
-        agreement: Agreement = "agree"
+    name, ours = found.convention.replace("_", "-"), f"{found.flops_per_token / 1e9:,.2f}"
+    gflops = f"The log counts {per_token / 1e9:,.2f} GFLOP per token"
+    off_by = _off_the_pace(facts)
+    is_known = abs(found.deviation) <= flops.RECOGNISED_WITHIN
+    is_other = not 1 / OTHER_MODEL < 1 + found.deviation < OTHER_MODEL
+    if off_by:
+        sentence = f"TFLOP/s and the pace of the steps do not go together: off by up to {off_by:.0%} of each other."
+    elif is_known:
         padded = found.vocab_size != spec.model.vocab_size
-        name = found.convention.replace("_", "-") + (f", vocabulary padded to {found.vocab_size:,}" if padded else "")
-        sentence = f"The log counts {gflops}: {name} ({ours})."
+        sentence = f"{gflops}: {name}{f', vocabulary padded to {found.vocab_size:,}' if padded else ''} ({ours})."
     else:
-        agreement = "contradiction" if not 1 / OTHER_MODEL < ratio < OTHER_MODEL else "doubt"
-        sentence = (
-            f"The log counts {gflops}, which is no known convention for this model and batch; the nearest, "
-            f"{found.convention.replace('_', '-')}, is {ours}."
-        )
+        sentence = f"{gflops}, which is no known convention for this model and batch; the nearest, {name}, is {ours}."
+    otherwise: Agreement = "contradiction" if off_by or is_other else "doubt"
+    agrees = is_known and not off_by
+    return _identity("FLOPs per token", agrees, otherwise, sentence, per_token, found.flops_per_token)
+
+
+def _off_the_pace(facts: Facts) -> float:
+    """By how much the TFLOP/s are off what the pace of the steps makes of them, at most; 0 where few are."""
     rates = reported(facts.steps, "tflops_per_second_per_device")
     pace = above_zero(reported(facts.steps, "tokens_per_second_per_device"))
     slack = relative_rounding(rates) + relative_rounding(pace)
@@ -237,59 +222,44 @@ def _flops_per_token(facts: Facts) -> Identity | None:
     ratios = _present(rates / pace)
     typical = float(np.median(ratios)) if len(ratios) else 0.0
     off = np.abs(ratios / typical - 1) if typical > 0 else np.array([])
-    if len(off) and np.mean(off > TOLERANCE + slack) > OFTEN:
-        agreement = "contradiction"
-        sentence = f"TFLOP/s and the pace of the steps do not go together: off by up to {off.max():.0%} of each other."
-    return Identity(
-        name="FLOPs per token", agreement=agreement, sentence=sentence, found=per_token, expected=found.flops_per_token
-    )
+    return float(off.max()) if len(off) and np.mean(off > TOLERANCE + slack) > OFTEN else 0.0
 
 
 def _peak(facts: Facts) -> Identity | None:
-    """No utilisation is above 1."""
+    """No utilization is above 1."""
     mfu = _present(reported(facts.steps, "mfu"))
-    if not len(mfu):
-        return None
-    value = float(np.median(mfu))
-    if value <= 1:
-        return None
+    value = float(np.median(mfu)) if len(mfu) else 0.0
     sentence = f"The log's own MFU is {value:.1%}, which no device reaches."
-    return Identity(name="peak", agreement="contradiction", sentence=sentence, found=value, expected=1.0)
+    return _identity("peak", False, "contradiction", sentence, value, 1.0) if value > 1 else None
 
 
 def _mfu(facts: Facts) -> Identity | None:
     """MFU = TFLOP/s ÷ the peak, of whichever format."""
     rates = reported(facts.steps, "tflops_per_second_per_device")
-    mfu = reported(facts.steps, "mfu")
+    mfu, device = reported(facts.steps, "mfu"), facts.setup.device
     implied = _present(rates * TERA / above_zero(mfu))
     slack = relative_rounding(rates) + relative_rounding(mfu)
-    if facts.device is None or facts.peak_flops_per_second is None or not len(implied) or slack > MOST_ROUNDING:
+    if device is None or facts.setup.peak is None or not len(implied) or slack > MOST_ROUNDING:
         return None
-    value, peaks = float(np.median(implied)), facts.device.peak_flops
+    value, peaks = float(np.median(implied)), device.peak_flops
     name = min(peaks, key=lambda kind: abs(value / peaks[kind] - 1))
-    agrees = abs(value / peaks[name] - 1) <= TOLERANCE + slack
-    return Identity(
-        name="MFU",
-        agreement="agree" if agrees else "doubt",
-        sentence=f"The log's TFLOP/s ÷ MFU is a peak of {value / TERA:,.0f} TFLOP/s; "
-        f"that of {facts.device.name} is {peaks[name] / TERA:,.0f} ({name}).",
-        found=value,
-        expected=peaks[name],
+    sentence = (
+        f"The log's TFLOP/s ÷ MFU is a peak of {value / TERA:,.0f} TFLOP/s; "
+        f"that of {device.name} is {peaks[name] / TERA:,.0f} ({name})."
     )
+    return _identity("MFU", abs(value / peaks[name] - 1) <= TOLERANCE + slack, "doubt", sentence, value, peaks[name])
 
 
 def _memory(facts: Facts) -> Identity | None:
     """No device uses more memory than it has."""
-    fraction = facts.memory_fraction
-    if fraction is None or fraction <= 1 + TOLERANCE:
-        return None
+    fraction = facts.memory_fraction or 0.0
     sentence = f"The log reports {fraction:.0%} of the device's memory in use."
-    return Identity(name="memory", agreement="contradiction", sentence=sentence, found=fraction, expected=1.0)
+    return _identity("memory", False, "contradiction", sentence, fraction, 1.0) if fraction > 1 + TOLERANCE else None
 
 
 def _clock(facts: Facts) -> Identity | None:
     """The time between two lines of the log is that of the steps between, if the log has a clock fine enough."""
-    started, seconds, steps = facts.started, facts.seconds, facts.steps
+    started, seconds, steps = facts.setup.started, facts.seconds, facts.steps
     if started is None or started.facts.get("clock") != "log" or seconds is None or len(steps) <= FEWEST_CLOCKED:
         return None
     at = np.array([step.wall_time for step in steps])
@@ -309,32 +279,9 @@ def _clock(facts: Facts) -> Identity | None:
         by_clock, by_word = elapsed[: len(elapsed) - late], told[late:]
         ratios.append(float(by_clock.sum() / by_word.sum() if together else np.median(by_clock / by_word)))
     ratio = min(ratios, key=lambda found: abs(found - 1))
-    return Identity(
-        name="clock",
-        agreement="agree" if abs(ratio - 1) <= TOLERANCE + slack else "doubt",
-        sentence=f"By the clock of the log, a step takes {ratio:.1%} of the time that the log says.",
-        found=ratio,
-        expected=1.0,
-    )
+    sentence = f"By the clock of the log, a step takes {ratio:.1%} of the time that the log says."
+    return _identity("clock", abs(ratio - 1) <= TOLERANCE + slack, "doubt", sentence, ratio, 1.0)
 
 
 def _present(values: Values) -> Values:
     return values[np.isfinite(values)]
-
-
-def _agreement(values: Values, expected: float, slack: float, each: Values | None = None) -> Agreement | None:
-    """Whether the values are what is expected: the median, and most of them; None if too coarse to tell.
-
-    `slack` is what rounding can have moved the median by, `each` the values, where that differs from step to step.
-    """
-    if not len(values) or slack > MOST_ROUNDING:
-        return None
-    off = np.abs(values / expected - 1)
-    tolerance = TOLERANCE + slack
-    many = float(np.mean(off > (tolerance if each is None else TOLERANCE + each))) > OFTEN
-    return "contradiction" if abs(float(np.median(values)) / expected - 1) > tolerance or many else "agree"
-
-
-def _at_times(agreement: Agreement, value: float, expected: float) -> str:
-    meets = abs(value / expected - 1) <= TOLERANCE
-    return " Not so at many of the steps." if agreement == "contradiction" and meets else ""

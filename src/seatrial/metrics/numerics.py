@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
 from seatrial.metrics.contradictions import Contradiction
-from seatrial.metrics.record import Ranges, Record, ranges
+from seatrial.metrics.record import Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
 
 MIN_STEPS_FOR_TREND = 15
@@ -107,35 +107,23 @@ class Numerics:
     evals_reached_target: bool = False
 
 
-def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval] = ()) -> Numerics:
+def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
     """The facts of numerics; numbers that are not finite are looked for in every record."""
-    telling = record_with_losses(own, others)
+    main, everyone = records.main, records.all
+    telling = record_with_losses(records)
     losses = [step.loss for step in telling.steps if step.loss is not None]
-    evaluated = [e.loss for e in evals if e.loss is not None]
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
-    bad = {
-        step.step: step.loss
-        for record in (own, *others)
-        for step in record.steps
-        if step.loss is not None and not math.isfinite(step.loss)
-    }
+    evaluated = [e.loss for e in evals if e.loss is not None]
+    bad = _non_finite_losses(everyone)
     first_bad = min(bad, default=None)
-    norms = [
-        (step.step, step.grad_norm) for record in (own, *others) for step in record.steps if step.grad_norm is not None
-    ]
-    # A gradient that overflowed is why the optimizer skipped the step: how often it may is a check of its own.
-    skipped = {s.step for record in (own, *others) for s in record.steps if _count(s.reported.get("skipped_steps"))}
-    finite_norms = [norm for _, norm in norms if math.isfinite(norm)]
-    own_norms = [s.grad_norm for s in own.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
-    spike = SPIKE * float(np.median(finite_norms)) if finite_norms else math.inf
+    norms = _gradient_norms(records)
     early, late = _thirds(finite)
-    early_norm, late_norm = _thirds(np.array(own_norms))
     trend, share, p = _trend(finite)
     skips = _skips(telling)
     off, off_at = _perplexity_off(telling)
-    comparable, compared, disagreement, where = _disagreement(telling, [r for r in (own, *others) if r is not telling])
+    comparable, compared, disagreement, where = _disagreement(telling, [r for r in everyone if r is not telling])
     return Numerics(
-        num_steps=len(own.steps),
+        num_steps=len(main.steps),
         num_losses=len(losses),
         num_expected=len(telling.steps) - skips.lines_without_loss,
         loss_process=telling.process,
@@ -143,8 +131,8 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         num_non_finite=len(bad),
         first_bad_step=first_bad,
         first_bad_value=None if first_bad is None else bad[first_bad],
-        first_loss=losses[0] if losses else None,
-        last_loss=losses[-1] if losses else None,
+        first_loss=_first(losses),
+        last_loss=_first(reversed(losses)),
         min_loss=float(finite.min()) if len(finite) else None,
         max_loss=float(finite.max()) if len(finite) else None,
         early_loss=early,
@@ -162,25 +150,69 @@ def measure_numerics(own: Record, others: Sequence[Record], evals: Sequence[Eval
         loss_scale_collapsed=_collapsed(telling, skips),
         perplexity_off=off,
         perplexity_off_step=off_at,
-        num_grad_norms=len(norms),
-        max_grad_norm=max(finite_norms, default=None),
-        early_grad_norm=early_norm,
-        late_grad_norm=late_norm,
-        non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
-        grad_norm_spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
+        num_grad_norms=norms.number,
+        max_grad_norm=norms.highest,
+        early_grad_norm=norms.early,
+        late_grad_norm=norms.late,
+        non_finite_grad_steps=norms.non_finite,
+        grad_norm_spikes=norms.spikes,
         num_comparable=comparable,
         num_compared=compared,
         disagreement=disagreement,
         disagreement_step=where,
-        falls_silent=tuple((r.process, n) for r in (own, *others) if (n := _silent_at_end(r))),
+        falls_silent=tuple((r.process, n) for r in everyone if (n := _silent_at_end(r))),
         num_evals=len(evaluated),
-        non_finite_evals=ranges(sorted({e.step for e in evals if e.loss is not None and not math.isfinite(e.loss)})),
+        non_finite_evals=ranges(sorted({e.step for e in evals if _is_not_finite(e.loss)})),
         settled_loss=_settled_below_the_end(finite),
-        non_finite_others=_non_finite_others((own, *others)),
-        contradictions=tuple(found for record in (own, *others) for found in record.contradictions),
-        first_eval_loss=evaluated[0] if evaluated else None,
-        last_eval_loss=evaluated[-1] if evaluated else None,
-        evals_reached_target=_reached_target(own, evaluated),
+        non_finite_others=_non_finite_others(everyone),
+        contradictions=tuple(found for record in everyone for found in record.contradictions),
+        first_eval_loss=_first(evaluated),
+        last_eval_loss=_first(reversed(evaluated)),
+        evals_reached_target=_reached_target(main, evaluated),
+    )
+
+
+def _first(values: Iterable[float]) -> float | None:
+    return next(iter(values), None)
+
+
+def _is_not_finite(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)
+
+
+def _non_finite_losses(everyone: Sequence[Record]) -> dict[int, float]:
+    """Step → a loss that is not finite; what counts is the last process that has one there."""
+    steps = (step for record in everyone for step in record.steps)
+    return {step.step: step.loss for step in steps if step.loss is not None and not math.isfinite(step.loss)}
+
+
+class _GradientNorms(NamedTuple):
+    """The gradient norms of all processes; `early` and `late` are of the one that counts."""
+
+    number: int
+    highest: float | None
+    early: float | None
+    late: float | None
+    non_finite: Ranges
+    spikes: Ranges
+
+
+def _gradient_norms(records: Records) -> _GradientNorms:
+    steps = [step for record in records.all for step in record.steps]
+    norms = [(step.step, step.grad_norm) for step in steps if step.grad_norm is not None]
+    # A gradient that overflowed is why the optimizer skipped the step: how often it may is a check of its own.
+    skipped = {step.step for step in steps if _count(step.reported.get("skipped_steps"))}
+    finite = [norm for _, norm in norms if math.isfinite(norm)]
+    spike = SPIKE * float(np.median(finite)) if finite else math.inf
+    own = [s.grad_norm for s in records.main.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
+    early, late = _thirds(np.array(own))
+    return _GradientNorms(
+        number=len(norms),
+        highest=max(finite, default=None),
+        early=early,
+        late=late,
+        non_finite=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
+        spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
     )
 
 
@@ -202,10 +234,9 @@ def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ra
     return tuple((name, values[min(values)], ranges(sorted(values))) for name, values in first)
 
 
-def record_with_losses(own: Record, others: Sequence[Record]) -> Record:
+def record_with_losses(records: Records) -> Record:
     """The record of the lowest process that reports a loss: in a pipeline, the first stage has none."""
-    everyone = sorted((own, *others), key=lambda record: record.process)
-    return next((r for r in everyone if any(step.loss is not None for step in r.steps)), own)
+    return next((r for r in records.by_process if any(step.loss is not None for step in r.steps)), records.main)
 
 
 class _Skips(NamedTuple):
@@ -332,32 +363,24 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | No
     return ("rising" if rises or diverged else "flat"), share, p
 
 
-def _disagreement(own: Record, others: Sequence[Record]) -> tuple[int, int, float | None, int | None]:
+def _disagreement(main: Record, others: Sequence[Record]) -> tuple[int, int, float | None, int | None]:
     """(losses that could be compared to this record's, that were, largest relative difference, its step)."""
-    losses = {step.step: step.loss for step in own.steps}
-    comparable = compared = 0
-    worst, where = None, None
-    for record in others:
-        if _has_no_loss_to_report(record):
-            continue
-        for step in record.steps:
-            if step.step not in losses:
-                continue
-            comparable += 1
-            ours = losses[step.step]
-            if ours is None or step.loss is None:
-                continue
-            compared += 1
-            difference = _relative_difference(ours, step.loss)
-            if worst is None or difference > worst:
-                worst, where = difference, step.step
-    return comparable, compared, worst, where
+    losses = {step.step: step.loss for step in main.steps}
+    theirs = [step for record in others if not _has_no_loss_to_report(record) for step in record.steps]
+    pairs = [(losses[step.step], step.loss, step.step) for step in theirs if step.step in losses]
+    differences = [
+        (_relative_difference(ours, other), step)
+        for ours, other, step in pairs
+        if ours is not None and other is not None
+    ]
+    worst, where = max(differences, key=lambda found: found[0], default=(None, None))
+    return len(pairs), len(differences), worst, where
 
 
 def _has_no_loss_to_report(record: Record) -> bool:
-    """In a pipeline of another framework, only the last stage knows the loss; every process of our trainer does."""
-    foreign = record.started is None or "family" in record.started.facts
-    return foreign and all(step.loss is None for step in record.steps)
+    """In another trainer's pipeline, only the last stage knows the loss; every process of our trainer does."""
+    of_another = record.started is None or record.is_foreign
+    return of_another and all(step.loss is None for step in record.steps)
 
 
 def _relative_difference(a: float, b: float) -> float:

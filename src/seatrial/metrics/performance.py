@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seatrial.estimate import flops, hardware
+from seatrial.estimate import flops
 from seatrial.events import Event, Step
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported
 from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
 from seatrial.metrics.memory import memory_fraction
-from seatrial.metrics.record import Record
+from seatrial.metrics.record import Records
+from seatrial.metrics.setup import Peak, Setup, setup_of
 from seatrial.metrics.stragglers import Clock, Straggler, find_stragglers
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
 from seatrial.spec import RunSpec
@@ -25,16 +26,6 @@ SECONDS_PER_DAY = 86_400
 TOKENS, TFLOPS = "tokens_per_second_per_device", "tflops_per_second_per_device"
 SPEEDS = ("step_seconds", TOKENS, TFLOPS, "mfu")
 MOST_ROUNDING_TO_RECOGNISE = 0.005  # of FLOPs per token; conventions are as close as 1%
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """The device's dense peak that utilisation is held against."""
-
-    device: str
-    format: str
-    flops_per_second: float
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,71 +97,56 @@ def time_to_train(performance: Performance, tokens: float) -> Estimate | None:
 def measure_performance(
     events: Sequence[Event],
     spec: RunSpec | None,
-    own: Record,
-    others: Sequence[Record] = (),
+    records: Records,
     *,
     convention: str | None = None,
     policy: str = DEFAULT_POLICY,
 ) -> Performance:
     """The speed of a run by the record that counts. Raises KeyError for an unknown FLOPs convention or policy."""
-    started = own.started
-    tokens_per_step = spec.tokens_per_step if spec else started.tokens_per_step if started else None
-    num_devices = (started.num_devices if started else None) or (spec.topology.num_devices if spec else None)
-    device = (started.device_kind if started else "") or (spec.topology.device if spec else None) or ""
-    known = hardware.find(device)
-    peak = _peak(known, spec)
-    per_device = tokens_per_step / num_devices if tokens_per_step and num_devices else None
-    clocks = _clocks(per_device, spec)
-    clock = next((c for c in clocks if any(c.time_of(step) is not None for step in own.steps)), clocks[0])
-    least = _fewest_flops(spec) * (per_device or 0.0) / (peak.flops_per_second if peak else math.inf)
+    main, setup = records.main, setup_of(records.main.started, spec)
+    clocks = _clocks(setup)
+    clock = next((c for c in clocks if any(c.time_of(step) is not None for step in main.steps)), clocks[0])
     window = measure_window(
-        events, own, planned_steps=spec.steps if spec else None, policy=policy, time_of=clock.time_of,
-        is_impossible=_beyond(least if clock.in_seconds else 0.0, peak),
+        events, main, planned_steps=spec.steps if spec else None, policy=policy, time_of=clock.time_of,
+        is_impossible=_beyond(setup.least_step_seconds if clock.in_seconds else 0.0, setup.peak),
     )  # fmt: skip
     steps = window.steps if window else ()
-    counted = _counted_flops(window, per_device, clock)
+    times = window.times if window else np.array([])
+    counted = _counted_flops(window, setup.tokens_per_device, clock)
     recognised = flops.recognise(counted, spec.model, spec.batch.sequence_length) if counted and spec else None
     convention = convention or (recognised.convention if recognised else flops.DEFAULT_CONVENTION)
-    per_token = flops.flops_per_token(spec.model, spec.batch.sequence_length, convention) if spec else None
     own_figures = _own_figures(window)
-    found = _speed(window, clock, own_figures, per_device, per_token, peak, device)
-    found["memory_fraction"] = memory_fraction((own, *others), started.facts if started else {}, known)
+    found = _speed(window, clock, own_figures, setup, setup.flops_per_token(convention))
+    found["memory_fraction"] = memory_fraction(records.all, setup.facts, setup.device)
     estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
-    rate = estimates.get("tokens_per_second_per_device")
-    total = rate.value * num_devices if rate and num_devices else None
+    total = _in_total(estimates.get(TOKENS), setup.num_devices)
     memory = estimates.get("memory_fraction")
-    times = window.times if window else np.array([])
-    scaled = window.summary if window and clock.in_seconds else None
+    is_own_time = window is not None and not clock.origin and not mostly_disturbed(events, steps)
     facts = Facts(
         steps=steps,
-        all_steps=own.steps,
-        seconds=times if window and not clock.origin and not mostly_disturbed(events, steps) else None,
-        started=started,
-        spec=spec,
-        tokens_per_step=tokens_per_step,
-        num_devices=num_devices,
-        device=known,
-        peak_flops_per_second=peak.flops_per_second if peak else None,
+        all_steps=main.steps,
+        seconds=times if is_own_time else None,
+        setup=setup,
         memory_fraction=memory.value if memory else None,
         flops_per_token=counted,
     )
     return Performance(
-        num_steps=len(own.steps),
-        num_timed=sum(clock.time_of(step) is not None for step in own.steps),
+        num_steps=len(main.steps),
+        num_timed=sum(clock.time_of(step) is not None for step in main.steps),
         num_counted=len(steps),
         window=_told(window, clock),
-        step_times=scaled,
+        step_times=window.summary if window and clock.in_seconds else None,
         estimates=estimates,
         unavailable={name: value for name, value in found.items() if isinstance(value, str)},
         reported=own_figures,
-        tokens_per_step=tokens_per_step,
-        padding=_padding(steps, tokens_per_step),
-        num_devices=num_devices,
-        device=device,
+        tokens_per_step=setup.tokens_per_step,
+        padding=_padding(steps, setup.tokens_per_step),
+        num_devices=setup.num_devices,
+        device=setup.device_name,
         convention=convention if spec else "",
         recognised=recognised,
-        flops_per_token=per_token,
-        peak=peak,
+        flops_per_token=setup.flops_per_token(convention),
+        peak=setup.peak,
         tokens_per_second_total=total,
         sequences_per_second_total=total / spec.batch.sequence_length if total and spec else _samples(steps),
         days_to_1t_tokens=days_to_train(tokens=TRILLION, tokens_per_second=total) if total else None,
@@ -178,22 +154,13 @@ def measure_performance(
         drift=find_slowdown(times, np.array([timed.time for timed in window.undisturbed])) if window else None,
         spikes=find_spikes([step.step for step in steps], times) if window else None,
         levels=find_levels(times),
-        stragglers=find_stragglers((own, *others), clocks, steps[0].step, steps[-1].step) if steps else (),
+        stragglers=find_stragglers(records.all, clocks, steps[0].step, steps[-1].step) if steps else (),
     )
 
 
-def _peak(known: hardware.Device | None, spec: RunSpec | None) -> Peak | None:
-    figure = known.peak(spec.precision.compute_dtype, spec.precision.quantization) if known and spec else None
-    if not known or not figure:
-        return None
-    return Peak(device=known.name, format=figure[1], flops_per_second=figure[0], source=known.source)
-
-
-def _fewest_flops(spec: RunSpec | None) -> float:
-    """FLOPs per token by the convention that counts the fewest; 0 without a configuration."""
-    if spec is None:
-        return 0.0
-    return min(flops.flops_per_token(spec.model, spec.batch.sequence_length, name) for name in flops.CONVENTIONS)
+def _in_total(rate: Estimate | None, num_devices: int | None) -> float | None:
+    """What all devices together do in a second."""
+    return rate.value * num_devices if rate and num_devices else None
 
 
 def positive(value: float | None) -> float | None:
@@ -211,15 +178,15 @@ def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
     return time_of
 
 
-def _clocks(tokens_per_device: float | None, spec: RunSpec | None) -> list[Clock]:
+def _clocks(setup: Setup) -> list[Clock]:
     """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
-    batch = float(spec.batch.global_batch_size) if spec else None
+    batch = float(setup.spec.batch.global_batch_size) if setup.spec else None
     return [
         Clock(lambda step: positive(step.seconds), in_seconds=True, origin=""),
         *(
             Clock(_inverse(name, amount), in_seconds=amount is not None, origin=f"from the reported {words}")
             for name, amount, words in (
-                ("tokens_per_second_per_device", tokens_per_device, "tokens/s"),
+                ("tokens_per_second_per_device", setup.tokens_per_device, "tokens/s"),
                 ("samples_per_second_total", batch, "samples/s"),
                 ("tflops_per_second_per_device", None, "TFLOP/s"),
                 ("mfu", None, "MFU"),
@@ -270,9 +237,8 @@ def _rate(amount: float, times: StepTimes, origin: str) -> Estimate:
 
 
 def _speed(
-    window: Window | None, clock: Clock, own: Mapping[str, Estimate], tokens_per_device: float | None,
-    flops_per_token: float | None, peak: Peak | None, device: str,
-) -> dict[str, Estimate | str]:  # fmt: skip
+    window: Window | None, clock: Clock, own: Mapping[str, Estimate], setup: Setup, flops_per_token: float | None
+) -> dict[str, Estimate | str]:
     """Each metric of speed, or the reason why there is none: by the times, else as the log reports it."""
     if window is None:
         return dict.fromkeys(SPEEDS, "no step has a time")
@@ -280,20 +246,18 @@ def _speed(
     if not window.believable:
         many = f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {beyond}"
         return dict.fromkeys(SPEEDS, many)
+    name = setup.device_name
     found: dict[str, Estimate | str] = {
         **dict.fromkeys(SPEEDS, "the log does not give it, nor what it could be computed from"),
-        "mfu": f"no peak is known for {device!r}" if device else "the record does not name the device",
+        "mfu": f"no peak is known for {name!r}" if name else "the record does not name the device",
         **own,
     }
     if clock.in_seconds:
         found["step_seconds"] = Estimate(value=times.value, low=times.low, high=times.high, origin=clock.origin)
-        if tokens_per_device:
-            found[TOKENS] = _rate(tokens_per_device, times, clock.origin)
-        if tokens_per_device and flops_per_token:
-            amount = tokens_per_device * flops_per_token
-            found[TFLOPS] = _rate(amount / TERA, times, clock.origin)
-            if peak:
-                found["mfu"] = _rate(amount / peak.flops_per_second, times, clock.origin)
+        work = (setup.tokens_per_device or 0.0) * (flops_per_token or 0.0)
+        peak = setup.peak.flops_per_second if setup.peak else math.inf
+        amounts = {TOKENS: setup.tokens_per_device or 0.0, TFLOPS: work / TERA, "mfu": work / peak}
+        found |= {metric: _rate(amount, times, clock.origin) for metric, amount in amounts.items() if amount}
     mfu = found["mfu"]
     if isinstance(mfu, Estimate) and mfu.value > 1:
         return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {beyond}")

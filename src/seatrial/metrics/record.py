@@ -1,9 +1,9 @@
-"""What one process recorded, put in order: attempts, and each step once."""
+"""What each process recorded, put in order: attempts, and each step once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.events import Event, RunEnded, RunStarted, Step
@@ -24,17 +24,17 @@ class Record:
     """
 
     process: int
-    started: RunStarted | None  # of the last attempt
-    ended: RunEnded | None  # unless it went on afterwards
-    attempts: tuple[tuple[Step, ...], ...]
-    steps: tuple[Step, ...]
+    started: RunStarted | None = None  # of the last attempt
+    ended: RunEnded | None = None  # unless it went on afterwards
+    attempts: tuple[tuple[Step, ...], ...] = ()
+    steps: tuple[Step, ...] = ()
     starts: tuple[RunStarted | None, ...] = ()
     idle: bool = False
     contradictions: tuple[Contradiction, ...] = ()
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this was read from the log of another program."""
+        """Whether this was read from the log of another trainer."""
         return self.started is not None and "family" in self.started.facts
 
     @property
@@ -44,19 +44,43 @@ class Record:
         return float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) else None
 
 
-def records(events: Sequence[Event]) -> dict[int, Record]:
-    """The record of every process that has one, in the order of their numbers; the launcher's is -1."""
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """The records of a run: `main` is the one that counts, the `others` are compared with it.
+
+    The lowest process that reports steps counts; without any, the lowest one, or an empty record. `launcher` is the
+    launcher's word on the end of the run.
+    """
+
+    main: Record
+    others: tuple[Record, ...] = ()
+    launcher: RunEnded | None = None
+
+    @property
+    def all(self) -> tuple[Record, ...]:
+        """Every process of the trainer, the one that counts first."""
+        return (self.main, *self.others)
+
+    @property
+    def by_process(self) -> list[Record]:
+        """Every process of the trainer in the order of their numbers."""
+        return sorted(self.all, key=lambda record: record.process)
+
+
+def records(events: Sequence[Event]) -> Records:
+    """The records of all processes that have recorded anything."""
     by_process: dict[int, list[Event]] = {}
     for event in events:
         by_process.setdefault(event.process, []).append(event)
-    return {process: _record(process, own) for process, own in sorted(by_process.items())}
-
-
-def record_that_counts(found: Mapping[int, Record]) -> Record:
-    """The record of the lowest process that reports steps; an empty one where none does and none is there."""
-    nothing = Record(process=0, started=None, ended=None, attempts=(), steps=())
-    trainers = [record for process, record in found.items() if process != LAUNCHER]
-    return next((record for record in trainers if record.steps), trainers[0] if trainers else nothing)
+    found = {process: _record(process, own) for process, own in sorted(by_process.items())}
+    launcher = found.pop(LAUNCHER, None)
+    reporting = (record for record in found.values() if record.steps)
+    main = next(reporting, next(iter(found.values()), Record(process=0)))
+    return Records(
+        main=main,
+        others=tuple(record for record in found.values() if record is not main),
+        launcher=launcher.ended if launcher else None,
+    )
 
 
 def ranges(steps: Iterable[int]) -> Ranges:
@@ -77,6 +101,70 @@ def show_ranges(found: Ranges, most: int = 5) -> str:
     return ("steps " if several else "step ") + ", ".join([*shown, *(["…"] if len(found) > most else [])])
 
 
+def _record(process: int, events: Sequence[Event]) -> Record:
+    course = _Course()
+    for event in events:
+        if isinstance(event, RunStarted):
+            course.start(event)
+        elif isinstance(event, RunEnded):
+            course.end(event)
+        elif isinstance(event, Step):
+            course.step(event)
+    attempts, started = course.attempts, course.started
+    steps: list[Step] = []
+    for attempt in attempts:
+        while attempt and steps and steps[-1].step >= attempt[0].step:
+            steps.pop()
+        steps.extend(attempt)
+    return Record(
+        process=process,
+        started=started,
+        ended=course.ended,
+        attempts=tuple(tuple(attempt) for attempt in attempts if attempt),
+        steps=tuple(steps),
+        starts=tuple(start for start, attempt in zip(course.starts, attempts, strict=True) if attempt),
+        idle=bool(steps) and not attempts[-1],
+        contradictions=find_contradictions(events) if course.goes_back or len(attempts) > 2 else (),
+    )
+
+
+class _Course:
+    """The attempts of a process as its events come, each with what was said at its start."""
+
+    def __init__(self) -> None:
+        self.attempts: list[list[Step]] = [[]]
+        self.starts: list[RunStarted | None] = [None]
+        self.ended: RunEnded | None = None
+        self.goes_back = False
+
+    @property
+    def started(self) -> RunStarted | None:
+        return self.starts[-1]
+
+    def start(self, event: RunStarted) -> None:
+        self.ended = None
+        self.attempts.append([])
+        self.starts.append(event)
+
+    def end(self, event: RunEnded) -> None:
+        # Of a log of two families, one may know more: that it completed adds nothing to why.
+        if self.ended is None or event.reason != "completed" or event.exit_code is not None:
+            self.ended = event
+
+    def step(self, event: Step) -> None:
+        self.ended = None
+        attempt = self.attempts[-1]
+        last = attempt[-1].step if attempt else -1
+        self.goes_back |= event.step <= last
+        if event.step > last:
+            attempt.append(event)
+        elif event.step < last:
+            self.attempts.append([event])
+            self.starts.append(self.started)
+        else:  # the same line once more, or a correction
+            attempt[-1] = _corrected(attempt[-1], event)
+
+
 def _corrected(earlier: Step, later: Step) -> Step:
     """The later word on a step; the earlier stays where it says nothing, and if it is not finite."""
     kept = {
@@ -86,46 +174,3 @@ def _corrected(earlier: Step, later: Step) -> Step:
         and (getattr(later, name) is None or not math.isfinite(before))
     }
     return replace(later, **kept)
-
-
-def _record(process: int, events: Sequence[Event]) -> Record:
-    attempts: list[list[Step]] = [[]]
-    starts: list[RunStarted | None] = [None]
-    started: RunStarted | None = None
-    ended: RunEnded | None = None
-    goes_back = False
-    for event in events:
-        last = attempts[-1][-1].step if attempts[-1] else -1
-        if isinstance(event, RunEnded):
-            # Of a log of two families, one may know more: that it completed adds nothing to why.
-            if ended is None or event.reason != "completed" or event.exit_code is not None:
-                ended = event
-        elif isinstance(event, RunStarted):
-            started, ended = event, None
-            attempts.append([])
-            starts.append(event)
-        elif isinstance(event, Step):
-            ended = None
-            goes_back |= event.step <= last
-            if event.step < last:
-                attempts.append([event])
-                starts.append(started)
-            elif event.step > last:
-                attempts[-1].append(event)
-            else:  # the same line once more, or a correction
-                attempts[-1][-1] = _corrected(attempts[-1][-1], event)
-    steps: list[Step] = []
-    for attempt in attempts:
-        while attempt and steps and steps[-1].step >= attempt[0].step:
-            steps.pop()
-        steps.extend(attempt)
-    return Record(
-        process=process,
-        started=started,
-        ended=ended,
-        attempts=tuple(tuple(attempt) for attempt in attempts if attempt),
-        steps=tuple(steps),
-        starts=tuple(start for start, attempt in zip(starts, attempts, strict=True) if attempt),
-        idle=bool(steps) and not attempts[-1],
-        contradictions=find_contradictions(events) if goes_back or len(attempts) > 2 else (),
-    )

@@ -48,16 +48,9 @@ def find_stragglers(
 
     Only the steps between these count.
     """
-    for clock in clocks:
-        medians = {}
-        for record in records:
-            times = [clock.time_of(step) for step in record.steps if first_step <= step.step <= last_step]
-            known = [time for time in times if time is not None and is_number(time) and time > 0]
-            if len(known) >= FEWEST_STEPS:
-                medians[record.process] = (median(known), record.started.host if record.started else "")
-        if len(medians) > 1:
-            break
-    else:
+    by_clock = ((clock, _medians(records, clock, first_step, last_step)) for clock in clocks)
+    clock, medians = next((found for found in by_clock if len(found[1]) > 1), (None, {}))
+    if clock is None:
         return ()
     # The lower one of two in the middle: of two processes, the slow one is the straggler.
     typical = sorted(time for time, _ in medians.values())[(len(medians) - 1) // 2]
@@ -73,3 +66,14 @@ def find_stragglers(
         if time > typical * (1 + SLOWER_BY)
     ]
     return tuple(sorted(found, key=lambda straggler: -straggler.slower_by))
+
+
+def _medians(records: Sequence[Record], clock: Clock, first_step: int, last_step: int) -> dict[int, tuple[float, str]]:
+    """Process → (median step time, host), of those that give enough times."""
+    medians = {}
+    for record in records:
+        times = [clock.time_of(step) for step in record.steps if first_step <= step.step <= last_step]
+        known = [time for time in times if time is not None and is_number(time) and time > 0]
+        if len(known) >= FEWEST_STEPS:
+            medians[record.process] = (median(known), record.started.host if record.started else "")
+    return medians

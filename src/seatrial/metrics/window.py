@@ -48,7 +48,7 @@ def _between(first: int, last: int) -> Callable[[Values], Places]:
 POLICIES: dict[str, Policy] = {
     "steady": Policy("the median of the steady steps", None, "median"),
     "cvs-jax": Policy(
-        "the median of all steps after step 5 (CVS for JAX holds each of them to the bar)",
+        "the median of all steps after step 5 (CVS for JAX compares each of them with the target)",
         lambda steps: np.flatnonzero(steps > 5), "median",
     ),
     "cvs-megatron": Policy(
@@ -134,7 +134,7 @@ class Window(NamedTuple):
 
 def measure_window(
     events: Sequence[Event],
-    own: Record,
+    main: Record,
     *,
     planned_steps: int | None,
     time_of: Callable[[Step], float | None],
@@ -145,96 +145,130 @@ def measure_window(
 
     Raises KeyError for an unknown policy.
     """
-    chosen_policy = POLICIES[policy]
-    attempts = [[Timed(s, time) for s in attempt if (time := time_of(s)) is not None] for attempt in own.attempts]
-    number = _attempt(own, attempts, _planned(events, own, planned_steps))
+    rule, choose, statistic = POLICIES[policy]
+    attempts = [[Timed(s, time) for s in attempt if (time := time_of(s)) is not None] for attempt in main.attempts]
+    number = _attempt(main, attempts, _planned(events, main, planned_steps))
     if number is None:
         return None
     lines = attempts[number]
     stride = lines_apart([timed.step.step for timed in lines])
+    sorted_out = _sort_out(lines, is_impossible)
+    choice = _choose_by_rule(lines, rule, choose) if choose else _choose_steady(events, sorted_out, stride)
+    if choice is None:
+        return None
+    of = f" of attempt {number + 1} of {len(attempts)}" if len(attempts) > 1 else ""
+    means = f" Each line of the log is the mean of {stride} steps." if stride > 1 else ""
+    return Window(
+        chosen=tuple(choice.kept),
+        undisturbed=tuple(choice.undisturbed),
+        summary=_summary(
+            choice, statistic, policy=policy, rule=choice.rule.format(of=of) + means, attempt=number + 1, stride=stride
+        ),
+        num_impossible=len(sorted_out.impossible),
+        num_of_attempt=len(sorted_out.counted if choose is None else lines),
+        believable=sorted_out.believable,
+    )
+
+
+class _SortedOut(NamedTuple):
+    """The steps of an attempt: those that count, and of these the ones that were done and the impossible ones."""
+
+    counted: list[Timed]
+    not_counted: list[Timed]
+    done: list[Timed]
+    impossible: list[Timed]
+    believable: bool
+
+
+def _sort_out(lines: list[Timed], is_impossible: Callable[[Step, float], bool]) -> _SortedOut:
     counted, not_counted = _split(lines, [not timed.step.phase and not _grows(timed, lines) for timed in lines])
     if not counted:
         counted, not_counted = lines, []
     flags = _impossible(counted, is_impossible)
-    doing, impossible = _split(counted, [not flag for flag in flags])
-    late = sum(flags[EARLY_STEPS:])
+    done, impossible = _split(counted, [not flag for flag in flags])
     few = max(FEW_IMPOSSIBLE, FEW_IMPOSSIBLE_SHARE * len(counted))
-    believable = late <= few and 2 * len(impossible) <= len(counted)
-    if not believable:
-        doing = counted
-    if chosen_policy.choose is not None:
-        return _window(lines, chosen_policy, policy, number, len(attempts), stride, len(impossible), believable)
-    clear, disturbed = _split(doing, _undisturbed(events, [timed.step.step for timed in doing], stride))
-    if 2 * len(clear) < len(doing):
-        clear, disturbed = doing, []
+    believable = sum(flags[EARLY_STEPS:]) <= few and 2 * len(impossible) <= len(counted)
+    return _SortedOut(counted, not_counted, done if believable else counted, impossible, believable)
+
+
+class _Choice(NamedTuple):
+    """What a policy takes, and its rule in words, with `{of}` where the attempt is named."""
+
+    kept: Sequence[Timed]
+    undisturbed: Sequence[Timed]
+    rule: str
+    warmup: Ranges
+    disturbed: Ranges = ()
+    not_counted: Ranges = ()
+    impossible: Ranges = ()
+    steady: bool = True
+
+
+def _choose_steady(events: Sequence[Event], sorted_out: _SortedOut, stride: int) -> _Choice:
+    """Our own policy: the steps after the warm-up that no evaluation or checkpoint has stretched."""
+    done = sorted_out.done
+    clear, disturbed = _split(done, _undisturbed(events, [timed.step.step for timed in done], stride))
+    if 2 * len(clear) < len(done):
+        clear, disturbed = done, []
     warmup, steady = _warmup(np.array([timed.time for timed in clear]))
-    left_out = {
-        ", because of an evaluation or a checkpoint": _ranges(disturbed),
-        ", where a profiler ran or the batch still grew": _ranges(not_counted),
-        ", dispatched, but not done in that time": _ranges(impossible) if believable else (),
-    }
-    kept = clear[warmup:]
-    return Window(
-        chosen=tuple(kept),
-        undisturbed=tuple(clear),
-        summary=_summary(
-            kept, "median", stride,
-            policy=policy,
-            rule=_rule(clear, warmup, left_out, number, len(attempts), stride, steady=steady),
-            attempt=number + 1,
-            warmup=_ranges(clear[:warmup]),
-            disturbed=_ranges(disturbed),
-            not_counted=_ranges(not_counted),
-            impossible=_ranges(impossible) if believable else (),
-            steady=steady,
-        ),
-        num_impossible=len(impossible),
-        num_of_attempt=len(counted),
-        believable=believable,
-    )  # fmt: skip
+    choice = _Choice(
+        kept=clear[warmup:],
+        undisturbed=clear,
+        rule="",
+        warmup=_ranges(clear[:warmup]),
+        disturbed=_ranges(disturbed),
+        not_counted=_ranges(sorted_out.not_counted),
+        impossible=_ranges(sorted_out.impossible) if sorted_out.believable else (),
+        steady=steady,
+    )
+    return choice._replace(rule=_rule(choice, warmup))
 
 
-def _window(
-    lines: list[Timed], policy: Policy, name: str, number: int, num_attempts: int, stride: int, impossible: int,
-    believable: bool,
-) -> Window | None:  # fmt: skip
+def _rule(choice: _Choice, warmup: int) -> str:
+    first, last = choice.kept[0].step.step, choice.kept[-1].step.step
+    steps = f"Steps {first}–{last}" if last > first else f"Step {first}"
+    sentence = (
+        f"{steps}{{of}}. Left out: the first {warmup} as warm-up (at least {WARMUP_STEPS}, until the median of "
+        f"{ROLLING_STEPS} is within {STEADY_WITHIN:.0%}, or one MAD, of the final one; never more than half)"
+    )
+    for left_out, why in (
+        (choice.disturbed, "because of an evaluation or a checkpoint"),
+        (choice.not_counted, "where a profiler ran or the batch still grew"),
+        (choice.impossible, "dispatched, but not done in that time"),
+    ):
+        sentence += f"; {show_ranges(left_out)}, {why}" if left_out else ""
+    return sentence + ("." if choice.steady else ". The step time never became steady.")
+
+
+def _choose_by_rule(lines: list[Timed], rule: str, choose: Callable[[Values], Places]) -> _Choice | None:
     """What a policy of another tool takes: all that its rule says, whatever happened in these steps."""
-    kept = [lines[place] for place in policy.choose(np.array([t.step.step for t in lines]))] if policy.choose else []
+    kept = [lines[place] for place in choose(np.array([timed.step.step for timed in lines]))]
     if not kept:
         return None
-    rule = f"{policy.rule[0].upper()}{policy.rule[1:]}: {show_ranges(_ranges(kept))}{_of(number, num_attempts)}."
-    return Window(
-        chosen=tuple(kept),
-        undisturbed=tuple(kept),
-        summary=_summary(
-            kept, policy.statistic, stride, policy=name, rule=rule + _means(stride), attempt=number + 1,
-            warmup=_ranges([timed for timed in lines if timed.step.step < kept[0].step.step]),
-        ),
-        num_impossible=impossible,
-        num_of_attempt=len(lines),
-        believable=believable,
-    )  # fmt: skip
+    return _Choice(
+        kept=kept,
+        undisturbed=kept,
+        rule=f"{rule[0].upper()}{rule[1:]}: {show_ranges(_ranges(kept))}{{of}}.",
+        warmup=_ranges([timed for timed in lines if timed.step.step < kept[0].step.step]),
+    )
 
 
-def _summary(
-    kept: Sequence[Timed], statistic: Statistic, stride: int, *, policy: str, rule: str, attempt: int, warmup: Ranges,
-    disturbed: Ranges = (), not_counted: Ranges = (), impossible: Ranges = (), steady: bool = True,
-) -> StepTimes:  # fmt: skip
-    times = np.array([timed.time for timed in kept])
+def _summary(choice: _Choice, statistic: Statistic, *, policy: str, rule: str, attempt: int, stride: int) -> StepTimes:
+    times = np.array([timed.time for timed in choice.kept])
     found = estimate(times, statistic)
     median = float(np.median(times))
     return StepTimes(
         policy=policy,
         rule=rule,
         attempt=attempt,
-        first_step=kept[0].step.step,
-        last_step=kept[-1].step.step,
+        first_step=choice.kept[0].step.step,
+        last_step=choice.kept[-1].step.step,
         steps_per_line=stride,
-        warmup=warmup,
-        disturbed=disturbed,
-        not_counted=not_counted,
-        impossible=impossible,
-        steady=steady,
+        warmup=choice.warmup,
+        disturbed=choice.disturbed,
+        not_counted=choice.not_counted,
+        impossible=choice.impossible,
+        steady=choice.steady,
         n=len(times),
         value=found.value,
         low=found.low,
@@ -255,12 +289,12 @@ def lines_apart(steps: Sequence[int]) -> int:
     return median_low(gaps) if gaps else 1
 
 
-def _planned(events: Sequence[Event], own: Record, planned_steps: int | None) -> list[int | None]:
+def _planned(events: Sequence[Event], main: Record, planned_steps: int | None) -> list[int | None]:
     """The steps that each attempt of the record was to do, by its own word or else the configuration's."""
     found: list[int | None] = []
     planned, last, fresh = planned_steps, -1, True
     for event in events:
-        if event.process != own.process:
+        if event.process != main.process:
             continue
         if isinstance(event, RunStarted):
             planned, fresh = event.planned_steps or planned_steps, True
@@ -271,12 +305,12 @@ def _planned(events: Sequence[Event], own: Record, planned_steps: int | None) ->
     return found
 
 
-def _attempt(own: Record, attempts: Sequence[Sequence[Timed]], planned: Sequence[int | None]) -> int | None:
+def _attempt(main: Record, attempts: Sequence[Sequence[Timed]], planned: Sequence[int | None]) -> int | None:
     """The last complete attempt with enough steps, else the last with enough, the last complete one, the last."""
 
     def is_complete(number: int) -> bool:
         goal = planned[number] if number < len(planned) else None
-        steps = [step.step for step in own.attempts[number]]
+        steps = [step.step for step in main.attempts[number]]
         return goal is not None and steps[-1] >= goal - lines_apart(steps)
 
     timed = [number for number, attempt in enumerate(attempts) if attempt]
@@ -337,26 +371,3 @@ def _warmup(times: Values) -> tuple[int, bool]:
     rolling = np.median(sliding_window_view(times, min(ROLLING_STEPS, len(times) - most)), axis=1)
     steady = np.flatnonzero(np.abs(rolling[least : most + 1] - final) <= max(STEADY_WITHIN * final, noise))
     return (least + int(steady[0]), True) if len(steady) else (most, False)
-
-
-def _rule(
-    lines: Sequence[Timed], warmup: int, left_out: dict[str, Ranges], number: int, num_attempts: int, stride: int, *,
-    steady: bool,
-) -> str:  # fmt: skip
-    first, last = lines[warmup].step.step, lines[-1].step.step
-    sentence = (
-        f"{'Steps' if last > first else 'Step'} {first}{f'–{last}' if last > first else ''}"
-        f"{_of(number, num_attempts)}. Left out: the first {warmup} as warm-up (at least "
-        f"{WARMUP_STEPS}, until the median of {ROLLING_STEPS} is within {STEADY_WITHIN:.0%}, or one MAD, of the final "
-        "one; never more than half)"
-    )
-    sentence += "".join(f"; {show_ranges(steps)}{why}" for why, steps in left_out.items() if steps)
-    return sentence + ("." if steady else ". The step time never became steady.") + _means(stride)
-
-
-def _of(number: int, num_attempts: int) -> str:
-    return f" of attempt {number + 1} of {num_attempts}" if num_attempts > 1 else ""
-
-
-def _means(stride: int) -> str:
-    return f" Each line of the log is the mean of {stride} steps." if stride > 1 else ""

@@ -1,12 +1,19 @@
-"""The files that travel to nodes."""
+"""Programs that run on a host: standard library only, Python 3.8 or newer, never installed.
+
+A group of modules travels together, without this package; each imports only those before it:
+
+    AGENT       lies in the run directory as launch/*.py: supervises a host's processes, and watches the host
+    PROBE       is sent as one text with each question of preflight
+    relay       is sent as one text with each call over SSH: starts the agent, sends its files, passes orders on
+    slurm_node  lies beside the agent under Slurm: fills in the host's job and becomes the agent
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# By module; each imports only those before it.
-AGENT = ("sensors", "observer", "processes", "agent")
-PROBE = ("sensors", "inventory", "probe")
+AGENT = ("sensors", "processes", "observer", "agent")
+PROBE = ("sensors", "facts", "inventory", "probe")
 _MODULES = """import sys, types
 for name, text in {texts!r}.items():
     module = sys.modules[name] = types.ModuleType(name)
@@ -16,12 +23,12 @@ main = module.main
 
 
 def of_the_agent() -> dict[str, str]:
-    """What has to lie in a run directory for an agent to start there: the texts of its files, by where they go."""
+    """The agent's files in a run directory: path → text."""
     return {f"launch/{name}.py": text_of(name) for name in AGENT}
 
 
 def of_the_probe() -> str:
-    """What is sent to ask a node: one text that makes all its modules, and has what the last one begins with."""
+    """The probe as one text, which makes all its modules and has the `main` of the last one."""
     return _MODULES.format(texts={name: text_of(name) for name in PROBE})
 
 

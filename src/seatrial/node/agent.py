@@ -1,15 +1,15 @@
-"""The supervisor on each node: standard library only, Python 3.8 or newer, and what it needs lies beside it.
+"""The supervisor of a run's processes on one node.
 
     python agent.py JOB.json        (or the job on stdin:  python agent.py -)
 
 The job: {"v": 1, "run", "directory", "processes": [{"rank", "argv", "environment", "stdin", "cwd", "log", "wake",
 "after"}], "step_pattern", "first_step" (as the logs number it), "grace_seconds", "lease_seconds", "lease_file",
 "signals_reach_all", "observe_seconds"}. Each process is started in a session of its own, and the agent is the only
-writer of its log; before it is told to end, the commands in "wake" are run; when all have ended, those in "after".
+writer of its log; before it is asked to stop, the commands in "wake" are run; when all have ended, those in "after".
 `directory/status.json` is replaced atomically on every change and at least once a second. The agent stops everything
-when a process fails, when told to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease
-file for `lease_seconds`. A signal that tells it is passed on, unless it reaches all without that. With
-"observe_seconds", `observer.py` watches the node meanwhile. It ends when nothing that it started is left: with 0 if
+when a process fails, when asked to (SIGTERM, SIGINT, or a file `directory/stop`), and when nobody has touched the lease
+file for `lease_seconds`. Such a signal is passed on, unless it reaches all processes anyway. With "observe_seconds",
+`observer.py` watches the node meanwhile. The agent ends when nothing that it started is left: with 0 if
 every process ended with 0, else with 1.
 """
 
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Deque, Iterable
 
 if TYPE_CHECKING or __package__:
     from seatrial.node import processes
-else:  # on a node, where all that it needs lies beside it
+else:  # on a node, where its modules lie beside it
     sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import processes
@@ -45,8 +45,8 @@ SIMULTANEOUS_SECONDS = 0.05  # deaths closer than this cannot be ordered by time
 HEARTBEAT_SECONDS = 1.0
 STATUS_SECONDS = 0.2  # shortest interval between two writes that only report another step
 TICK_SECONDS = 0.1
-OBSERVER_SECONDS = 3.0  # in which what watches the node writes its last lines
-UNKILLABLE_SECONDS = 4.0  # after SIGKILL: what still lives then is stuck in the kernel
+OBSERVER_SECONDS = 3.0  # in which the observer writes its last lines
+UNKILLABLE_SECONDS = 4.0  # after SIGKILL; a process that still lives then is stuck in the kernel
 READ_BYTES = 1 << 16
 AFTER_SECONDS = 30.0
 WAKE_SECONDS = 5.0
@@ -55,7 +55,7 @@ REPORTED = ("state", "started", "stop_reason", "left_behind", "survivors")
 
 
 def blame(exits: Iterable[dict[str, Any]], now: float) -> dict[str, Any] | None:
-    """The exit that started it all, or None while that cannot be said yet.
+    """The exit that caused the others, or None while that is not known yet.
 
     `exits` are the failures that nobody asked for, each a dict with "exit_code", "signal" and "ended"; `now` and
     "ended" are seconds of the same clock. Failing first is what counts; of deaths at the same moment, one by a signal.
@@ -100,7 +100,9 @@ class Agent:
         """Supervises until nothing is left; returns the agent's exit code."""
         os.makedirs(self.directory, exist_ok=True)
         self.subreaper = processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-        with contextlib.suppress(OSError, ValueError):  # RDMA pins what it sends; who may not raise this keeps what is
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # RDMA pins its buffers; without the right to raise it, the limit stays
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -130,7 +132,7 @@ class Agent:
         return 0 if all(p.exit_code == 0 for p in self.processes) else 1
 
     def _begin_observing(self) -> None:
-        """Starts what watches the node; the run does without it where that cannot be."""
+        """Starts the observer; the run goes on without one that cannot start."""
         seconds, path = self.job.get("observe_seconds"), os.path.join(os.path.dirname(__file__) or ".", "observer.py")
         given = {"path": os.path.join(self.directory, "observed.jsonl"), "interval_seconds": seconds}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -150,11 +152,11 @@ class Agent:
 
     def _clear_away(self) -> None:
         for argv in [argv for process in self.processes for argv in process.job.get("after", ())]:
-            # Once more where it fails: podman then takes in that its monitor, and with it the container, is gone.
+            # Again if it fails: podman then notices that its monitor, and with it the container, is gone.
             _run(argv, AFTER_SECONDS) or _run(argv, AFTER_SECONDS)
 
     def _wake(self) -> None:
-        """Lets those go on that somebody has paused: they could neither hear that they are to end, nor be removed."""
+        """Resumes processes that were paused: they could neither react to a signal, nor be removed."""
         for process in self.processes:
             if process.died is None and any(_run(argv, WAKE_SECONDS) for argv in process.job.get("wake", ())):
                 process.paused = True
@@ -180,7 +182,7 @@ class Agent:
             self._write_status()
 
     def _read(self, process: processes.Process) -> bool:
-        """One chunk of a process's output; False when there is none at the moment, or never again."""
+        """Takes one chunk of a process's output; False when there is none at the moment, or no more."""
         try:
             chunk = os.read(process.pipe.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -214,14 +216,14 @@ class Agent:
                 result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if result is None or result.si_pid in ours:  # its waiter will tell
+            if result is None or result.si_pid in ours:  # its waiter reports it
                 return
             os.waitpid(result.si_pid, 0)
             if self.observer and result.si_pid == self.observer.pid:
                 self.observer = None
 
     def _decide(self, now: float) -> None:
-        """Starts to stop if there is a reason, and presses harder when the grace is over."""
+        """Starts to stop if there is a reason, and kills when the grace is over."""
         if self._accuse(now):
             self._stop("process_failed", now)
         if os.path.exists(os.path.join(self.directory, "stop")):
@@ -229,7 +231,7 @@ class Agent:
         if self._lease_expired(now):
             self._stop("lease_expired", now)
         while self.requests:
-            if self.stopping_since is not None:  # asked to stop while stopping: at once
+            if self.stopping_since is not None:  # asked to stop while stopping: now
                 self.killing_since = self.killing_since or now
             self._stop(self.requests.popleft(), now)
         if self.stopping_since is None and all(p.died for p in self.processes):
@@ -297,7 +299,7 @@ class Agent:
         status.update(heartbeat=time.time(), first_exit=self.first_exit.status() if self.first_exit else None)
         status["processes"] = [process.status() for process in self.processes]
         path, text, self.written_at = os.path.join(self.directory, "status.json"), json.dumps(status), time.monotonic()
-        # A full disk has no room for another file, but what is there can be written over. Else the next turn tries.
+        # A full disk has no room for another file, but the old one can be overwritten. Else the next turn retries.
         for name, mode in ((path + ".new", "w"), (path, "r+")):
             with contextlib.suppress(OSError), open(name, mode, encoding="utf-8") as file:
                 file.write(text)

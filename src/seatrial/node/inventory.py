@@ -1,6 +1,6 @@
-"""What a node has that a run needs, part by part; nothing is changed, apart from one small file where it is asked for.
+"""The facts of a node, part by part. Nothing is changed, apart from one small file where it is asked for.
 
-Standard library only, Python 3.8 or newer; it is sent with `probe.py`, which asks. No program is started by a shell.
+No program is started by a shell.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING or __package__:
-    from seatrial.node import sensors
-else:  # on a node, where it has come with all that it needs
+    from seatrial.node import facts, sensors
+else:  # on a node, with the modules that travel with it
+    import facts
     import sensors
 
 PROGRAM_SECONDS = 10.0
@@ -31,8 +32,8 @@ SIOCGIFADDR = 0x8915
 NVIDIA = ["index", "name", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total", "driver_version"]
 read, whole = sensors.read, sensors.whole
 
-# What a Python says of the libraries that the trainer needs: importing them takes seconds, and asking importlib for
-# their versions longer than everything else that is done here.
+# Prints the versions of the trainer's libraries: importing them takes seconds, and asking importlib for them longer
+# than everything else here.
 LIBRARIES = """
 import os, sys
 wanted, found = ("seatrial", "jax", "jaxlib"), {}
@@ -51,7 +52,7 @@ print(sys.version.split()[0], *("%s=%s" % each for each in found.items()))
 
 
 def ran(*argv: str) -> str:
-    """What a program prints. Raises OSError where it is not there, fails, or takes too long."""
+    """The output of a program. Raises OSError where it is missing, fails, or takes too long."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -64,15 +65,15 @@ def ran(*argv: str) -> str:
         out, err = process.communicate(timeout=PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
         end(process)
-        raise OSError("%s has not answered within %.0f s" % (argv[0], PROGRAM_SECONDS)) from None
+        raise OSError("no answer from %s within %.0f s" % (argv[0], PROGRAM_SECONDS)) from None
     if process.returncode:
         said = (err or out).decode("utf-8", "replace").strip().splitlines()
-        raise OSError("%s ended with %d: %s" % (argv[0], process.returncode, said[-1] if said else "it says nothing"))
+        raise OSError("%s ended with %d: %s" % (argv[0], process.returncode, said[-1] if said else "no output"))
     return out.decode("utf-8", "replace")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a program and what it has started; one that even then goes on is left behind."""
+    """Kills a program and what it has started; one that survives is left behind."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGKILL)
@@ -91,35 +92,35 @@ def listed(path: str) -> list[str]:
 
 
 def existing(path: str) -> str:
-    """The path itself, or the nearest folder above it that is there."""
+    """The path itself, or the nearest folder above it that exists."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path
 
 
-def machine(_: Any) -> dict[str, Any]:
-    """Kernel, processors, memory, and how much of them this user may have."""
+def machine(_: Any) -> facts.Machine:
+    """Kernel, processors, memory, and this user's limits."""
     memory, limits = sensors.memory(), {}
     for name in ("MEMLOCK", "NOFILE", "NPROC"):
         soft = resource.getrlimit(getattr(resource, "RLIMIT_" + name))[0]
         limits[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
     shm = os.statvfs("/dev/shm")
-    return {
-        "kernel": os.uname().release,
-        "architecture": os.uname().machine,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": memory.get("MemTotal", 0),
-        "available_bytes": memory.get("MemAvailable", 0),
-        "shm_bytes": shm.f_blocks * shm.f_frsize,
-        "shm_free_bytes": shm.f_bavail * shm.f_frsize,
-        "limits": limits,
-        "cgroup": cgroup(),
-        "python": sys.version.split()[0],
-        "user": os.getuid(),
-    }
+    return facts.Machine(
+        kernel=os.uname().release,
+        architecture=os.uname().machine,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=memory.get("MemTotal", 0),
+        available_bytes=memory.get("MemAvailable", 0),
+        shm_bytes=shm.f_blocks * shm.f_frsize,
+        shm_free_bytes=shm.f_bavail * shm.f_frsize,
+        limits=limits,
+        cgroup=cgroup(),
+        python=sys.version.split()[0],
+        user=os.getuid(),
+    )
 
 
-def cgroup() -> dict[str, float | None]:
+def cgroup() -> facts.Group:
     """The least that any group above this process allows: bytes of memory, processors."""
     memory, processors = [], []
     for line in (read("/proc/self/cgroup") or "").splitlines():
@@ -133,29 +134,27 @@ def cgroup() -> dict[str, float | None]:
             if quota[0].isdigit() and len(quota) > 1 and quota[1].isdigit():
                 processors.append(int(quota[0]) / int(quota[1]))
             path = path.rpartition("/")[0]
-    return {
-        "memory_bytes": min((each for each in memory if each and each < 1 << 60), default=None),
-        "cores": min(processors, default=None),
-    }
+    limits = [each for each in memory if each and each < 1 << 60]
+    return facts.Group(memory_bytes=min(limits, default=None), cores=min(processors, default=None))
 
 
-def name(given: dict[str, Any]) -> dict[str, Any]:
-    """What the host calls itself, where that leads, and whether the address that others use is its own."""
+def name(given: dict[str, Any]) -> facts.Name:
+    """The hostname, what it resolves to, and whether the address that others use is the host's own."""
     hostname = socket.gethostname()
     try:
-        found = [info[4][0] for info in socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)]
-        resolves: Any = sorted(set(found))
+        found = {str(info[4][0]) for info in socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)}
+        resolves: tuple[str, ...] | str = tuple(sorted(found))
     except OSError as error:
         resolves = str(error)
     machine = None
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        # A kernel may have several networks, as nodes in containers have.
+        # A kernel may have several networks, as with nodes in containers.
         machine = "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/net"))
-    return {"hostname": hostname, "resolves": resolves, "has_address": is_own(given["address"]), "machine": machine}
+    return facts.Name(hostname=hostname, resolves=resolves, has_address=is_own(given["address"]), machine=machine)
 
 
 def is_own(address: str) -> bool | None:
-    """Whether an address is one of this host's; None where it cannot be told."""
+    """Whether an address is one of this host's; None if unknown."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
     except OSError:
@@ -168,7 +167,7 @@ def is_own(address: str) -> bool | None:
     return True
 
 
-def network(_: Any) -> dict[str, Any]:
+def network(_: Any) -> dict[str, facts.Interface]:
     """The network interfaces: whether they are up, Mbit/s, MTU, and the IPv4 address."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -181,16 +180,16 @@ def network(_: Any) -> dict[str, Any]:
                 answer = fcntl.ioctl(control, SIOCGIFADDR, struct.pack("256s", each.encode()[:15]))
                 address = socket.inet_ntoa(answer[20:24])
             switched_on = int(read(folder + "flags") or "0", 16) & 1
-            found[each] = {
-                "up": bool(switched_on) and read(folder + "carrier") == "1",
-                "speed_mbits": whole(read(folder + "speed")),
-                "mtu": whole(read(folder + "mtu")),
-                "address": address,
-            }
+            found[each] = facts.Interface(
+                up=bool(switched_on) and read(folder + "carrier") == "1",
+                speed_mbits=whole(read(folder + "speed")),
+                mtu=whole(read(folder + "mtu")),
+                address=address,
+            )
     return found
 
 
-def cards(given: dict[str, Any]) -> dict[str, Any]:
+def cards(given: dict[str, Any]) -> dict[str, facts.Card]:
     """The RDMA cards and their ports, each with the address at the index asked for."""
     found = {}
     for card in listed("/sys/class/infiniband"):
@@ -198,59 +197,59 @@ def cards(given: dict[str, Any]) -> dict[str, Any]:
         for port in listed(folder + "/ports"):
             own = "%s/ports/%s/" % (folder, port)
             index = given.get("gid_index")
-            ports[port] = {
-                "state": (read(own + "state") or "").rpartition(" ")[2],
-                "link_layer": read(own + "link_layer"),
-                "rate": read(own + "rate"),
-                "gid": None if index is None else read("%sgids/%d" % (own, index)),
-                "gid_type": None if index is None else read("%sgid_attrs/types/%d" % (own, index)),
-                "gid_interface": None if index is None else read("%sgid_attrs/ndevs/%d" % (own, index)),
-            }
-        found[card] = {"firmware": read(folder + "/fw_ver"), "ports": ports}
+            ports[port] = facts.Port(
+                state=(read(own + "state") or "").rpartition(" ")[2],
+                link_layer=read(own + "link_layer"),
+                rate=read(own + "rate"),
+                gid=None if index is None else read("%sgids/%d" % (own, index)),
+                gid_type=None if index is None else read("%sgid_attrs/types/%d" % (own, index)),
+                gid_interface=None if index is None else read("%sgid_attrs/ndevs/%d" % (own, index)),
+            )
+        found[card] = facts.Card(firmware=read(folder + "/fw_ver"), ports=ports)
     return found
 
 
-def devices(_: Any) -> dict[str, Any]:
+def devices(_: Any) -> facts.Devices:
     """The accelerators, by the driver's own files where it has them, else by its tool."""
     found, vendor, driver = [], None, None
     if installed("nvidia-smi"):
         for line in ran("nvidia-smi", "--query-gpu=" + ",".join(NVIDIA), "--format=csv,noheader,nounits").splitlines():
             row = sensors.nvidia_row(line, NVIDIA)
             if row is None:
-                raise OSError("nvidia-smi says what is no row of its table: %s" % line)
+                raise OSError("nvidia-smi printed a line that is no row of its table: %s" % line)
             found.append(row[1:])
             vendor, driver = "nvidia", line.rpartition(",")[2].strip()
     if not found:
         found = list(sensors.amd_cards().values())
         if found:
             vendor, driver = "amd", read("/sys/module/amdgpu/version") or os.uname().release
-    rocm, infiniband = read("/opt/rocm/.info/version"), listed("/dev/infiniband")
     kernel_interfaces = [path for path in ("/dev/kfd", "/dev/dri", "/dev/nvidiactl") if os.path.exists(path)]
-    return {
-        "vendor": vendor,
-        "driver": driver,
-        "rocm": rocm,
-        "found": [
-            {
-                "model": about["model"],
-                "memory_bytes": int(about["memory_bytes"]),
-                "used_bytes": values.get("memory_bytes"),
-                "uncorrected_errors": values.get("uncorrected"),
-            }
+    return facts.Devices(
+        vendor=vendor,
+        driver=driver,
+        rocm=read("/opt/rocm/.info/version"),
+        found=tuple(
+            facts.Device(
+                model=about["model"],
+                memory_bytes=int(about["memory_bytes"]),
+                used_bytes=values.get("memory_bytes"),
+                uncorrected_errors=values.get("uncorrected"),
+            )
             for about, values in found
-        ],
-        "files": [*kernel_interfaces, *("/dev/infiniband/" + each for each in infiniband)][:64],
-        "usable": all(os.access(path, os.R_OK | os.W_OK) for path in kernel_interfaces if path != "/dev/dri"),
-    }
+        ),
+        files=tuple([*kernel_interfaces, *("/dev/infiniband/" + each for each in listed("/dev/infiniband"))][:64]),
+        usable=all(os.access(path, os.R_OK | os.W_OK) for path in kernel_interfaces if path != "/dev/dri"),
+    )
 
 
-def trainer(given: dict[str, Any]) -> dict[str, Any]:
+def trainer(given: dict[str, Any]) -> facts.Trainer:
     """The Python that starts the trainer."""
     version, *found = ran(given["python"], "-c", LIBRARIES).split()
-    return {"python": version, "libraries": dict(each.split("=", 1) for each in found)}
+    libraries: Any = dict(each.split("=", 1) for each in found)
+    return facts.Trainer(python=version, libraries=libraries)
 
 
-def engine(given: dict[str, Any]) -> dict[str, Any]:
+def engine(given: dict[str, Any]) -> facts.Engine:
     """The container engine and the image."""
     runtime, image = given["runtime"], given["image"]
     words = ("version", "--format", "{{.Server.Version}}") if runtime == "docker" else ("--version",)
@@ -258,46 +257,47 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
     try:
         found = ran(runtime, "image", "inspect", "--format", "{{.Id}} {{.Architecture}}", "--", image).split()
     except OSError as error:
-        return {"version": version[-1], "image": None, "why": str(error)}
-    return {"version": version[-1], "image": found[0], "architecture": found[-1]}
+        return facts.Engine(version=version[-1], why=str(error))
+    return facts.Engine(version=version[-1], image=found[0], architecture=found[-1])
 
 
-def port(given: dict[str, Any]) -> dict[str, Any]:
-    """Whether a port can be listened at."""
+def port(given: dict[str, Any]) -> facts.Listening:
+    """Whether this user can listen on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("", given["port"]))
             trial.listen(1)
         except OSError as error:
-            return {"free": False, "why": error.strerror}
-    return {"free": True}
+            return facts.Listening(free=False, why=error.strerror)
+    return facts.Listening(free=True)
 
 
-def storage(given: dict[str, Any]) -> dict[str, Any]:
-    """Of each path: what is there, and the disk below it; with a nonce, also a file that others can look for."""
+def storage(given: dict[str, Any]) -> dict[str, facts.Disk]:
+    """For each path, what it is and its disk; with a nonce, also a file that others can look for."""
     found = {}
     for path in given["paths"]:
         there = existing(path)
         disk = os.statvfs(there)
         folder = there if os.path.isdir(there) else os.path.dirname(there)
-        entry = found[path] = {
-            "exists": there == path,
-            "nearest": there,
-            "readable": os.access(there, os.R_OK),
-            "writable": os.access(folder, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
-            "free_bytes": min(disk.f_bavail * disk.f_frsize, ENOUGH),  # some have no end
-            "free_files": min(disk.f_favail, ENOUGH) if disk.f_files else None,
-            "size": size_of(there) if there == path else None,
-            "nonce": None,
-        }
+        mark = why = None
         if given["nonce"] and path in given["shared"]:
             mark = os.path.join(folder, NONCE + given["nonce"])
             try:
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-                entry["nonce"] = mark
             except OSError as error:
-                entry["why"] = error.strerror
+                mark, why = None, error.strerror
+        found[path] = facts.Disk(
+            exists=there == path,
+            nearest=there,
+            readable=os.access(there, os.R_OK),
+            writable=os.access(folder, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
+            free_bytes=min(disk.f_bavail * disk.f_frsize, ENOUGH),  # some have no end
+            free_files=min(disk.f_favail, ENOUGH) if disk.f_files else None,
+            size=size_of(there) if there == path else None,
+            nonce=mark,
+            why=why,
+        )
     return found
 
 
@@ -309,8 +309,8 @@ def size_of(path: str) -> int:
         return sum(1 for entry, _ in zip(entries, range(MAX_ENTRIES)) if not entry.name.startswith(NONCE))
 
 
-def firewall(_: Any) -> dict[str, Any]:
-    """Which firewalls there are and how many rules of theirs refuse something; nothing is loaded or changed."""
+def firewall(_: Any) -> dict[str, str]:
+    """The firewalls, and how many of their rules refuse something; nothing is loaded or changed."""
     found, running = {}, set()
     for each in listed("/proc"):
         if each.isdigit():
@@ -324,14 +324,14 @@ def firewall(_: Any) -> dict[str, Any]:
             refusing = re.findall(r"\b(?:drop|reject)\b", ran("nft", "--stateless", "list", "ruleset"))
             found["nftables"] = "%d rules drop or reject" % len(refusing) if refusing else ""
         except OSError:
-            found["nftables"] = "its rules may not be read by this user"
+            found["nftables"] = "this user may not read its rules"
     tables = read("/proc/net/ip_tables_names")
     if tables:
         found["iptables"] = "has the tables %s" % ", ".join(tables.split())
     return {key: value for key, value in found.items() if value}
 
 
-PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[Any], Any]] = {
     "machine": machine, "name": name, "network": network, "cards": cards, "devices": devices, "trainer": trainer,
     "engine": engine, "port": port, "storage": storage, "firewall": firewall,
 }  # fmt: skip

@@ -1,28 +1,26 @@
-"""What watches a node while a run is there: its devices, its network counters and what its kernel says.
+"""Watches a node during a run: its devices, its network counters and the kernel's log.
 
     python3 -I observer.py          the job is a line of JSON on the standard input: {"path", "interval_seconds"}
 
-Standard library only, Python 3.8 or newer; it lies beside the agent, and `sensors.py` beside it. The agent starts it,
-and it ends when its standard input does. It appends lines of JSON to the file at `path`, each with its `kind` and with
-`at`, seconds since the epoch by this node's clock:
+The agent starts it, and it ends when its standard input does. It appends lines of JSON to the file at `path`, each
+with its `kind` and with `at`, seconds since the epoch by this node's clock:
 
     begun     {"v", "host", "interval_seconds", "cores", "memory_bytes"}
-    source    {"source", "why"}: what this node does not offer, or no longer
+    source    {"source", "why"}: what this node does not offer, or no longer does
     devices   {"devices": {name: {"model", "memory_bytes"}}}
     sample    {"devices": {name: {quantity: number, "throttled": [reason]}}, "node": {quantity: number}}
     counters  {"counters": {place: {name: value}}}: first all, then errors that have changed, in the end all that have
     kernel    {"level", "stamp" (the kernel's own seconds), "text"}
     ended     {"cpu_seconds", "left_out": {kind: number of lines}}
 
-Nothing that it asks may take more than a hundredth of a core: what took long is asked as much more rarely. The file
-stays small: whenever the samples have filled another SAMPLE_BYTES, they come half as often. What fails is said, and
+No reading may take more than a hundredth of a core: one that took long is taken that much less often. The file stays
+small: whenever the samples have filled another SAMPLE_BYTES, they come half as often. What fails is reported, and
 disturbs nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -38,36 +36,37 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING or __package__:
-    from seatrial.node import sensors
-else:  # on a node, where all that it needs lies beside it
+    from seatrial.node import processes, sensors
+else:  # on a node, where its modules lie beside it
     sys.dont_write_bytecode = True  # what lies in the run's folder is the run's
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import processes
     import sensors
 
 VERSION = 1
-TOLERANCE = 1.2  # times its share that a tool may cost, before it is slowed down
-SHARE = 100.0  # what took a second is not asked again before so many are over
+TOLERANCE = 1.2  # times its share that a tool may cost before it is slowed down
+SHARE = 100.0  # a reading that took a second is not taken again within so many
 SAMPLE_BYTES = 2 << 20
 MOST_BYTES = {"sample": 24 << 20, "counters": 4 << 20, "kernel": 4 << 20}
 CHATTER_BYTES = 1 << 18  # of lines of the kernel that are no warning
 CHATTER_LEVEL = 5
 MAX_TEXT = 1000
 SETTLE_SECONDS = 0.1  # in which a tool prints all its lines
-COST_SECONDS = 60.0  # over which the cost of a tool is taken
+COST_SECONDS = 60.0  # over which the cost of a tool is measured
 AGAIN_SECONDS = 60.0  # before a tool that has ended is started again
 FINISH_SECONDS = 1.0
-PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh looks in few of them
-PR_SET_PDEATHSIG = 1
+PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin")  # ssh's PATH has few of them
 
 
 class Tool:
-    """A program that runs beside: `take` gets what it prints, `over` its last line and its exit code."""
+    """A program in the background: `take` gets its output, `over` its last line and its exit code."""
 
     def __init__(self, argv: list[str], take: Callable[[bytes], None], over: Callable[[str, int], None]) -> None:
         self.take, self.over, self.said = take, over, b""
         self.process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-            env={**os.environ, "LC_ALL": "C"}, preexec_fn=die_with_the_parent,
+            env={**os.environ, "LC_ALL": "C"},
+            preexec_fn=lambda: processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL),  # it dies with this
         )  # fmt: skip
         pipe: Any = self.process.stdout
         self.pipe = pipe
@@ -90,18 +89,13 @@ class Tool:
             self.process.kill()
 
 
-def die_with_the_parent() -> None:
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def slower(every: int, share: float) -> int:
-    """The seconds between two words of a tool that takes this share of a core, so that it takes no more than it may."""
+    """The interval of a tool that takes this share of a core, so that it takes no more than it may."""
     return max(every, math.ceil(every * share * SHARE)) if share * SHARE > TOLERANCE else every
 
 
 class Observer:
-    """All that is watched on one node, in one thread: what is due is done, and what comes is taken."""
+    """Watches one node, in one thread: does what is due, and takes what comes."""
 
     def __init__(self, path: str, interval_seconds: float) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -117,9 +111,6 @@ class Observer:
         self.fresh: dict[str, dict[str, Any]] = {}  # of devices, not yet written
         self.first_counters: dict[str, dict[str, int]] | None = None
         self.last_counters: dict[str, dict[str, int]] = {}
-        self.partial = b""
-        self.every = 0  # seconds from one word of nvidia-smi to the next
-        self.fields = [*sensors.NVIDIA_FIRST, *sensors.NVIDIA]
         self.kernel: int | None = None
 
     def run(self) -> None:
@@ -129,22 +120,27 @@ class Observer:
         self.selector.register(0, selectors.EVENT_READ, None)
         for begin in (self.begin_kernel, self.begin_devices):
             self._try(begin)
-        while True:
-            for act in [act for act, at in self.due.items() if at <= time.monotonic()]:
-                del self.due[act]
-                self._try(act)
-            wait = min(self.due.values(), default=0.0) - time.monotonic() if self.due else AGAIN_SECONDS
-            for key, _ in self.selector.select(max(0.0, wait)):
-                if key.data is not None:
-                    if not self._try(key.data):
-                        with contextlib.suppress(KeyError, ValueError):
-                            self.selector.unregister(key.fileobj)
-                elif not os.read(0, 4096):
-                    self._try(self.finish)
-                    return
+        while self._turn():
+            pass
+        self._try(self.finish)
+
+    def _turn(self) -> bool:
+        """Does what is due, then waits for input; False when the standard input has ended."""
+        for act in [act for act, at in self.due.items() if at <= time.monotonic()]:
+            del self.due[act]
+            self._try(act)
+        wait = min(self.due.values(), default=time.monotonic() + AGAIN_SECONDS) - time.monotonic()
+        for key, _ in self.selector.select(max(0.0, wait)):
+            if key.data is None:
+                if not os.read(0, 4096):
+                    return False
+            elif not self._try(key.data):
+                with contextlib.suppress(KeyError, ValueError):
+                    self.selector.unregister(key.fileobj)
+        return True
 
     def finish(self) -> None:
-        """Writes what is still to be said."""
+        """Writes what is left to write."""
         for act in (self.take_kernel, lambda: self.count(last=True), self.flush):
             self._try(act)
         for tool in self.tools:
@@ -202,8 +198,13 @@ class Observer:
             self.devices.update(new)
             self.write("devices", devices=new)
 
+    def take_samples(self, found: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        """Keeps a tool's readings of the devices until the next `flush`."""
+        self.take_devices(found)
+        self.fresh.update({device: values for device, (_, values) in found.items()})
+
     def flush(self) -> None:
-        """Writes what a tool has told of the devices."""
+        """Writes a tool's readings of the devices."""
         if self.fresh:
             self.write("sample", devices=self.fresh)
         self.fresh = {}
@@ -235,7 +236,7 @@ class Observer:
         path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
         nvidia, amd = shutil.which("nvidia-smi", path=path), shutil.which("amd-smi", path=path)
         if nvidia:
-            self.due[lambda: self.start_nvidia(nvidia)] = 0.0
+            self.due[NvidiaSmi(self, nvidia).start] = 0.0
         else:
             self.lacks("nvidia-smi", "there is no nvidia-smi")
         if amd and not sensors.amd_cards():
@@ -253,62 +254,13 @@ class Observer:
                 self.tools.remove(tool)
                 tool.end()
                 lines = tool.said.decode("utf-8", "replace").strip().splitlines()
-                tool.over(lines[-1] if lines else "it says nothing", tool.process.wait(FINISH_SECONDS))
+                tool.over(lines[-1] if lines else "no output", tool.process.wait(FINISH_SECONDS))
 
         self.selector.register(tool.pipe, selectors.EVENT_READ, read_on)
         return tool
 
-    def start_nvidia(self, program: str) -> None:
-        """One process that tells again and again: starting it costs more than anything that it does later."""
-        every = self.every = max(1, round(self.interval_seconds), self.every)
-        query = "--query-gpu=" + ",".join(self.fields)
-        told = False
-
-        def take(chunk: bytes) -> None:
-            nonlocal told
-            *lines, self.partial = (self.partial[-MAX_TEXT:] + chunk).split(b"\n")
-            rows = [sensors.nvidia_row(line.decode("utf-8", "replace"), self.fields) for line in lines]
-            found = {row[0]: (row[1], row[2]) for row in rows if row}
-            told = told or bool(found)
-            self.take_devices(found)
-            self.fresh.update({device: values for device, (_, values) in found.items()})
-            if found:
-                late = self.pause() - every  # as the file grows, most of what comes is not kept
-                self.due.setdefault(self.flush, time.monotonic() + max(SETTLE_SECONDS, late))
-
-        def look(before: float | None = None) -> None:
-            """Whether it costs too much: then it is started once more, to tell more rarely."""
-            if tool.process.poll() is not None:
-                return
-            spent = sensors.cpu_seconds(tool.process.pid)
-            if before is not None and self.every == every:
-                self.every = slower(every, (spent - before) / COST_SECONDS)
-                if self.every > every:
-                    tool.process.kill()
-                    return
-            self.due[lambda: look(spent)] = time.monotonic() + COST_SECONDS
-
-        def over(said: str, code: int) -> None:
-            if self.every > every:
-                self.start_nvidia(program)
-                return
-            refused = re.search(r'Field "([\w.]+)" is not a valid field', said)
-            field = refused.group(1) if refused else ""
-            if field in self.fields[1:]:
-                self.fields = [sensors.OTHER_NAMES.get(f, "") if f == field else f for f in self.fields]
-                self.fields = [f for f in self.fields if f]
-                self.start_nvidia(program)
-                return
-            self.lacks("nvidia-smi", "it ended with %d: %s" % (code, said))
-            if told:
-                self.due[lambda: self.start_nvidia(program)] = time.monotonic() + AGAIN_SECONDS
-
-        self.partial = b""
-        tool = self.start([program, query, "--format=csv,noheader,nounits", "--loop=%d" % every], take, over)
-        self.due[look] = time.monotonic() + COST_SECONDS  # what it costs to start does not count
-
     def start_amd(self, program: str) -> None:
-        """One call a sample, because not every version can go on by itself and print JSON; it is a heavy program."""
+        """One call per sample, because not every version can loop and print JSON; it is a heavy program."""
         printed: list[bytes] = []
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
 
@@ -318,8 +270,7 @@ class Observer:
             except (ValueError, RecursionError):
                 self.lacks("amd-smi", "it ended with %d: %s" % (code, said))
                 return
-            self.take_devices(found)
-            self.fresh.update({device: values for device, (_, values) in found.items()})
+            self.take_samples(found)
             self.flush()
             spent = resource.getrusage(resource.RUSAGE_CHILDREN)
             took = spent.ru_utime + spent.ru_stime - before.ru_utime - before.ru_stime
@@ -338,7 +289,7 @@ class Observer:
             self.begin_journal("/dev/kmsg cannot be read: %s" % error.strerror)
 
     def begin_journal(self, why: str) -> None:
-        """What systemd has kept of the kernel's log may be readable where the log itself is not."""
+        """systemd's copy of the kernel's log may be readable where the log itself is not."""
         journal, rest = shutil.which("journalctl"), b""
         if journal is None:
             self.lacks("kernel log", why)
@@ -377,8 +328,62 @@ class Observer:
             self.write("kernel", at=when, level=level, stamp=stamp, text=text)
 
 
+class NvidiaSmi:
+    """nvidia-smi in one process that prints again and again: starting it costs more than all that it does later."""
+
+    def __init__(self, observer: Observer, program: str) -> None:
+        self.observer, self.program = observer, program
+        self.fields = [*sensors.NVIDIA_FIRST, *sensors.NVIDIA]
+        self.every = max(1, round(observer.interval_seconds))  # seconds from one printing to the next
+
+    def start(self) -> None:
+        self.partial, self.has_printed, self.is_too_dear = b"", False, False
+        query = "--query-gpu=" + ",".join(self.fields)
+        argv = [self.program, query, "--format=csv,noheader,nounits", "--loop=%d" % self.every]
+        tool = self.observer.start(argv, self.take, self.over)
+        # What it costs to start does not count.
+        self.observer.due[lambda: self.check_cost(tool)] = time.monotonic() + COST_SECONDS
+
+    def take(self, chunk: bytes) -> None:
+        *lines, self.partial = (self.partial[-MAX_TEXT:] + chunk).split(b"\n")
+        rows = [sensors.nvidia_row(line.decode("utf-8", "replace"), self.fields) for line in lines]
+        found = {row[0]: (row[1], row[2]) for row in rows if row}
+        if found:
+            self.has_printed = True
+            self.observer.take_samples(found)
+            late = self.observer.pause() - self.every  # as the file grows, most of what comes is not kept
+            self.observer.due.setdefault(self.observer.flush, time.monotonic() + max(SETTLE_SECONDS, late))
+
+    def check_cost(self, tool: Tool, before: float | None = None) -> None:
+        """Ends it where it takes too much of a processor, so that it is started again to print more rarely."""
+        if tool.process.poll() is not None:
+            return
+        spent = sensors.cpu_seconds(tool.process.pid)
+        every = self.every if before is None else slower(self.every, (spent - before) / COST_SECONDS)
+        if every > self.every:
+            self.every, self.is_too_dear = every, True
+            tool.process.kill()
+        else:
+            self.observer.due[lambda: self.check_cost(tool, spent)] = time.monotonic() + COST_SECONDS
+
+    def over(self, said: str, code: int) -> None:
+        """It ended: starts it again without what it refused, or later, or not at all if it never found a device."""
+        refused = re.search(r'Field "([\w.]+)" is not a valid field', said)
+        field = refused.group(1) if refused else ""
+        if self.is_too_dear:
+            self.start()
+        elif field in self.fields[1:]:
+            renamed = (sensors.OTHER_NAMES.get(each, "") if each == field else each for each in self.fields)
+            self.fields = list(filter(None, renamed))
+            self.start()
+        else:
+            self.observer.lacks("nvidia-smi", "it ended with %d: %s" % (code, said))
+            if self.has_printed:
+                self.observer.due[self.start] = time.monotonic() + AGAIN_SECONDS
+
+
 def main() -> None:
-    """Reads the job and watches. What ends the others does not end this: the agent does."""
+    """Reads the job and watches. Signals that end the others do not end it: the agent does."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     job = json.loads(sys.stdin.buffer.readline())

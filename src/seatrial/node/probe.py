@@ -1,15 +1,13 @@
-"""What looks at a node before a run: it changes nothing, apart from one small file where it is asked for one.
+"""Answers preflight's questions on a node. It changes nothing, apart from one small file where it is asked for one.
 
-Standard library only, Python 3.8 or newer; it is sent in the way that `relay.py` is, and never installed.
-
-    facts   {"parts": {name: what it is given}, "seconds"}
+    facts   {"parts": {name: its arguments}, "seconds"}
             → {"clock", "took", "failed": {part: why}, part: what was found, …}
     meet    {"listen": port, "guests"} or {"connect": [address, port]}, with {"seconds", "files": [path]}
             → {"reached": true or why not, "seen": {path: bool}}
     erase   {"files": [path]}                                 → {}
 
-Every part has a thread of its own and every program a time limit, so that a dead disk or a stuck driver holds up
-nothing but itself: what has not answered in time stands in "failed".
+Every part has a thread of its own and every program a time limit, so that a dead disk or a stuck driver delays only
+itself: what has not answered in time is in "failed".
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING or __package__:
     from seatrial.node import inventory
-else:  # on a node, where it has come with all that it needs
+else:  # on a node, with the modules that travel with it
     import inventory
 
 MAX_TEXT = 400
@@ -68,7 +66,7 @@ def meet(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def listen(number_of_port: int, guests: int, deadline: float) -> Any:
-    """Takes connections until all have come."""
+    """Accepts connections until all guests have come."""
     try:
         with socket.create_server(("", number_of_port), backlog=512) as server:
             while guests and time.monotonic() < deadline:
@@ -105,12 +103,12 @@ VERBS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"facts": facts, 
 
 
 def main(verb: str, given: dict[str, Any]) -> None:
-    """Answers in one line, and ends without waiting for what has not answered."""
+    """Answers in one line, and ends without waiting for threads that still run."""
     try:
         answer = VERBS[verb](given)
     except OSError as error:
         answer = {"error": str(error)}
-    view = memoryview(json.dumps(answer).encode() + b"\n")
+    view = memoryview(json.dumps(answer, default=vars).encode() + b"\n")
     while view:
         view = view[os.write(1, view) :]
     for process in inventory.RUNNING:

@@ -1,7 +1,4 @@
-"""One process that the agent starts: its pipe, its log and what is known of it; and what Linux tells of others.
-
-Standard library only, Python 3.8 or newer: it lies beside `agent.py`.
-"""
+"""One process that the agent starts: its pipe, its log and its state; and what /proc has about others."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import subprocess
 import time
 from typing import Any
 
-LINE_BYTES = 1 << 16  # of a longer line, the rest is logged but not looked at
+LINE_BYTES = 1 << 16  # the rest of a longer line is logged but not searched
 EVIDENCE_CHARACTERS = 500
 NO_EVIDENCE = re.compile(rb"\s*$|\*+$|\[Compiling |\[Gloo\] Rank \d+ is |WARNING: All log messages before")  # a line
 PR_SET_PDEATHSIG = 1
@@ -35,7 +32,7 @@ MEANINGS = {
 
 
 def describe_exit(exit_code: int | None, signal_number: int | None) -> str:
-    """How a process ended, as a sentence without subject; 128 + n is how shells and containers report a signal."""
+    """How a process ended, as a sentence without subject; shells and containers report a signal as 128 + n."""
     number, how = signal_number, "was ended by"
     if number is None and exit_code is not None and 128 < exit_code <= 128 + 64:
         number, how = exit_code - 128, "ended as if by"
@@ -65,7 +62,7 @@ def look_up(pid: int | None) -> tuple[bytes, int, bytes]:
 
 
 def popen(argv: list[str], **options: Any) -> Any:
-    """A process in a session of its own that never outlives the agent, which reaps it by itself: Popen must not."""
+    """A process in a session of its own that never outlives the agent, which reaps it instead of Popen."""
     parent = os.getpid()
 
     def die_with_the_agent() -> None:
@@ -80,7 +77,7 @@ def popen(argv: list[str], **options: Any) -> Any:
 
 
 def descendants(root: int, *apart: Any) -> list[int]:
-    """Living processes below `root`, but for those `apart`, by number or name, and below them; orphans count."""
+    """Living processes below `root`, except those `apart`, by number or name, and below them; orphans count."""
     children: dict[int, list[tuple[int, bytes]]] = collections.defaultdict(list)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
         state, parent, name = look_up(pid)
@@ -110,9 +107,9 @@ class Process:
     started: float | None = None
     ended: float | None = None
     died: float | None = None  # when it ended, on the monotonic clock
-    stopped: bool = False  # it ended after the agent had told it to
+    stopped: bool = False  # it ended after the agent had asked it to
     paused: bool = False  # somebody had paused its container
-    outlived: bool = False  # its container engine has failed, and what was in the container lives
+    outlived: bool = False  # its container engine failed, and what was in the container lives
     log_bytes: int = 0
     lost_bytes: int = 0
     last_output: float | None = None
@@ -120,7 +117,7 @@ class Process:
     last_step_at: float | None = None
     last_line: bytes = b""
     partial: bytes = b""  # of the line that is being written
-    first_step: int = 0  # as its log numbers it; here that is 0
+    first_step: int = 0  # the number of the first step in its log; here that is step 0
 
     @property
     def contained(self) -> str | None:
@@ -148,7 +145,7 @@ class Process:
             child.stdin.write(given)  # a pipe takes 64 KiB before anybody reads
 
     def take(self, chunk: bytes) -> bool:
-        """Writes a chunk of output to the log and looks for steps in its complete lines; True if there was one."""
+        """Writes a chunk of output to the log and searches its complete lines for steps; True if there was one."""
         self.last_output = time.time()
         self._write(chunk)
         body, newline, rest = (self.partial + chunk).rpartition(b"\n")
@@ -156,14 +153,14 @@ class Process:
         return bool(newline) and self._look(body)
 
     def close(self) -> bool:
-        """Looks at a last line that no newline ended; True if it named a step."""
+        """Searches a last line that no newline ended; True if it named a step."""
         line, self.partial = self.partial, b""
         self.pipe.close()
         self.pipe = None
         return self._look(line)
 
     def end(self, result: Any, monotonic: float, wall: float) -> None:
-        """Records how it ended, as waitid told, and when by either clock."""
+        """Records how it ended, by waitid, and when by both clocks."""
         if result.si_code == os.CLD_EXITED:
             self.exit_code = result.si_status
         else:
@@ -190,7 +187,7 @@ class Process:
             view = view[written:]
 
     def status(self) -> dict[str, Any]:
-        """What status.json says about it; clock times are seconds since the epoch."""
+        """Its entry in status.json; times are seconds since the epoch."""
         line = (self.last_line if NO_EVIDENCE.match(self.partial) else self.partial)[:EVIDENCE_CHARACTERS]
         fields = {name: getattr(self, name) for name in REPORTED}
         fields.update(rank=self.job["rank"], log=self.job["log"], last_line=line.decode("utf-8", "replace"))

@@ -1,17 +1,17 @@
-"""What runs on a node for a launcher elsewhere: it begins an agent, and tells what the agent and its processes write.
+"""Works on a node for a launcher elsewhere: starts the agent there, and sends what it and its processes write.
 
-One file, standard library only, Python 3.8 or newer. It is never installed: its text is sent with each call, in a line
-of JSON on the standard input of `python3 -I -c BOOT`, as {"mark", "source", "verb", "given"}. The mark, which nobody
-can guess, is said first, on a line by itself: whatever comes before is the login shell's.
+Its text is sent with each call, in a line of JSON on the standard input of `python3 -I -c BOOT`, as
+{"mark", "source", "verb", "given"}. The mark, which nobody can guess, is printed first, on a line by itself: whatever
+comes before is the login shell's.
 
     begin   {"root", "files": {relative: text}, "job", "attempt", "port"} → {"pid"} once the agent runs by itself
     tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
-    order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is told to stop
+    order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is asked to stop
 
 A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or, once a second,
-{"alive": true, "agent": whether it lives, "more": whether not all that it has written is told}.
-Lines that come in are orders for the agent, as above. What cannot be done is answered
-with {"error": why}. The root is a folder of mode 0700 that belongs to whoever logs in, and is not followed if a link.
+{"alive": true, "agent": whether it lives, "more": whether some of what it wrote is still to be sent}. Lines that come
+in are orders for the agent, as above. What fails is answered with {"error": why}. The root is a folder of mode 0700
+that belongs to whoever logs in, and may not be a link.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ BOOT = (
 TURN_SECONDS = 0.2
 ALIVE_SECONDS = 1.0
 CHUNK_BYTES = 1 << 18
-END_SECONDS = 20.0  # for an agent of the attempt before that is still there
-AGENT_PID = "agent.pid"  # until the agent tells it itself
-WHOLE = (".json",)  # replaced rather than written on: told from the beginning whenever it has changed
+END_SECONDS = 20.0  # for an agent of the last attempt that still runs
+AGENT_PID = "agent.pid"  # until the agent writes its own status
+WHOLE = (".json",)  # replaced rather than appended to: sent from the beginning whenever it has changed
 
 
 def owned(root: str) -> None:
-    """Makes the run's folder, or finds it to be ours. Raises OSError where others could put theirs in its place."""
+    """Makes the run's folder, or checks that it is ours. Raises OSError where others could replace it."""
     parent = os.path.dirname(root)
     os.makedirs(parent, mode=0o700, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -52,7 +52,7 @@ def owned(root: str) -> None:
     for folder, owners, closed in ((parent, (os.getuid(), 0), stat.S_IWOTH), (root, (os.getuid(),), 0o077)):
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or found.st_mode & closed:
-            raise OSError("%s is not a folder that is user %d's alone" % (folder, os.getuid()))
+            raise OSError("%s is not a folder that only user %d can write to" % (folder, os.getuid()))
 
 
 def begin(given: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ def begin(given: dict[str, Any]) -> None:
     if given["attempt"] > 1:
         _end_agent(root, directory)
         _set_aside(root, job, os.path.join(root, "attempts", str(given["attempt"] - 1)))
-    os.makedirs(directory)  # a second run of this name gets no further
+    os.makedirs(directory)  # fails for a second run of this name
     try:
         for relative, text in given["files"].items():
             path = os.path.join(root, relative)
@@ -90,19 +90,17 @@ def begin(given: dict[str, Any]) -> None:
 
 
 def _require_port(port: int) -> None:
-    """The port where the processes are to meet is free; what it says otherwise differs from engine to engine."""
+    """Raises OSError unless the coordinator's port is free; engines report that in too many ways."""
     try:
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", port))
     except OSError as error:
-        raise OSError(
-            "port %d, where the processes are to meet, cannot be had (%s)" % (port, error.strerror)
-        ) from error
+        raise OSError("the coordinator's port %d cannot be used (%s)" % (port, error.strerror)) from error
 
 
 def _end_agent(root: str, directory: str) -> None:
-    """No two attempts run at once: an agent that could not be told to end, because nobody could reach it, is now."""
+    """No two attempts run at once: stops an agent of the last one that could not be reached then."""
     host = os.path.basename(directory)
     deadline = time.monotonic() + END_SECONDS
     if _agent_lives(root, host):
@@ -110,12 +108,12 @@ def _end_agent(root: str, directory: str) -> None:
     while _agent_lives(root, host):
         if time.monotonic() > deadline:
             pid = _agent_pid(directory)
-            raise OSError("the agent of the attempt before (process %s) still runs, and does not end" % pid)
+            raise OSError("the agent of the last attempt (process %s) does not stop" % pid)
         time.sleep(TURN_SECONDS)
 
 
 def _set_aside(root: str, job: dict[str, Any], kept: str) -> None:
-    """Moves away what the attempt before has left of this host, and of the processes that will be here now."""
+    """Moves away what the last attempt left of this host, and of the processes that will be here now."""
     names = ["events-%d.jsonl" % process["rank"] for process in job["processes"]]
     for name in [os.path.relpath(job["directory"], root), *names]:
         os.makedirs(os.path.dirname(os.path.join(kept, name)), exist_ok=True)
@@ -124,10 +122,11 @@ def _set_aside(root: str, job: dict[str, Any], kept: str) -> None:
 
 
 def tell(given: dict[str, Any]) -> None:
-    """Tells what is new in the run's files, byte by byte from the offsets given, until nobody listens any more."""
+    """Sends what is new in the run's files, from the given offsets, until the input ends."""
     root, host = given["root"], given["host"]
-    offsets: dict[str, int] = dict(given["offsets"])
-    told: dict[str, tuple[int, int]] = {}  # of files that are replaced: (inode, change) as told last
+    own, offsets = os.path.join(root, "nodes", host), dict(given["offsets"])
+    events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]
+    sent: dict[str, tuple[int, int]] = {}  # of files that are replaced: (inode, change) as sent last
     orders, pending, said, more = selectors.DefaultSelector(), b"", 0.0, False
     os.set_blocking(0, False)
     orders.register(0, selectors.EVENT_READ)
@@ -139,12 +138,10 @@ def tell(given: dict[str, Any]) -> None:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 _order(root, host, json.loads(line))
-        lives = _agent_lives(root, host)  # asked first: what it has written by then is told, or there is `more`
-        own = os.path.join(root, "nodes", host)
-        events = [os.path.join(root, "events-%d.jsonl" % rank) for rank in given["ranks"]]
+        lives = _agent_lives(root, host)  # asked first: what it has written by then is sent, or there is `more`
         logs = sorted(glob.glob(os.path.join(glob.escape(own), "*.log")))
         paths = [*logs, *events, own + "/observed.jsonl", own + "/status.json"]
-        left = [_tell_file(os.path.relpath(path, root), path, offsets, told) for path in paths]
+        left = [_send_file(os.path.relpath(path, root), path, offsets, sent) for path in paths]
         more = any(left)
         if time.monotonic() - said >= ALIVE_SECONDS:
             _say({"alive": True, "agent": lives, "more": more})
@@ -152,20 +149,20 @@ def tell(given: dict[str, Any]) -> None:
 
 
 def order(given: dict[str, Any]) -> None:
-    """Tells the agent to stop its processes."""
+    """Asks the agent to stop its processes."""
     owned(given["root"])
     _order(given["root"], given["host"], given)
     _say({})
 
 
-def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tuple[int, int]]) -> bool:
-    """Tells the next piece of a file; whether there may be more. None keeps the others, or an order, waiting."""
+def _send_file(name: str, path: str, offsets: dict[str, int], sent: dict[str, tuple[int, int]]) -> bool:
+    """Sends the next piece of a file; whether there may be more. No file keeps the others, or an order, waiting."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         found = os.fstat(file.fileno())
         if name.endswith(WHOLE):
             mark = (found.st_ino, found.st_mtime_ns)
-            if told.get(name) != mark:
-                told[name] = mark
+            if sent.get(name) != mark:
+                sent[name] = mark
                 _frame(name, 0, file.read())
             return False
         begun = offsets.get(name, 0)
@@ -182,7 +179,9 @@ def _tell_file(name: str, path: str, offsets: dict[str, int], told: dict[str, tu
 
 def _order(root: str, host: str, order: dict[str, str]) -> None:
     directory = os.path.join(root, "nodes", host)
-    _touch(os.path.join(directory, "stop"))
+    stop_file = os.path.join(directory, "stop")
+    with contextlib.suppress(OSError), open(stop_file, "ab"):
+        os.utime(stop_file)
     if order.get("stop") == "now":
         pid = _agent_pid(directory)
         if pid:
@@ -191,16 +190,12 @@ def _order(root: str, host: str, order: dict[str, str]) -> None:
 
 
 def _agent_pid(directory: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return int(json.loads(_text(os.path.join(directory, "status.json")))["agent_pid"])
-    with contextlib.suppress(OSError, ValueError):
-        return int(_text(os.path.join(directory, AGENT_PID)))
+    status, first = os.path.join(directory, "status.json"), os.path.join(directory, AGENT_PID)
+    with contextlib.suppress(OSError, ValueError, KeyError), open(status, encoding="utf-8") as file:
+        return int(json.load(file)["agent_pid"])
+    with contextlib.suppress(OSError, ValueError), open(first, encoding="utf-8") as file:
+        return int(file.read())
     return None
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 def _agent_lives(root: str, host: str) -> bool | None:
@@ -213,12 +208,6 @@ def _agent_lives(root: str, host: str) -> bool | None:
             return b"launch/agent.py" in file.read()
     except OSError:
         return False
-
-
-def _touch(path: str | None) -> None:
-    if path:
-        with contextlib.suppress(OSError), open(path, "ab"):
-            os.utime(path)
 
 
 def _frame(name: str, offset: int, content: bytes) -> None:
@@ -235,7 +224,7 @@ VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": te
 
 
 def main(verb: str, given: dict[str, Any]) -> None:
-    """Does what is asked for; what cannot be done is said in a frame."""
+    """Does what is requested; an error is a frame."""
     try:
         VERBS[verb](given)
     except BrokenPipeError:

@@ -1,7 +1,6 @@
-"""What can be asked of a node about its devices, its network and its kernel, each in a form of its own.
+"""Readings of a node's devices, network and kernel, each from its own format.
 
-Standard library only, Python 3.8 or newer: it lies beside `observer.py`, and is sent with `inventory.py`. Nothing here
-starts a program: what tools have printed is given.
+Nothing here starts a program: what tools have printed is given.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, Iterable
 
 MAX_TEXT = 1000
 MAX_INTERFACES, MAX_NAMES = 64, 400  # network interfaces; counters of one of them
@@ -26,7 +25,7 @@ ERRORS = re.compile(
     r"|reset|out_of|out_buffer|link_downed|carrier_down|symbol|exceeded|no_buffer|lost|bad|abort|fatal|unhealthy"
 )
 
-# nvidia-smi's name of a field → ours, and what makes our unit of its.
+# nvidia-smi's name of a field → ours, and the factor to our unit.
 NVIDIA = {
     "utilization.gpu": ("utilization", 0.01),
     "memory.used": ("memory_bytes", float(1 << 20)),
@@ -40,12 +39,12 @@ NVIDIA = {
 REASONS_FIELD = "clocks_event_reasons.active"
 OTHER_NAMES = {REASONS_FIELD: "clocks_throttle_reasons.active"}  # of drivers before 535
 NVIDIA_FIRST = ("index", "name", "memory.total", REASONS_FIELD)
-# Bits of NVML's reasons for a lower clock; a GPU that is idle, or set to a clock, is not throttled.
+# Bits of NVML's reasons for a lower clock; an idle GPU, or one with a clock that was set, is not throttled.
 REASONS = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown", 0x80: "power brake",
 }  # fmt: skip
-# Where amd-smi's JSON has what, the first that is a number; and what makes our unit of its.
+# Quantity → its places in amd-smi's JSON, of which the first number counts, and the factor to our unit.
 AMD = {
     "utilization": (("usage.gfx_activity",), 0.01),
     "memory_bytes": (("mem_usage.used_vram",), float(1 << 20)),
@@ -63,7 +62,7 @@ SIOCETHTOOL, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS, ETHTOOL_GSSET_INFO, ETH_SS_STATS 
 
 
 def read(path: str) -> str | None:
-    """A small file of the kernel's; None where it is not there or says nothing."""
+    """A small file of the kernel's; None where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(65536).strip()
@@ -72,7 +71,7 @@ def read(path: str) -> str | None:
 
 
 def number(value: Any) -> float | None:
-    """What a tool means by a number: 7, 7.5, "7", "7 W", {"value": 7, "unit": "W"}; None for "N/A" and the like."""
+    """The number in a tool's value: 7, 7.5, "7", "7 W", {"value": 7, "unit": "W"}; None for "N/A" and the like."""
     if isinstance(value, dict):
         value = value.get("value")
     if isinstance(value, str):
@@ -87,22 +86,21 @@ def whole(value: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def _plain(value: float) -> float | int:
-    """A number without digits that nobody measures."""
-    return int(value) if value.is_integer() else round(value, 3)
+def _measured(raw: Iterable[tuple[str, float | None, float]]) -> dict[str, Any]:
+    """Of (quantity, value, factor), those with a value, in our unit and without digits that nobody measures."""
+    scaled = ((quantity, value * factor) for quantity, value, factor in raw if value is not None)
+    return {quantity: int(value) if value.is_integer() else round(value, 3) for quantity, value in scaled}
 
 
 def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """(device, what it is, what it does) of a line of nvidia-smi's CSV without units; None for a line that is none."""
+    """(device, what it is, what it does) from a line of nvidia-smi's CSV without units; None for another line."""
     values = dict(zip(fields, (value.strip() for value in line.split(","))))
     if line.count(",") != len(fields) - 1 or not values["index"].isdigit():
         return None
     about = {"model": values["name"][:MAX_TEXT], "memory_bytes": (number(values.get("memory.total")) or 0) * (1 << 20)}
-    found: dict[str, Any] = {}
-    for field, (quantity, factor) in NVIDIA.items():
-        value = number(values.get(field))
-        if value is not None:
-            found[quantity] = _plain(value * factor)
+    found: dict[str, Any] = _measured(
+        (quantity, number(values.get(field)), factor) for field, (quantity, factor) in NVIDIA.items()
+    )
     mask = next((value for field, value in values.items() if field.endswith("_reasons.active")), "")
     if re.match(r"0x[0-9a-fA-F]{1,16}$", mask):
         found["throttled"] = [reason for bit, reason in REASONS.items() if int(mask, 16) & bit]
@@ -110,37 +108,36 @@ def nvidia_row(line: str, fields: list[str]) -> tuple[str, dict[str, Any], dict[
 
 
 def amd_document(text: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """What `amd-smi metric --json` says, by device: (what it is, what it does). Raises ValueError for no such document.
+    """The output of `amd-smi metric --json`, by device: (what it is, what it does). Raises ValueError for another.
 
-    A warning may stand before it. It is a list of devices, from ROCm 7 on below "gpu_data".
+    A warning may come before it. It is a list of devices, since ROCm 7 below "gpu_data".
     """
     begin = re.search(r"^[\[{]", text, re.MULTILINE)
     document = json.loads(text[begin.start() :] if begin else text)
-    if isinstance(document, dict):
-        document = document.get("gpu_data")
-    if not isinstance(document, list):
-        raise ValueError("it tells of no devices")
-    devices = {}
-    for entry in document:
-        if not isinstance(entry, dict) or type(entry.get("gpu")) is not int:
-            continue
-        found: dict[str, Any] = {}
-        for quantity, (places, factor) in AMD.items():
-            value = next((v for v in (number(_at(entry, place)) for place in places) if v is not None), None)
-            if value is not None:
-                found[quantity] = _plain(value * factor)
-        total = number(_at(entry, "mem_usage.total_vram"))
-        slowed = _at(entry, "power.throttle_status")
-        if isinstance(slowed, str) and "THROTTLED" in slowed.upper():
-            found["throttled"] = [] if slowed.upper().startswith("UN") else ["throttled"]
-        devices["gpu%d" % entry["gpu"]] = ({"model": "AMD", "memory_bytes": (total or 0) * (1 << 20)}, found)
-    return devices
+    entries = document.get("gpu_data") if isinstance(document, dict) else document
+    if not isinstance(entries, list):
+        raise ValueError("it lists no devices")
+    numbered = [entry for entry in entries if isinstance(entry, dict) and type(entry.get("gpu")) is int]
+    return {"gpu%d" % entry["gpu"]: _amd_entry(entry) for entry in numbered}
 
 
-def _at(entry: Any, place: str) -> Any:
-    for key in place.split("."):
-        entry = entry.get(key) if isinstance(entry, dict) else None
-    return entry
+def _amd_entry(entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what it is, what it does) of one device in amd-smi's document."""
+
+    def at(place: str) -> Any:
+        value: Any = entry
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def first(places: tuple[str, ...]) -> float | None:
+        return next((value for value in (number(at(place)) for place in places) if value is not None), None)
+
+    found: dict[str, Any] = _measured((quantity, first(places), factor) for quantity, (places, factor) in AMD.items())
+    throttled = str(at("power.throttle_status")).upper()
+    if "THROTTLED" in throttled:
+        found["throttled"] = [] if throttled.startswith("UN") else ["throttled"]
+    return {"model": "AMD", "memory_bytes": (number(at("mem_usage.total_vram")) or 0) * (1 << 20)}, found
 
 
 def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -151,7 +148,7 @@ def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, A
         total = number(read(folder + "/mem_info_vram_total"))
         if not re.match(r"card\d+$", card) or not total or read(folder + "/vendor") != "0x1002":
             continue
-        sensors = {}  # "temp2_label" says what "temp2_input" measures, in thousandths
+        sensors = {}  # "temp2_label" names what "temp2_input" measures, in thousandths
         own = (sorted(glob.glob(folder + "/hwmon/hwmon*")) or [folder])[0] + "/"
         for label in glob.glob(own + "temp*_label"):
             sensors[read(label) or ""] = number(read(label[: -len("label")] + "input"))
@@ -166,7 +163,7 @@ def amd_cards(root: str = "/sys") -> dict[str, tuple[dict[str, Any], dict[str, A
         )  # fmt: skip
         model = read(folder + "/product_name") or "AMD %s" % read(folder + "/device")
         about = {"model": model, "memory_bytes": total}
-        devices[card] = (about, {quantity: _plain(v * factor) for quantity, v, factor in raw if v is not None})
+        devices[card] = (about, _measured(raw))
     return devices
 
 
@@ -177,12 +174,12 @@ def memory() -> dict[str, int]:
 
 
 def machine() -> dict[str, int]:
-    """What the node has as a whole."""
+    """The node's processors and memory."""
     return {"cores": os.cpu_count() or 1, "memory_bytes": memory().get("MemTotal", 0)}
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time of processors that a process has had; 0 where there is none."""
+    """The CPU time of a process; 0 where there is none."""
     fields = (read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
 
@@ -200,7 +197,7 @@ class Node:
         return sum(fields) - sum(fields[3:5]), sum(fields)
 
     def sample(self) -> dict[str, float]:
-        """What has been used since the last time, as a fraction, and the memory that is used now."""
+        """The share of the processors that was used since the last sample, and the memory that is used now."""
         found, now = {}, self._times()
         if now[1] > self.before[1]:
             found["utilization"] = round((now[0] - self.before[0]) / (now[1] - self.before[1]), 4)
@@ -212,7 +209,7 @@ class Node:
 
 
 def counters(root: str = "/sys") -> dict[str, dict[str, int]]:
-    """What network interfaces and RDMA ports have counted since they were made, by place and name."""
+    """The counters of network interfaces and RDMA ports since their start, by place and name."""
     found: dict[str, dict[str, int]] = {}
     interfaces = [path for path in glob.glob(root + "/class/net/*") if not path.endswith("/lo")]
     for path in sorted(interfaces, key=lambda path: (not os.path.exists(path + "/device"), path))[:MAX_INTERFACES]:
@@ -228,13 +225,13 @@ def counters(root: str = "/sys") -> dict[str, dict[str, int]]:
 
 
 def _numbers(paths: list[str]) -> dict[str, int]:
-    """Those of the files that hold one; "lifespan" says how old the others may be."""
+    """The files that hold a number; "lifespan" is no counter, but how old the others may be."""
     read_all = ((os.path.basename(path), read(path)) for path in sorted(paths)[:MAX_NAMES])
     return {name: int(value) for name, value in read_all if value and value.isdigit() and name != "lifespan"}
 
 
 def ethtool(interface: str) -> dict[str, int]:
-    """What `ethtool -S` shows, asked of the kernel itself: the driver's counters that go up when something is wrong."""
+    """The counters of `ethtool -S` that rise when something is wrong, asked of the kernel itself."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             told = _ethtool(control, interface, struct.pack("=IIQI", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0), 20)
@@ -267,7 +264,7 @@ def _ethtool(control: socket.socket, interface: str, ask: bytes, size: int) -> b
 
 
 def kernel_record(record: str) -> tuple[int, float, str] | None:
-    """(level, the kernel's seconds, text) of a record of /dev/kmsg; None for what others have written there."""
+    """(level, the kernel's seconds, text) of a record of /dev/kmsg; None for what programs have written there."""
     head, semicolon, rest = record.partition(";")
     fields = head.split(",")
     if not semicolon or len(fields) < 3 or not all(field.isdigit() for field in fields[:3]) or int(fields[0]) >> 3:
@@ -288,9 +285,9 @@ def journal_record(line: str) -> tuple[float, int, float, str] | None:
 
 
 class Clock:
-    """When something happened that the kernel has stamped by a clock of its own, which runs a little off.
+    """Wall time of the kernel's stamps, whose clock drifts a little.
 
-    What is read at once tells how the clocks stand; what is read late, because the node was busy, is told by the stamp.
+    Lines that are read at once give the difference of the clocks; lines that are read late are dated by their stamp.
     """
 
     def __init__(self) -> None:

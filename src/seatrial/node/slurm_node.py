@@ -1,19 +1,19 @@
-"""What `srun` starts on every node of a job: finds its place among the others, fills in its job, becomes the agent.
+"""Started by `srun` on every node of a job: finds its place among the others, fills in its job, becomes the agent.
 
     python3 -I ROOT/launch/slurm_node.py ROOT
 
-One file, standard library only, Python 3.8 or newer, which lies in the run directory beside the agent. Hosts are not
-known when a job is submitted, so the jobs in ROOT/launch/slurm have stand-ins for them: `slurm-node-N.invalid` for the
-name of the N-th host, `slurm-address-0.invalid` for the address at which the others reach the first. They are replaced
-as text in what is then data; no shell reads any of it. Secrets come as variables whose names the job tells, and are
-taken out of the environment that the processes get.
+Hosts are not known when a job is submitted, so the jobs in ROOT/launch/slurm have stand-ins for them:
+`slurm-node-N.invalid` for the name of the N-th host, `slurm-address-0.invalid` for the address at which the others
+reach the first. They are replaced as text in what is then data; no shell reads any of it. Secrets come as variables
+that the job names, and are taken out of the environment that the processes get.
 
 A process that fails does not fail its task: `srun` would kill the others before they have saved and cleared away. It
-leaves a file that tells the job's script to fail in the end; `srun --wait` ends those that go on regardless.
+leaves a file that makes the job's script fail in the end; `srun --wait` ends those that go on regardless.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import ipaddress
 import itertools
@@ -57,31 +57,29 @@ def _numbers(ranges: str) -> list[str]:
 
 
 def hostnames(nodelist: str) -> list[str]:
-    """The hosts of a job, from Slurm itself where it is there (in a container it is not)."""
-    told = _ask("scontrol", "show", "hostnames", nodelist).split()
-    return told or expand(nodelist)
+    """The hosts of a job, from Slurm itself if it is installed (in a container it is not)."""
+    return _ask("scontrol", "show", "hostnames", nodelist).split() or expand(nodelist)
 
 
 def address_of(host: str) -> str:
-    """Where other hosts reach a host, IPv4 before IPv6; a name may stand for the host itself there, which helps nobody.
+    """The address at which others reach a host, IPv4 before IPv6; not loopback, to which a host may resolve itself.
 
-    Raises OSError where neither its name nor what Slurm calls its address tell.
+    Raises OSError where neither its name nor Slurm's NodeAddr has one.
     """
-    node = re.search(r"\bNodeAddr=(\S+)", _ask("scontrol", "show", "node", host))
-    for name in (host, node.group(1) if node else ""):
-        try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM) if name else []
-        except OSError:
-            continue
+    node_addr = re.findall(r"\bNodeAddr=(\S+)", _ask("scontrol", "show", "node", host))[:1]
+    for name in [host, *node_addr]:
+        found = []
+        with contextlib.suppress(OSError):
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
         usable = sorted((a for a in addresses if not (a.is_loopback or a.is_link_local)), key=lambda a: a.version)
         if usable:
             return str(usable[0]) if usable[0].version == 4 else "[%s]" % usable[0]
-    raise OSError("%s: neither its name nor Slurm's NodeAddr leads to an address that others can reach" % host)
+    raise OSError("%s: neither its name nor Slurm's NodeAddr resolves to an address that others can reach" % host)
 
 
 def _ask(*argv: str) -> str:
-    """What a program says; nothing where it is not there or fails."""
+    """The output of a program; nothing if it is missing or fails."""
     try:
         return subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=ASK_SECONDS
@@ -102,7 +100,7 @@ def fill(data: Any, known: Callable[[str, int], str]) -> Any:
 
 
 def with_secrets(job: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
-    """The job with the secrets that its own table says come by a variable; they are taken out of `environment`."""
+    """The job with its secrets, each from the variable in its table; they are taken out of `environment`."""
     for process, where, name, variable in job.pop("secrets"):
         value = environment[variable]
         if where == "stdin":
@@ -115,7 +113,7 @@ def with_secrets(job: dict[str, Any], environment: dict[str, str]) -> dict[str, 
 
 
 def write(path: str, data: Any) -> None:
-    """Puts data into the place of a file, so that nobody sees half of it."""
+    """Replaces a file in one step, so that nobody sees half of it."""
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(data, file)
     os.replace(path + ".new", path)
@@ -133,11 +131,11 @@ def main(arguments: list[str]) -> None:
         return address if what == "address" else hosts[number]
 
     with open(os.path.join(root, JOB % rank), encoding="utf-8") as file:
-        job = fill(json.load(file), known)  # before the secrets, which are what they are
+        job = fill(json.load(file), known)  # before the secrets, which stay as they are
     job = with_secrets(job, environment)
     directory = job["directory"]
-    os.makedirs(directory, exist_ok=restarts > 0)  # a second run of this name gets no further
-    for name in ("status.json", "stop"):  # of the attempt before, where it was on this host too
+    os.makedirs(directory, exist_ok=restarts > 0)  # fails for a second run of this name
+    for name in ("status.json", "stop"):  # of the last attempt, if it was on this host too
         path = os.path.join(directory, name)
         if os.path.exists(path):
             os.replace(path, "%s-before-restart-%d" % (path, restarts))

@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.events import Step
 from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
-from seatrial.metrics.performance import Peak
+from seatrial.metrics.setup import Peak
 from seatrial.report.gather import RunReport
 from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show
 

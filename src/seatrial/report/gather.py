@@ -22,7 +22,7 @@ from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
 from seatrial.runs import telemetry
-from seatrial.runs.documents import Documents, made_smaller
+from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.telemetry import Observed
 from seatrial.shrink.rehearsal import Change
 from seatrial.spec import Origin, Resolved, RunSpec
@@ -150,7 +150,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Docu
     if not events:
         pieces.missing.append("no process recorded an event")
     records = measuring.records(events)
-    own = measuring.record_that_counts(records)
+    own = records.main
     processes: tuple[Process, ...] = pieces.read("the processes in plan.json", lambda: _processes(plan), ())
     broken = verdict is None or "fail" in (verdict.axes["completion"].status, verdict.axes["numerics"].status)
     culprit = metrics.completion.culprit if metrics else None
@@ -163,7 +163,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Docu
         started_at=_started_at(events),
         engine=str(plan.get("engine", "")),
         on=str(plan.get("on", "")),
-        rehearsal=made_smaller(plan),
+        rehearsal=reduction_of(plan),
         spec=spec,
         values=pieces.read("the values in spec.json", lambda: _values(asked), ()) if asked else (),
         changes=pieces.read("the changes in plan.json", lambda: _changes(plan), ()),
@@ -172,7 +172,7 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Docu
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
         nodes=pieces.read("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, telemetry.read(run_dir))), ()),
-        started=tuple(_cleaned_start(record.started) for record in records.values() if record.started),
+        started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
         steps=tuple(map(_cleaned_step, own.steps)),
         attempts=tuple(tuple(map(_cleaned_step, attempt)) for attempt in own.attempts),
         sources=sources,

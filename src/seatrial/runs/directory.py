@@ -1,4 +1,4 @@
-"""The directory of a run: its name, its making, and what stands in it about what was asked for."""
+"""The directory of a run: its name, its creation, its inputs."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from seatrial.spec import Resolved, RunSpec
 
 RUNS = Path("runs")
 ATTEMPTS = "attempts"  # of a run that was tried again: what the earlier ones left
-# What one attempt leaves; the checkpoints are those of all.
+# What each attempt leaves; checkpoints are shared by all.
 EVIDENCE = ("metrics.json", "verdict.json", "report.html", "launch", "nodes", "events-*.jsonl")
-INPUTS = ("plan.json", "status.json", "spec.json", "config.*")  # of which there are always some: the next one's
+INPUTS = ("plan.json", "status.json", "spec.json", "config.*")  # which the next attempt has too
 
 
 def new_directory(spec: RunSpec) -> Path:
-    """runs/<name>-<time>, of which there is none yet; only harmless characters of the name."""
+    """runs/<name>-<time>, which does not exist yet; only harmless characters of the name."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name).strip("-.")[:80] or "run"
     path = RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(p for p in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))) if not p.exists())
 
 
 def claim(run_dir: Path) -> None:
-    """Makes the run directory ours. Raises InputError for one that holds anything, another run most of all."""
+    """Creates the run directory for this run. Raises InputError for one that is not empty."""
     if run_dir.exists() and not run_dir.is_dir():
-        why = f"{short(run_dir)} is {'a file' if run_dir.is_file() else 'no folder'}, and a run needs a folder"
+        why = f"{short_path(run_dir)} is {'a file' if run_dir.is_file() else 'no folder'}, and a run needs a folder"
         raise InputError.single("run-directory", "--out", why, "name a folder that does not exist yet")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         if any(run_dir.iterdir()):
             raise FileExistsError
-        (run_dir / "launch").mkdir()  # of two that start here at once, one gets no further
+        (run_dir / "launch").mkdir()  # fails for the second of two that start here at once
     except FileExistsError:
-        why, fix = f"{short(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
+        why, fix = f"{short_path(run_dir)} is not empty", "name a folder that does not exist yet, or remove this one"
         raise InputError.single("run-directory-in-use", "--out", why, fix) from None
     except OSError as error:
-        why = f"{short(run_dir)} cannot be made: {error.strerror}"
+        why = f"{short_path(run_dir)} cannot be created: {error.strerror}"
         raise InputError.single("run-directory", "--out", why, "name a folder that can be written to") from error
 
 
 def write_inputs(resolved: Resolved, config: Path, plan: Plan, run_dir: Path) -> None:
-    """What a run is made from: the configuration as it is, what was made of it, and the plan."""
+    """Writes the inputs of a run: the configuration as it is, the spec read from it, and the plan."""
     copy_config(config, run_dir)
-    write_json(run_dir / "spec.json", {"v": 1, **asked(resolved)})
+    write_json(run_dir / "spec.json", {"v": 1, **resolved_as_dict(resolved)})
     write_json(run_dir / "plan.json", plan.as_dict())
 
 
 def copy_config(config: Path, run_dir: Path) -> None:
-    """The user's bytes, unchanged, for nobody who may not read them at their place."""
+    """The user's bytes, unchanged, with no more permissions than the original."""
     content = config.read_bytes()
     write_bytes(run_dir / f"config{config.suffix}", content, mode=stat.S_IMODE(config.stat().st_mode) & 0o666)
 
 
-def asked(resolved: Resolved) -> dict[str, Any]:
-    """What was asked for, as plain data: the spec, which there must be, the origin of each value, and the findings."""
+def resolved_as_dict(resolved: Resolved) -> dict[str, Any]:
+    """The spec, which must exist, the origin of each value, and the findings, as plain data."""
     assert resolved.spec is not None
     origins = {}
     for path, origin in resolved.origins.items():
@@ -74,13 +74,13 @@ def asked(resolved: Resolved) -> dict[str, Any]:
 
 def rank_logs(run_dir: Path) -> list[tuple[int, Path]]:
     """The logs of the processes of a run, by their ranks."""
-    # Not Path.glob: before Python 3.13 it fails where a folder goes meanwhile, as when an attempt is set aside.
+    # Not Path.glob: before Python 3.13 it fails if a folder disappears meanwhile, as when an attempt is set aside.
     found = (run_dir / name for name in glob("nodes/*/rank*.log", root_dir=run_dir))  # noqa: PTH207 - see above
     named = ((re.fullmatch(r"rank([0-9]+)\.log", path.name), path) for path in found)
     return sorted((int(match[1]), path) for match, path in named if match and path.is_file())
 
 
-def short(path: Path) -> Path:
-    """A path as a person would give it: relative to the current folder where it lies below."""
+def short_path(path: Path) -> Path:
+    """A path as a person would give it: relative to the current folder if it is below."""
     path = path.resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

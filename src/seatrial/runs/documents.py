@@ -62,8 +62,8 @@ class Documents:
             raise InputError.single("no-run", str(self.directory), why, fix) from error
 
 
-def made_smaller(plan: Mapping[str, Any]) -> str:
-    """How a run was smaller than the one asked for, by its plan.json: "rehearsal", "collapsed run"; else ""."""
+def reduction_of(plan: Mapping[str, Any]) -> str:
+    """How the run of a plan.json differs from the configuration: "rehearsal", "collapsed run" or ""."""
     rehearsal = plan.get("rehearsal")
     if not isinstance(rehearsal, Mapping):
         return ""

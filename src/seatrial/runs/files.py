@@ -1,7 +1,7 @@
 """Files of a run directory, read and written without trusting whoever made the directory.
 
-A run directory may come from somebody else: a file in it may be a FIFO, a device or without an end, and a link in it
-may lead to a file that matters. Reading takes regular files only and a bounded amount; writing replaces a file in one
+A run directory may come from somebody else: a file in it may be a FIFO, a device or endless, and a link in it may lead
+to a file that matters. Reading takes regular files only and a bounded amount; writing replaces a file in one
 step, so that nobody sees half of one, and never follows a link.
 """
 
@@ -47,7 +47,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file, what is not UTF-8 replaced. Raises OSError; ValueError for more than MAX_BYTES."""
+    """The text of a regular file; invalid UTF-8 is replaced. Raises OSError; ValueError for more than MAX_BYTES."""
     with open_regular(path) as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -139,7 +139,7 @@ def append_to(path: Path, *, below: Path | None = None) -> BinaryIO:
 
 
 def touch(path: Path, *, below: Path) -> None:
-    """Makes an empty file, or sets the time of one that is there; makes no folder. Raises as `append_to` does."""
+    """Makes an empty file, or sets the time of an existing one; makes no folder. Raises as `append_to` does."""
     if not path.parent.exists():
         raise FileNotFoundError(f"there is no {path.parent}")
     with append_to(path, below=below) as file:
@@ -147,7 +147,7 @@ def touch(path: Path, *, below: Path) -> None:
 
 
 def _open_folder(path: Path, below: Path | None) -> int:
-    """A descriptor of the folder, which is made if it is not there: what is done by way of it cannot be diverted."""
+    """A descriptor of the folder, which is made if needed: what is done through it cannot be diverted."""
     if below is None:
         path.mkdir(parents=True, exist_ok=True)
         return os.open(path, _FOLDER)
@@ -155,7 +155,7 @@ def _open_folder(path: Path, below: Path | None) -> int:
     folder = os.open(below, _FOLDER)
     names = path.relative_to(below).parts if path.is_relative_to(below) else ("..",)
     if ".." in names:
-        why, fix = f"a file of this run names a place outside {below}", "look at the files in its launch folder"
+        why, fix = f"a file of this run is outside {below}", "check the files in its launch folder"
         raise InputError.single("outside-run-directory", str(path), why, fix)
     for name in names:
         outer = folder
@@ -177,5 +177,5 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _link(path: Path) -> InputError:
-    why = "a link stands there, and what it leads to is not the run's to write to"
-    return InputError.single("link-in-run-directory", str(path), why, "look where it leads, then remove the link")
+    why = "it is a link, and a run does not write through links"
+    return InputError.single("link-in-run-directory", str(path), why, "check its target, then remove the link")

@@ -8,7 +8,7 @@ import time
 import psutil
 
 
-def began(pid: int | None = None) -> float:
+def start_time(pid: int | None = None) -> float:
     """The wall-clock time, in seconds since the epoch, at which a process was started; None is this process.
 
     On Linux the kernel counts from the boot, and psutil adds a boot time of whole seconds (btime in proc(5)), which

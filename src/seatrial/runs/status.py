@@ -1,4 +1,4 @@
-"""How a run stands, by its status.json: whether it is over, and whether somebody follows it."""
+"""The state of a run, by its status.json: whether it is over, and whether somebody follows it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError, Problem
-from seatrial.runs.copies import PLACES
-from seatrial.runs.directory import short
+from seatrial.runs.directory import short_path
 from seatrial.runs.files import read_object, read_text, write_json
+from seatrial.runs.mirror import PLACES
 from seatrial.spec import RunSpec
 
-FILE = "status.json"
-UNDECIDED = "launch/undecided"  # holds the pid of a launcher that may try again what has ended
+STATUS_FILE = "status.json"
+UNDECIDED = "launch/undecided"  # holds the pid of a launcher that may retry what has ended
 HEARTBEAT_SECONDS = 60.0  # older than that, and its writer is gone, or not here
 BETWEEN = ("starting", "retrying")  # nothing runs yet
 GOES_ON = (*BETWEEN, "running", "stopping")
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
-    """The run's status.json. Raises InputError where there is none of a run."""
+    """The run's status.json. Raises InputError where there is none."""
     fix = "name the directory that a run printed"
     try:
-        return read_object(run_dir / FILE)
+        return read_object(run_dir / STATUS_FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
-        why = f"no run has been started there ({type(error).__name__})"
+        why = f"no run was started there ({type(error).__name__})"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
     except (OSError, ValueError) as error:
-        why = f"its {FILE} cannot be read ({error})"
+        why = f"its {STATUS_FILE} cannot be read ({error})"
         raise InputError.single("no-run", str(run_dir), why, fix) from error
 
 
 def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None) -> str:
     """One of GOES_ON while somebody follows the run, "ended" when it is over, "abandoned" when its launcher is gone.
 
-    What has ended is "retrying" as long as its launcher has not decided whether it tries again.
+    An ended run is "retrying" until its launcher has decided whether to retry.
     """
     said = status.get("state")
     if said == "ended" and not _is_undecided(run_dir, status):
@@ -50,14 +50,14 @@ def state_of(run_dir: Path, status: Mapping[str, Any], now: float | None = None)
     return "retrying" if said == "ended" else said if said in GOES_ON else "running"
 
 
-def launcher(status: Mapping[str, Any]) -> int | None:
+def launcher_pid(status: Mapping[str, Any]) -> int | None:
     """The process here that follows the run, if it still does.
 
-    Another that was given its number began later; or, where the launcher is on another machine, is no Python.
+    Another process with its number started later; or, if the launcher is on another machine, is not Python.
     """
     import psutil  # late: who lists many runs seldom needs it
 
-    from seatrial.runs.process_start import began
+    from seatrial.runs.process_start import start_time
 
     pid, started = status.get("launcher_pid"), status.get("started")
     if type(pid) is not int or not isinstance(started, (int, float)):
@@ -65,12 +65,12 @@ def launcher(status: Mapping[str, Any]) -> int | None:
     try:
         process = psutil.Process(pid)
         is_ours = any("python" in word or "seatrial" in word for word in process.cmdline()[:2])
-        return pid if is_ours and began(pid) <= started + 1 else None
+        return pid if is_ours and start_time(pid) <= started + 1 else None
     except (psutil.Error, ValueError, OverflowError):
         return None
 
 
-def starting(run_dir: Path) -> int | None:
+def starting_pid(run_dir: Path) -> int | None:
     """The process here that is to make a run directory and has not yet: `seatrial run … --out DIR`."""
     import psutil  # late: as above
 
@@ -88,9 +88,9 @@ def starting(run_dir: Path) -> int | None:
 
 
 def require_over(run_dir: Path) -> tuple[Problem, ...]:
-    """What to warn of before a run is judged. Raises InputError for one that goes on, or that lacks what hosts wrote.
+    """Warnings before a run is judged. Raises InputError for one that goes on, or lacks files of its hosts.
 
-    One without a status that can be read does not go on.
+    A run without a readable status does not go on.
     """
     try:
         status = read_status(run_dir)
@@ -100,28 +100,35 @@ def require_over(run_dir: Path) -> tuple[Problem, ...]:
     if state in GOES_ON:
         step = status.get("last_step")
         why = f"this run goes on ({state}{f', step {step}' if type(step) is int else ''})"
-        name = short(run_dir)
+        name = short_path(run_dir)
         wait = f"seatrial logs -f {name}, or on a cluster seatrial attach {name}"
         fix = f"wait for its end ({wait}), or end it: seatrial stop {name}"
         raise InputError.single("run-goes-on", str(run_dir), why, fix)
     if state != "ended" and status.get("uncopied"):
         why = "not all that its hosts wrote could be copied here, and steps would seem to be missing"
-        fix = f"make room here and copy the rest: seatrial attach {short(run_dir)}; if its hosts are gone for good, "
-        fix += f"judge what is here of its logs: seatrial judge {short(run_dir / 'nodes')}"
+        name = short_path(run_dir)
+        fix = f"make room here and copy the rest: seatrial attach {name}; if its hosts are gone for good, "
+        fix += f"judge the logs that are here: seatrial judge {name / 'nodes'}"
         raise InputError.single("run-uncopied", str(run_dir), why, fix)
     if state != "abandoned" or not (run_dir / PLACES).exists():
         return ()
-    fix = f"seatrial attach {short(run_dir)} copies it"
-    why = f"nobody follows it any more, and what its hosts have written since is not here: {fix}"
+    fix = f"seatrial attach {short_path(run_dir)} copies it"
+    why = f"it is no longer followed, and what its hosts have written since is not here: {fix}"
     return (Problem(severity="warning", code="run-abandoned", path=str(run_dir), why=why, fix=fix),)
 
 
-def put(run_dir: Path, spec: RunSpec, state: str) -> None:
-    """Writes the status of a run of which no process has been started by this launcher. Raises OSError."""
+def write_status(run_dir: Path, spec: RunSpec, state: str) -> None:
+    """Writes the status of a run before its first process starts. Raises OSError."""
+    write_json(run_dir / STATUS_FILE, new_status(spec.name, spec.steps, state))
+
+
+def new_status(name: str, planned_steps: int, state: str) -> dict[str, Any]:
+    """The status of a run that this process launches, and of which no process runs yet."""
     now = time.time()
-    who = {"v": 1, "run": spec.name, "planned_steps": spec.steps, "launcher_pid": os.getpid(), "started": now}
-    how: dict[str, Any] = {"state": state, "reason": None, "heartbeat": now, "last_step": None, "processes": []}
-    write_json(run_dir / FILE, {**who, **how})
+    return {
+        "v": 1, "run": name, "planned_steps": planned_steps, "launcher_pid": os.getpid(), "started": now,
+        "state": state, "reason": None, "heartbeat": now, "last_step": None, "processes": [],
+    }  # fmt: skip
 
 
 def _is_undecided(run_dir: Path, status: Mapping[str, Any]) -> bool:
@@ -136,4 +143,4 @@ def _is_followed(status: Mapping[str, Any], now: float) -> bool:
     if type(heartbeat) is int:
         heartbeat = float(heartbeat) if abs(heartbeat) < 2**63 else math.inf
     is_fresh = type(heartbeat) is float and abs(now - heartbeat) < HEARTBEAT_SECONDS
-    return is_fresh or launcher(status) is not None
+    return is_fresh or launcher_pid(status) is not None

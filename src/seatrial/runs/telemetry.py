@@ -1,7 +1,7 @@
-"""What was seen of the nodes of a run: nodes/<host>/observed.jsonl → figures, series, counters, the kernel's lines.
+"""The telemetry of a run's nodes: nodes/<host>/observed.jsonl → figures, series, counters, the kernel's lines.
 
-The files come from other machines, and may be cut or damaged anywhere: what cannot be read is counted and left out. A
-series keeps as many points as a chart has pixels; of what it leaves out, the lowest and the highest value stay.
+The files come from other machines, and may be cut or damaged anywhere: unreadable lines are counted and skipped. A
+series keeps as many points as a chart has pixels, and the lowest and highest values of those that it merges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from seatrial.node.sensors import ERRORS
 from seatrial.runs.files import read_lines
 
-FILE = "observed.jsonl"
+TELEMETRY_FILE = "observed.jsonl"
 MAX_POINTS = 240  # of a series
 MAX_DEVICES, MAX_PLACES, MAX_NAMES = 256, 256, 1000
 MAX_KERNEL_LINES = 50_000
@@ -28,7 +28,7 @@ Point = tuple[float, float, float, float]  # seconds since the epoch; lowest, me
 
 @dataclass(kw_only=True)
 class Figures:
-    """A quantity of one device: its range, its mean and how often it was seen."""
+    """A quantity of one device: its range, its mean and the number of samples."""
 
     lowest: float = math.inf
     highest: float = -math.inf
@@ -85,7 +85,7 @@ class Device:
 
 @dataclass(kw_only=True)
 class Count:
-    """A counter: its first and last value, and when it was first seen to have risen."""
+    """A counter: its first and last value, and when it was first seen to rise."""
 
     first: int
     last: int
@@ -94,7 +94,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """By how much a counter rose while the run was there, and since when by the node's clock, if that was noticed."""
+    """How much a counter rose during the run, and since when by the node's clock, if known."""
 
     place: str
     name: str
@@ -105,7 +105,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelLine:
-    """What the kernel said: when by the node's clock, how urgent, by the kernel's own seconds, and what."""
+    """A line of the kernel's log: `at` by the node's clock, `stamp` in the kernel's own seconds."""
 
     at: float
     level: int
@@ -115,7 +115,7 @@ class KernelLine:
 
 @dataclass(kw_only=True)
 class Observed:
-    """What was seen of one node. Lines that came from it and could not be read are `unreadable`."""
+    """The telemetry of one node, with the number of its `unreadable` lines."""
 
     host: str
     cores: int = 0
@@ -144,7 +144,7 @@ class Observed:
         return sorted(found, key=lambda change: (not change.is_error, -change.change, change.place, change.name))
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Takes in a line. Raises TypeError, KeyError or ValueError for what is none."""
+        """Takes in a line. Raises TypeError, KeyError or ValueError for a damaged one."""
         at = _number(entry["at"])
         match entry["kind"]:
             case "begun":
@@ -169,24 +169,22 @@ class Observed:
     def _device(self, name: str) -> Device:
         if name not in self.devices:
             if len(self.devices) >= MAX_DEVICES:
-                raise ValueError("more devices than any node has")
+                raise ValueError("more devices than a node has")
             self.devices[name] = Device()
         return self.devices[name]
 
     def _sample(self, at: float, devices: Mapping[str, Any], node: Mapping[str, Any]) -> None:
         together: dict[str, list[float]] = {}
-        for name, told in devices.items():
+        for name, sampled in devices.items():
             device = self._device(name)
             device.samples += 1
-            for quantity, value in told.items():
-                if quantity == "throttled":
-                    device.throttled.update({str(reason) for reason in list(value)[:16]})
-                elif quantity in QUANTITIES:
-                    number = _number(value)
-                    if quantity not in device.figures:
-                        device.figures[quantity] = Figures()
-                    device.figures[quantity].take(number)
-                    together.setdefault(quantity, []).append(number)
+            device.throttled.update({str(reason) for reason in list(sampled.get("throttled", ()))[:16]})
+            for quantity in [each for each in sampled if each in QUANTITIES]:
+                number = _number(sampled[quantity])
+                if quantity not in device.figures:
+                    device.figures[quantity] = Figures()
+                device.figures[quantity].take(number)
+                together.setdefault(quantity, []).append(number)
         for quantity, values in together.items():
             self.series.setdefault(quantity, Series()).take(at, values)
         for quantity, value in node.items():
@@ -199,7 +197,7 @@ class Observed:
             for name, value in list(values.items())[:MAX_NAMES]:
                 number = int(_number(value))
                 count = self.counters.setdefault((place, name), Count(first=number, last=number))
-                if number < count.last:  # it counts anew
+                if number < count.last:  # it was reset
                     count.first = number
                 elif number > count.last and count.since is None:
                     count.since = at
@@ -219,11 +217,11 @@ def _number(value: Any) -> float:
 
 
 def read(run_dir: Path, *, only: str = "") -> Iterator[Observed]:
-    """What was seen of each node of a run, in the order of their names, or `only` one kind of it.
+    """The telemetry of each node, in the order of their names, or `only` one kind of line.
 
-    Nothing where nobody watched. Raises OSError.
+    Nothing where there is none. Raises OSError.
     """
-    for path in sorted(run_dir.glob(f"nodes/*/{FILE}")):
+    for path in sorted(run_dir.glob(f"nodes/*/{TELEMETRY_FILE}")):
         yield _read(path, f'"kind":"{only}"' if only else "")
 
 

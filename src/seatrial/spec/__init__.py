@@ -6,6 +6,8 @@ dialect cannot express keeps its default. Where a value came from is not part of
 `Resolved.origins`, by dotted spec path.
 """
 
+from seatrial.spec.action import NEEDS, Action, Needs
+from seatrial.spec.divisibility import LOSS_TOKENS, Split, uneven_splits
 from seatrial.spec.machines import AXES, Container, Distributed, MeshShape, Parallelism, Topology
 from seatrial.spec.model import Dropout, Initialization, ModelSpec, RopeScaling
 from seatrial.spec.origins import Origin, Resolved
@@ -29,9 +31,12 @@ from seatrial.spec.training import (
 
 __all__ = [
     "AXES",
+    "LOSS_TOKENS",
     "METRICS",
+    "NEEDS",
     "NOT_QUANTIZATIONS",
     "QUANTIZATIONS",
+    "Action",
     "Algorithm",
     "Batch",
     "Checkpoint",
@@ -48,6 +53,7 @@ __all__ = [
     "MeshShape",
     "MetricKind",
     "ModelSpec",
+    "Needs",
     "Objective",
     "Optimizer",
     "Origin",
@@ -58,9 +64,11 @@ __all__ = [
     "RopeScaling",
     "RunSpec",
     "ScheduleKind",
+    "Split",
     "Topology",
     "flatten",
     "from_dict",
     "gather_part",
     "to_dict",
+    "uneven_splits",
 ]

@@ -17,7 +17,7 @@ import jaxlib
 
 from seatrial import __version__, events
 from seatrial.estimate import flops
-from seatrial.runs.process_start import began
+from seatrial.runs.process_start import start_time
 from seatrial.spec import RunSpec
 from seatrial.train.attention import choose
 from seatrial.train.mesh import backend_of
@@ -43,7 +43,7 @@ class Phases:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.monotonic() - (time.time() - began())
+        self._since = time.monotonic() - (time.time() - start_time())
 
     def ended(self, name: str) -> None:
         now = time.monotonic()

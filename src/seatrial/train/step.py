@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
-from seatrial.spec import Dropout, RunSpec
+from seatrial.spec import Dropout, RunSpec, uneven_splits
 from seatrial.train import fp8, sharding
 from seatrial.train.attention import make_attention
 from seatrial.train.data import fields_of
@@ -52,24 +52,8 @@ class Trainer:
 
 def require_divisible(spec: RunSpec) -> None:
     """Raises ValueError, with both numbers, for a mesh axis that cannot split what it must."""
-    mesh, model, batch = spec.mesh, spec.model, spec.batch
-    passes = spec.accumulation_steps * spec.data_parallel_size
-    tensor, chunks = mesh["tensor"], chunks_per_stage(spec)
-    tokens_over = mesh["context"] * (tensor if spec.parallelism.sequence_parallel else 1)
-    tokens = spec.tokens_per_step // (spec.data_parallel_size * tokens_over)
-    copied = tensor % model.num_kv_heads == 0  # several devices share a head
-    for what, size, over, parts in (
-        ("num_layers", model.num_layers, "pipeline × virtual_pipeline", mesh["pipeline"] * chunks),
-        ("num_heads", model.num_heads, "tensor", tensor),
-        ("num_kv_heads", model.num_kv_heads, "tensor", 1 if copied else tensor),
-        ("sequence_length", batch.sequence_length, "context × tensor" if tokens_over > tensor else "tensor",
-         tokens_over),
-        ("global_batch_size", batch.global_batch_size, "micro_batch_size × data × fsdp × accumulation",
-         batch.micro_batch_size * passes),
-        ("tokens of a step on a device", tokens, "pipeline", mesh["pipeline"]),
-    ):  # fmt: skip
-        if size % parts:
-            raise ValueError(f"{what} = {size} cannot be split over {over} = {parts}")
+    for split in uneven_splits(spec, balances_context=False, pads_vocabulary=True):
+        raise ValueError(f"{split.name} = {split.size} cannot be split over {split.axes} = {split.parts}")
 
 
 def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:

@@ -9,6 +9,7 @@ from seatrial.spec import METRICS
 
 Axis = Literal["completion", "numerics", "performance"]
 Status = Literal["pass", "fail", "inconclusive", "not_applicable"]
+Answer = tuple[Status, str]  # with the sentence that says why
 
 AXES: tuple[Axis, ...] = ("completion", "numerics", "performance")
 WORST_FIRST: tuple[Status, ...] = ("fail", "inconclusive", "pass", "not_applicable")

@@ -2,82 +2,85 @@
 
 from __future__ import annotations
 
-from seatrial.metrics import Completion, FaultRecord, show_ranges
-from seatrial.metrics.completion import IN_ORDER
-from seatrial.verdict.check import Axis, Check, Status
+from collections.abc import Iterable
+from typing import Any
 
-AXIS: Axis = "completion"
-_WORDS = {"aborted": "aborted, by the log's own word"}
+from seatrial.metrics import Completion, FaultRecord, show_ranges
+from seatrial.metrics.survival import IN_ORDER
+from seatrial.verdict.check import Answer, Check
+
+_WORDS = {"aborted": "aborted, according to the log"}
 MAX_FAULTS_SHOWN, MAX_ALIKE_SHOWN = 10, 3
 
 
 def judge_completion(completion: Completion) -> list[Check]:
     """The checks of completion."""
-    return [
-        _steps(completion),
-        _record(completion),
-        _processes(completion),
-        _ending(completion),
-        *_target(completion),
-        _configuration(completion),
-    ]
+    last, target = completion.last_eval_loss, completion.target_eval_loss
+    several = len(completion.attempts) > 1
+    checks = [
+        _check(
+            "all steps done", _steps(completion), measured=completion.last_step, bound=completion.last_planned_step,
+            unit="last step", evidence=tuple(_attempts(completion)) if several else (),
+        ),
+        _check("record complete", _record(completion), measured=completion.num_steps, unit="steps recorded"),
+        _check("processes together", _processes(completion)),
+        _check(
+            "orderly end", _ending(completion), measured=completion.reason, bound="completed",
+            evidence=(*_what_broke(completion), *_how_processes_ended(completion)),
+        ),
+    ]  # fmt: skip
+    if last is not None and target is not None:
+        checks.append(_check("target reached", _target(last, target, completion.reason), measured=last, bound=target))
+    return [*checks, _check("ran as configured", _configuration(completion))]
+
+
+def _check(name: str, answer: Answer, **details: Any) -> Check:
+    return Check(name=name, axis="completion", status=answer[0], sentence=answer[1], **details)
 
 
 def steps_told(completion: Completion) -> str:
     """What a record that has the last planned step shows, without the full stop."""
     first, planned = completion.first_step, completion.planned_steps
     if completion.begins_late:
-        return f"The run came to the last of {planned:,} steps; the log has them from step {first:,}"
+        return f"Completed the last of {planned:,} steps; the log begins at step {first:,}"
     if completion.stopped_early:
         of = "" if completion.early_of is None else f" of {completion.early_of:,}"
-        return f"An evaluation ended the run after {planned:,}{of} steps, as it was asked to"
+        return f"An evaluation ended the run after {planned:,}{of} steps, as configured"
     attempts = f", in {len(completion.attempts)} attempts" if len(completion.attempts) > 1 else ""
-    return f"All {planned:,} steps were done{attempts}"
+    return f"Completed all {planned:,} steps{attempts}"
 
 
-def _steps(completion: Completion) -> Check:
+def _steps(completion: Completion) -> Answer:
     last, planned, stride = completion.last_step, completion.last_planned_step, completion.stride
-    status: Status = "fail"
     if completion.unrecognised:
-        status, sentence = "inconclusive", "No step was recognised in the log: it does not tell how far the run came."
-    elif completion.planned_steps is None or planned is None:
-        status = "inconclusive" if last is not None else "fail"
-        told = "No step was done" if last is None else f"The last step was {last}"
-        sentence = f"{told}; how many were planned is not known."
-    elif last is None:
-        sentence = f"None of the {completion.planned_steps} steps was done."
-    elif completion.idle:
-        sentence = f"The run was started again after step {last} and did no step."
-    elif last == planned or completion.stopped_early:
-        status, sentence = "pass", f"{steps_told(completion)}."
-    elif last > planned:
-        sentence = f"The run went on to step {last}; it should have ended with {planned}."
-    elif last > planned - stride and completion.reason == "completed":
-        status = "pass"
-        sentence = f"The run was completed; the log has every {stride}th step, and of {planned} the last one is {last}."
-    elif last > planned - stride:
-        status = "inconclusive"
-        sentence = f"The log has every {stride}th step; whether the run came from {last} to {planned} it does not say."
-    else:
-        sentence = f"The last step was {last}; it should have been {planned}."
-    attempts = [
-        f"attempt {n}: steps {a.first_step}–{a.last_step}"
-        + (f" of {a.planned_steps} planned" if a.planned_steps not in (None, completion.planned_steps) else "")
-        for n, a in enumerate(completion.attempts, 1)
-    ]
-    return Check(
-        name="all steps done",
-        axis=AXIS,
-        status=status,
-        sentence=sentence,
-        measured=last,
-        bound=planned,
-        unit="last step",
-        evidence=tuple(attempts) if len(attempts) > 1 else (),
-    )
+        return "inconclusive", "No step was recognised in the log, so how far the run came is unknown."
+    if planned is None:
+        told = "No step was completed" if last is None else f"The last step was {last}"
+        return "fail" if last is None else "inconclusive", f"{told}; the planned number of steps is unknown."
+    if last is None:
+        return "fail", f"None of the {completion.planned_steps} steps was completed."
+    if completion.idle:
+        return "fail", f"The run was restarted after step {last} and completed no further step."
+    if last == planned or completion.stopped_early:
+        return "pass", f"{steps_told(completion)}."
+    if last > planned:
+        return "fail", f"The run continued to step {last}; it was planned to end at step {planned}."
+    if last <= planned - stride:
+        return "fail", f"The last step was {last}; step {planned} was planned."
+    every = f"the log has every {stride}th step"
+    if completion.reason == "completed":
+        return "pass", f"The run completed; {every}, and step {last} of {planned} is the last one."
+    return "inconclusive", f"{every.capitalize()}, so it does not show whether the run got from {last} to {planned}."
 
 
-def _record(completion: Completion) -> Check:
+def _attempts(completion: Completion) -> Iterable[str]:
+    for number, attempt in enumerate(completion.attempts, 1):
+        is_other = attempt.planned_steps not in (None, completion.planned_steps)
+        of = f" of {attempt.planned_steps} planned" if is_other else ""
+        yield f"attempt {number}: steps {attempt.first_step}–{attempt.last_step}{of}"
+
+
+def _record(completion: Completion) -> Answer:
     several = len(completion.processes) > 1
     missing = [
         (f"rank {process.process}: " if several else "") + show_ranges(process.missing_steps)
@@ -85,115 +88,89 @@ def _record(completion: Completion) -> Check:
         if process.missing_steps
     ]
     gaps = {gap for process in completion.processes for gap in process.missing_steps}
-    only_late = completion.begins_late and gaps == {(completion.counted_from, (completion.first_step or 0) - 1)}
-    every = (
-        "The end of every block of steps"
-        if completion.by_block
-        else f"Every {completion.stride}th step"
-        if completion.stride > 1
-        else "Every step"
-    )
-    return Check(
-        name="record complete",
-        axis=AXIS,
-        status="pass" if completion.num_steps and not missing else "inconclusive",
-        sentence=(
-            f"The log begins with step {completion.first_step}: whether the run was resumed there, or lines are "
-            "missing, it does not say."
-            if missing and only_late
-            else f"Not in the record: {'; '.join(missing)}."
-            if missing
-            else f"{every} is in the record."
-            if completion.num_steps
-            else "No step is in the record."
-        ),
-        measured=completion.num_steps,
-        unit="steps recorded",
-    )
+    if missing and completion.begins_late and gaps == {(completion.counted_from, (completion.first_step or 0) - 1)}:
+        return "inconclusive", (
+            f"The log begins at step {completion.first_step}; it does not say whether the run was resumed there or "
+            "lines are missing."
+        )
+    if missing:
+        return "inconclusive", f"Missing from the record: {'; '.join(missing)}."
+    if not completion.num_steps:
+        return "inconclusive", "No step is in the record."
+    every = f"Every {completion.stride}th step" if completion.stride > 1 else "Every step"
+    return "pass", f"{'The end of every block of steps' if completion.by_block else every} is in the record."
 
 
-def _processes(completion: Completion) -> Check:
-    """All processes that report steps got equally far; one of which nothing is known leaves the question open."""
+def _processes(completion: Completion) -> Answer:
+    """All processes that report steps reached the same one; one of which nothing is known leaves the question open."""
     last = {p.process: p.last_step for p in completion.processes if p.last_step is not None}
-    silent = completion.num_processes - len(last)
-    behind = {process: step for process, step in last.items() if step < max(last.values())}
     if completion.num_processes < 2:
         one = "One process reports for all." if completion.is_foreign else "There is one process."
-        return Check(name="processes together", axis=AXIS, status="not_applicable", sentence=one)
-    status: Status
-    if behind:
+        return "not_applicable", one
+    if behind := {process: step for process, step in last.items() if step < max(last.values())}:
         each = "; ".join(f"rank {process} stopped after step {step}" for process, step in behind.items())
-        status, sentence = "fail", f"Not all processes got to step {max(last.values())}: {each}."
-    elif silent:
+        return "fail", f"Not all processes reached step {max(last.values())}: {each}."
+    if silent := completion.num_processes - len(last):
         logs = [process.silent for process in completion.processes if process.silent]
         why = f": {', '.join(logs[:MAX_FAULTS_SHOWN])}{', …' if len(logs) > MAX_FAULTS_SHOWN else ''}" if logs else ""
-        status, sentence = "inconclusive", f"{silent} of {completion.num_processes} processes report no step{why}."
-    else:
-        status, sentence = "pass", f"The {completion.num_processes} processes got equally far."
-    return Check(name="processes together", axis=AXIS, status=status, sentence=sentence)
+        return "inconclusive", f"{silent} of {completion.num_processes} processes report no step{why}."
+    return "pass", "All processes reached the same step."
 
 
-def _ending(completion: Completion) -> Check:
+def _ending(completion: Completion) -> Answer:
     """Every process has to say that it completed; one word, of the launcher too, or one fault against it is enough."""
-    reason, code, processes = completion.reason, completion.exit_code, completion.processes
-    against = [p for p in processes if p.reason not in (None, *IN_ORDER) or p.exit_code]
-    unsaid = [str(p.process) for p in processes if p.reason is None]
+    if failed := _failed_end(completion):
+        return "fail", failed
     diagnosis = completion.diagnosis
-    said = [completion.evidence] if completion.evidence else []
-    status: Status
+    if diagnosis and diagnosis.cause.survived is None and completion.all_steps_done:
+        fault = diagnosis.cause.title
+        return "inconclusive", f"A fault without a time came before or after the last step: {fault}."
+    if diagnosis:
+        return "fail", f"The run did not end in order: {diagnosis.what}."
+    if completion.is_foreign and completion.all_steps_done:
+        return "pass", "The run reached its last step, and nothing failed after it."
+    unsaid = [str(process.process) for process in completion.processes if process.reason is None]
+    if completion.reason is None:
+        return "inconclusive", "The record does not say how the run ended."
+    if unsaid and not completion.is_foreign:
+        return "inconclusive", f"The record does not say how rank {', '.join(unsaid)} ended."
+    return "pass", "The run ended by itself."
+
+
+def _failed_end(completion: Completion) -> str:
+    """The word that says that the run did not complete: the last one on the run, or a process's; "" if none does."""
+    reason, code = completion.reason, completion.exit_code
     if reason not in (None, *IN_ORDER) or code:
         words = _WORDS.get(reason or "", (reason or "").replace("_", " "))
-        status, sentence = "fail", f"The run ended: {words}" + (f", exit code {code}." if code else ".")
-    elif against:
-        word = f"{against[0].reason}, exit code {against[0].exit_code}".replace("_", " ")
-        status, sentence = "fail", f"The run is said to be completed, but rank {against[0].process} ended: {word}."
-    elif diagnosis and diagnosis.cause.survived is None and completion.all_steps_done:
-        status = "inconclusive"
-        sentence = f"There is a fault without a time, before or after the last step: {diagnosis.cause.title}."
-    elif diagnosis:
-        status, sentence = "fail", f"The run did not end in order: {diagnosis.what}."
-    elif completion.is_foreign and completion.all_steps_done:
-        status, sentence = "pass", "The run came to its last step, and nothing broke after it."
-        said = said or ["the log has no end marker"]
-    elif reason is None:
-        status, sentence = "inconclusive", "The record does not say how the run ended."
-    elif unsaid and not completion.is_foreign:
-        status, sentence = "inconclusive", f"Not in the record: how rank {', '.join(unsaid)} ended."
-    else:
-        status, sentence = "pass", "The run ended by itself."
-    codes = [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in processes if p.reason]
-    if completion.is_foreign:
-        codes = said
-    return Check(
-        name="orderly end",
-        axis=AXIS,
-        status=status,
-        sentence=sentence,
-        measured=reason,
-        bound="completed",
-        evidence=(*_told(completion), *codes),
-    )
+        return f"The run ended: {words}" + (f", exit code {code}." if code else ".")
+    for process in completion.processes:
+        if process.reason not in (None, *IN_ORDER) or process.exit_code:
+            word = f"{process.reason}, exit code {process.exit_code}".replace("_", " ")
+            return f"The run is reported as completed, but rank {process.process} ended: {word}."
+    return ""
 
 
-def _target(completion: Completion) -> list[Check]:
-    """Whether the evaluations came down to what the run was for; nothing if it is not known."""
-    last, target = completion.last_eval_loss, completion.target_eval_loss
-    if last is None or target is None:
-        return []
-    status: Status
+def _how_processes_ended(completion: Completion) -> list[str]:
+    if not completion.is_foreign:
+        return [f"rank {p.process}: {p.reason}, exit code {p.exit_code}" for p in completion.processes if p.reason]
+    if completion.evidence:
+        return [completion.evidence]
+    passed = not (_failed_end(completion) or completion.diagnosis) and completion.all_steps_done
+    return ["the log has no end marker"] if passed else []
+
+
+def _target(last: float, target: float, reason: str | None) -> Answer:
+    """Whether the evaluations came down to the loss that the run was for."""
     if last <= target:
-        status, sentence = "pass", f"The last evaluation is {last:.5g}: the target, {target:.5g}, was reached."
-    else:
-        status = "inconclusive" if completion.reason is None else "fail"
-        sentence = f"The last evaluation is {last:.5g}: the target, {target:.5g}, was not reached."
-    return [Check(name="target reached", axis=AXIS, status=status, sentence=sentence, measured=last, bound=target)]
+        return "pass", f"The last evaluation loss, {last:.5g}, reached the target of {target:.5g}."
+    why = f"The last evaluation loss, {last:.5g}, did not reach the target of {target:.5g}."
+    return "inconclusive" if reason is None else "fail", why
 
 
-def _told(completion: Completion) -> tuple[str, ...]:
+def _what_broke(completion: Completion) -> list[str]:
     """The lines that say what broke, and what follows from them; those that the run survived come last."""
     if completion.reason == "interrupted":
-        return ()  # all of it follows from that
-    diagnosis = completion.diagnosis
+        return []  # all of it follows from that
     kinds: dict[tuple[bool, str], list[FaultRecord]] = {}
     for fault in sorted(completion.faults, key=lambda fault: (fault.survived is True, not fault.is_fatal)):
         kinds.setdefault((fault.survived is True, fault.fault), []).append(fault)
@@ -204,38 +181,37 @@ def _told(completion: Completion) -> tuple[str, ...]:
             lines.append(f"… and {more} more of {alike[0].fault}")
     if (more := len(lines) - MAX_FAULTS_SHOWN) > 0:
         lines[MAX_FAULTS_SHOWN:] = [f"… and {more} more lines"]
-    if diagnosis:
-        lines += [f"followed from it: {symptom}" for symptom in diagnosis.symptoms]
-        lines += [f"suspect: {', '.join(diagnosis.suspects[:MAX_FAULTS_SHOWN])}"] if diagnosis.suspects else []
-        lines += [f"leave out: {', '.join(diagnosis.exclude)}"] if diagnosis.exclude else []
-        lines += [f"what to do: {diagnosis.hint}"] if diagnosis.hint else []
-    return tuple(lines)
+    if (diagnosis := completion.diagnosis) is None:
+        return lines
+    advice = (
+        ("suspect", ", ".join(diagnosis.suspects[:MAX_FAULTS_SHOWN])),
+        ("exclude", ", ".join(diagnosis.exclude)),
+        ("what to do", diagnosis.hint),
+    )
+    return [
+        *lines,
+        *(f"consequence: {symptom}" for symptom in diagnosis.symptoms),
+        *(f"{what}: {text}" for what, text in advice if text),
+    ]
 
 
 def _line(fault: FaultRecord) -> str:
-    noted = ""
-    if fault.survived:
-        noted = "survived · "
-    elif not fault.is_fatal:
-        noted = "noted · "
+    noted = "survived · " if fault.survived else "" if fault.is_fatal else "noted · "
     place = f"{fault.place}: " if fault.place else f"{fault.seconds:.1f} s · "
     times = f" ({fault.count} times)" if fault.count > 1 else ""
     return f"{noted}{place}{fault.fault}{times} · {' '.join(fault.text.split()) or fault.where}"
 
 
-def _configuration(completion: Completion) -> Check:
-    """What every process says of itself against what was asked for; a log without a word on its run says nothing."""
+def _configuration(completion: Completion) -> Answer:
+    """What every process says of itself against the configuration; a log without a word on its run says nothing."""
     different, compared = completion.differences, completion.compared
     silent = [str(p.process) for p in completion.processes if not p.described]
-    status: Status
     if different:
-        status, sentence = "fail", f"It was not the run that was asked for: {'; '.join(different)}."
-    elif (different is None and completion.reason is None) or (completion.is_foreign and not compared):
-        status, sentence = "not_applicable", "The record does not describe the run."
-    elif silent:
-        status, sentence = "inconclusive", f"Not described in the record: what rank {', '.join(silent)} ran."
-    elif completion.is_foreign:
-        status, sentence = "pass", f"What the log says of the run was asked for: {', '.join(compared)}."
-    else:
-        status, sentence = "pass", "Steps, devices, batch and model size are those that were asked for."
-    return Check(name="ran as configured", axis=AXIS, status=status, sentence=sentence)
+        return "fail", f"This is not the configured run: {'; '.join(different)}."
+    if (different is None and completion.reason is None) or (completion.is_foreign and not compared):
+        return "not_applicable", "The record does not describe the run."
+    if silent:
+        return "inconclusive", f"The record does not say what rank {', '.join(silent)} ran."
+    if completion.is_foreign:
+        return "pass", f"What the log says of the run matches the configuration: {', '.join(compared)}."
+    return "pass", "Steps, devices, batch and model size match the configuration."

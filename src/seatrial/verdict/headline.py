@@ -15,35 +15,36 @@ _OF_MANY = {"collective_timeout", "collective_desync", "process_missing", "start
 MUCH_LOST = 0.05  # of the time
 
 
+# Outcome of a run that was cut short → what happened, with {how_far}.
+_CUT_SHORT = {
+    "died": "Training died {how_far}",
+    "no_progress": "No progress {how_far}; the processes are alive",
+    "could_not_run": "The run could not be started",
+    "interrupted": "Interrupted {how_far}",
+}
+
+
 def headline(outcome: str, metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> str:
     """What happened, first cause first; `checks` are those of all axes."""
-    completion = metrics.completion
-    match outcome:
-        case "pass":
-            return _success(metrics, checks, rehearsal=rehearsal)
-        case "fail" | "inconclusive":
-            return _not_passed(outcome, metrics, checks)
-        case "teardown_failed":
-            cause = f": {_told(completion.diagnosis)}" if completion.diagnosis else f". {_ending(checks)}"
-            return f"{steps_told(completion)}, but the run did not end in order{cause}"
-    if completion.diagnosis and completion.diagnosis.cause.source:
-        return _broke(completion, completion.diagnosis)
-    cause = f": {_told(completion.diagnosis)}" if completion.diagnosis else "."
-    match outcome:
-        case "died":
-            return f"Training died {_how_far(completion)}{cause}"
-        case "no_progress":
-            return f"The processes lived on, but stood still {_how_far(completion)}{cause}"
-        case "could_not_run":
-            return f"The run could not be started{cause}"
-        case _:
-            return f"Interrupted {_how_far(completion)}{cause}"
+    completion, diagnosis = metrics.completion, metrics.completion.diagnosis
+    if outcome == "pass":
+        return _success(metrics, checks, rehearsal=rehearsal)
+    if outcome in ("fail", "inconclusive"):
+        return _not_passed(outcome, metrics, checks)
+    if outcome == "teardown_failed":
+        ending = next((check.sentence for check in checks if check.name == "orderly end"), "")
+        cause = f": {_told(diagnosis)}" if diagnosis else f". {ending}"
+        return f"{steps_told(completion)}, but the run did not end in order{cause}"
+    if diagnosis and diagnosis.cause.source:
+        return _broke(completion, diagnosis)
+    cause = f": {_told(diagnosis)}" if diagnosis else "."
+    return _CUT_SHORT[outcome].format(how_far=_how_far(completion)) + cause
 
 
 def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> str:
     speeds = {check.status for check in checks if check.axis == "performance"}
     if "pass" in speeds:
-        speed = "It was as fast as expected."
+        speed = "It met its speed targets."
     elif rehearsal:
         speed = f"Speed was not judged: this was a {rehearsal}."
     else:
@@ -80,6 +81,25 @@ def _loss(numerics: Numerics) -> str:
 
 
 def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
+    completion = metrics.completion
+    if bad := _not_finite(metrics):
+        return bad
+    mixed = next((check for check in checks if check.name == ONE_LOSS and check.status == outcome), None)
+    if mixed:  # whatever else was found is of several ranks or runs
+        return mixed.sentence
+    if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
+        return _broke(completion, completion.diagnosis)
+    causes = [check for check in checks if check.status == outcome]
+    if causes and _breaks_off(completion):
+        still = " If it is still running, judge it again at its end." if completion.is_foreign else ""
+        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended.{still}"
+    if not causes:
+        return f"The run failed: {_told(completion.diagnosis)}" if completion.diagnosis else "The run failed."
+    return _first_of(causes)
+
+
+def _not_finite(metrics: Metrics) -> str:
+    """The first figure that is not finite; "" if all are."""
     completion, numerics = metrics.completion, metrics.numerics
     if numerics.first_bad_step is not None:
         last = completion.last_step
@@ -88,37 +108,26 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
     if numerics.non_finite_others:
         name, value, steps = numerics.non_finite_others[0]
         return f"{name} became {value} at step {steps[0][0]}."
-    mixed = next((check for check in checks if check.name == ONE_LOSS and check.status == outcome), None)
-    if mixed:  # whatever else was found is of several ranks or runs
-        return mixed.sentence
-    if completion.diagnosis and outcome == "fail" and not completion.all_steps_done:
-        return _broke(completion, completion.diagnosis)
-    causes = [check for check in checks if check.status == outcome]
-    breaks_off = completion.reason is None and completion.num_steps and completion.planned_steps is not None
-    if breaks_off and not completion.idle and causes and (completion.last_step or 0) < _last_needed(completion):
-        still = " If it still runs, judge it again at its end." if completion.is_foreign else ""
-        return f"The record breaks off {_how_far(completion)}: nothing says how the run ended.{still}"
-    if not causes:
-        return f"The run failed: {_told(completion.diagnosis)}" if completion.diagnosis else "The run failed."
-    others = len(causes) - 1
-    more = f" {others} more check{'s' * (others > 1)} {'failed' if outcome == 'fail' else 'could not be decided'}."
-    first = causes[0]
-    told = f"{first.title}: {first.sentence}" if first.axis == "performance" else first.sentence
-    reason = (
-        f" ({first.evidence[0]})"
-        if outcome == "inconclusive" and first.axis == "performance" and first.evidence
-        else ""
-    )
-    return told.removesuffix(".") + reason + "." + (more if others else "")
+    return ""
 
 
-def _last_needed(completion: Completion) -> int:
-    """The number of the last step that a record of a whole run has."""
-    return (completion.last_planned_step or 0) - completion.stride + 1
+def _first_of(causes: Sequence[Check]) -> str:
+    """What the first check says, and how many more there are like it."""
+    first, *others = causes
+    sentence = f"{first.title}: {first.sentence}" if first.axis == "performance" else first.sentence
+    undecided = first.status == "inconclusive"
+    reason = f" ({first.evidence[0]})" if undecided and first.axis == "performance" and first.evidence else ""
+    become = "could not be decided" if undecided else "failed"
+    more = f" {len(others)} more check{'s' * (len(others) > 1)} {become}." if others else ""
+    return f"{sentence.removesuffix('.')}{reason}.{more}"
 
 
-def _ending(checks: Sequence[Check]) -> str:
-    return next((check.sentence for check in checks if check.name == "orderly end"), "")
+def _breaks_off(completion: Completion) -> bool:
+    """Whether the record ends before its last step, without a word on the end of the run."""
+    if completion.reason is not None or not completion.num_steps or completion.idle:
+        return False
+    planned = completion.last_planned_step
+    return planned is not None and (completion.last_step or 0) < planned - completion.stride + 1
 
 
 def _how_far(completion: Completion, of_process: int | None = None) -> str:

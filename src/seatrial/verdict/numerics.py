@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import islice
+from typing import Any
 
 from seatrial.metrics import Numerics, ranges, show_ranges
 from seatrial.spec import RunSpec
-from seatrial.verdict.check import Axis, Check, Status, show
+from seatrial.verdict.check import Answer, Check, Status, show
 
-AXIS: Axis = "numerics"
 ONE_LOSS = "one loss per step"  # the name of a check
 MIN_REPORTED = 0.99
 MIN_REPEATED = 10  # losses in a row that are the same to the last digit
@@ -27,7 +27,7 @@ EXPLODING, EXPLODED = 10.0, 100.0  # times the early gradient norm, in the last 
 def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
     """The checks of numerics; without a single step, each of them is inconclusive.
 
-    `spec` says what was learnt: a synthetic batch may be learnt by heart, text may not. Without one, neither is so.
+    `spec` says what was learnt: a model may memorise a synthetic batch, but no text. Without one, neither is so.
     """
     checks = [
         _loss_finite(numerics),
@@ -41,72 +41,68 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
     ]
     if numerics.num_steps:
         return checks
-    nothing = "There is no step to look at."
-    return [Check(name=check.name, axis=AXIS, status="inconclusive", sentence=nothing) for check in checks]
+    return [_check(check.name, ("inconclusive", "There are no steps to judge.")) for check in checks]
+
+
+def _check(name: str, answer: Answer, **details: Any) -> Check:
+    return Check(name=name, axis="numerics", status=answer[0], sentence=answer[1], **details)
 
 
 def _loss_finite(numerics: Numerics) -> Check:
-    step, value, count = numerics.first_bad_step, numerics.first_bad_value, numerics.num_non_finite
-    evidence = [show_ranges(numerics.non_finite_steps)] if count > 1 else []
-    status: Status
-    if step is not None:
-        status = "fail"
-        sentence = f"The loss is {value} at step {step}" + (f" and in {count} steps in all." if count > 1 else ".")
-    elif numerics.non_finite_others:
-        status = "fail"
-        (name, first, steps), *more = numerics.non_finite_others
-        sentence = f"{name} is {first} at {show_ranges(steps)}."
-        evidence = [f"{name}: {value} at {show_ranges(steps)}" for name, value, steps in more]
-    elif numerics.non_finite_evals:
-        status = "fail"
-        sentence = f"The loss of the evaluation after {show_ranges(numerics.non_finite_evals)} is not finite."
-    elif numerics.num_losses:
-        status, sentence = "pass", "The loss is finite at every step."
-    elif numerics.num_evals:
-        status, sentence = "pass", f"The loss is finite in every one of {numerics.num_evals} evaluations."
+    count = numerics.num_non_finite
+    if count:
+        evidence = [show_ranges(numerics.non_finite_steps)] if count > 1 else []
     else:
-        status, sentence = "inconclusive", "No step reports a loss."
-    return Check(
-        name="loss finite",
-        axis=AXIS,
-        status=status,
-        sentence=sentence,
-        measured=count,
-        bound=0,
-        unit="non-finite steps",
+        others = numerics.non_finite_others[1:]
+        evidence = [f"{name}: {value} at {show_ranges(steps)}" for name, value, steps in others]
+    return _check(
+        "loss finite", _is_finite(numerics), measured=count, bound=0, unit="non-finite steps",
         evidence=tuple(evidence[:MAX_EVIDENCE]),
-    )
+    )  # fmt: skip
+
+
+def _is_finite(numerics: Numerics) -> Answer:
+    step, count = numerics.first_bad_step, numerics.num_non_finite
+    if step is not None:
+        in_all = f" and at {count} steps in all" if count > 1 else ""
+        return "fail", f"The loss is {numerics.first_bad_value} at step {step}{in_all}."
+    if numerics.non_finite_others:
+        name, first, steps = numerics.non_finite_others[0]
+        return "fail", f"{name} is {first} at {show_ranges(steps)}."
+    if numerics.non_finite_evals:
+        return "fail", f"The evaluation loss after {show_ranges(numerics.non_finite_evals)} is not finite."
+    if numerics.num_losses:
+        return "pass", "The loss is finite at every step."
+    if numerics.num_evals:
+        return "pass", f"The loss is finite in all {numerics.num_evals} evaluations."
+    return "inconclusive", "No step reports a loss."
 
 
 def _loss_reported(numerics: Numerics) -> Check:
-    """Megatron leaves the loss out of its line when it is NaN, so silence is no comfort."""
-    losses, expected = numerics.num_losses, numerics.num_expected
-    share = losses / max(1, expected)
-    skipped = numerics.num_steps - expected
-    sentence = f"{losses} of {expected} steps report a loss."
-    if skipped > 0:
-        sentence += f" Before them, {skipped} were skipped in search of a loss scale."
-    status: Status = "pass" if losses and share >= MIN_REPORTED else "fail"
-    if not losses and numerics.num_evals:  # as many MLPerf logs
-        status = "pass" if numerics.evals_reached_target else "inconclusive"
+    share = numerics.num_losses / max(1, numerics.num_expected)
+    return _check(
+        "loss reported", _is_reported(numerics, share), measured=share, bound=MIN_REPORTED, unit="fraction"
+    )  # fmt: skip
+
+
+def _is_reported(numerics: Numerics, share: float) -> Answer:
+    """Megatron omits the loss from its line when it is NaN, so silence is no comfort."""
+    if not numerics.num_losses and numerics.num_evals:  # as in many MLPerf logs
         times = f"{numerics.num_evals} evaluations do" if numerics.num_evals > 1 else "one evaluation does"
-        sentence = f"No step reports a loss; {times}."
-    elif not losses:
-        sentence = "No process reports a loss."
-    elif numerics.falls_silent:
-        process, last = max(numerics.falls_silent, key=lambda found: found[1])
-        status = "fail" if last > 1 or status == "fail" else "inconclusive"
-        times = f"last {last} steps" if last > 1 else "last step"
-        sentence += f" Rank {process} reports none for its {times}; some programs print none when it is NaN."
-    return Check(
-        name="loss reported",
-        axis=AXIS,
-        status=status,
-        sentence=sentence,
-        measured=share,
-        bound=MIN_REPORTED,
-        unit="fraction",
-    )
+        status: Status = "pass" if numerics.evals_reached_target else "inconclusive"
+        return status, f"No step reports a loss; {times}."
+    if not numerics.num_losses:
+        return "fail", "No process reports a loss."
+    enough = share >= MIN_REPORTED
+    sentence = f"{numerics.num_losses} of {numerics.num_expected} steps report a loss."
+    if skipped := max(0, numerics.num_steps - numerics.num_expected):
+        sentence += f" Before them, {skipped} were skipped in search of a loss scale."
+    if not numerics.falls_silent:
+        return "pass" if enough else "fail", sentence
+    process, last = max(numerics.falls_silent, key=lambda found: found[1])
+    times = f"last {last} steps" if last > 1 else "last step"
+    sentence += f" Rank {process} reports none for its {times}; some programs print none when it is NaN."
+    return "fail" if last > 1 or not enough else "inconclusive", sentence
 
 
 # What became of the loss → the answer on real data, on synthetic (the same batch in every step), and on unknown data.
@@ -131,46 +127,51 @@ _KINDS = ("real", "synthetic", "unknown")
 
 
 def _loss_trend(numerics: Numerics, kind: str) -> Check:
-    share, p = numerics.share_lower, numerics.trend_p
-    repeated, losses = numerics.repeated_at_end, numerics.num_losses
-    last, spikes = show(numerics.last_loss), show_ranges(numerics.loss_spikes)
     course = trained = _course(numerics, synthetic=kind == "synthetic")
     if course in _UNDECIDED and numerics.evals_reached_target:
         course = "evaluated"
-    sentences = {
-        "negative": f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative.",
-        "lost": f"All {losses} losses are exactly 0; no cross-entropy starts there.",
-        "nothing": "The loss is 0: learnt by heart, as it may be on synthetic data, or not reported.",
-        "memorised": "The loss falls to 0, too small for the digits printed: the batch is learnt by heart.",
-        "stuck": f"The last {repeated} losses are all {last}: nothing is learnt, or it is not the loss.",
-        "rising": f"The loss rises; it ends at {last}.",
-        "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
-        "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had come down to.",
-        "spiked": f"The loss jumps to {show(numerics.max_loss)}, out of proportion at {spikes}.",
-        "falling": "The loss falls.",
-        "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: nothing to speak of is learnt.",
-        "flat": "The loss stays flat, as it may on synthetic data."
-        if kind == "synthetic"
-        else "The loss neither falls nor rises clearly.",
-        "evaluated": f"The evaluations came down from {show(numerics.first_eval_loss)} to "
-        f"{show(numerics.last_eval_loss)}, to their target."
-        if numerics.num_evals > 1
-        else f"The evaluation came down to {show(numerics.last_eval_loss)}, to its target.",
-        "too_short": f"{losses} losses are too few for a trend.",
-    }
-    told = f"the later of two losses is the lower one in {share:.0%} of the pairs" if share is not None else ""
-    return Check(
-        name="loss trend",
-        axis=AXIS,
-        status=_TREND[course][_KINDS.index(kind if kind in _KINDS else "real")],
-        sentence=sentences[course],
+    sentences = _courses_told(numerics, kind)
+    share, p = numerics.share_lower, numerics.trend_p
+    evidence = [] if share is None else [f"later losses are lower in {share:.0%} of pairs"]
+    if evidence and p is not None:
+        evidence = [f"{evidence[0]}; p = {p:.1g} by chance"]
+    if trained != course and numerics.num_losses:
+        evidence.append(sentences[trained])
+    return _check(
+        "loss trend",
+        (_TREND[course][_KINDS.index(kind if kind in _KINDS else "real")], sentences[course]),
         measured=numerics.late_loss,
         bound=numerics.early_loss,
         unit="median of last, of first third",
         window="first against last third, rank-sum test",
-        evidence=((told + (f"; p = {p:.1g} by chance" if p is not None else ""),) if told else ())
-        + ((sentences[trained],) if trained != course and losses else ()),
+        evidence=tuple(evidence),
     )
+
+
+def _courses_told(numerics: Numerics, kind: str) -> dict[str, str]:
+    """What became of the loss → the sentence."""
+    losses, last = numerics.num_losses, show(numerics.last_loss)
+    evaluated = show(numerics.last_eval_loss)
+    flat = ", as it may on synthetic data" if kind == "synthetic" else ": it neither falls nor rises clearly"
+    came_down = f"The evaluation loss reached its target at {evaluated}."
+    if numerics.num_evals > 1:
+        came_down = f"The evaluation loss fell from {show(numerics.first_eval_loss)} to {evaluated}, its target."
+    return {
+        "negative": f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative.",
+        "lost": f"All {losses} losses are exactly 0; no cross-entropy starts there.",
+        "nothing": "The loss is 0: memorised, as it may be on synthetic data, or not reported.",
+        "memorised": "The loss falls to 0, too small for the digits printed: the batch is memorised.",
+        "stuck": f"The last {numerics.repeated_at_end} losses are {last}: nothing is learnt, or it is not the loss.",
+        "rising": f"The loss rises; it ends at {last}.",
+        "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
+        "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had reached.",
+        "spiked": f"The loss spikes to {show(numerics.max_loss)} at {show_ranges(numerics.loss_spikes)}.",
+        "falling": "The loss falls.",
+        "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: hardly anything is learnt.",
+        "flat": f"The loss stays flat{flat}.",
+        "evaluated": came_down,
+        "too_short": f"{losses} losses are too few for a trend.",
+    }
 
 
 def _course(numerics: Numerics, *, synthetic: bool) -> str:
@@ -211,33 +212,29 @@ def _is_memorised(numerics: Numerics) -> bool:
 
 
 def _steps_skipped(numerics: Numerics) -> list[Check]:
-    """Steps without an update: normal while a loss scale is searched for, not afterwards. Nothing if none is told."""
-    initial, later, nan = numerics.initial_skips, numerics.later_skips, numerics.nan_steps
-    if initial is None and later is None and nan is None and not numerics.loss_scale_collapsed:
+    """Steps without an update: normal while a loss scale is searched for, not afterwards. Nothing if none is known."""
+    known = (numerics.initial_skips, numerics.later_skips, numerics.nan_steps)
+    if all(count is None for count in known) and not numerics.loss_scale_collapsed:
         return []
-    initial, later = initial or 0, later or 0
-    share = later / max(1, numerics.steps_covered)
-    status: Status
-    if nan:
-        status, sentence = "fail", f"The framework counts {nan} steps as NaN."
-    elif numerics.loss_scale_collapsed:
-        status, sentence = "fail", "The loss scale fell to 1 or less, and steps were still skipped."
-    elif 2 * initial > numerics.steps_covered:
-        status = "fail" if initial > LONG_SEARCH else "inconclusive"
-        sentence = f"{initial} of {numerics.steps_covered} steps were skipped before the first update."
-    elif share > SKIPPED_FAILS:
-        status, sentence = "fail", f"{share:.1%} of the steps were skipped after the loss scale was found."
-    elif share > SKIPPED_DOUBTS:
-        status, sentence = "inconclusive", f"{share:.1%} of the steps were skipped after the loss scale was found."
-    else:
-        status = "pass"
-        sentence = f"{later} steps were skipped" + (f", and {initial} in search of a loss scale." if initial else ".")
-    return [
-        Check(
-            name="steps skipped", axis=AXIS, status=status, sentence=sentence, measured=share, bound=SKIPPED_FAILS,
-            unit="fraction",
-        )
-    ]  # fmt: skip
+    share = (numerics.later_skips or 0) / max(1, numerics.steps_covered)
+    answer = _skips_told(numerics, share)
+    return [_check("steps skipped", answer, measured=share, bound=SKIPPED_FAILS, unit="fraction")]
+
+
+def _skips_told(numerics: Numerics, share: float) -> Answer:
+    initial, covered = numerics.initial_skips or 0, numerics.steps_covered
+    if numerics.nan_steps:
+        return "fail", f"The framework counts {numerics.nan_steps} steps as NaN."
+    if numerics.loss_scale_collapsed:
+        return "fail", "The loss scale fell to 1 or less, and steps were still skipped."
+    if 2 * initial > covered:
+        status: Status = "fail" if initial > LONG_SEARCH else "inconclusive"
+        return status, f"{initial} of {covered} steps were skipped before the first update."
+    if share > SKIPPED_DOUBTS:
+        many = f"{share:.1%} of the steps were skipped after the loss scale was found."
+        return "fail" if share > SKIPPED_FAILS else "inconclusive", many
+    search = f", and {initial} in search of a loss scale" if initial else ""
+    return "pass", f"{numerics.later_skips or 0} steps were skipped{search}."
 
 
 def _perplexity(numerics: Numerics) -> list[Check]:
@@ -245,20 +242,10 @@ def _perplexity(numerics: Numerics) -> list[Check]:
     off, step = numerics.perplexity_off, numerics.perplexity_off_step
     if off is None:
         return []
-    agrees = off <= PERPLEXITY_WITHIN
-    return [
-        Check(
-            name="perplexity",
-            axis=AXIS,
-            status="pass" if agrees else "inconclusive",
-            sentence="The perplexity is exp(loss) at every step."
-            if agrees
-            else f"The perplexity is not exp(loss), but off by {off:.1%} at step {step}: one of them is another.",
-            measured=off,
-            bound=PERPLEXITY_WITHIN,
-            unit="fraction",
-        )
-    ]
+    answer: Answer = ("pass", "The perplexity is exp(loss) at every step.")
+    if off > PERPLEXITY_WITHIN:
+        answer = ("inconclusive", f"The perplexity differs from exp(loss) by {off:.1%} at step {step}: one is wrong.")
+    return [_check("perplexity", answer, measured=off, bound=PERPLEXITY_WITHIN, unit="fraction")]
 
 
 def _one_loss_per_step(numerics: Numerics) -> list[Check]:
@@ -272,70 +259,55 @@ def _one_loss_per_step(numerics: Numerics) -> list[Check]:
     steps = sorted({each.step for each in found})
     log = found[0].source.rpartition("/")[2] or "The log"
     several = any(len(each.losses) > 1 for each in found)
-    what = "gives two losses for" if several else "has lines of another run at"
+    what = f"{log} {'gives two losses for' if several else 'has lines of another run at'} {show_ranges(ranges(steps))}"
     clear = len(steps) >= MIN_CONTRADICTED
-    why = "several ranks or runs have written into it"
-    sentence = f"{log} {what} {show_ranges(ranges(steps))}: {why}{'' if clear else ', or it was started again there'}."
+    why = f"several ranks or runs have written to it{'' if clear else ', or it was restarted there'}"
     told = (f"step {each.step}: {' and '.join(map(str, each.losses))}" for each in found if len(each.losses) > several)
     return [
-        Check(
-            name=ONE_LOSS,
-            axis=AXIS,
-            status="fail" if clear else "inconclusive",
-            sentence=sentence,
-            measured=len(steps),
-            bound=0,
+        _check(
+            ONE_LOSS, ("fail" if clear else "inconclusive", f"{what}: {why}."), measured=len(steps), bound=0,
             unit="steps with two losses",
             evidence=(*islice(told, MAX_EVIDENCE), "what to do: judge the log of each rank or run by itself"),
         )
-    ]
+    ]  # fmt: skip
 
 
 def _gradient_finite(numerics: Numerics) -> Check:
-    bad = numerics.non_finite_grad_steps
     spikes = numerics.grad_norm_spikes
+    evidence = (f"more than ten times the median: {show_ranges(spikes)}",) if spikes else ()
+    return _check("gradient finite", _gradients_told(numerics), evidence=evidence)
+
+
+def _gradients_told(numerics: Numerics) -> Answer:
     early, late = numerics.early_grad_norm, numerics.late_grad_norm
     grown = late / early if early and late else 1.0
-    status: Status
-    if bad:
-        status, sentence = "fail", f"The gradient norm is not finite at {show_ranges(bad)}."
-    elif numerics.max_grad_norm == 0 and numerics.num_grad_norms >= MIN_REPEATED:
-        status, sentence = "fail", "The gradient norm is 0 at every step: nothing is learnt."
-    elif grown > EXPLODED:
-        status, sentence = "fail", f"The gradient norm explodes: from {show(early)} to {show(late)}."
-    elif grown > EXPLODING:
-        status, sentence = "inconclusive", f"The gradient norm grows from {show(early)} to {show(late)}."
-    elif numerics.num_grad_norms:
-        status, sentence = "pass", "The gradient norm is finite at every step."
-    else:
-        status, sentence = "not_applicable", "The record has no gradient norm."
-    return Check(
-        name="gradient finite",
-        axis=AXIS,
-        status=status,
-        sentence=sentence,
-        evidence=(f"more than ten times the median: {show_ranges(spikes)}",) if spikes else (),
-    )
+    if numerics.non_finite_grad_steps:
+        return "fail", f"The gradient norm is not finite at {show_ranges(numerics.non_finite_grad_steps)}."
+    if numerics.max_grad_norm == 0 and numerics.num_grad_norms >= MIN_REPEATED:
+        return "fail", "The gradient norm is 0 at every step: nothing is learnt."
+    if grown > EXPLODED:
+        return "fail", f"The gradient norm explodes: from {show(early)} to {show(late)}."
+    if grown > EXPLODING:
+        return "inconclusive", f"The gradient norm grows from {show(early)} to {show(late)}."
+    if numerics.num_grad_norms:
+        return "pass", "The gradient norm is finite at every step."
+    return "not_applicable", "The record has no gradient norm."
 
 
 def _processes_agree(numerics: Numerics) -> Check:
+    answer = _agreement_told(numerics)
+    return _check(
+        "processes agree", answer, measured=numerics.disagreement, bound=AGREEMENT, unit="relative difference"
+    )  # fmt: skip
+
+
+def _agreement_told(numerics: Numerics) -> Answer:
     worst, compared, comparable = numerics.disagreement, numerics.num_compared, numerics.num_comparable
-    status: Status
     if worst is not None and worst > AGREEMENT:
-        size = "by one being non-finite" if math.isinf(worst) else f"by {show(worst)} of it"
-        status, sentence = "fail", f"The processes disagree on the loss: {size} at step {numerics.disagreement_step}."
-    elif not comparable:
-        status, sentence = "not_applicable", "Only one process reports a loss."
-    elif compared < MIN_REPORTED * comparable:
-        status, sentence = "inconclusive", f"Only {compared} of {comparable} losses can be compared between processes."
-    else:
-        status, sentence = "pass", f"All processes report the same loss, in {compared} comparisons."
-    return Check(
-        name="processes agree",
-        axis=AXIS,
-        status=status,
-        sentence=sentence,
-        measured=worst,
-        bound=AGREEMENT,
-        unit="relative difference",
-    )
+        size = "one is not finite" if math.isinf(worst) else f"they differ by {show(worst)} of it"
+        return "fail", f"The processes disagree on the loss: {size} at step {numerics.disagreement_step}."
+    if not comparable:
+        return "not_applicable", "Only one process reports a loss."
+    if compared < MIN_REPORTED * comparable:
+        return "inconclusive", f"Only {compared} of {comparable} losses can be compared between processes."
+    return "pass", f"All processes report the same loss, in {compared} comparisons."

@@ -1,6 +1,8 @@
-"""Was it as fast as the configuration expects, and do its figures hold together?"""
+"""Did the run meet its targets, and do its figures agree?"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from seatrial.metrics import Estimate, Performance, Straggler, show_ranges
 from seatrial.spec import METRICS, Expectation, RunSpec
@@ -11,85 +13,80 @@ MIN_STEPS = 10
 MIN_TIMED = 0.5  # of the steps
 MAX_SPREAD = 0.05
 SLOW_AGAIN = 0.05  # of the steps
-CONTRADICTS = 0.02  # of a step time: two bars that ask for times further apart contradict each other
+CONTRADICTS = 0.02  # of a step time: two targets that ask for times further apart contradict each other
 TERA = 1e12
+
+
+# How figures agree, the worst first → the status of the check.
+_AGREEMENT: dict[str, Status] = {"contradiction": "fail", "doubt": "inconclusive", "agree": "pass"}
+_WORST_FIRST = tuple(_AGREEMENT)
 
 
 def judge_performance(
     performance: Performance, spec: RunSpec | None, *, rehearsal: str, tolerance: float
 ) -> list[Check]:
-    """Whether the figures agree, and a check per expectation; one that says so where no speed is judged."""
+    """Whether the figures agree, and a check per target; one that says so where no speed is judged."""
+    targets = spec.expectations if spec else ()
     if rehearsal:
-        sentence = f"Not judged: a {rehearsal}'s speed says nothing about the cluster."
-        expected = tuple(
-            f"expected of the cluster: {METRICS[e.metric].title} {show(e.value, METRICS[e.metric].unit)}"
-            for e in (spec.expectations if spec else ())
-        )
-        return [Check(name="speed", axis=AXIS, status="not_applicable", sentence=sentence, evidence=expected)]
-    return [*_figures_agree(performance), *_speeds(performance, spec, tolerance)]
+        on_cluster = (f"target on the cluster: {METRICS[e.metric].title} {_shown(e)}" for e in targets)
+        return [_not_judged(f"Not judged: a {rehearsal}'s speed says nothing about the cluster.", on_cluster)]
+    agreement = _figures_agree(performance)
+    if spec is not None and targets:
+        return [*agreement, *(_target(performance, target, spec, tolerance) for target in targets)]
+    why = "no performance target is set" if spec else "there is no configuration to compare it with"
+    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", _course(performance))]
 
 
-def _speeds(performance: Performance, spec: RunSpec | None, tolerance: float) -> list[Check]:
-    if spec is not None and spec.expectations:
-        return [_expectation(performance, expectation, spec, tolerance) for expectation in spec.expectations]
-    why = "the configuration expects no speed" if spec else "there is no configuration to hold it against"
-    return [
-        Check(
-            name="speed", axis=AXIS, status="not_applicable", sentence=f"Recorded, not judged: {why}.",
-            evidence=_course(performance),
-        )
-    ]  # fmt: skip
+def _not_judged(sentence: str, evidence: Iterable[str]) -> Check:
+    return Check(name="speed", axis=AXIS, status="not_applicable", sentence=sentence, evidence=tuple(evidence))
+
+
+def _shown(target: Expectation) -> str:
+    return show(target.value, METRICS[target.metric].unit)
 
 
 def _figures_agree(performance: Performance) -> list[Check]:
     """What the log says against itself and the configuration; nothing where it says nothing that could contradict."""
-    found = performance.identities
-    wrong = [identity for identity in found if identity.agreement == "contradiction"]
-    doubts = [identity for identity in found if identity.agreement == "doubt"]
+    found = sorted(performance.identities, key=lambda identity: identity.agreement == "agree")
     if not found:
         return []
-    status: Status = "fail" if wrong else "inconclusive" if doubts else "pass"
-    first = next(iter([*wrong, *doubts]), None)
+    worst = min(found, key=lambda identity: _WORST_FIRST.index(identity.agreement))
+    first = None if worst.agreement == "agree" else worst
     sound = "The log's figures agree with each other" + (" and the configuration." if performance.convention else ".")
     return [
         Check(
             name="figures agree",
             axis="numerics",
-            status=status,
+            status=_AGREEMENT[worst.agreement],
             sentence=first.sentence if first else sound,
             measured=first.found if first else None,
             bound=first.expected if first else None,
-            evidence=tuple(
-                f"{identity.name}: {identity.sentence}"
-                for identity in sorted(found, key=lambda identity: identity not in wrong + doubts)
-                if identity is not first
-            ),
+            evidence=tuple(f"{each.name}: {each.sentence}" for each in found if each is not first),
         )
-    ]  # fmt: skip
+    ]
 
 
-def _expectation(performance: Performance, expectation: Expectation, spec: RunSpec, tolerance: float) -> Check:
-    kind = METRICS[expectation.metric]
-    allowed = tolerance if expectation.tolerance is None else expectation.tolerance
+def _target(performance: Performance, target: Expectation, spec: RunSpec, tolerance: float) -> Check:
+    kind = METRICS[target.metric]
+    allowed = tolerance if target.tolerance is None else target.tolerance
     higher = kind.better == "higher"
-    bound = expectation.value * (1 - allowed if higher else 1 + allowed)
-    estimate = performance.estimates.get(expectation.metric)
-    figure = show(expectation.value, kind.unit if kind.unit == "fraction" else "")
-    side, sign = ("at least", "−") if higher else ("at most", "+")
-    asked = f"{side} {show(bound, kind.unit)} ({figure} {sign} {allowed:.0%})"
+    bound = target.value * (1 - allowed if higher else 1 + allowed)
+    estimate = performance.estimates.get(target.metric)
+    figure = f"{100 * target.value:.4g}%" if kind.unit == "fraction" else show(target.value)
+    asked = f"{'≥' if higher else '≤'} {show(bound, kind.unit)} ({figure} with {allowed:.0%} tolerance)"
     doubts: tuple[str, ...] = ()
     if estimate is None:
-        # An expectation that nothing can be held against is not met.
+        # A target that nothing can be compared with is not met.
         status: Status = "fail"
-        reason = performance.unavailable.get(expectation.metric, "the record does not give it")
-        sentence = f"Not measured: {reason}. Expected is {asked}."
+        reason = performance.unavailable.get(target.metric, "the record does not give it")
+        sentence = f"Not measured: {reason}; target {asked}."
     else:
-        doubts = _doubts(performance, expectation.metric, estimate, bound)
+        doubts = _doubts(performance, target.metric, estimate, bound)
         met = estimate.value >= bound if higher else estimate.value <= bound
         status = "inconclusive" if doubts else "pass" if met else "fail"
-        sentence = f"{show(estimate.value, kind.unit)}; expected is {asked}."
+        sentence = f"{show(estimate.value, kind.unit)}; target {asked}."
     return Check(
-        name=expectation.metric,
+        name=target.metric,
         axis=AXIS,
         status=status,
         sentence=sentence,
@@ -98,8 +95,8 @@ def _expectation(performance: Performance, expectation: Expectation, spec: RunSp
         unit=kind.unit,
         window=performance.window,
         evidence=doubts
-        + _circumstances(performance, expectation.metric, estimate)
-        + _contradicting_bars(performance, expectation, spec),
+        + _circumstances(performance, target.metric, estimate)
+        + _contradicting_targets(performance, target, spec),
     )
 
 
@@ -220,26 +217,25 @@ def _straggler(found: Straggler) -> str:
     return f"rank {found.process}{host} is {found.slower_by:.1%} slower than the others{seconds}{origin}"
 
 
-def _contradicting_bars(performance: Performance, expectation: Expectation, spec: RunSpec) -> tuple[str, ...]:
-    """Other bars of the configuration that ask for another step time than this one."""
-    own = _step_seconds(performance, expectation)
+def _contradicting_targets(performance: Performance, target: Expectation, spec: RunSpec) -> tuple[str, ...]:
+    """Other targets of the configuration that imply another step time than this one."""
+    seconds = _step_seconds(performance, target)
     lines = []
     for other in spec.expectations:
         implied = _step_seconds(performance, other)
-        if other is not expectation and own and implied and abs(implied / own - 1) > CONTRADICTS:
-            kind = METRICS[other.metric]
+        if other is not target and seconds and implied and abs(implied / seconds - 1) > CONTRADICTS:
             lines.append(
-                f"the bars differ: {show(expectation.value, METRICS[expectation.metric].unit)} is a step of "
-                f"{show(own, 's')}, {show(other.value, kind.unit)} one of {show(implied, 's')}"
+                f"the targets differ: {_shown(target)} is a step of {show(seconds, 's')}, {_shown(other)} one of "
+                f"{show(implied, 's')}"
             )
     return tuple(lines)
 
 
-def _step_seconds(performance: Performance, expectation: Expectation) -> float | None:
-    """The step time that a bar amounts to; None where it is none of speed, or takes what is not known."""
-    if expectation.metric == "step_seconds":
-        return expectation.value
-    if not performance.tokens_per_step or not performance.num_devices or expectation.value <= 0:
+def _step_seconds(performance: Performance, target: Expectation) -> float | None:
+    """The step time that a target amounts to; None where it is none of speed, or takes what is not known."""
+    if target.metric == "step_seconds":
+        return target.value
+    if not performance.tokens_per_step or not performance.num_devices or target.value <= 0:
         return None
     tokens = performance.tokens_per_step / performance.num_devices
     per_token, peak = performance.flops_per_token, performance.peak
@@ -248,5 +244,5 @@ def _step_seconds(performance: Performance, expectation: Expectation) -> float |
         "tflops_per_second_per_device": tokens * per_token / TERA if per_token else None,
         "mfu": tokens * per_token / peak.flops_per_second if per_token and peak else None,
     }
-    amount = amounts.get(expectation.metric)
-    return amount / expectation.value if amount else None
+    amount = amounts.get(target.metric)
+    return amount / target.value if amount else None

@@ -11,9 +11,10 @@ import pytest
 
 from seatrial.cluster import Cluster, Host
 from seatrial.commands.preflight import PreflightResult, shown
+from seatrial.launch.preflight.answers import Node, read_facts, read_meeting
 from seatrial.launch.preflight.checks import AREAS, CHECKS, judge
-from seatrial.launch.preflight.facts import Facts, Meeting, Node, read_facts, read_meeting
 from seatrial.launch.preflight.needs import Needs, Selection, needs_of
+from seatrial.node.facts import Facts, Meeting
 from seatrial.node.inventory import PARTS
 from seatrial.plan import Site
 from seatrial.spec import Batch, Checkpoint, Container, Data, Execution, RunSpec, Topology
@@ -113,7 +114,7 @@ def test_a_host_that_is_named_by_its_loopback_is_to_be_named_otherwise() -> None
         needs = replace(NEEDS, hosts=(host, *HOSTS[1:]))
         (problem,) = [p for _, p in judge(needs, [replace(found[0], host=host), *found[1:]])]
         assert problem.code == "loopback-hostname"
-        assert "by an address that others reach" in problem.fix
+        assert "an address that others can reach" in problem.fix
 
 
 def test_an_image_that_the_run_fetches_need_not_be_there() -> None:

@@ -18,8 +18,7 @@ from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
-
-STRICT_ACTIONS = ("run", "plan", "check")  # the others run on this machine and need neither network nor bars
+from seatrial.spec import NEEDS, Action
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +152,7 @@ def _missing(settings: Settings, root: Node, name: str) -> Problem:
 # --- <changeme> -------------------------------------------------------------------------------------------------------
 
 
-def _report_unfilled(settings: Settings, root: Node, action: str) -> None:
+def _report_unfilled(settings: Settings, root: Node, action: Action) -> None:
     """Every `<changeme>` of the file, once: an error only where the action needs the value."""
     names = {entry.key: name for name, entry in settings.entries.items()}
     overridden = {entry.key: entry for entry in settings.entries.values() if entry.is_override}
@@ -174,7 +173,7 @@ def _report_unfilled(settings: Settings, root: Node, action: str) -> None:
         )  # fmt: skip
 
 
-def _need(settings: Settings, name: str | None, action: str) -> tuple[Severity, str]:
+def _need(settings: Settings, name: str | None, action: Action) -> tuple[Severity, str]:
     """How much an unfilled value matters, and why."""
     key = settings.table.find(name) if name else None
     if name is None or key is None:
@@ -190,7 +189,7 @@ def _need(settings: Settings, name: str | None, action: str) -> tuple[Severity, 
         return "error", ", and nothing can run without it"
     if key.to == "distributed.coordinator_host" and settings.cell and settings.cell.topology == "single_node":
         return "info", "; the one node of this run is its own coordinator"
-    if action in STRICT_ACTIONS:
+    if NEEDS[action].cluster:
         return "error", ", and a run on the cluster needs it"
     return "warning", f"; to {action} works without it"
 

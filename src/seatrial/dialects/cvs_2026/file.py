@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from seatrial.dialects import placeholders
-from seatrial.dialects.cvs.settings import STRICT_ACTIONS
 from seatrial.dialects.cvs_2026.keys import find, groups
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
@@ -17,6 +16,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node, walk
+from seatrial.spec import NEEDS
 
 SELECTORS = ("sweep", "gpu", "model")
 _PATHS = re.compile(r"\{(?:paths\.)?([a-z_]+)\}")
@@ -151,7 +151,7 @@ def _take(file: File, path: str, entry: Entry, known: Mapping[str, str], names: 
         return
     if placeholders.is_unfilled(entry.value):
         del file.entries[path]
-        needed = bool(row[1].to) and file.request.action in STRICT_ACTIONS
+        needed = bool(row[1].to) and NEEDS[file.request.action].cluster
         why = "it is still <changeme>" + (", and a run on the cluster needs it" if needed else "")
         fix = f"fill it in, or give {path}=… on the command line"
         file.problems.append(entry.problem("error" if needed else "warning", "placeholder", why, fix))
@@ -214,7 +214,7 @@ def number_of_nodes(file: File, told: str | None) -> tuple[int, Entry | None]:
                 Problem(severity="error", code="bad-value", path="nnodes", why=str(error), fix="give nnodes=2")
             )
             return 1, None
-    severity: Severity = "error" if file.request.action in STRICT_ACTIONS else "warning"
+    severity: Severity = "error" if NEEDS[file.request.action].cluster else "warning"
     why = "CVS counts the nodes of its cluster file; here they are said: 2 are assumed"
     file.problems.append(
         Problem(severity=severity, code="missing-key", path="nnodes", why=why, fix="give nnodes=… on the command line")

@@ -20,6 +20,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
+from seatrial.spec import NEEDS, Action
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
 MISSING = "???"  # OmegaConf's word for a value that has to be given
@@ -45,7 +46,7 @@ def canonical(name: str) -> str:
 class Settings:
     """`values` and `entries` by the key's newest name; what is wrong, or still open, is in `entries` only."""
 
-    action: str
+    action: Action
     file: str
     entries: dict[str, Entry]
     sections: Mapping[str, Node]  # the mappings of the file, by path
@@ -194,7 +195,9 @@ def _take(settings: Settings, entry: Entry) -> None:
 def _read(settings: Settings, name: str, entry: Entry, key: Key) -> None:
     """One value by its row of the table, or what is wrong with it."""
     if placeholders.is_unfilled(entry.value) or entry.value == MISSING:
-        severity: Severity = "error" if settings.action in ("run", "check") and key.disposition == "done" else "warning"
+        needs = NEEDS[settings.action]
+        is_needed = needs.cluster and needs.device and key.disposition == "done"
+        severity: Severity = "error" if is_needed else "warning"
         why = f"it is still {coerce.shown(entry.value).strip(chr(39))}"
         settings.problems.append(entry.problem(severity, "placeholder", why, f"fill it in, or give {name}=…"))
         if entry.value == MISSING:

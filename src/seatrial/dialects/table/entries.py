@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.dialects.table.overrides import Override
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.source import Document, Node
-from seatrial.spec import Origin
+from seatrial.spec import Action, Origin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Request:
 
     document: Document
     overrides: Sequence[Override]
-    action: str
+    action: Action
     user: str
     home: Path
 

@@ -1,1 +1,1 @@
-"""Can these hosts run it: what a run needs, what the hosts answer, and what follows from both."""
+"""Checks of the hosts before a run: what the run needs, what the hosts answer, and what follows."""

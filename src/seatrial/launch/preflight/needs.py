@@ -1,4 +1,4 @@
-"""What a run asks of each of its nodes, drawn from its spec and the site. Pure."""
+"""The requirements of a run on each of its nodes, from its spec and site. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NATIVE_DATA = ("text", "megatron", "arrow", "records")
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """NCCL's way to name interfaces and cards: beginnings of names; `=` whole names; `^` all others than these."""
+    """NCCL's way to name interfaces and cards: prefixes; `=` whole names; `^` all except these."""
 
     text: str
     names: tuple[str, ...] = ()
@@ -40,11 +40,11 @@ class Selection:
         return cls(text=text, names=tuple(filter(None, names)), whole=whole, others=others)
 
     def of(self, there: Sequence[str]) -> list[str]:
-        """Those that are meant."""
+        """The selected ones."""
         return [name for name in there if self._meant(name)]
 
     def absent(self, there: Sequence[str]) -> list[str]:
-        """What is named and is not there; of others than these, none can be."""
+        """The named ones that do not exist; none with `^`."""
         return [] if self.others else [name for name in self.names if not any(self._is(each, name) for each in there)]
 
     def _meant(self, name: str) -> bool:
@@ -58,7 +58,7 @@ class Selection:
 class Needs:
     """`hosts` in rank order; the first one's `port` is where the processes meet, if there are several.
 
-    `hardware` is how bad it is where devices, cards and interfaces are not as named: a rehearsal can do without them.
+    `hardware` is the severity of missing devices, cards and interfaces: a rehearsal does not need them.
     """
 
     hosts: tuple[Host, ...]
@@ -67,7 +67,7 @@ class Needs:
     python: str | None = "python3"  # None: the trainer is in a container
     runtime: str | None = None
     image: str | None = None
-    pulled: bool = False  # the image is fetched if it is not there
+    pulled: bool = False  # the run pulls a missing image
     devices: int | None = None
     device: str | None = None  # by the configuration's name
     interfaces: tuple[tuple[str, Selection], ...] = ()  # (variable, what it selects)
@@ -91,7 +91,7 @@ class Needs:
 def needs_of(
     spec: RunSpec | None, site: Site, *, hosts: Sequence[Host], engine: str = "native", rehearsing: bool = False
 ) -> Needs:
-    """What a run of `spec` asks of `hosts`; without a spec, what any run of ours asks."""
+    """The requirements of a run of `spec` on `hosts`; without a spec, those of any run."""
     root = str(site.root)
     python = site.python if engine_called(engine).NEEDS_JAX_HERE and not site.runtime else None
     if spec is None:
@@ -127,13 +127,13 @@ def needs_of(
 
 
 def _data(spec: RunSpec) -> list[str]:
-    """The files and folders that are read; of a glob, the folder in which its names begin to vary."""
+    """The files and folders that are read; for a glob, the folder in which its names begin to vary."""
     data = spec.data
     if data.kind not in _NATIVE_DATA:
         return []
     found = []
     for path in (*data.paths, *data.validation_paths, *data.test_paths):
-        if not path.startswith("/"):  # of the trainer's own folders, or of who starts it
+        if not path.startswith("/"):  # relative to the trainer's own folder
             continue
         if data.kind == "megatron":
             name = path.removesuffix(".bin").removesuffix(".idx")
@@ -147,7 +147,7 @@ def _data(spec: RunSpec) -> list[str]:
 
 
 def _given(spec: RunSpec) -> tuple[str, ...]:
-    """Devices and mounted paths of the host; a device may have its place and its mode behind a colon."""
+    """Devices and mounted paths of the host; a device may have its place and mode after a colon."""
     if spec.container is None:
         return ()
     mounted = (here for here, _ in spec.container.volumes)
@@ -156,7 +156,7 @@ def _given(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _outside(path: str, spec: RunSpec, site: Site) -> str | None:
-    """A path of the trainer as the node knows it; None where only the container does."""
+    """A path of the trainer as it is on the node; None if it exists only in the container."""
     if not site.runtime or spec.container is None or PurePosixPath(path).is_relative_to(site.root):
         return path
     for here, there in spec.container.volumes:

@@ -1,20 +1,20 @@
-"""One node beside the others: in what all of them should be alike, and those that are not. Pure."""
+"""Nodes that differ from the others where all should be alike. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from seatrial.errors import Problem, Severity
-from seatrial.launch.preflight.facts import Facts, Node, is_loopback
+from seatrial.launch.preflight.answers import Node, is_loopback
 from seatrial.launch.preflight.needs import Needs
+from seatrial.node.facts import Facts
 
 Found = Iterator[Problem]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outlier:
+class Outlier(NamedTuple):
     """Something in which all nodes should be alike."""
 
     severity: Severity
@@ -24,10 +24,10 @@ class Outlier:
     of: Callable[[Needs, Facts], object]
     fix: str
 
-    def __call__(self, needs: Needs, nodes: Sequence[Node]) -> Found:
-        """Those that differ from most, or with as many on both sides, from the first."""
-        told = [(node, self.of(needs, node.facts)) for node in nodes if node.facts]
-        values = [(node, value) for node, value in told if value is not None]
+    def findings(self, needs: Needs, nodes: Sequence[Node]) -> Found:
+        """The nodes that differ from most; in a tie, from the first."""
+        known = [(node, self.of(needs, node.facts)) for node in nodes if node.facts]
+        values = [(node, value) for node, value in known if value is not None]
         if not values:
             return
         usual, number = Counter(value for _, value in values).most_common(1)[0]
@@ -39,6 +39,10 @@ class Outlier:
 
 def _library(name: str) -> Callable[[Needs, Facts], object]:
     return lambda needs, facts: facts.trainer and facts.trainer.libraries.get(name)
+
+
+def _of(part: str, name: str) -> Callable[[Needs, Facts], object]:
+    return lambda needs, facts: getattr(getattr(facts, part), name, None)
 
 
 def _models(needs: Needs, facts: Facts) -> object:
@@ -55,10 +59,6 @@ def _link(needs: Needs, facts: Facts) -> object:
         {f"{each.speed_mbits} Mbit/s, MTU {each.mtu}" for each in ways if not is_loopback(each.address or "")}
     )
     return "; ".join(speeds) or None
-
-
-def _engine(needs: Needs, facts: Facts) -> object:
-    return facts.engine and facts.engine.version
 
 
 def _processors(needs: Needs, facts: Facts) -> object:
@@ -81,42 +81,23 @@ def _sizes(needs: Needs, facts: Facts) -> object:
     return "; ".join(f"{path} {disk.size:,}" for path, disk in there if disk and disk.size is not None) or None
 
 
-_SAME = "make the hosts alike, or leave this one out with --exclude"
+_SAME = "make the hosts alike, or exclude this one (--exclude)"
 _INSTALL = "install the same version everywhere"
-_DIGEST = "fetch the same image everywhere, best by its digest"
+_DIGEST = "pull the same image everywhere, best by its digest"
 
-# severity, code, area, what, of, fix
-_ROWS: tuple[tuple[Severity, str, str, str, Callable[[Needs, Facts], object], str], ...] = (
-    ("error", "other-version", "trainer", "seatrial", _library("seatrial"), _INSTALL),
-    ("error", "other-version", "trainer", "jax", _library("jax"), _INSTALL),
-    ("error", "other-version", "trainer", "jaxlib", _library("jaxlib"), _INSTALL),
-    ("error", "other-image", "trainer", "the image", lambda _, facts: facts.engine and facts.engine.image, _DIGEST),
-    ("warning", "other-engine", "trainer", "the container engine", _engine, _SAME),
-    ("warning", "other-devices", "devices", "devices", _models, _SAME),
-    (
-        "warning",
-        "other-driver",
-        "devices",
-        "the driver",
-        lambda _, facts: facts.devices and facts.devices.driver,
-        _SAME,
-    ),
-    ("warning", "other-driver", "devices", "ROCm", lambda _, facts: facts.devices and facts.devices.rocm, _SAME),
-    ("warning", "other-link", "network", "the network link", _link, _SAME),
-    ("warning", "other-cards", "rdma", "RDMA", _cards, _SAME),
-    ("warning", "other-firmware", "rdma", "RDMA firmware", _firmware, _SAME),
-    ("warning", "other-data", "files", "bytes or entries of the data", _sizes, _SAME),
-    (
-        "warning",
-        "other-kernel",
-        "machine",
-        "the kernel",
-        lambda _, facts: facts.machine and facts.machine.kernel,
-        _SAME,
-    ),
-    ("warning", "other-processors", "machine", "processors", _processors, _SAME),
-)
-ALIKE = tuple(
-    Outlier(severity=severity, code=code, area=area, what=what, of=of, fix=fix)
-    for severity, code, area, what, of, fix in _ROWS
+ALIKE = (
+    Outlier("error", "other-version", "trainer", "seatrial", _library("seatrial"), _INSTALL),
+    Outlier("error", "other-version", "trainer", "jax", _library("jax"), _INSTALL),
+    Outlier("error", "other-version", "trainer", "jaxlib", _library("jaxlib"), _INSTALL),
+    Outlier("error", "other-image", "trainer", "the image", _of("engine", "image"), _DIGEST),
+    Outlier("warning", "other-engine", "trainer", "the container engine", _of("engine", "version"), _SAME),
+    Outlier("warning", "other-devices", "devices", "devices", _models, _SAME),
+    Outlier("warning", "other-driver", "devices", "the driver", _of("devices", "driver"), _SAME),
+    Outlier("warning", "other-driver", "devices", "ROCm", _of("devices", "rocm"), _SAME),
+    Outlier("warning", "other-link", "network", "the network link", _link, _SAME),
+    Outlier("warning", "other-cards", "rdma", "RDMA", _cards, _SAME),
+    Outlier("warning", "other-firmware", "rdma", "RDMA firmware", _firmware, _SAME),
+    Outlier("warning", "other-data", "files", "bytes or entries of the data", _sizes, _SAME),
+    Outlier("warning", "other-kernel", "machine", "the kernel", _of("machine", "kernel"), _SAME),
+    Outlier("warning", "other-processors", "machine", "processors", _processors, _SAME),
 )

@@ -28,8 +28,8 @@ _UNSEEN_BY_BOTH = {
     "gradient finite": "CVS never reads the gradient norm",
     "processes agree": "CVS reads one node's log only",
     "processes together": "CVS verifies the last node only",
-    "ran as configured": "CVS does not compare what ran with what was asked for",
-    "figures agree": "CVS does not hold the figures of a log against each other",
+    "ran as configured": "CVS does not compare what ran with the configuration",
+    "figures agree": "CVS does not compare the figures of a log with each other",
     "mfu": "CVS knows no peak of the device",
 }
 _UNSEEN: dict[Flavour, dict[str, str]] = {
@@ -41,7 +41,7 @@ _UNSEEN: dict[Flavour, dict[str, str]] = {
         "step_seconds": "CVS does not compare the step time",
         "memory_fraction": "CVS does not read the memory of JAX runs",
         **dict.fromkeys(
-            MAXTEXT_KEYS, "CVS compares single steps with the bar, whatever their spread and the device's peak"
+            MAXTEXT_KEYS, "CVS compares single steps with the target, whatever their spread and the device's peak"
         ),
     },
     "megatron": {
@@ -49,7 +49,7 @@ _UNSEEN: dict[Flavour, dict[str, str]] = {
         "loss finite": "CVS never reads the loss, the skipped or the NaN iterations",
         "loss reported": "CVS never reads the loss, which Megatron leaves out when it is NaN",
         "loss trend": "CVS never reads the loss",
-        "all steps done": "CVS takes the summary lines for the end of training, and they come after a crash too",
+        "all steps done": "CVS treats the summary lines as the end of training, and they come after a crash too",
         "record complete": "CVS reads the last 15 lines only",
         "orderly end": "CVS looks neither at exit codes nor at what follows the summary",
         "step_seconds": MISTAKES["direction"],

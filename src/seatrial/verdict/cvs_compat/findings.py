@@ -17,11 +17,11 @@ MAX_TEXT = 200  # characters of a line that are shown
 MISTAKES: dict[str, str] = {
     "direction": "CVS asks of every key that it is not below what is expected; of this one, less is better: a faster "
     "run fails and a slower one passes",
-    "no tolerance": "CVS allows for no noise: a value that misses its bar by a hair fails",
-    "every step": "CVS holds every single step against the bar, so that one pause for a checkpoint fails the run",
-    "not compared": "what is expected but not found in the log is skipped without a word",
-    "marker": "CVS takes the line of an orderly shutdown for the only proof that a run was completed",
-    "words": "CVS takes a scary word for a failure wherever it stands, even if the run goes on and ends well",
+    "no tolerance": "CVS allows for no noise: a value that misses its target by a hair fails",
+    "every step": "CVS compares every single step with the target, so that one pause for a checkpoint fails the run",
+    "not compared": "a target whose key is not found in the log is skipped without a word",
+    "marker": "CVS accepts only the line of an orderly shutdown as proof that a run was completed",
+    "words": "CVS treats a scary word as a failure wherever it stands, even if the run goes on and ends well",
     "malformed": "CVS cannot read a number that is not finite, calls the line malformed, and then breaks on the gap",
     "spelling": "CVS knows one spelling of the line; steps of the profiler or of a growing batch have another",
     "spread": "the allowed deviation from the median, meant as 10 %, is ten times the median",

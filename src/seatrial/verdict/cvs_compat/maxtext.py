@@ -126,7 +126,7 @@ class MaxTextReading:
             if read and steps > _WARMUP + 1:
                 compared = self._compared()
                 crashed = compared is None
-                complaints += self._no_bar() if compared is None else compared
+                complaints += self._no_target() if compared is None else compared
         verdict = verdict_of(complaints, crashed=crashed)
         return CvsAnswer(
             flavour="jax", verdict=verdict, complaints=tuple(complaints), silences=self._silences(verdict, completed)
@@ -156,7 +156,7 @@ class MaxTextReading:
         if gap:
             says, why = "KeyError", "it computes a median over steps that it could not read, instead of saying so"
         elif self._broken:
-            says, why = "ValueError", "its pattern takes anything of digits and dots for a number"
+            says, why = "ValueError", "its pattern accepts anything of digits and dots as a number"
         else:
             says, why = "StatisticsError", "it takes a median of steps 2 and later, and there is none"
         return [
@@ -184,31 +184,31 @@ class MaxTextReading:
         why = f"the last step never came; but {MISTAKES['no cause']}"
         return Finding(about="no cause", says=says, right=True, why=why)
 
-    def _bars(self) -> dict[str, Expectation]:
+    def _targets(self) -> dict[str, Expectation]:
         return {e.metric: e for e in self._spec.expectations if e.metric in MAXTEXT_KEYS}
 
-    def _no_bar(self) -> list[Finding]:
-        missing = [name for name in MAXTEXT_KEYS if name not in self._bars()]
-        why = f"CVS needs both of its bars; the configuration has none for {' and '.join(missing)}"
+    def _no_target(self) -> list[Finding]:
+        missing = [name for name in MAXTEXT_KEYS if name not in self._targets()]
+        why = f"CVS needs both of its targets; the configuration has none for {' and '.join(missing)}"
         return [Finding(about="", says="KeyError", right=False, why=why)]
 
     def _compared(self) -> list[Finding] | None:
-        """What is below its bar; None if a bar is missing, on which CVS breaks."""
-        bars, findings = self._bars(), []
-        if len(bars) < len(MAXTEXT_KEYS):
+        """What is below its target; None if a target is missing, on which CVS breaks."""
+        targets, findings = self._targets(), []
+        if len(targets) < len(MAXTEXT_KEYS):
             return None
         for name in MAXTEXT_KEYS:
-            bar, kind = bars[name], METRICS[name]
+            target, kind = targets[name], METRICS[name]
             rows = zip(self._values[name], self._numbers, self._lines, strict=True)
             late = [(value, line) for value, step, line in rows if step > _WARMUP]
-            low = [(value, line) for value, line in late if value < bar.value]
+            low = [(value, line) for value, line in late if value < target.value]
             if not low:
                 continue
-            middle, bound = median(value for value, _ in late), bar.value * (1 - allowed(bar, self._tolerance))
+            middle, bound = median(value for value, _ in late), target.value * (1 - allowed(target, self._tolerance))
             right = middle < bound
-            row = "" if right else "no tolerance" if middle < bar.value else "every step"
+            row = "" if right else "no tolerance" if middle < target.value else "every step"
             told = f"the median of these steps is {show(middle, kind.unit)}"
-            says = f"{kind.title} {show(low[0][0])} is below the expected {show(bar.value)}"
+            says = f"{kind.title} {show(low[0][0])} is below the expected {show(target.value)}"
             why = f"{told}, below it too" if right else f"{told}; {MISTAKES[row]}"
             findings.append(Finding(about=row, says=says, right=right, why=why, count=len(low), line=low[0][1]))
         return findings

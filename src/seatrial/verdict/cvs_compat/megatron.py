@@ -103,7 +103,7 @@ class MegatronReading:
                 try:
                     self._compare(expectation, read, [(float(t), n) for t, n in values], complaints, silences)
                 except ValueError:
-                    says, why = "ValueError", "its pattern takes anything of digits and dots for a number"
+                    says, why = "ValueError", "its pattern accepts anything of digits and dots as a number"
                     complaints.append(Finding(about="", says=says, right=False, why=why, line=values[0][1]))
                     return CvsAnswer(flavour="megatron", verdict="crash", complaints=tuple(complaints))
         return CvsAnswer(
@@ -124,23 +124,25 @@ class MegatronReading:
         complaints: list[Finding], silences: list[Finding],
     ) -> None:  # fmt: skip
         """One key: every value of it that is below what is expected is a complaint."""
-        kind, bar = METRICS[expectation.metric], expectation.value * read.scale
+        kind, target = METRICS[expectation.metric], expectation.value * read.scale
         margin = allowed(expectation, self._tolerance)
         if not values:
-            says = f"nothing of {read.key}, of which {show(bar)} is expected"
+            says = f"nothing of {read.key}, of which {show(target)} is expected"
             silences.append(Finding(about="not compared", says=says, right=False, why=MISTAKES["not compared"]))
             return
-        low = [(value, line) for value, line in values if value < bar]
+        low = [(value, line) for value, line in values if value < target]
         if low:
             value, line = low[0]
-            right = kind.better == "higher" and value < bar * (1 - margin)
-            cut = expectation.metric == "tokens_per_second_per_device" and math.ceil(bar) > value >= math.floor(bar)
+            right = kind.better == "higher" and value < target * (1 - margin)
+            cut = expectation.metric == "tokens_per_second_per_device" and math.ceil(target) > value >= math.floor(
+                target
+            )
             row = "" if right else "direction" if kind.better == "lower" else "cut off" if cut else "no tolerance"
-            says = f"{read.key} {show(value)} is below the expected {show(bar)}"
+            says = f"{read.key} {show(value)} is below the expected {show(target)}"
             why = "so it is" if right else MISTAKES[row]
             complaints.append(Finding(about=row, says=says, right=right, why=why, count=len(low), line=line))
-        high = [(value, line) for value, line in values if value > bar * (1 + margin)]
+        high = [(value, line) for value, line in values if value > target * (1 + margin)]
         if kind.better == "lower" and high:
             value, line = high[0]
-            says, why = f"nothing of {read.key} {show(value)}, above the expected {show(bar)}", MISTAKES["direction"]
+            says, why = f"nothing of {read.key} {show(value)}, above the expected {show(target)}", MISTAKES["direction"]
             silences.append(Finding(about="direction", says=says, right=False, why=why, count=len(high), line=line))

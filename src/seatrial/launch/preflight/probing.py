@@ -1,4 +1,4 @@
-"""Asking the nodes of a run what they are: one question to all at once, then one that takes two sides."""
+"""Asks the nodes of a run for their facts: one question to all at once, then one that takes two sides."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.cluster import Host
-from seatrial.launch.channels import Unreachable
-from seatrial.launch.preflight.facts import Node, read_facts, read_meeting
+from seatrial.launch.preflight.answers import Node, read_facts, read_meeting
 from seatrial.launch.preflight.needs import Needs
 from seatrial.launch.session import Session
+from seatrial.launch.transports import Unreachable
 from seatrial.node import of_the_probe
 
 NODE_SECONDS = 30.0  # for a host to answer, login included
 LOOK_SECONDS = 14.0  # of those, for the probe itself
 MEET_SECONDS = 8.0
 _PROBE = of_the_probe()
-_ODD = "log in and see what answers there in the name of python3"
+_ODD = "log in and check what python3 is there"
 
 
 def examine(session: Session, needs: Needs) -> list[Node]:
-    """What every host tells, in rank order; one that does not answer in time holds up nobody else."""
+    """The answers of every host, in rank order; one that does not answer in time delays no other."""
     nonce = secrets.token_hex(8) if needs.shared else None
     answers = _ask(session, {host: _question(needs, host, nonce) for host in needs.hosts}, "facts", NODE_SECONDS)
     nodes = [_node(host, answers[host]) for host in needs.hosts]
@@ -57,7 +57,7 @@ def _node(host: Host, answer: dict[str, Any] | Unreachable) -> Node:
         return Node(host=host, trouble=(answer.why, answer.fix))
     facts = read_facts(answer)
     if isinstance(facts, str):
-        return Node(host=host, trouble=(f"what it tells makes no sense ({facts})", _ODD))
+        return Node(host=host, trouble=(f"its answer makes no sense ({facts})", _ODD))
     return Node(host=host, facts=facts)
 
 
@@ -82,7 +82,7 @@ def _met(node: Node, answer: dict[str, Any] | Unreachable) -> Node:
         return replace(node, trouble=(answer.why, answer.fix))
     meeting = read_meeting(answer)
     if isinstance(meeting, str):
-        return replace(node, trouble=(f"what it tells makes no sense ({meeting})", _ODD))
+        return replace(node, trouble=(f"its answer makes no sense ({meeting})", _ODD))
     return replace(node, meeting=meeting)
 
 

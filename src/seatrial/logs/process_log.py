@@ -1,15 +1,15 @@
-"""What one process prints, line after line, as events: attempts, copies of lines, the clock, the end."""
+"""The log of one process as events: attempts, copies of lines, the clock, the end."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import lt
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
-from seatrial.logs.grammar import Family, Note
+from seatrial.logs.grammar import Family, Meaning, Note
 from seatrial.logs.numbers import commas_for, commas_of, quantity
 
 # A step that comes again so few steps later, with the same loss, is another rank's copy and no new attempt.
@@ -26,18 +26,18 @@ EVIDENCE = 300  # characters of a line
 _new, _set = object.__new__, object.__setattr__
 
 
-class Stream:
+class ProcessLog:
     """One process of a log: `step`, `note` and `finish` return the events that follow from what was read.
 
-    `streams` are all of the log: what is said by processes that report no steps is said for those that do.
+    `processes` are all of the log: what processes say that report no steps is said for those that do.
     """
 
     def __init__(
-        self, process: int, source: str, host: str, num_ranks: int | None, streams: Mapping[int, Stream]
+        self, process: int, source: str, host: str, num_ranks: int | None, processes: Mapping[int, ProcessLog]
     ) -> None:
         self.process = process
         self._num_ranks = num_ranks
-        self._streams = streams
+        self._processes = processes
         self.source = source
         self._host = host
         self.wall_time = 0.0
@@ -53,7 +53,7 @@ class Stream:
         self._facts: dict[str, Any] = {}
         self._figures: dict[str, float] = {}
         self._summary: dict[str, Any] = {}
-        self._checkpoint: tuple[str, int, bool] | None = None  # the last one, and whether its time was told
+        self._checkpoint: tuple[str, int, bool] | None = None  # the last one, and whether its time was given
         # The fields of the last few steps, at the step modulo their number.
         self._recent: list[Mapping[str, Any] | None] = [None] * RANKS_APART
 
@@ -61,6 +61,13 @@ class Stream:
     def reports(self) -> bool:
         """Whether it has reported a step."""
         return self._family is not None
+
+    @property
+    def _when(self) -> dict[str, Any]:
+        """The fields that every event begins with."""
+        return {"process": self.process, "wall_time": self.wall_time, "monotonic_time": self.wall_time}
+
+    # --- steps ---
 
     def blank(self, phase: str) -> dict[str, Any]:
         """The fields of a step of which nothing is known yet."""
@@ -79,42 +86,46 @@ class Stream:
         There is no event for a line that only repeats what another rank has said.
         """
         step = fields["step"]
-        usual = not (self._begins or self._figures or self._ended or self._full_batch)
-        if usual and step > self._last and time is not None and (total is None or total == self._total):
+        if time is not None and self._is_usual and step > self._last and (total is None or total == self._total):
             fields["wall_time"] = fields["monotonic_time"] = self.wall_time = time
             self._last = step
             self._recent[step % RANKS_APART] = fields
             event = _new(Step)
             _set(event, "__dict__", fields)
             return (event,)
-        seconds, loss = fields["seconds"], fields["loss"]
         begins = self._begins or (total != self._total and total is not None and self._total is not None)
         if step <= self._last and not begins:
-            if self._is_copy(step, seconds, loss):
+            if self._is_copy(step, fields["seconds"], fields["loss"]):
                 return ()
             begins = step != self._last
-        if time is not None:
-            self.wall_time = time
-        elif seconds is not None and math.isfinite(seconds):
-            self.wall_time += seconds if begins else seconds * max(1, step - self._last)  # a mean over all of them
+        self.wall_time = time if time is not None else self.wall_time + self._elapsed(fields, begins=begins)
         if begins:
             self._hear_others()
         fields["wall_time"] = fields["monotonic_time"] = self.wall_time
-        if self._figures:
-            self._add_figures(fields)
-        started = self._start(family, total, timed=time is not None, inferred=inferred) if begins else None
+        self._add_figures(fields)
+        started = (self._start(family, total, timed=time is not None, inferred=inferred),) if begins else ()
         if self._full_batch is not None and fields["reported"].get("global_batch_size", math.inf) < self._full_batch:
             fields["phase"] = "batch_rampup"
-        event = trusted(Step, fields)
-        if total is not None:
-            self._total = total
+        self._total = self._total if total is None else total
         self._last, self._ended = step, False
         self._recent[step % RANKS_APART] = fields
-        return (started, event) if started else (event,)
+        return (*started, trusted(Step, fields))
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether a step that only goes on needs nothing else to be done about it."""
+        return not (self._begins or self._figures or self._ended or self._full_batch)
+
+    def _elapsed(self, fields: Mapping[str, Any], *, begins: bool) -> float:
+        """The time of a step line by its own figure, which is a mean over all steps since the last line."""
+        seconds: float | None = fields["seconds"]
+        if seconds is None or not math.isfinite(seconds):
+            return 0.0
+        return seconds if begins else seconds * max(1, fields["step"] - self._last)
 
     def are_usual(self, steps: Sequence[int], total: int | None) -> bool:
         """Whether these just go on, so that `go_on` does all that there is to do about them."""
-        if self._begins or self._figures or self._ended or self._full_batch:
+        if not self._is_usual:
             return False
         return (total is None or total == self._total) and all(map(lt, chain((self._last,), steps), steps))
 
@@ -132,7 +143,7 @@ class Stream:
 
     def _hear_others(self) -> None:
         """Takes over what processes have said that report no steps."""
-        for other in self._streams.values():
+        for other in self._processes.values():
             if other is not self and not other.reports:
                 self._facts = other._facts | self._facts
                 self._figures = other._figures | self._figures
@@ -146,55 +157,67 @@ class Stream:
                 of[name] = value
         self._figures = {}
 
+    # --- notes ---
+
     def note(self, note: Note, groups: Mapping[str, Any], line: str, time: float | None) -> list[Event]:
         """Another line of the family was read; `groups` is what it says."""
-        if time is not None and self._clock == "log" and time < self.wall_time - MOST_LATE:
-            time = None  # another clock's, or one without a year
-        late = time is not None and self._clock == "log" and time < self.wall_time  # a slower rank's, or a longer way
-        if time is not None and (self._begins or self._clock == "log"):
+        late = self._hear_time(time)
+        if note.means in ("facts", "start"):
+            if note.means == "start" and not self._begins and not late:
+                self._begins, self._facts = True, {}
+            self._learn({name: _fact(name, text) for name, text in groups.items() if text is not None})
+            return []
+        texts = {name: str(text) for name, text in groups.items() if text is not None}
+        commas = commas_of(texts.items())
+        numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
+        return list(_HANDLERS[note.means](self, note, _Said(groups, numbers, line)))
+
+    def _hear_time(self, time: float | None) -> bool:
+        """Takes over the time of a note; whether it is a slower rank's, or was longer on its way, and so is late."""
+        by_log = self._clock == "log"
+        if time is None or (by_log and time < self.wall_time - MOST_LATE):
+            return False  # another clock's, or one without a year
+        late = by_log and time < self.wall_time
+        if self._begins or by_log:
             self.wall_time = max(self.wall_time, time)
-        when: dict[str, Any] = {"process": self.process, "wall_time": self.wall_time, "monotonic_time": self.wall_time}
-        numbers: dict[str, float | None] = {}
-        if note.means not in ("facts", "start"):
-            texts = {name: str(text) for name, text in groups.items() if text is not None}
-            commas = commas_of(texts.items())
-            numbers = {name: quantity(text, commas=commas_for(name, commas)) for name, text in texts.items()}
-        step = numbers.get("step")
-        match note.means:
-            case "facts" | "start":
-                if note.means == "start" and not self._begins and not late:
-                    self._begins, self._facts = True, {}
-                self._learn({name: _fact(name, text) for name, text in groups.items() if text is not None})
-            case "figures":
-                for name, value in numbers.items():
-                    if value is not None:
-                        least = self._figures.get(name, 0.0) if name.startswith("memory_") else 0.0  # of several ranks
-                        self._figures[name] = max(value / note.per, least)
-            case "summary":
-                means = {name: value / note.per for name, value in numbers.items() if value and math.isfinite(value)}
-                if means:
-                    self._summary["family"] = groups["family"]
-                    self._summary["summary"] = {**self._summary.get("summary", {}), **means}
-            case "end":
-                code = numbers.get("exit_code")
-                exit_code = None if code is None else int(code)
-                self._ended = True
-                reason = groups.get("reason") or ("died" if exit_code else "completed")
-                return [RunEnded(**when, reason=reason, exit_code=exit_code, evidence=line.strip()[:EVIDENCE])]
-            case "eval":
-                loss, seconds = numbers.get("loss"), numbers.get("seconds")
-                if step is None and loss == self._eval_loss:
-                    return []  # lines that go on saying what the last one was
-                self._eval_loss = loss
-                return [Eval(**when, step=int(step or max(0, self._last)), loss=loss, seconds=seconds)]
-            case "checkpoint":
-                at = int(step) if step is not None else max(0, self._last)
-                seconds = numbers.get("seconds")
-                if self._checkpoint in ((note.action, at, True), (note.action, at, seconds is not None)):
-                    return []  # another rank's word, or another format of it
-                self._checkpoint = (note.action, at, seconds is not None)
-                return [Checkpoint(**when, action=note.action, step=at, seconds=seconds)]
-        return []
+        return late
+
+    def _take_figures(self, note: Note, said: _Said) -> Iterator[Event]:
+        for name, value in said.numbers.items():
+            if value is not None:
+                least = self._figures.get(name, 0.0) if name.startswith("memory_") else 0.0  # of several ranks
+                self._figures[name] = max(value / note.per, least)
+        return iter(())
+
+    def _take_summary(self, note: Note, said: _Said) -> Iterator[Event]:
+        means = {name: value / note.per for name, value in said.numbers.items() if value and math.isfinite(value)}
+        if means:
+            self._summary["family"] = said.groups["family"]
+            self._summary["summary"] = {**self._summary.get("summary", {}), **means}
+        return iter(())
+
+    def _take_end(self, _: Note, said: _Said) -> Iterator[Event]:
+        code = said.numbers.get("exit_code")
+        exit_code = None if code is None else int(code)
+        self._ended = True
+        reason = said.groups.get("reason") or ("died" if exit_code else "completed")
+        yield RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=said.line.strip()[:EVIDENCE])
+
+    def _take_eval(self, _: Note, said: _Said) -> Iterator[Event]:
+        step, loss = said.numbers.get("step"), said.numbers.get("loss")
+        if step is None and loss == self._eval_loss:
+            return  # lines that go on saying what the last one was
+        self._eval_loss = loss
+        at = int(step or max(0, self._last))
+        yield Eval(**self._when, step=at, loss=loss, seconds=said.numbers.get("seconds"))
+
+    def _take_checkpoint(self, note: Note, said: _Said) -> Iterator[Event]:
+        step, seconds = said.numbers.get("step"), said.numbers.get("seconds")
+        at = int(step) if step is not None else max(0, self._last)
+        if self._checkpoint in ((note.action, at, True), (note.action, at, seconds is not None)):
+            return  # another rank's word, or another format of it
+        self._checkpoint = (note.action, at, seconds is not None)
+        yield Checkpoint(**self._when, action=note.action, step=at, seconds=seconds)
 
     def _learn(self, facts: Mapping[str, Any]) -> None:
         """What was read of the run; "versions__jax" goes into the mapping "versions"."""
@@ -202,30 +225,18 @@ class Stream:
             outer, _, inner = name.partition("__")
             self._facts[outer] = {**self._facts.get(outer, {}), inner: value} if inner else value
 
+    # --- beginning and end ---
+
     def finish(self) -> list[Event]:
         """The log is over: it ended by itself if its last step is the last of its own count."""
-        if self._summary and not any(stream.reports for stream in self._streams.values()):
-            return [self._only_summary()]
+        if self._summary and not any(other.reports for other in self._processes.values()):  # a run of means alone
+            facts = {**self._facts, "source": self.source, "clock": "counted", **self._summary}
+            own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
+            return [RunStarted(**self._when, facts=facts, **own)]
         if self._ended or self._family is None or self._total is None or self._last != self._total:
             return []
         evidence = f"step {self._last} of {self._total} is the last of the log"
-        return [
-            RunEnded(
-                process=self.process,
-                wall_time=self.wall_time,
-                monotonic_time=self.wall_time,
-                reason="completed",
-                evidence=evidence,
-            )
-        ]
-
-    def _only_summary(self) -> RunStarted:
-        """A run of which there is nothing but means."""
-        facts = {**self._facts, "source": self.source, "clock": "counted", **self._summary}
-        own = {name: facts.pop(name) for name in _RUN_FIELDS if name in facts}
-        return RunStarted(
-            process=self.process, wall_time=self.wall_time, monotonic_time=self.wall_time, facts=facts, **own
-        )
+        return [RunEnded(**self._when, reason="completed", evidence=evidence)]
 
     def _is_copy(self, step: int, seconds: float | None, loss: float | None) -> bool:
         """Whether the line repeats a recent one: another rank prints it too, or a doubled print."""
@@ -257,15 +268,30 @@ class Stream:
         device_kind = str(facts.pop("device_kind", ""))
         host = str(facts.pop("host", self._host))
         return RunStarted(
-            process=self.process,
-            wall_time=self.wall_time,
-            monotonic_time=self.wall_time,
+            **self._when,
             attempt=self._attempt,
             host=host,
             device_kind=device_kind,
             facts=facts,
             **own,
         )
+
+
+class _Said(NamedTuple):
+    """What a note says: its groups as text, those that are numbers, and the whole line."""
+
+    groups: Mapping[str, Any]
+    numbers: Mapping[str, float | None]
+    line: str
+
+
+_HANDLERS: Mapping[Meaning, Callable[[ProcessLog, Note, _Said], Iterator[Event]]] = {
+    "figures": ProcessLog._take_figures,
+    "summary": ProcessLog._take_summary,
+    "end": ProcessLog._take_end,
+    "eval": ProcessLog._take_eval,
+    "checkpoint": ProcessLog._take_checkpoint,
+}
 
 
 def _same(a: float | None, b: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Copies of what hosts write, and what is said where they cannot be made."""
+"""Copies of what hosts write, and the messages where they cannot be made."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.runs.copies import Copies, shortage
+from seatrial.runs.mirror import Mirror, shortage
 
 
 def test_a_copy_goes_on_where_it_ends_and_nowhere_else(tmp_path: Path) -> None:
-    copies = Copies(tmp_path)
-    copies.append("nodes/a/rank0.log", 0, b"one ")
-    copies.append("nodes/a/rank0.log", 4, b"two")
-    with pytest.raises(ValueError, match="does not go on where its copy ends"):
-        copies.append("nodes/a/rank0.log", 4, b"three")
-    copies.append("events-0.jsonl", 0, b"{}")
-    assert copies.sizes("a", [0]) == {"nodes/a/rank0.log": 7, "events-0.jsonl": 2}
-    assert copies.sizes("b", [1]) == {}
-    copies.append("nodes/a/rank0.log", 0, b"cut off there")
+    mirror = Mirror(tmp_path)
+    mirror.append("nodes/a/rank0.log", 0, b"one ")
+    mirror.append("nodes/a/rank0.log", 4, b"two")
+    with pytest.raises(ValueError, match="does not continue where its copy ends"):
+        mirror.append("nodes/a/rank0.log", 4, b"three")
+    mirror.append("events-0.jsonl", 0, b"{}")
+    assert mirror.sizes("a", [0]) == {"nodes/a/rank0.log": 7, "events-0.jsonl": 2}
+    assert mirror.sizes("b", [1]) == {}
+    mirror.append("nodes/a/rank0.log", 0, b"cut off there")
     assert (tmp_path / "nodes/a/rank0.log").read_bytes() == b"cut off there"
 
 
 def test_a_run_directory_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
-    copies = Copies(tmp_path / "run")
-    assert not copies.room()
-    for write in (lambda: copies.append("nodes/a/rank0.log", 0, b"x"), lambda: copies.replace("nodes/a/x.json", "{}")):
+    mirror = Mirror(tmp_path / "run")
+    assert not mirror.room()
+    for write in (lambda: mirror.append("nodes/a/rank0.log", 0, b"x"), lambda: mirror.replace("nodes/a/x.json", "{}")):
         with pytest.raises(FileNotFoundError) as caught:
             write()
-        assert shortage(caught.value, copies.run_dir) == f"{copies.run_dir} has been removed: put it back"
-    assert not copies.run_dir.exists()
-    copies.run_dir.mkdir()
-    assert copies.room()
-    assert list(copies.run_dir.iterdir()) == []
+        assert shortage(caught.value, mirror.run_dir) == f"{mirror.run_dir} has been removed: put it back"
+    assert not mirror.run_dir.exists()
+    mirror.run_dir.mkdir()
+    assert mirror.room()
+    assert list(mirror.run_dir.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("number", "said"),
     [
         (errno.ENOSPC, "free: make room there"),
-        (errno.EDQUOT, "free: remove files of yours there, or have the quota raised"),
+        (errno.EDQUOT, "free: remove some of your files there, or have the quota raised"),
         (errno.EROFS, "Read-only file system: mount it for writing again"),
         (errno.EMFILE, "Too many open files: raise the limit (`ulimit -n`)"),
-        (errno.EIO, "Input/output error: look at its disk (dmesg)"),
+        (errno.EIO, "Input/output error: check its disk (dmesg)"),
     ],
 )
 def test_what_keeps_a_file_from_being_written_is_said_with_the_fix(tmp_path: Path, number: int, said: str) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Note, ReadLine
+from seatrial.logs.grammar import Family, Field, Found, note
 from seatrial.logs.numbers import NUMBER
 
 # A number is whole if there is something behind it: a blank or its unit. At the end of a line, tflops needs both of its
@@ -22,14 +21,10 @@ _TOKENS = Field(name="tokens_per_second_per_device")
 
 _MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep)=(\d+)")
 _MESH_LISTS = re.compile(r"device mesh with (\[[^\]]{0,200}\]), \[([\d, ]{1,100})\]")
-_OF_THE_MESH = Note(means="start", literal="device mesh with ", pattern=_MESH_LISTS)
+_OF_THE_MESH = note("start", "device mesh with ", _MESH_LISTS)
 
 
-def _mesh_reader() -> ReadLine:
-    return _read_mesh
-
-
-def _read_mesh(line: str) -> Iterator[tuple[Note, Mapping[str, Any]]]:
+def _read_mesh(line: str) -> Iterator[Found]:
     """How the devices are arranged, and so how many there are; experts share those of the other axes."""
     sizes = {name: int(size) for name, size in _MESH_SIZES.findall(line.partition("device mesh with parallelism")[2])}
     if lists := _MESH_LISTS.search(line):
@@ -42,9 +37,26 @@ def _read_mesh(line: str) -> Iterator[tuple[Note, Mapping[str, Any]]]:
         yield _OF_THE_MESH, {**mesh, **({"num_devices": devices} if sizes else {})}
 
 
-def _start(literal: str, pattern: str) -> Note:
-    return Note(means="start", literal=literal, pattern=re.compile(pattern))
-
+_NOTES = (
+    note("start", " capacity: ", r"\b[A-Z]+ capacity: (?P<device_kind>.{1,80}?) with [\d.]+GiB memory"),
+    note("start", " total parameters",
+         r"Model (?P<model>\S{1,60}(?: \S{1,60})?) size: (?P<num_parameters>[\d,]+) total parameters"),
+    note("start", "Peak FLOPS used for computing MFU:",
+         rf"Peak FLOPS used for computing MFU: (?P<peak_flops_per_second>{NUMBER})\s*$"),
+    note("start", "local batch size ",
+         r"local batch size (?P<micro_batch_size>\d+), global batch size (?P<global_batch_size>\d+)"
+         r"(?:, gradient[ _]accumulation[ _]steps:? (?P<accumulation_steps>\d+))?"
+         r"(?:, sequence length (?P<sequence_length>\d+))?, total steps (?P<planned_steps>\d+)\b"),
+    note("start", "tokens per train step", r"(?P<tokens_per_step>\d+) tokens per train step"),
+    note("start", "Training starts at step ", r"Training starts at step \d+"),
+    note("eval", "validate step:",
+         re.compile(rf"validate step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>{NUMBER})(?=\s)", re.IGNORECASE)),
+    note("checkpoint", "Finished saving the checkpoint",
+         rf"Finished saving the checkpoint[^\d]{{0,60}}?in (?P<seconds>{NUMBER}) seconds"),
+    note("checkpoint", "Loading the checkpoint ",
+         r"Loading the checkpoint (?:at step |from \S{1,400}\bstep-)(?P<step>\d+)", action="restore"),
+    note("end", "Training completed"),
+)  # fmt: skip
 
 FAMILY = Family(
     name="torchtitan",
@@ -65,42 +77,7 @@ FAMILY = Family(
         "mfu": Field(name="mfu"),
     },
     counted_from=1,
-    other=_mesh_reader,
-    other_words=("device mesh with ",),
-    notes=(
-        _start(" capacity: ", r"\b[A-Z]+ capacity: (?P<device_kind>.{1,80}?) with [\d.]+GiB memory"),
-        _start(
-            " total parameters",
-            r"Model (?P<model>\S{1,60}(?: \S{1,60})?) size: (?P<num_parameters>[\d,]+) total parameters",
-        ),
-        _start(
-            "Peak FLOPS used for computing MFU:",
-            rf"Peak FLOPS used for computing MFU: (?P<peak_flops_per_second>{NUMBER})\s*$",
-        ),
-        _start(
-            "local batch size ",
-            r"local batch size (?P<micro_batch_size>\d+), global batch size (?P<global_batch_size>\d+)"
-            r"(?:, gradient[ _]accumulation[ _]steps:? (?P<accumulation_steps>\d+))?"
-            r"(?:, sequence length (?P<sequence_length>\d+))?, total steps (?P<planned_steps>\d+)\b",
-        ),
-        _start("tokens per train step", r"(?P<tokens_per_step>\d+) tokens per train step"),
-        _start("Training starts at step ", r"Training starts at step \d+"),
-        Note(
-            means="eval",
-            literal="validate step:",
-            pattern=re.compile(rf"validate step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>{NUMBER})(?=\s)", re.IGNORECASE),
-        ),
-        Note(
-            means="checkpoint",
-            literal="Finished saving the checkpoint",
-            pattern=re.compile(rf"Finished saving the checkpoint[^\d]{{0,60}}?in (?P<seconds>{NUMBER}) seconds"),
-        ),
-        Note(
-            means="checkpoint",
-            action="restore",
-            literal="Loading the checkpoint ",
-            pattern=re.compile(r"Loading the checkpoint (?:at step |from \S{1,400}\bstep-)(?P<step>\d+)"),
-        ),
-        Note(means="end", literal="Training completed", pattern=re.compile(r"Training completed")),
-    ),
+    custom_reader=lambda: _read_mesh,
+    custom_words=("device mesh with ",),
+    notes=_NOTES,
 )

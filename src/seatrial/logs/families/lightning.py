@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from seatrial.logs.grammar import Family, Field, Note, Reading, ReadLine
+from seatrial.logs.grammar import Family, Field, Found, Reading, note
 from seatrial.logs.numbers import NUMBER, quantity
-from seatrial.logs.pairs import read_pairs
+from seatrial.logs.values import read_values
 
 FIELDS: Mapping[str, Field] = {
     "train_step_timing in s": Field(name="seconds"),
@@ -43,36 +42,37 @@ _BAR = re.compile(
     r"Epoch (?P<epoch>\d+):.{0,300}?(?P<n>\d+)(?:/(?P<of>\d+|\?))?(?:it)? "
     r"\[(?P<inside>[^\[\]]{0,2000}(?:reduced_train_loss|global_step)=[^\[\]]{0,2000})\]"
 )
-_VALIDATED = Note(means="eval", literal="val_loss", pattern=re.compile("val_loss"))
-
-Found = Reading | tuple[Note, Mapping[str, Any]]
-
-
-def _reader() -> ReadLine:
-    return _read
+_VALIDATED = note("eval", "val_loss")
 
 
 def _read(line: str) -> Iterator[Found]:
     if "Epoch " in line and "=" in line:
         for bar in _BAR.finditer(line):
-            pairs = [
-                (name.strip(), text) for name, _, text in (part.partition("=") for part in bar["inside"].split(", "))
-            ]
-            counted = int(bar["n"]) - 1
-            if bar["of"] and bar["of"] != "?":
-                counted += int(bar["epoch"]) * int(bar["of"])
-            step = _step(dict(pairs).get("global_step", ""), counted)
-            if step >= 0:
-                yield from _found(step, pairs, inferred=True)
+            yield from _read_bar(bar)
     if "Training epoch " in line and (found := _LINE.search(line)) and not FAMILY.head.search(line):
-        pairs = [(pair[1].strip(), pair[2]) for pair in _PAIR.finditer(found["pairs"])]
-        n, total, said = int(found["n"]), int(found["total"]), dict(pairs).get("global_step", "")
-        if said.isdigit() and int(said) == n - 1:  # 2024: counted from 1
-            yield from _found(int(said), pairs, total - 1)
-        elif said.isdigit() and int(said) != n:  # counted from the beginning of the epoch
-            yield from _found(int(said), pairs)
-        else:
-            yield from _found(n, pairs, total)
+        yield from _read_line(found)
+
+
+def _read_bar(bar: re.Match[str]) -> Iterator[Found]:
+    parts = (part.partition("=") for part in bar["inside"].split(", "))
+    pairs = [(name.strip(), text) for name, _, text in parts]
+    counted = int(bar["n"]) - 1
+    if bar["of"] and bar["of"] != "?":
+        counted += int(bar["epoch"]) * int(bar["of"])
+    step = _step(dict(pairs).get("global_step", ""), counted)
+    if step >= 0:
+        yield from _found(step, pairs, inferred=True)
+
+
+def _read_line(found: re.Match[str]) -> Iterator[Found]:
+    pairs = [(pair[1].strip(), pair[2]) for pair in _PAIR.finditer(found["pairs"])]
+    n, total, said = int(found["n"]), int(found["total"]), dict(pairs).get("global_step", "")
+    if said.isdigit() and int(said) == n - 1:  # 2024: counted from 1
+        yield from _found(int(said), pairs, total - 1)
+    elif said.isdigit() and int(said) != n:  # counted from the beginning of the epoch
+        yield from _found(int(said), pairs)
+    else:
+        yield from _found(n, pairs, total)
 
 
 def _step(said: str, counted: int) -> int:
@@ -87,18 +87,26 @@ def _found(
     step: int, pairs: Sequence[tuple[str, str]], total: int | None = None, *, inferred: bool = False
 ) -> Iterator[Found]:
     own = [(name, text) for name, text in pairs if name not in _OF_OTHERS]
-    values = {"step": step, **({} if total is None else {"total": total}), **read_pairs(own, FIELDS).values}
-    validated = [
-        (_VALIDATED, {"loss": text}) for name, text in pairs if name == "val_loss" and quantity(text) is not None
-    ]
+    values = {"step": step, **({} if total is None else {"total": total}), **read_values(own, FIELDS).values}
     yield Reading(values=values, inferred=inferred)
-    yield from validated[-1:]
+    validated = [text for name, text in pairs if name == "val_loss" and quantity(text) is not None]
+    yield from ((_VALIDATED, {"loss": text}) for text in validated[-1:])
 
+
+_NOTES = (
+    note("start", "All distributed processes registered.",
+         r"Starting with (?P<num_processes>(?P<num_devices>\d+)) processes"),
+    note("facts", "effective maximum steps = ", r"effective maximum steps = (?P<planned_steps>\d+)\)"),
+    note("checkpoint", "Global Checkpoint Save",
+         r"Global Checkpoint Save\s*:\s*Rank\s*:\s*\d+\s*:\s*Iteration\s*:\s*(?P<step>\d+)\s*:.{0,60}?"
+         rf"Save duration\s*:\s*(?P<seconds>{NUMBER})s"),
+    note("end", "Trainer.fit` stopped: `max_", r"Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"),
+)  # fmt: skip
 
 FAMILY = Family(
     name="lightning",
     anchors=("Training epoch ", "iteration "),
-    # Any other line goes to `other`: one that says "global_step" and means another step, or repeats a validation.
+    # Other lines go to the custom reader: those whose "global_step" is another step, or that repeat a validation.
     head=re.compile(
         r"Training epoch \d+, iteration (?P<step>\d+)/(?P<total>\d+)\s*\|"
         r"(?!.{0,2000}(?:\bval_loss: |\bglobal_step: (?!(?P=step)\s*(?:\||$))))"
@@ -107,31 +115,7 @@ FAMILY = Family(
     fields=FIELDS,
     counted_from=0,
     last_is_total=True,
-    other=_reader,
-    other_words=("Epoch ", "Training epoch "),
-    notes=(
-        Note(
-            means="start",
-            literal="All distributed processes registered.",
-            pattern=re.compile(r"Starting with (?P<num_processes>(?P<num_devices>\d+)) processes"),
-        ),
-        Note(
-            means="facts",
-            literal="effective maximum steps = ",
-            pattern=re.compile(r"effective maximum steps = (?P<planned_steps>\d+)\)"),
-        ),
-        Note(
-            means="checkpoint",
-            literal="Global Checkpoint Save",
-            pattern=re.compile(
-                r"Global Checkpoint Save\s*:\s*Rank\s*:\s*\d+\s*:\s*Iteration\s*:\s*(?P<step>\d+)\s*:.{0,60}?"
-                rf"Save duration\s*:\s*(?P<seconds>{NUMBER})s"
-            ),
-        ),
-        Note(
-            means="end",
-            literal="Trainer.fit` stopped: `max_",
-            pattern=re.compile(r"Trainer\.fit` stopped: `max_(?:steps|epochs)=\d+` reached"),
-        ),
-    ),
+    custom_reader=lambda: _read,
+    custom_words=("Epoch ", "Training epoch "),
+    notes=_NOTES,
 )

@@ -1,4 +1,4 @@
-"""Ways to a host: each starts a program there and gives what it says and hears. A table, with one row a transport."""
+"""Transports to a host: each starts a program there and carries what it prints and reads."""
 
 from __future__ import annotations
 
@@ -20,51 +20,49 @@ if TYPE_CHECKING:
     import asyncssh
 
 CONNECT_SECONDS = 15.0
-KEEPALIVE_SECONDS, KEEPALIVES = 5, 3  # a host that is silent for this long is not there
-THROTTLED_TRIES = 6  # a daemon that is asked by many at once closes some connections before it says a word
+KEEPALIVE_SECONDS, KEEPALIVES = 5, 3  # a host that is silent for this long is gone
+THROTTLED_TRIES = 6  # a busy daemon closes some connections before they begin
 PROGRAM = ("python3", "-I", "-c", relay.BOOT)
-MAX_BEFORE = 1 << 20  # bytes that a login shell may print before the program speaks
+MAX_BEFORE = 1 << 20  # bytes that a login shell may print before the program's mark
 MAX_SHOWN = 300
-FAILED = 255  # how the system's ssh ends if it is not the program that failed
-COMPLAINT_SECONDS = 1.0  # what was complained of is there by then
+FAILED = 255  # the system's ssh's exit code for its own failures
+COMPLAINT_SECONDS = 1.0  # by then the error output has come
 
-# What keeps a host from being used: (why, what to do about it).
+_CHECK_PYTHON = "check that python3, 3.8 or newer, is installed there, and that `ssh` can log in"
+# What keeps a host from being used: (why, fix).
 TROUBLES: Mapping[str, tuple[str, str]] = {
-    "unknown": ("its host key is not in {known}", "log in once by hand (`{by_hand}`) and compare it"),
+    "unknown": ("its host key is not in {known}", "log in once by hand (`{by_hand}`) and verify the key"),
     "changed": (
         "its host key is not the one in {known}",
-        "if it was installed anew, remove the old one with `ssh-keygen -R {entry}` and log in once by hand; if not, "
-        "somebody else answers in its name",
+        "if the host was reinstalled, remove the old key with `ssh-keygen -R {entry}` and log in once by hand; if not, "
+        "another machine may be answering in its name",
     ),
     "refused": (
         "it refuses {user} with {key}",
-        "put the public key into authorized_keys there, or name another user or key_file",
+        "add the public key to authorized_keys there, or name another user or key_file",
     ),
     "key": ("the key {key} cannot be used ({said})", "name another key_file"),
     "locked": (
-        "the key {key} is protected by a passphrase, and no ssh-agent holds it",
-        "hand it to one (`ssh-add {key}`; SSH_AUTH_SOCK says where the agent is), or name another key_file",
+        "the key {key} has a passphrase, and no ssh-agent holds it",
+        "add it to an agent (`ssh-add {key}`; SSH_AUTH_SOCK names the agent), or name another key_file",
     ),
-    "silent": ("nobody listens on port {port}", "is its SSH daemon running?"),
+    "silent": ("nobody listens on port {port}", "check that its SSH daemon is running"),
     "throttled": (
         "its SSH daemon closes connections before they begin",
-        "raise MaxStartups in its sshd_config, or look into its log",
+        "raise MaxStartups in its sshd_config, or read its log",
     ),
-    "absent": ("it cannot be reached ({said})", "is it up, and is the name right?"),
-    "mute": ("it has said nothing", "is python3 there, version 3.8 or newer, and can you log in by `ssh`?"),
-    "complains": (
-        "it has said nothing but {said!r}",
-        "is python3 there, version 3.8 or newer, and can you log in by `ssh`?",
-    ),
+    "absent": ("it cannot be reached ({said})", "check that it is up, and that its name is right"),
+    "mute": ("its python3 printed nothing", _CHECK_PYTHON),
+    "complains": ("its python3 printed nothing but {said!r}", _CHECK_PYTHON),
     "odd": (
-        "what it says is no answer ({said!r})",
-        "look what its login shell prints, and whether python3 is version 3.8 or newer",
+        "its output is no answer ({said!r})",
+        "check what its login shell prints, and that python3 is 3.8 or newer",
     ),
-    "flood": ("more than {limit} MiB that are no answer", "look what its shell prints"),
-    "closed": ("nothing can be started there ({said})", "look whether a command can be run there by `ssh`"),
-    "lost": ("the connection was lost ({said})", "look whether it is up, and try again"),
+    "flood": ("it printed more than {limit} MiB that are no answer", "check what its shell prints"),
+    "closed": ("no program can be started there ({said})", "check that `ssh` can run a command there"),
+    "lost": ("the connection was lost ({said})", "check that it is up, then retry"),
 }
-# What the system's ssh complains of → what is wrong; the first that is found.
+# What the system's ssh prints → the trouble; the first that matches.
 _COMPLAINTS = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "changed"),
     (r"host key is known|Host key verification failed", "unknown"),
@@ -76,7 +74,7 @@ _COMPLAINTS = (
 
 
 class Unreachable(LaunchError):
-    """A host that cannot be used: why, and what to do about it."""
+    """A host that cannot be used: why, and how to fix it."""
 
     def __init__(self, host: Host, why: str, fix: str) -> None:
         super().__init__(f"{host.name}: {why}: {fix}")
@@ -84,25 +82,25 @@ class Unreachable(LaunchError):
 
 
 class Flood(LaunchError):
-    """More came than was to be listened to."""
+    """A host sent more than is read."""
 
 
 class Channel:
-    """A program on a host: what it says, hears and complains of, and how to let it go. A lost one raises EOFError."""
+    """A program on a host: its output, input and error output, and how to close it. A lost one raises EOFError."""
 
     def __init__(self, says: Any, hears: Any, complaints: Any, close: Callable[[], Awaitable[None]]) -> None:
         self._says, self._hears, self._complaints = says, hears, complaints  # streams of asyncio, or of asyncssh
         self._held = bytearray()
-        self.heard = time.monotonic()  # when something was said last
+        self.heard = time.monotonic()  # when the last output came
         self.close = close
 
     @property
     def held(self) -> str:
-        """The beginning of what has been said and not been taken."""
+        """The beginning of the output that has not been taken yet."""
         return self._held[:MAX_SHOWN].decode("utf-8", "replace")
 
     async def until(self, mark: bytes, limit: int) -> bytes:
-        """What is said before a mark, which is taken as well. Raises Flood where it does not come in time."""
+        """The output before a mark, which is taken as well. Raises Flood where the mark does not come in time."""
         searched = 0
         while (at := self._held.find(mark, searched)) < 0:
             if len(self._held) > limit:
@@ -122,7 +120,7 @@ class Channel:
             await self._hears.drain()
 
     async def complaints(self) -> str:
-        """What it, its shell or ssh itself has complained of."""
+        """The error output of the program, its shell or ssh itself."""
         said = bytearray()
         with contextlib.suppress(EOFError, TimeoutError):
             async with asyncio.timeout(COMPLAINT_SECONDS):
@@ -146,7 +144,7 @@ class Channel:
 
 @contextlib.contextmanager
 def _lost() -> Iterator[None]:
-    """Whatever a way says when it breaks off, in one word."""
+    """Makes every error of a broken connection an EOFError."""
     try:
         yield
     except Exception as error:
@@ -154,8 +152,8 @@ def _lost() -> Iterator[None]:
 
 
 async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] | None:
-    """Tells a program its call; None once it has answered with the mark, else what is wrong and what was said of it."""
-    with contextlib.suppress(EOFError):  # it ends without listening: what it says tells why
+    """Sends a program its call; None once it has answered with the mark, else the trouble and its details."""
+    with contextlib.suppress(EOFError):  # it ends without reading: its output tells why
         await channel.say(call)
     try:
         await channel.until(mark, MAX_BEFORE)
@@ -171,8 +169,8 @@ async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] 
     return None
 
 
-class Ways(ABC):
-    """What the transports share: the hosts' cluster, and what is said of a host that cannot be used."""
+class Transport(ABC):
+    """What the transports share: the cluster, and the messages about a host that cannot be used."""
 
     def __init__(self, cluster: Cluster, *, logins: int, known: str) -> None:
         self._cluster = cluster
@@ -181,10 +179,10 @@ class Ways(ABC):
 
     @abstractmethod
     async def open(self, host: Host, call: bytes, mark: bytes) -> Channel:
-        """PROGRAM on a host, that was told its call and has answered with the mark. Raises Unreachable."""
+        """PROGRAM on a host, which has its call and has answered with the mark. Raises Unreachable."""
 
     async def close(self) -> None:
-        """Ends all connections; where each is a process of its own, there is none to end."""
+        """Closes all connections; where each is a process of its own, there is none to close."""
         return
 
     def trouble(self, kind: str, host: Host, said: str = "") -> Unreachable:
@@ -201,8 +199,8 @@ class Ways(ABC):
         return Unreachable(host, why.format(**filled), fix.format(**filled))
 
 
-class AsyncSsh(Ways):
-    """Connections by asyncssh, one a host, which is opened again when it has been lost."""
+class AsyncSsh(Transport):
+    """Connections by asyncssh, one per host, which is reopened when it has been lost."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, logins=64, known=str(Path.home() / ".ssh" / "known_hosts"))
@@ -254,25 +252,34 @@ class AsyncSsh(Ways):
                     return await asyncssh.connect(
                         host.name, host.port, connect_timeout=CONNECT_SECONDS, login_timeout=CONNECT_SECONDS, **options
                     )
-            except asyncssh.HostKeyNotVerifiable:
-                raise self.trouble("changed" if self._is_known(host) else "unknown", host) from None
-            except asyncssh.PermissionDenied:
-                raise self.trouble("refused", host) from None
             except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
-                if not str(error).startswith("Passphrase"):
-                    raise self.trouble("key", host, str(error)) from None
-                held = await _held_by_agent(self._cluster.key_file or "")
-                if held is None:
-                    raise self.trouble("locked", host) from None
-                options |= {"ignore_encrypted": True, "agent_identities": [held]}
-            except ConnectionRefusedError:
-                raise self.trouble("silent", host) from None
+                options |= await self._key_of_agent(host, error)
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError):
                 await asyncio.sleep(0.5 * 2**attempt)  # throttled (MaxStartups): it passes
             except (asyncssh.Error, OSError, TimeoutError) as error:
-                said = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
-                raise self.trouble("absent", host, said) from None
+                raise self._refusal(host, error) from None
         raise self.trouble("throttled", host)
+
+    async def _key_of_agent(self, host: Host, error: Exception) -> dict[str, Any]:
+        """Options that use a key which an agent holds, for one that cannot be read. Raises Unreachable."""
+        if not str(error).startswith("Passphrase"):
+            raise self.trouble("key", host, str(error)) from None
+        held = await _held_by_agent(self._cluster.key_file or "")
+        if held is None:
+            raise self.trouble("locked", host) from None
+        return {"ignore_encrypted": True, "agent_identities": [held]}
+
+    def _refusal(self, host: Host, error: Exception) -> Unreachable:
+        """Why no connection could be made."""
+        import asyncssh
+
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            return self.trouble("changed" if self._is_known(host) else "unknown", host)
+        if isinstance(error, asyncssh.PermissionDenied):
+            return self.trouble("refused", host)
+        if isinstance(error, ConnectionRefusedError):
+            return self.trouble("silent", host)
+        return self.trouble("absent", host, str(error) or f"no answer within {CONNECT_SECONDS:.0f} s")
 
     def _is_known(self, host: Host) -> bool:
         import asyncssh
@@ -288,7 +295,7 @@ async def _held_by_agent(key_file: str) -> bytes | None:
     import asyncssh
 
     public = None
-    for path in (f"{key_file}.pub", key_file):  # the latter tells its public part too, in OpenSSH's own format
+    for path in (f"{key_file}.pub", key_file):  # OpenSSH's own format has the public part too
         with contextlib.suppress(OSError, ValueError):
             public = public or asyncssh.read_public_key(path).public_data
     with contextlib.suppress(asyncssh.Error, OSError, ValueError):
@@ -298,8 +305,8 @@ async def _held_by_agent(key_file: str) -> bytes | None:
     return None
 
 
-class SystemSsh(Ways):
-    """Connections by the system's `ssh`, with all that its configuration says; slower, but what people have tried."""
+class SystemSsh(Transport):
+    """Connections by the system's `ssh`, with all of its configuration; slower, but what people have tested."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, logins=16, known="known_hosts")
@@ -338,14 +345,14 @@ class SystemSsh(Ways):
         options = {
             "BatchMode": "yes", "StrictHostKeyChecking": "yes", "ConnectTimeout": f"{CONNECT_SECONDS:.0f}",
             "ServerAliveInterval": str(KEEPALIVE_SECONDS), "ServerAliveCountMax": str(KEEPALIVES),
-            "LogLevel": "ERROR",  # what a daemon greets with is no complaint
+            "LogLevel": "ERROR",  # a daemon's banner is no error
         }  # fmt: skip
         argv = ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
         argv += ["-i", self._cluster.key_file] if self._cluster.key_file else []
         argv += ["-l", self._cluster.user] if self._cluster.user else []
         argv += ["-p", str(host.port), "--", host.name, shlex.join(PROGRAM)]
         try:
-            # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be told to stop.
+            # In a session of its own, where Ctrl-C does not reach it: the hosts have yet to be asked to stop.
             return await asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
@@ -355,11 +362,11 @@ class SystemSsh(Ways):
 
 
 def _complaint(said: str) -> tuple[str, str]:
-    """What is wrong by what the system's ssh complains of, and its words."""
+    """The trouble that the system's ssh reports, and its words."""
     for pattern, kind in _COMPLAINTS:
         if match := re.search(pattern, said):
             return kind, next(filter(None, match.groups()), "").strip()
-    return "absent", (said.splitlines() or ["ssh does not say why"])[-1]
+    return "absent", (said.splitlines() or ["ssh gives no reason"])[-1]
 
 
-TRANSPORTS: Mapping[str, Callable[[Cluster], Ways]] = {"asyncssh": AsyncSsh, "system": SystemSsh}
+TRANSPORTS: Mapping[str, Callable[[Cluster], Transport]] = {"asyncssh": AsyncSsh, "system": SystemSsh}

@@ -1,4 +1,4 @@
-"""Bars: they can be reached, mean something, and do not contradict each other."""
+"""Targets: they can be reached, mean something, and do not contradict each other."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from seatrial.estimate.hardware import TERA
 from seatrial.estimate.speed import UTILIZATION
 from seatrial.spec import METRICS, Expectation, RunSpec
 
-# Two bars of one file agree if they are no further apart than this: published pairs are rounded, and mix conventions.
+# Two targets agree if they are no further apart than this: published pairs are rounded, and mix conventions.
 AGREEMENT = 0.10
 WEAK = 0.05  # of the peak: what tuned runs reach is tenfold
 MOST_TOLERANCE = 0.5
 
-# Bars that measure one thing, the plainest relation first: batch, FLOPs per token, peak.
+# Targets that measure one thing, the plainest relation first: batch, FLOPs per token, peak.
 _PAIRS = (
     ("tokens_per_second_per_device", "step_seconds"),
     ("tflops_per_second_per_device", "tokens_per_second_per_device"),
@@ -35,18 +35,18 @@ def _peak(spec: RunSpec) -> tuple[hardware.Device, float, str] | None:
     return (device, peak[0] / TERA, peak[1]) if device and peak else None
 
 
-def _tflops(spec: RunSpec, bar: Expectation) -> dict[str, float]:
-    """TFLOP/s per device that a bar on speed means, by convention; nothing for another bar."""
+def _tflops(spec: RunSpec, target: Expectation) -> dict[str, float]:
+    """TFLOP/s per device that a target on speed means, by convention; nothing for another target."""
     peak = _peak(spec)
     each = {name: flops.flops_per_token(spec.model, spec.batch.sequence_length, name) for name in flops.CONVENTIONS}
-    if bar.metric == "tflops_per_second_per_device":
-        return dict.fromkeys(each, bar.value)
-    if bar.metric == "mfu":
-        return dict.fromkeys(each, bar.value * peak[1]) if peak else {}
-    if bar.metric == "tokens_per_second_per_device":
-        return {name: bar.value * count / TERA for name, count in each.items()}
-    if bar.metric == "step_seconds":
-        return {name: _tokens_per_second(spec, bar.value) * count / TERA for name, count in each.items()}
+    if target.metric == "tflops_per_second_per_device":
+        return dict.fromkeys(each, target.value)
+    if target.metric == "mfu":
+        return dict.fromkeys(each, target.value * peak[1]) if peak else {}
+    if target.metric == "tokens_per_second_per_device":
+        return {name: target.value * count / TERA for name, count in each.items()}
+    if target.metric == "step_seconds":
+        return {name: _tokens_per_second(spec, target.value) * count / TERA for name, count in each.items()}
     return {}
 
 
@@ -54,75 +54,77 @@ def _tokens_per_second(spec: RunSpec, step_seconds: float) -> float:
     return spec.tokens_per_step / spec.topology.num_devices / step_seconds
 
 
-def _shown(bar: Expectation) -> str:
-    return f"an MFU of {bar.value:.0%}" if bar.metric == "mfu" else f"{bar.value:g} {METRICS[bar.metric].unit}"
+def _shown(target: Expectation) -> str:
+    if target.metric == "mfu":
+        return f"an MFU of {target.value:.0%}"
+    return f"{target.value:g} {METRICS[target.metric].unit}"
 
 
-def _meaning(bar: Expectation, tflops: float) -> str:
-    """What a bar means in TFLOP/s, where it is given in something else."""
-    return "" if bar.metric.startswith("tflops") else f"{_shown(bar)} mean {tflops:.0f} TFLOP/s, and "
+def _meaning(target: Expectation, tflops: float) -> str:
+    """What a target means in TFLOP/s, where it is given in something else."""
+    return "" if target.metric.startswith("tflops") else f"{_shown(target)} mean {tflops:.0f} TFLOP/s, and "
 
 
-def impossible_bars(finder: Finder) -> Iterator[Problem]:
-    """No bar lies above what the device can do at its peak."""
+def impossible_targets(finder: Finder) -> Iterator[Problem]:
+    """No target lies above what the device can do at its peak."""
     peak = _peak(finder.spec)
-    for bar in finder.spec.expectations:
-        path = f"expectations.{bar.metric}"
-        asked = min(_tflops(finder.spec, bar).values(), default=0.0)
-        if bar.metric in ("mfu", "memory_fraction") and bar.value > 1:
-            why = f"{bar.value:g} is above 1, and this is a fraction"
+    for target in finder.spec.expectations:
+        path = f"expectations.{target.metric}"
+        asked = min(_tflops(finder.spec, target).values(), default=0.0)
+        if target.metric in ("mfu", "memory_fraction") and target.value > 1:
+            why = f"{target.value:g} is above 1, and this is a fraction"
             yield finder.at(path, "warning", "impossible-expectation", why, "use a fraction")
         elif peak and asked > peak[1]:
             device, most, number_format = peak
-            is_floor = METRICS[bar.metric].better == "higher"
-            limit = bar.value * most / asked if is_floor else bar.value * asked / most
+            is_floor = METRICS[target.metric].better == "higher"
+            limit = target.value * most / asked if is_floor else target.value * asked / most
             yield finder.at(
                 path, "warning", "impossible-expectation",
-                f"{_meaning(bar, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its peak "
+                f"{_meaning(target, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its peak "
                 f"({device.source}): no run can pass",
                 f"expect {'less' if is_floor else 'more'} than {limit:.{0 if is_floor else 2}f}",
             )  # fmt: skip
 
 
-def weak_bars(finder: Finder) -> Iterator[Problem]:
-    """No bar is so low, or so tolerant, that a broken run would pass."""
+def weak_targets(finder: Finder) -> Iterator[Problem]:
+    """No target is so low, or so tolerant, that a broken run would pass."""
     peak = _peak(finder.spec)
-    for index, bar in enumerate(finder.spec.expectations):
-        asked = max(_tflops(finder.spec, bar).values(), default=math.inf)
+    for index, target in enumerate(finder.spec.expectations):
+        asked = max(_tflops(finder.spec, target).values(), default=math.inf)
         if peak and asked < WEAK * peak[1]:
             device, most, number_format = peak
             low, high = UTILIZATION.get(number_format, UTILIZATION["bfloat16"])
             yield finder.at(
-                f"expectations.{bar.metric}", "warning", "weak-expectation",
-                f"{_meaning(bar, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its peak: a run "
-                f"at {asked / most:.1%} of it would pass, where tuned ones reach {low:.0%} to {high:.0%}",
+                f"expectations.{target.metric}", "warning", "weak-expectation",
+                f"{_meaning(target, asked)}{device.name} reaches {most:g} TFLOP/s in {number_format} at its "
+                f"peak: a run at {asked / most:.1%} of it would pass, where tuned ones reach {low:.0%} to {high:.0%}",
                 "correct the number or its unit",
             )  # fmt: skip
-        if bar.tolerance is not None and bar.tolerance >= MOST_TOLERANCE:
-            why = f"a tolerance of {bar.tolerance:.0%} lets nearly every run pass"
+        if target.tolerance is not None and target.tolerance >= MOST_TOLERANCE:
+            why = f"a tolerance of {target.tolerance:.0%} lets nearly every run pass"
             path = f"expectations.{index}.tolerance"
             yield finder.at(path, "warning", "weak-expectation", why, "use 0.05 or 0.1, for example")
 
 
-def repeated_bars(finder: Finder) -> Iterator[Problem]:
-    """A metric has one bar."""
-    metrics = [bar.metric for bar in finder.spec.expectations]
+def repeated_targets(finder: Finder) -> Iterator[Problem]:
+    """A metric has one target."""
+    metrics = [target.metric for target in finder.spec.expectations]
     for index, metric in enumerate(metrics):
         if metric in metrics[:index]:
-            why = f"there is a bar for {metric} already"
+            why = f"there is a target for {metric} already"
             path = f"expectations.{index}.metric"
             yield finder.at(path, "error", "repeated-expectation", why, "keep one of the two")
 
 
-def contradicting_bars(finder: Finder) -> Iterator[Problem]:
-    """Bars on TFLOP/s, tokens/s, step time and MFU measure one thing: the work per token and step ties them."""
+def contradicting_targets(finder: Finder) -> Iterator[Problem]:
+    """Targets on TFLOP/s, tokens/s, step time and MFU measure one thing: the work per token and step ties them."""
     spec = finder.spec
-    bars = {bar.metric: bar for bar in spec.expectations}
+    targets = {target.metric: target for target in spec.expectations}
     spoken_of: set[str] = set()
     for pair in _PAIRS:
-        if not bars.keys() >= set(pair) or spoken_of.intersection(pair):
+        if not targets.keys() >= set(pair) or spoken_of.intersection(pair):
             continue
-        one, other = (bars[metric] for metric in pair)
+        one, other = (targets[metric] for metric in pair)
         mean, means = _tflops(spec, one), _tflops(spec, other)
         if not (mean and means):
             continue

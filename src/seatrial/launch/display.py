@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display on a terminal, else a line now and then."""
+"""The display of a running run: live on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial import events
 from seatrial.engines import engine
-from seatrial.launch.conclude import Progress
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
-from seatrial.runs.copies import NO_ROOM
+from seatrial.launch.progress import Progress
+from seatrial.runs.mirror import NO_ROOM
 from seatrial.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 LINES = 10  # without a terminal, about so many over the whole run
 WINDOW = 20  # steps behind the figures shown
 REFRESHES_PER_SECOND = 5
-QUIET_SECONDS = 20.0  # after which it is said that nothing is heard of a host
+QUIET_SECONDS = 20.0  # after which a silent host is reported
 ROWS = 8  # of processes on a terminal; of more, those that are behind
 
 
 @contextmanager
 def _full_disk_ignored() -> Iterator[None]:
-    """What is printed may go to a file on a disk that is full; nobody who follows a run gives it up for that."""
+    """The output may be a file on a full disk, which is no reason to stop following a run."""
     try:
         yield
     except OSError as error:
@@ -39,9 +39,9 @@ def _full_disk_ignored() -> Iterator[None]:
 
 @contextmanager
 def watched(run_dir: Path, spec: RunSpec, engine_name: str, deadlines: Deadlines | None = None) -> Iterator[Following]:
-    """What whoever follows a run is given, for a run that somebody looks at here."""
-    tells = engine(engine_name).FAMILY is None
-    with View(run_dir, name=spec.name, planned_steps=spec.steps, has_events=tells) as view:
+    """The display of a run, and what else is needed to follow it."""
+    has_events = engine(engine_name).FAMILY is None
+    with View(run_dir, name=spec.name, planned_steps=spec.steps, has_events=has_events) as view:
         yield Following(deadlines or deadlines_for(spec), view.update, view.say)
 
 
@@ -63,7 +63,7 @@ class Tail:
         self._offset += len(complete) + len(newline)
         found = []
         for line in complete.decode("utf-8", "replace").split("\n"):
-            with suppress(ValueError):  # a damaged line is the judge's business; the run goes on
+            with suppress(ValueError):  # a damaged line is left to `judge`; the run goes on
                 found.append(events.loads(line))
         return found
 
@@ -71,7 +71,7 @@ class Tail:
 class View:
     """The display of one run; a context manager, fed by `update`. Rank 0's events are the run's.
 
-    Without them (`has_events`), there is only what the agents see: how far it is.
+    Without them (`has_events`), only the number of steps is known, from the agents.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class View:
         self._tail = Tail(run_dir / "events-0.jsonl")
         self._started: events.RunStarted | None = None
         self._steps: list[events.Step] = []
-        self._has_events, self._told_steps = has_events, 0
-        self._told_ending = False
-        self._quiet: list[str] = []
+        self._has_events, self._said_steps = has_events, 0
+        self._said_ending = False
+        self._silent: list[str] = []
         self._is_uncopied = False
         self._live: Any = None
 
@@ -118,43 +118,50 @@ class View:
             self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """Takes in the new events and what the launcher sees, and shows them."""
+        """Takes in the new events and the launcher's progress, and shows them."""
         for event in self._tail.read():
             self._take(event)
-        self._hear(progress)
-        self._tell_of_copies(progress)
+        self._say_silent_hosts(progress)
+        self._say_uncopied(progress)
         ending = progress.ending if progress.ending and progress.ending.reason != "completed" else None
-        seen = progress.last_step if not self._has_events or progress.uncopied else None
+        # Of a run without events, or whose events are not here, the agents know how far it is.
+        by_agents = 0 if self._has_events and not progress.uncopied else _steps_done(progress.last_step)
         if self._live is not None:
-            doing = "training" if self._steps or seen is not None else "compiling" if progress.processes else "starting"
-            done = max(self._steps[-1].step + 1 if self._steps else 0, 0 if seen is None else seen + 1)
-            self._bar.update(self._task, completed=done, description="stopping" if ending else doing)
-            self._live.update(self._picture(progress))
-        elif ending and not self._told_ending:
-            self._told_ending = True
+            self._show(progress, by_agents)
+        elif ending and not self._said_ending:
+            self._said_ending = True
             self.say(f"stopping: {ending.reason.replace('_', ' ')}")
-        elif seen is not None and (seen + 1) // self._every > self._told_steps // self._every:
-            self._told_steps = seen + 1
-            self.say(f"step {seen + 1}/{self._planned}")
+        elif by_agents // self._every > self._said_steps // self._every:
+            self._said_steps = by_agents
+            self.say(f"step {by_agents}/{self._planned}")
 
-    def _hear(self, progress: Progress) -> None:
-        """Says once of which hosts nothing is heard, and that they are back."""
-        quiet = [host for host, seconds in progress.silent.items() if seconds > QUIET_SECONDS]
-        if quiet != self._quiet:
-            self._quiet = quiet
-            some = ", ".join(quiet[:ROWS]) + (f" and {len(quiet) - ROWS:,} more" if len(quiet) > ROWS else "")
-            self.say(f"nothing is heard of {some}; waiting" if quiet else "all hosts are heard again")
+    def _show(self, progress: Progress, by_agents: int) -> None:
+        doing = "training" if self._steps or by_agents else "compiling" if progress.processes else "starting"
+        done = max(self._steps[-1].step + 1 if self._steps else 0, by_agents)
+        if progress.ending and progress.ending.reason != "completed":
+            doing = "stopping"
+        self._bar.update(self._task, completed=done, description=doing)
+        self._live.update(self._picture(progress))
 
-    def _tell_of_copies(self, progress: Progress) -> None:
-        """Says once that what the hosts write cannot be written here, and that it is again."""
+    def _say_silent_hosts(self, progress: Progress) -> None:
+        """Prints once which hosts are silent, and that they are back."""
+        silent = [host for host, seconds in progress.silent.items() if seconds > QUIET_SECONDS]
+        if silent != self._silent:
+            self._silent = silent
+            more = f" and {len(silent) - ROWS:,} more" if len(silent) > ROWS else ""
+            hosts = ", ".join(silent[:ROWS]) + more
+            self.say(f"nothing is heard from {hosts}; waiting" if silent else "all hosts are heard again")
+
+    def _say_uncopied(self, progress: Progress) -> None:
+        """Prints once that files of the hosts cannot be copied here, and that they are again."""
         if bool(progress.uncopied) == self._is_uncopied:
             return
         self._is_uncopied = bool(progress.uncopied)
         if self._is_uncopied:
             why = next(iter(progress.uncopied.values()))
             self.say(
-                f"what the hosts write cannot be copied here: {why}. The run goes on there and is followed by what its "
-                "hosts report; copying goes on by itself once it can"
+                f"what the hosts write cannot be copied here: {why}. The run goes on there, and its progress is still "
+                "reported; copying resumes by itself"
             )
         else:
             self.say("all that the hosts have written is copied again")
@@ -192,7 +199,7 @@ class View:
         )
 
     def _figures(self) -> str:
-        """The loss, and from the last steps (but for the first, which is slower) tokens/s, step time and time left."""
+        """The loss, and from the last steps (except the first, which is slower) tokens/s, step time and time left."""
         last, recent = self._steps[-1], [step.seconds for step in self._steps[1:][-WINDOW:] if step.seconds]
         parts = ["loss unknown" if last.loss is None else f"loss {last.loss:.3f}"]
         if recent:
@@ -220,24 +227,22 @@ class View:
 
 def _process_rows(progress: Progress) -> list[str]:
     """A line for each process; of many, for those that do not run or are behind the others."""
-    shown = progress.processes
-    if len(shown) > ROWS:
-        shown = sorted(shown, key=lambda at: (_runs(at[1]), _steps_done(at[1]), at[1]["rank"]))[:ROWS]
-    rows = [
-        f"rank {process['rank']} on {host}: {'suspended' if process['suspended'] else process['state']}"
-        + (f", step {_steps_done(process)}" if _steps_done(process) else "")
-        for host, process in shown
-    ]
+
+    def urgency(at: tuple[str, dict[str, Any]]) -> tuple[bool, int, int]:
+        runs = at[1]["state"] == "running" and not at[1]["suspended"]
+        return runs, _steps_done(at[1]["last_step"]), at[1]["rank"]
+
+    shown = progress.processes if len(progress.processes) <= ROWS else sorted(progress.processes, key=urgency)[:ROWS]
+    rows = []
+    for host, process in shown:
+        state, steps = "suspended" if process["suspended"] else process["state"], _steps_done(process["last_step"])
+        rows.append(f"rank {process['rank']} on {host}: {state}{f', step {steps}' if steps else ''}")
     left = len(progress.processes) - len(shown)
     return [*rows, f"and {left:,} more"] if left else rows
 
 
-def _runs(process: dict[str, Any]) -> bool:
-    return process["state"] == "running" and not process["suspended"]
-
-
-def _steps_done(process: dict[str, Any]) -> int:
-    return 0 if process["last_step"] is None else int(process["last_step"]) + 1
+def _steps_done(last_step: int | None) -> int:
+    return 0 if last_step is None else last_step + 1
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 The lines of one program look alike. What the tables have found in one line is turned into a regular expression in
 which everything but the numbers is literal; a line that it matches as a whole has the same keys in the same order, and
-nothing else in it. Any other line is read by the tables again, so a shape saves time and never decides anything.
+nothing else in it. Any other line is read by the tables again, so a pattern saves time and never decides anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NUMBER = r"[0-9][^ |\n]*"
 Read = Callable[[str], Any]
 
 
-class Shape(NamedTuple):
+class LinePattern(NamedTuple):
     """`match` takes a whole line, `readers` the groups of the match, and `make` what they gave: it makes the step.
 
     A reader raises ValueError where a value is odd: the tables have to read that line. For many lines at once there are
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
     rank: int | None  # the group of the rank, which may be another one in the next line
 
 
-def learn(
+def learn_pattern(
     line: str,
     reading: Reading,
     template: Mapping[str, Any],
@@ -57,51 +57,61 @@ def learn(
     *,
     time: tuple[int, int] | None,
     rank: tuple[int, int] | None,
-) -> Shape | None:
-    """The shape of a line that was read; None where its parts overlap.
+) -> LinePattern | None:
+    """The pattern of a line that was read; None where its parts overlap.
 
     `template` are the fields of its step, `vary` the names of `SELDOM` that do change, `time` and `rank` where these
     stand.
     """
-    constant = {name for _, _, name, _ in reading.spans if name in SELDOM and name not in vary}
-    spans = sorted(span for span in reading.spans if span[2] not in constant)
-    spans = sorted([*spans, *((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)])
-    kept = sorted(span for span in reading.spans if span[2] in constant)
-    pattern, position, behind_head = [""], 0, False
-    quick: dict[int, str] = {}  # parts of the pattern for which there is a faster one
-    for start, end, name, field in sorted([*spans, *kept], key=lambda span: span[:2]):
+    kept = {name for _, _, name, _ in reading.spans if name in SELDOM and name not in vary}
+    outside = ((*span, name, None) for name, span in (("time", time), ("rank", rank)) if span)
+    spans = sorted((*(span for span in reading.spans if span[2] not in kept), *outside), key=lambda span: span[:3])
+    literal = [span for span in reading.spans if span[2] in kept]
+    one, many = "", ""  # the pattern of a line, and the faster one for a text of many lines
+    position, numbers = 0, _RUNS
+    for span in sorted([*spans, *literal], key=lambda span: span[:2]):
+        start, end, name, _ = span
         if start < position:
             return None
-        value = re.escape(line[start:end]) if name in constant else _WHOLE if field is None else _VALUE
-        if name == "time":
-            value = "(" + re.sub(r"\d", "[0-9]", re.escape(line[start:end])) + ")"
-        elif value is _VALUE and not line[end:].strip():
-            value = _last(line[start:end])
-        elif value is _VALUE and "," in line[start:end]:
-            value = _THOUSANDS
-        pattern += [_blind(line[position:start], _TOKENS if behind_head else _RUNS), value]
-        if value is _VALUE and line[end : end + 1] == " " and _reader(line[start:end], name, field) is float:
-            quick[len(pattern) - 1] = _WORD
-        behind_head |= name == "step"
-        position = end
+        before = _blind(line[position:start], numbers)
+        value, fast_value = _value_patterns(line, span, is_literal=name in kept)
+        one, many, position = f"{one}{before}{value}", f"{many}{before}{fast_value}", end
+        numbers = _TOKENS if name == "step" else numbers
     rest = _blind(line[position:].rstrip(), _TOKENS)
     if rest.endswith(_NUMBER):  # it may have been cut before its unit
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
-    pattern.append(rest + r"[^\S\n]*")
-    total = reading.values.get("total") if "total" in constant else None
-    of_many = "".join(quick.get(n, part) for n, part in enumerate(pattern))
+    rest += r"[^\S\n]*"
     make, make_all = _makers(template, [(name, field.per if field else 1.0) for _, _, name, field in spans])
-    return Shape(
-        match=re.compile("".join(pattern) + r"\n?").fullmatch,
-        match_all=re.compile(f"^{of_many}$", re.MULTILINE).findall,
+    return LinePattern(
+        match=re.compile(f"{one}{rest}\n?").fullmatch,
+        match_all=re.compile(f"^{many}{rest}$", re.MULTILINE).findall,
         readers=tuple(_reader(line[start:end], name, field) for start, end, name, field in spans),
         make=make,
         make_all=make_all,
-        total=None if total is None else int(total),
+        total=int(reading.values["total"]) if "total" in kept else None,
         step=[name for _, _, name, _ in spans].index("step"),
         time=_place("time", spans),
         rank=_place("rank", spans),
     )
+
+
+def _value_patterns(line: str, span: Span, *, is_literal: bool) -> tuple[str, str]:
+    """The pattern of a value in a line, and the one that will do in a text of many lines."""
+    start, end, name, field = span
+    text = line[start:end]
+    value = _VALUE
+    if name == "time":
+        value = "(" + re.sub(r"\d", "[0-9]", re.escape(text)) + ")"
+    elif is_literal:
+        value = re.escape(text)
+    elif field is None:
+        value = _WHOLE
+    elif not line[end:].strip():
+        value = _last(text)
+    elif "," in text:
+        value = _THOUSANDS
+    is_fast = value is _VALUE and line[end : end + 1] == " " and _reader(text, name, field) is float
+    return value, _WORD if is_fast else value
 
 
 def _place(name: str, spans: Sequence[Span]) -> int | None:

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from seatrial.cluster import Cluster, Host
-from seatrial.launch.channels import TRANSPORTS
+from seatrial.launch.transports import TRANSPORTS
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

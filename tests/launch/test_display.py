@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from seatrial import events
-from seatrial.launch.conclude import Ending, Progress
-from seatrial.launch.live import ROWS, Tail, View
+from seatrial.launch.display import ROWS, Tail, View
+from seatrial.launch.progress import Ending, Progress
 
 
 def progress(num_processes: int = 1, **fields: Any) -> Progress:

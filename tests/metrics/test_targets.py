@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial import events
-from seatrial.metrics import Performance, record_that_counts, records
+from seatrial.metrics import Performance, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import Batch, Expectation, RunSpec, Topology
 from seatrial.spec.presets import MODELS
@@ -23,9 +23,7 @@ TOKENS = "tokens_per_second_per_device"
 
 
 def measured(run: Sequence[events.Event], spec: RunSpec | None) -> Performance:
-    found = records(run)
-    own = record_that_counts(found)
-    return measure_performance(run, spec, own, [record for record in found.values() if record is not own])
+    return measure_performance(run, spec, records(run))
 
 
 def judged(run: Sequence[events.Event], spec: RunSpec | None, *, tolerance: float = 0.05) -> list[Check]:
@@ -123,11 +121,11 @@ def test_two_speeds_in_turn_are_named() -> None:
     assert any(line.startswith("two speeds in turn: 0.400 s and 0.800 s") for line in found.evidence)
 
 
-def test_what_is_not_measured_fails_and_without_a_bar_or_a_configuration_nothing_is_judged() -> None:
+def test_what_is_not_measured_fails_and_without_a_target_or_a_configuration_nothing_is_judged() -> None:
     spec = expecting("mfu", 0.4, device=None)
     (found,) = judged(steps(spec), spec)
     assert (found.status, found.sentence.split(":")[0]) == ("fail", "Not measured")
-    for config, why in ((make_spec(), "expects no speed"), (None, "no configuration to hold it against")):
+    for config, why in ((make_spec(), "no performance target is set"), (None, "no configuration to compare it with")):
         (found,) = judged(steps(make_spec()), config)
         assert found.status == "not_applicable"
         assert why in found.sentence
@@ -159,7 +157,7 @@ LLAMA_8B = make_spec(
 )
 
 
-def test_a_run_that_meets_both_of_two_bars_that_differ_passes_and_is_told_so() -> None:
+def test_a_run_that_meets_both_of_two_targets_that_differ_passes_and_is_told_so() -> None:
     run = [
         replace(step, seconds=10.922, reported={TOKENS: 12_001.0})
         for step in steps(LLAMA_8B, loss=lambda n: 5 - n / 50)
@@ -167,7 +165,7 @@ def test_a_run_that_meets_both_of_two_bars_that_differ_passes_and_is_told_so() -
     figures, tokens, time = judged(run, LLAMA_8B)
     assert [c.status for c in (figures, tokens, time)] == ["pass", "pass", "pass"]
     assert figures.axis == "numerics"
-    told = "the bars differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s"
+    told = "the targets differ: 6,500 tokens/s is a step of 20.16 s, 12 s one of 12 s"
     assert told in tokens.evidence
     slow = [replace(step, seconds=20.165, reported={TOKENS: 6500.1}) for step in run]
     assert [c.status for c in judged(slow, LLAMA_8B)] == ["pass", "pass", "fail"]

@@ -15,7 +15,7 @@ _LOSS = re.compile(r"(?<![a-z])loss(?:es)?(?![a-z]|[ _-]?scal)", re.IGNORECASE)
 LONGEST_KEY = 60  # characters
 
 
-class Pairs(NamedTuple):
+class LineValues(NamedTuple):
     """`values` by `Field.name`; `places` says which of the pairs each of these is from.
 
     A loss that no field is for is among the values, by its own key, where it is not finite though the loss itself is:
@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
     alike: bool
 
 
-def read_pairs(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -> Pairs:
+def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -> LineValues:
     """What the pairs of one line say."""
     known = [(place, field, text) for place, (key, text) in enumerate(pairs) if (field := fields.get(key))]
     with_commas = any("," in text for _, _, text in known)
@@ -42,7 +42,7 @@ def read_pairs(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) ->
             values[field.name], places[field.name] = value / field.per, place
     others = _not_finite(pairs, places.get("loss"), values.keys())
     alike = commas == "thousands" and not others
-    return Pairs({**values, **(others if math.isfinite(values.get("loss", 0.0)) else {})}, places, alike=alike)
+    return LineValues({**values, **(others if math.isfinite(values.get("loss", 0.0)) else {})}, places, alike=alike)
 
 
 def _not_finite(pairs: Sequence[tuple[str, str]], loss: int | None, taken: Set[str]) -> dict[str, float]:

@@ -14,17 +14,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seatrial.logs.grammar import Family, Note, Reading, ReadLine
+from seatrial.logs.grammar import Family, Found, Reading, note
 
 _MARK = ":::MLLOG"
 _DECODER = json.JSONDecoder()
 
 
-def _note(means: Any) -> Note:
-    return Note(means=means, literal=_MARK, pattern=re.compile(_MARK))
-
-
-_START, _FACTS, _EVAL, _END = (_note(means) for means in ("start", "facts", "eval", "end"))
+_START, _FACTS, _EVAL, _END = (note(means, _MARK) for means in ("start", "facts", "eval", "end"))
 
 # Key of a line → fact.
 _FACT_KEYS = {
@@ -46,8 +42,6 @@ _NO_LOSS = re.compile(  # a real accuracy
     r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet|rgat|gnn|stable_diffusion", re.IGNORECASE
 )
 _REASONS = {"success": "stopped_early", "aborted": "aborted"}
-
-Found = Reading | tuple[Note, Mapping[str, Any]]
 
 
 class _Log:
@@ -223,19 +217,4 @@ def _whole(number: float) -> int | None:
     return int(number) if 0 <= number < 1e15 else None
 
 
-def _reader() -> ReadLine:
-    return _Log()
-
-
-_NEVER = re.compile(r"(?!)")
-
-FAMILY = Family(
-    name="mlperf",
-    anchors=(_MARK,),
-    head=_NEVER,
-    pair=_NEVER,
-    fields={},
-    counted_from=1,
-    other=_reader,
-    other_words=(_MARK,),
-)
+FAMILY = Family(name="mlperf", counted_from=1, custom_reader=_Log, custom_words=(_MARK,))

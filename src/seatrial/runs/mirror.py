@@ -1,6 +1,6 @@
-"""The copies here of what the hosts of a run write, and what to say where something cannot be written here.
+"""The copies here of what the hosts of a run write, and messages for what cannot be written here.
 
-A copy that cannot be made says nothing about the run, which goes on on its hosts: it is made when there is room again.
+A copy that fails does not affect the run, which goes on on its hosts: it is made when there is room again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PLACES = "launch/places.json"  # of a run directory: where the hosts are whose f
 ROOM_BYTES = 1 << 18  # that can be written before copying is tried again
 GIB = 1 << 30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_OWN = "remove files of yours there, or have the quota raised"
-_LIMIT = "raise the limit (`ulimit -n`) and start it again"
+_OWN = "remove some of your files there, or have the quota raised"
+_LIMIT = "raise the limit (`ulimit -n`) and restart"
 _FIXES: Mapping[int, str] = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: _OWN,
     errno.EROFS: "mount it for writing again",
     errno.EACCES: "give yourself the right to write there",
     errno.EPERM: "give yourself the right to write there",
-    errno.EIO: "look at its disk (dmesg)",
+    errno.EIO: "check its disk (dmesg)",
     errno.ESTALE: "mount it again",
     errno.EMFILE: _LIMIT,
     errno.ENFILE: _LIMIT,
@@ -35,7 +35,7 @@ _FIXES: Mapping[int, str] = {
 
 
 def shortage(error: OSError, folder: Path) -> str:
-    """Why something below a folder cannot be written: where, how much room there is, and how to fix it."""
+    """Why something below a folder cannot be written: where, how much room is left, and how to fix it."""
     if error.filename is None and error.errno not in NO_ROOM:  # of no file: a terminal's, perhaps
         return str(error)
     if error.errno == errno.ENOENT and not folder.exists():
@@ -55,21 +55,21 @@ def _room(folder: Path) -> str:
     return f"{free / GIB:.1f} GiB" if free >= GIB else f"{free >> 10:,} KiB"
 
 
-class Copies:
+class Mirror:
     """The files of a run directory that are written on its hosts. All but `room` raise OSError."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
 
     def append(self, name: str, offset: int, content: bytes) -> None:
-        """Goes on with a copy from where it ends. Raises ValueError where `offset` is another place."""
+        """Continues a copy where it ends. Raises ValueError if `offset` is elsewhere."""
         path = self.run_dir / name
         self._require_folder()
         with append_to(path, below=self.run_dir) as file:
             if offset == 0:
                 file.truncate(0)
             if file.seek(0, os.SEEK_END) != offset:
-                raise ValueError(f"{name} does not go on where its copy ends")
+                raise ValueError(f"{name} does not continue where its copy ends")
             file.write(content)
 
     def replace(self, name: str, text: str) -> None:
@@ -89,12 +89,12 @@ class Copies:
         try:
             with tempfile.TemporaryFile(dir=self.run_dir, buffering=0) as file:
                 file.write(bytes(ROOM_BYTES))
-                os.fsync(file.fileno())  # on a network file system, what is full says so only now
+                os.fsync(file.fileno())  # a full network file system fails only here
         except OSError:
             return False
         return True
 
     def _require_folder(self) -> None:
-        """Somebody who has removed the run directory does not want half of it back."""
+        """Whoever has removed the run directory does not want half of it back."""
         if not self.run_dir.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.run_dir))

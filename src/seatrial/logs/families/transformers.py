@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from seatrial.logs.grammar import Family, Field, Note, Reading, ReadLine
+from seatrial.logs.grammar import Family, Field, Found, Reading, note
 from seatrial.logs.numbers import NUMBER
-from seatrial.logs.pairs import read_pairs
+from seatrial.logs.values import read_values
 
 _FIELDS: Mapping[str, Field] = {
     "loss": Field(name="loss"),
@@ -28,13 +27,9 @@ _PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d+))?'?(?=,|$)", re.IG
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d+)/(\d+) \[")
 _NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
 
-_EVAL = Note(means="eval", literal="'eval_loss'", pattern=_DICT)
-_END = Note(means="end", literal="'train_runtime'", pattern=_DICT)
-_START = Note(
-    means="start",
-    literal="Total optimization steps",
-    pattern=re.compile(r"Total optimization steps = (?P<planned_steps>[\d,]+)"),
-)
+_EVAL = note("eval", "'eval_loss'", _DICT)
+_END = note("end", "'train_runtime'", _DICT)
+_START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>[\d,]+)")
 
 
 class _Log:
@@ -44,13 +39,13 @@ class _Log:
         self._total: int | None = None  # the first bar is the training's; an evaluation counts to something else
         self._step: int | None = None
 
-    def __call__(self, line: str) -> Iterator[Reading | tuple[Note, Mapping[str, Any]]]:
+    def __call__(self, line: str) -> Iterator[Found]:
         if begun := _START.pattern.search(line):
             self._total, self._step = int(begun[1].replace(",", "")), None
         marks = [*_BAR.finditer(line), *_DICT.finditer(line)]
         for mark in sorted(marks, key=lambda found: found.start()):
             if mark.re is _DICT:
-                yield from self._told(mark[1])
+                yield from self._read_dict(mark[1])
             elif _NO_DESCRIPTION.search(line[max(0, mark.start() - 40) : mark.start()]):
                 step, total = int(mark[1]), int(mark[2])
                 if self._total is None:
@@ -58,7 +53,7 @@ class _Log:
                 if total == self._total:
                     self._step = step
 
-    def _told(self, text: str) -> Iterator[Reading | tuple[Note, Mapping[str, Any]]]:
+    def _read_dict(self, text: str) -> Iterator[Found]:
         found = list(_PAIR.finditer(text))
         pairs = {pair[1]: (pair[2], pair[3]) for pair in found}
         said, of = pairs.get("step") or pairs.get("global_step/max_steps") or (None, None)
@@ -70,31 +65,19 @@ class _Log:
         elif "eval_loss" in pairs and step is not None:
             yield _EVAL, {"step": step, "loss": pairs["eval_loss"][0]}
         elif "loss" in pairs and step:
-            values = read_pairs([(pair[1], pair[2]) for pair in found], _FIELDS).values
+            values = read_values([(pair[1], pair[2]) for pair in found], _FIELDS).values
             yield Reading(values={"step": step, **({"total": total} if total else {}), **values}, inferred=not is_own)
 
 
-def _reader() -> ReadLine:
-    return _Log()
-
-
-_NEVER = re.compile(r"(?!)")
-
 FAMILY = Family(
     name="transformers",
-    anchors=("{'loss': ",),
-    head=_NEVER,
-    pair=_NEVER,
-    fields={},
     counted_from=1,
-    other=_reader,
-    other_words=("{'loss': ", "{'eval_loss': ", "{'train_runtime': ", "%|", "Total optimization steps = "),
+    custom_reader=_Log,
+    custom_words=("{'loss': ", "{'eval_loss': ", "{'train_runtime': ", "%|", "Total optimization steps = "),
     notes=(
         _START,
-        Note(
-            means="facts",
-            literal="Total train batch size",
-            pattern=re.compile(r"Total train batch size \([^)]{1,80}\) = (?P<global_batch_size>[\d,]+)"),
+        note(
+            "facts", "Total train batch size", r"Total train batch size \([^)]{1,80}\) = (?P<global_batch_size>[\d,]+)"
         ),
     ),
 )

@@ -1,0 +1,97 @@
+"""What the launcher has seen of a run: the agents' statuses, how far the steps are, and how the run ended."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any
+
+from seatrial.events import Fault
+
+Status = dict[str, Any]  # an agent's status.json
+
+_NUMBER = (int, float)
+# What is relied on of an agent's status, and of each process in it; other keys may be there or not.
+_AGENT: Mapping[str, tuple[type, ...]] = {
+    "state": (str,), "stop_reason": (str, NoneType), "processes": (list,),
+}  # fmt: skip
+_PROCESS: Mapping[str, tuple[type, ...]] = {
+    "rank": (int,), "state": (str,), "exit_code": (int, NoneType), "signal": (int, NoneType),
+    "stopped": (bool,), "suspended": (bool,), "started": (*_NUMBER, NoneType), "ended": (*_NUMBER, NoneType),
+    "last_step": (int, NoneType), "last_line": (str,), "lost_bytes": (int,), "sentence": (str, NoneType),
+}  # fmt: skip
+
+
+def status_of(text: str | bytes) -> Status:
+    """An agent's status.json. Raises ValueError for one that no agent wrote, or only in part."""
+    try:
+        status = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its brackets are nested too deep") from error
+    if not _has(status, _AGENT) or not all(_has(process, _PROCESS) for process in status["processes"]):
+        raise ValueError("it is not an agent's status")
+    return dict(status)
+
+
+def _has(data: Any, fields: Mapping[str, tuple[type, ...]]) -> bool:
+    """Whether plain data is an object with all of these keys, each of its types; a boolean is not a number."""
+    return isinstance(data, dict) and all(
+        isinstance(data.get(name, ...), types) and (bool in types or not isinstance(data[name], bool))
+        for name, types in fields.items()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Why a run is over: a reason as `events.RunEnded` names it, the exit code behind it, and the evidence."""
+
+    reason: str
+    exit_code: int | None = None
+    faults: tuple[Fault, ...] = ()
+    left: tuple[str, ...] = ()  # hosts where something may go on, because they could not be asked to stop
+
+
+@dataclass
+class Progress:
+    """What the launcher has seen so far: the agents' statuses by host, and the pace of the steps."""
+
+    planned_steps: int
+    started: float = field(default_factory=time.monotonic)
+    statuses: dict[str, Status] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)  # hosts without a status yet
+    processes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # (host, status) in rank order
+    silent: dict[str, float] = field(default_factory=dict)  # seconds since the last sign of life, by host
+    uncopied: dict[str, str] = field(default_factory=dict)  # why not all that a host wrote is here, by host
+    last_step: int | None = None
+    step_seen: float = 0.0  # when last_step came, monotonic
+    intervals: list[float] = field(default_factory=list)
+    first_exit: tuple[int, float] | None = None  # (rank, when it was seen, monotonic) of the first that ended
+    ending: Ending | None = None  # known as soon as the processes are being stopped
+
+    def see(self, statuses: Mapping[str, Status | None], now: float) -> None:
+        """Takes in the agents' statuses at the monotonic time `now`."""
+        self.statuses = {host: status for host, status in statuses.items() if status is not None}
+        self.missing = [host for host, status in statuses.items() if status is None]
+        pairs = [(host, process) for host, status in self.statuses.items() for process in status["processes"]]
+        self.processes = sorted(pairs, key=lambda pair: pair[1]["rank"])
+        newest = max((p["last_step"] for _, p in self.processes if p["last_step"] is not None), default=None)
+        if newest is not None:
+            self._see_step(newest, now)
+        exited = [p["rank"] for _, p in self.processes if p["state"] == "exited"]
+        if exited and self.first_exit is None:
+            self.first_exit = exited[0], now
+
+    def _see_step(self, newest: int, now: float) -> None:
+        if self.last_step is None or newest > self.last_step:
+            if self.last_step is not None:
+                self.intervals = [*self.intervals[-99:], (now - self.step_seen) / (newest - self.last_step)]
+            self.last_step, self.step_seen = newest, now
+
+    @property
+    def median_seconds(self) -> float:
+        """Of a step, as seen from here; 0 before there are two."""
+        return statistics.median(self.intervals) if self.intervals else 0.0

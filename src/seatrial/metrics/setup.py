@@ -1,0 +1,79 @@
+"""What is known of a run besides its steps: by the configuration, or by what its processes say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.estimate import flops, hardware
+from seatrial.events import RunStarted
+from seatrial.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The device's dense peak that utilization is relative to."""
+
+    device: str
+    format: str
+    flops_per_second: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """`started` is what the process that counts says of itself, `device_name` what the run calls its device.
+
+    None, or "", is what is not known.
+    """
+
+    spec: RunSpec | None
+    started: RunStarted | None
+    tokens_per_step: int | None
+    num_devices: int | None
+    device_name: str
+    device: hardware.Device | None
+    peak: Peak | None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.started.facts if self.started else {}
+
+    @property
+    def tokens_per_device(self) -> float | None:
+        """Of a step."""
+        return self.tokens_per_step / self.num_devices if self.tokens_per_step and self.num_devices else None
+
+    @property
+    def least_step_seconds(self) -> float:
+        """What a step takes at the device's peak by the convention that counts the fewest FLOPs; 0 if not known."""
+        if self.spec is None or self.peak is None:
+            return 0.0
+        fewest = min(self.flops_per_token(name) or 0.0 for name in flops.CONVENTIONS)
+        return fewest * (self.tokens_per_device or 0.0) / self.peak.flops_per_second
+
+    def flops_per_token(self, convention: str) -> float | None:
+        """By a published convention; None without a configuration. Raises KeyError for an unknown one."""
+        return (
+            flops.flops_per_token(self.spec.model, self.spec.batch.sequence_length, convention) if self.spec else None
+        )
+
+
+def setup_of(started: RunStarted | None, spec: RunSpec | None) -> Setup:
+    """The configuration decides on batch and sequence, the run itself on its devices."""
+    name = (started.device_kind if started else "") or (spec.topology.device if spec else None) or ""
+    device = hardware.find(name)
+    figure = device.peak(spec.precision.compute_dtype, spec.precision.quantization) if device and spec else None
+    peak = None
+    if device and figure:
+        peak = Peak(device=device.name, format=figure[1], flops_per_second=figure[0], source=device.source)
+    return Setup(
+        spec=spec,
+        started=started,
+        tokens_per_step=spec.tokens_per_step if spec else started.tokens_per_step if started else None,
+        num_devices=(started.num_devices if started else None) or (spec.topology.num_devices if spec else None),
+        device_name=name,
+        device=device,
+        peak=peak,
+    )

@@ -1,0 +1,138 @@
+"""Which faults a run survived: what steps and attempts came after each of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
+from seatrial.metrics.causes import FaultRecord
+from seatrial.metrics.record import LAUNCHER, Record
+
+STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
+ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
+IN_ORDER = ("completed", "stopped_early")
+# What the other processes print when one of them leaves in order.
+_PARTING = {"peer_lost", "heartbeat_lost", "coordination_lost", "connect_failed", "rdma_error", "terminated"}
+
+
+class Timeline:
+    """The events of a run, by which its faults are placed in time and before or after its steps.
+
+    A fault stands in the order of the steps of its own file; between files only the clock of the log orders them.
+    `main` is the record that counts; `done`: the run came to its last step; `ended` is the word on its end.
+    """
+
+    def __init__(self, events: Sequence[Event], main: Record, *, done: bool, ended: RunEnded | None) -> None:
+        self._events, self._main, self._done, self._ended = events, main, done, ended
+        self._timed = not main.started or main.started.facts.get("clock", "log") == "log"
+        times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
+        if self._timed:  # what stands before the first time of a log has none
+            times = [time for time in times if time > 0] or times
+        self._origin, self._latest = min(times), max(times)
+        self._courses: dict[int, _Course] = {}
+        for index, event in enumerate(events):
+            if isinstance(event, (RunStarted, Step)):
+                self._courses.setdefault(event.process, _Course()).take(index, event)
+        self._whole = self._courses.get(main.process, _Course())
+
+    def faults(self) -> tuple[float, tuple[FaultRecord, ...]]:
+        """The seconds from the first event to the last, and the faults with what came after them."""
+        found = tuple(self._record(index, e) for index, e in enumerate(self._events) if isinstance(e, Fault))
+        return self._latest - self._origin, found
+
+    def _record(self, index: int, fault: Fault) -> FaultRecord:
+        course = self._course_of(fault)
+        has_clock = self._timed or _of_a_kernel(fault)
+        placed = course is not None or (has_clock and fault.wall_time > self._origin - ANOTHER_DAY)
+        if placed:
+            self._latest = max(self._latest, fault.wall_time)
+        seconds = max(0.0, fault.wall_time - self._origin) if placed else 0.0
+        return _fault_record(fault, seconds, self._survived(index, fault, course or self._whole, placed=placed))
+
+    def _course_of(self, fault: Fault) -> _Course | None:
+        """The steps of the process or file that a fault was found in; None where it has none."""
+        source = fault.facts.get("source")
+        course = self._courses.get(fault.process, None if self._main.is_foreign else self._whole)
+        if source is None or (course is not None and source in course.sources):
+            return course
+        return next((course for course in (self._whole, *self._courses.values()) if source in course.sources), None)
+
+    def _survived(self, index: int, fault: Fault, course: _Course, *, placed: bool) -> bool | None:
+        """Whether the run went on after a fault; None: nothing tells whether it came before the last step or after."""
+        if fault.process == LAUNCHER and self._main.started and not self._main.is_foreign:
+            return index < self._whole.restart  # it has watched each attempt to its end
+        if not placed and self._whole.at:
+            return None
+        at_parting = self._done and (fault.fault in _PARTING or _of_a_kernel(fault))
+        if at_parting and self._parted_in_order(index, fault):
+            return True
+        return course.goes_on_after(index, 1 if self._done else STEPS_AFTER)
+
+    def _parted_in_order(self, index: int, fault: Fault) -> bool:
+        """Whether the run had ended in order: by its exit code, or by what its log said before this."""
+        ended = self._ended
+        if not ended or ended.reason not in IN_ORDER:
+            return False
+        said_before = fault.process == ended.process and any(event is ended for event in self._events[:index])
+        return ended.exit_code == 0 or (ended.exit_code is None and said_before)
+
+
+@dataclass
+class _Course:
+    """Where the steps of one process stand among the events, the first one of its last attempt, and its files."""
+
+    at: list[int] = field(default_factory=list)
+    restart: int = -1
+    sources: set[str] = field(default_factory=set)
+    last: int = -1
+    begins: bool = False
+
+    def take(self, index: int, event: RunStarted | Step) -> None:
+        if isinstance(event, RunStarted):
+            self.begins = self.last >= 0
+            self.sources.add(str(event.facts.get("source", "")))
+            return
+        if self.begins or event.step < self.last:
+            self.restart = index
+        self.at.append(index)
+        self.last, self.begins = event.step, False
+
+    def goes_on_after(self, index: int, steps: int) -> bool:
+        """Whether so many steps follow, or another attempt."""
+        return index < self.restart or len(self.at) - bisect_right(self.at, index) >= steps
+
+
+def _of_a_kernel(fault: Fault) -> bool:
+    """Whether it is from a node's kernel, and so by the clock of that node."""
+    return fault.facts.get("kernel") is True
+
+
+def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultRecord:
+    facts = event.facts
+    return FaultRecord(
+        seconds=seconds,
+        process=event.process,
+        fault=event.fault,
+        where=event.where,
+        text=event.text,
+        line=event.line,
+        source=str(facts.get("source", "")),
+        rank=_integer(facts, "rank"),
+        host=str(facts.get("host", "")),
+        exit_code=_integer(facts, "exit_code"),
+        sequence=_integer(facts, "sequence"),
+        operation=str(facts.get("operation", "")),
+        count=_integer(facts, "count") or 1,
+        root=facts.get("root") is True,
+        survived=survived,
+        reporter=_integer(facts, "reporter"),
+        reporter_host=str(facts.get("reporter_host", "")),
+    )
+
+
+def _integer(facts: Mapping[str, Any], name: str) -> int | None:
+    value = facts.get(name)
+    return value if type(value) is int else None
