@@ -201,7 +201,7 @@ def test_the_nearest_published_results_stand_beside_it(folder: Path) -> None:
     arguments = ("judge", log, "--against", RECIPE)
     result = seatrial(*arguments, "--out", "run", cwd=folder)
     assert result.returncode == 0, result.stdout
-    assert "beside published" in result.stdout
+    assert "published tokens/s per device" in result.stdout
     for kind in ("markdown", "html"):
         shown = seatrial("report", "run", "--format", kind, cwd=folder).stdout
         assert "64 h100-sxm" in (shown if kind == "markdown" else (folder / "run/report.html").read_text())
