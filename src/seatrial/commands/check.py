@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from seatrial.check import lint
 from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
-from seatrial.report.problems import render_json, render_text
+from seatrial.report.problems import has_errors, render_json, render_text
 from seatrial.spec import Action, Resolved, RunSpec
 
 
@@ -71,11 +70,6 @@ def check(given: ConfigArguments, *, rehearse: bool, strict: bool, as_json: bool
         found = dict(zip(found, stricter, strict=True))
     text = _as_json(found) if as_json else _as_text(found)
     return text, any(map(has_errors, found.values()))
-
-
-def has_errors(problems: Iterable[Problem]) -> bool:
-    """Whether any finding is an error."""
-    return any(problem.severity == "error" for problem in problems)
 
 
 def _files(given: ConfigArguments) -> list[ConfigArguments]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.commands.check import ConfigArguments, has_errors, read_valid, spec_of
+from seatrial.commands.check import ConfigArguments, read_valid, spec_of
 from seatrial.console import inert, table, warn
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError, Problem
@@ -20,7 +20,7 @@ from seatrial.launch.session import Session
 from seatrial.launch.targets import checked, on_hosts, target
 from seatrial.launch.where import Where
 from seatrial.plan import Plan, Site
-from seatrial.report.problems import render_text
+from seatrial.report.problems import has_errors, render_text
 from seatrial.runs.files import write_json
 from seatrial.spec import RunSpec
 

@@ -17,7 +17,6 @@ from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from seatrial.errors import Problem
 from seatrial.events import Step
 from seatrial.metrics import Ranges
 from seatrial.report import nodes
@@ -34,7 +33,7 @@ from seatrial.report.figures import (
     within,
 )
 from seatrial.report.gather import RunReport, Value
-from seatrial.report.problems import ORDER, PLURALS, SINGULARS
+from seatrial.report.problems import by_severity
 from seatrial.report.sections import sections
 from seatrial.verdict import Outcome, Verdict, show
 
@@ -74,7 +73,7 @@ def render(report: RunReport) -> str:
         given=_by_origin(value for value in report.values if value.kind != "default"),
         defaults=_by_origin(value for value in report.values if value.kind == "default"),
         num_defaults=sum(value.kind == "default" for value in report.values),
-        findings=_findings(report.problems),
+        findings=by_severity(report.problems).items(),
         hardware=hardware(report),
         lanes=nodes.lanes(report),
         hidden_nodes=nodes.hidden(report),
@@ -130,16 +129,6 @@ def _when(seconds: float | None) -> str:
 def _by_origin(values: Iterable[Value]) -> list[list[Value]]:
     """Neighbours that come from the same place, such as the dimensions of a preset, together."""
     return [list(group) for _, group in groupby(values, key=lambda v: (v.kind, v.place, v.key, v.written, v.note))]
-
-
-def _findings(problems: Sequence[Problem]) -> list[tuple[str, list[Problem]]]:
-    """The findings by severity, each with how many there are of it."""
-    found = []
-    for severity in ORDER:
-        these = [problem for problem in problems if problem.severity == severity]
-        if these:
-            found.append((f"{len(these)} {(SINGULARS if len(these) == 1 else PLURALS)[severity]}", these))
-    return found
 
 
 def _processes(report: RunReport) -> list[dict[str, Any]]:

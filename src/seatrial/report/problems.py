@@ -12,8 +12,7 @@ from seatrial.console import Paint, finding_line, finding_title, inert
 from seatrial.errors import Mark, Problem, Severity
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
-PLURALS = {"error": "errors", "warning": "warnings", "info": "notes"}
-SINGULARS = {"error": "error", "warning": "warning", "info": "note"}
+_WORDS = {"error": "error", "warning": "warning", "info": "note"}
 
 MAX_SHOWN = 100  # findings; who has more than that has one cause for many of them
 REPEATED = 3  # findings that say the same are shown as one
@@ -78,9 +77,22 @@ def _block(group: list[Problem], paint: Paint, lines: _Lines) -> str:
 
 
 def _summary(problems: list[Problem]) -> str:
-    counts = {severity: sum(problem.severity == severity for problem in problems) for severity in ORDER}
-    said = [f"{n} {(SINGULARS if n == 1 else PLURALS)[severity]}" for severity, n in counts.items() if n]
-    return ", ".join(said) if counts["error"] else ", ".join(["OK: no errors", *said])
+    found = by_severity(problems)
+    return ", ".join(found if has_errors(problems) else ["OK: no errors", *found])
+
+
+def has_errors(problems: Iterable[Problem]) -> bool:
+    """Whether any finding is an error."""
+    return any(problem.severity == "error" for problem in problems)
+
+
+def by_severity(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
+    """The findings under a title that counts them, such as "2 errors"; errors first."""
+    problems, found = list(problems), dict[str, list[Problem]]()
+    for severity in ORDER:
+        if these := [problem for problem in problems if problem.severity == severity]:
+            found[f"{len(these)} {_WORDS[severity]}{'s' * (len(these) != 1)}"] = these
+    return found
 
 
 # --- the line that a finding is about ---------------------------------------------------------------------------------
