@@ -38,7 +38,7 @@ from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, Precisio
 from seatrial.train.data import make_batch  # noqa: E402
 from seatrial.train.data.synthetic import Synthetic  # noqa: E402
 from seatrial.train.mesh import backend_of, make_mesh  # noqa: E402
-from seatrial.train.step import Trainer, make_trainer  # noqa: E402
+from seatrial.train.trainer import Trainer, make_trainer  # noqa: E402
 
 STEPS = 10
 Formats = dict[str, tuple[Precision, float]]

@@ -13,7 +13,7 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
-from seatrial.commands import options
+from seatrial.commands import options, trainer_programs
 from seatrial.commands.options import FILE, FOLDER, InOrder
 from seatrial.errors import InputError, SeatrialError
 
@@ -204,25 +204,8 @@ def train(given: ConfigArguments, out: Path | None) -> None:
     train_here(RunRequest(config=given, out=out))
 
 
-_PASSED_ON = {"add_help_option": False, "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
-
-
-@app.command(**_PASSED_ON)
-@click.pass_context
-def data(context: click.Context) -> None:
-    """Tokenise text once, into Megatron's files."""
-    from seatrial.commands.train import become
-
-    become("seatrial.train.data", context.args)
-
-
-@app.command(**_PASSED_ON)
-@click.pass_context
-def export(context: click.Context) -> None:
-    """Write a checkpoint's weights for Hugging Face."""
-    from seatrial.commands.train import become
-
-    become("seatrial.train.hf", context.args)
+app.add_command(trainer_programs.data)
+app.add_command(trainer_programs.export)
 
 
 _LOGS_HELP = "Log files, folders of them, or - for standard input."

@@ -42,23 +42,9 @@ def _not_after(words: str) -> str:
 
 # Quick test: each rule below contains one of these.
 _IN_A_SECRET = (
-    "TOKEN",
-    "SECRET",
-    "PASS",
-    "PWD",
-    "CRED",
-    "KEY",
-    "AUTH",
-    "PAT",
-    "JWT",
-    "DSN",
-    "BEARER",
-    "COOKIE",
-    "WEBHOOK",
-    "CONN",
-    "URL",
-    "URI",
-)
+    "TOKEN", "SECRET", "PASS", "PWD", "CRED", "KEY", "AUTH", "PAT", "JWT", "DSN", "BEARER", "COOKIE", "WEBHOOK",
+    "CONN", "URL", "URI",
+)  # fmt: skip
 _SECRET_NAME = re.compile(
     "|".join(
         (
@@ -219,8 +205,8 @@ class Command:
     """What one process is started with: argument vector, the variables added to its environment, and text files.
 
     `files` maps a path, relative to the run directory, to the content that must stand there first; `stdin` is what the
-    process reads; `after` are commands that clear away what it leaves behind, whichever way it ended, `wake` those that
-    let it go on where somebody has paused it, so that it can be told to end: they fail where nobody has.
+    process reads; `after` are commands that clear away what it leaves behind, however it ended, `wake` those that
+    resume it, so that it can react to being stopped: they fail where it was not paused.
     """
 
     argv: tuple[str, ...]

@@ -342,10 +342,10 @@ def test_hosts_without_the_cards_that_are_named_are_told(make_person: Callable[.
     code, told = person.run(*over_ssh(person, maxtext(person, nodes=3), "maxtext", "--container", "podman"))
     words = " ".join(told.split())
     assert code == 3, told
-    assert f"{first.address} why: NCCL_IB_HCA names bnxt_re1: not there" in words
+    assert f"{first.address} why: NCCL_IB_HCA names bnxt_re1, which the host does not have" in words
     assert f"{second.address} why: port 1 of bnxt_re0 is DOWN" in words
     assert f"{third.address} why: bnxt_re1, port 1 has no address at GID index 3" in words
-    assert f"{third.address} why: /var/tmp/{LIBRARY}, which the container is to be given, is not there" in words
+    assert f"{third.address} why: /var/tmp/{LIBRARY}, which the container uses, does not exist" in words
 
 
 def on_slurm(user: SlurmUser, config: Path, engine: str, *words: str | Path) -> list[str | Path]:

@@ -102,7 +102,7 @@ def test_a_way_that_is_cut_to_all_hosts_ends_no_run(make_person: Callable[..., P
     assert code == 130, told
     assert words.count(f"nothing is heard from {node.address}; waiting") == 2, told
     assert words.count("all hosts are heard again") == 1
-    assert f"could not be asked to stop: {node.address}; try again: seatrial stop" in words
+    assert f"could not be asked to stop: {node.address}; retry: seatrial stop" in words
     assert trainers(node)
     assert person.run("stop", person.out)[0] == 0
     wait_until(lambda: nothing_is_left(person.cluster), 60)

@@ -195,10 +195,10 @@ def test_why_a_host_cannot_be_used_is_told_with_its_fix(
     expected = [
         (r"its host key is not in .*known_hosts", "log in once by hand"),
         (r"its host key is not the one in .*known_hosts", rf"ssh-keygen -R {changed.address}"),
-        (r"it refuses root with .*key", "put the public key into authorized_keys"),
-        (r"nobody listens on port 22", "is its SSH daemon running"),
+        (r"it refuses root with .*key", "add the public key to authorized_keys"),
+        (r"nobody listens on port 22", "its SSH daemon is running"),
         (r"its SSH daemon closes connections before they begin", "raise MaxStartups"),
-        (r"it cannot be reached \(.+\)", "is it up"),
+        (r"it cannot be reached \(.+\)", "that it is up"),
     ]
     for (why, fix), (as_why, as_fix) in zip(told, expected, strict=True):
         assert re.search(as_why, why)

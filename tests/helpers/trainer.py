@@ -23,8 +23,9 @@ from seatrial.spec import (
 from seatrial.train.data import make_batch
 from seatrial.train.data.examples import Example, shifted
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical, placed
-from seatrial.train.step import State, Trainer, make_trainer
+from seatrial.train.params import layer_order, placed
+from seatrial.train.step import State
+from seatrial.train.trainer import Trainer, make_trainer
 
 TINY = ModelSpec(
     name="tiny", vocab_size=128, hidden_dim=64, num_layers=3, num_heads=8, num_kv_heads=4, head_dim=16, ffn_dim=96,
@@ -86,6 +87,12 @@ def begun(spec: RunSpec, trainer: Trainer) -> State:
 
     state = jax.tree.map(padded, _BEGUN[repr(alone)], jax.eval_shape(trainer.init))
     return jax.device_put(state | {"params": placed(state["params"], spec)}, trainer.state_shardings)
+
+
+def canonical(tree: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
+    """The inverse of `placed`, for NumPy's arrays: layers in the order of the model."""
+    places = np.argsort(layer_order(spec))
+    return tree | {"layers": jax.tree.map(lambda w: w[places], tree["layers"])}
 
 
 def run_steps(spec: RunSpec, steps: int = 5) -> tuple[list[float], list[float], Any]:

@@ -69,7 +69,7 @@ def root_of(tmp_path: Path) -> Path:
 def test_an_agent_that_ends_before_it_reports_is_told_to_be_gone(call: Call, tmp_path: Path, mark: str) -> None:
     root = root_of(tmp_path)
     assert answered(call("begin", to_begin(root, mark, version=99)))["pid"]
-    telling = call("tell", {"root": str(root), "host": "h0", "ranks": [0], "offsets": {}})
+    telling = call("send", {"root": str(root), "host": "h0", "ranks": [0], "offsets": {}})
     told: dict[str, bytes] = {}
     while True:
         frame = answered(telling)

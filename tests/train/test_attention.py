@@ -16,12 +16,11 @@ from seatrial.spec import Dropout, Execution, MeshShape, Parallelism, Precision
 from seatrial.train import blockwise_attention
 from seatrial.train.attention import choose, make_attention
 from seatrial.train.masks import kept
-from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.params import declare, initialize
 from seatrial.train.random import fold, make_key
 from seatrial.train.sharding import make_rules
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_setup
 from tests.helpers.trainer import TINY, make_spec
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2}
@@ -172,7 +171,7 @@ def test_memory_grows_with_the_sequence_and_not_with_its_square(mesh, strategy, 
 def test_packed_documents_are_as_if_alone(rng):
     """The whole model, positions restarting: a document's hidden states do not know what stands before it."""
     spec = make_spec()
-    decoder = make_trainer(spec, make_mesh(spec, jax.devices()[:1])).decoder
+    decoder = make_setup(spec, "cpu").decoder
     params = initialize(declare(spec), 0, jnp.float32)
     first, T = 9, 24
     tokens = rng.integers(0, spec.model.vocab_size, (2, T))

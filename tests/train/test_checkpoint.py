@@ -21,9 +21,9 @@ from seatrial import events
 from seatrial.spec import Batch, Checkpoint, Execution, Optimizer, Precision, RunSpec
 from seatrial.train.checkpoint import Checkpoints, Restored, kept
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical
-from seatrial.train.step import State, Trainer, make_trainer
-from tests.helpers.trainer import TINY, make_spec
+from seatrial.train.step import State
+from seatrial.train.trainer import Trainer, make_trainer
+from tests.helpers.trainer import TINY, canonical, make_spec
 
 SMALL = replace(TINY, num_layers=2)
 TRAINERS: dict[str, Trainer] = {}  # of runs that differ in nothing but their checkpoints
@@ -270,7 +270,7 @@ def test_a_checkpoint_of_something_else_is_refused(changes, message, saved):
 @pytest.mark.parametrize("path", ["nowhere", "."])
 def test_where_there_is_no_checkpoint_is_said(path, tmp_path):
     asked = Checkpoint(resume_from=str(tmp_path / path))
-    with pytest.raises(ValueError, match=r"is no folder|is neither a run directory with checkpoints"):
+    with pytest.raises(ValueError, match=r"is not a folder|is neither a run directory with checkpoints"):
         Run(spec_of(None, asked), tmp_path / "run").restore()
 
 

@@ -18,7 +18,7 @@ import pytest
 from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
 from seatrial.train.data.examples import FIELDS
 from seatrial.train.mesh import backend_of, make_mesh
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.compiled import COMPILED, JAX
 from tests.helpers.trainer import make_spec
 

@@ -15,7 +15,7 @@ from seatrial.train.evaluate import enough, judged, make_evaluator
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.random import make_key
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_setup, make_trainer
 from tests.helpers.trainer import TINY, RandomSource, begun, make_spec
 
 
@@ -68,9 +68,9 @@ def test_it_is_off_without_an_interval():
 @pytest.mark.parametrize(
     ("training", "held", "asked", "message"),
     [
-        (None, 100, {"interval_fraction": 0.5}, "part of an epoch, and this data has no end: give interval_steps"),
-        (170, None, {"interval_steps": 5}, "needs a number of batches: evaluation.batches"),
-        (170, None, {"interval_steps": 5, "batches": 1, "initial_batches": -1}, "needs a number of batches"),
+        (None, 100, {"interval_fraction": 0.5}, "part of an epoch, and this data is endless: set interval_steps"),
+        (170, None, {"interval_steps": 5}, "is endless: set evaluation.batches"),
+        (170, None, {"interval_steps": 5, "batches": 1, "initial_batches": -1}, "is endless: set evaluation.batches"),
     ],
 )
 def test_what_has_no_end_has_no_parts(training, held, asked, message):
@@ -87,7 +87,7 @@ def test_it_measures_the_mean_over_all_targets_that_count():
 
     example = held.examples(np.arange(48))
     alone = make_spec(model=spec.model)
-    decoder = make_trainer(alone, make_mesh(alone, jax.devices()[:1])).decoder
+    decoder = make_setup(alone, "cpu").decoder
     params = jax.tree.map(np.asarray, params)
     h_BTD = jax.jit(lambda tokens: hidden_states(params, {"tokens": tokens}, decoder, make_key(0)))(example["tokens"])
     logits_BTV = np.asarray(h_BTD, np.float64) @ params["head"]
@@ -103,7 +103,7 @@ def test_it_measures_the_mean_over_all_targets_that_count():
 @pytest.mark.parametrize(
     ("losses", "asked", "why"),
     [
-        ([3.0, 2.0], Evaluation(target_loss=2.0), "come down to the target 2"),
+        ([3.0, 2.0], Evaluation(target_loss=2.0), "reached the target 2"),
         ([3.0, 2.1], Evaluation(target_loss=2.0), None),
         ([3.0, 2.0, 2.1, 2.0], Evaluation(patience=2), "last 2 evaluations were no better than 2.0000"),
         ([3.0, 2.0, 2.1, 1.9], Evaluation(patience=2), None),

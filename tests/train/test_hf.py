@@ -209,7 +209,7 @@ def test_a_window_that_differs_is_said_and_the_configuration_counts(tmp_path):
     save_llama(tmp_path / "theirs")
     run = imported(tmp_path / "theirs", tmp_path / "run", model=WINDOW)
     run.restore()
-    assert "config.json says sliding_window None, and model.sliding_window is 5, which counts" in run.said[0]
+    assert "config.json says sliding_window None, and model.sliding_window is 5, which applies" in run.said[0]
 
 
 def test_rope_that_differs_is_said_and_the_configuration_counts(tmp_path):
@@ -217,7 +217,8 @@ def test_rope_that_differs_is_said_and_the_configuration_counts(tmp_path):
     run = imported(tmp_path / "theirs", tmp_path / "run", model=replace(MODEL, rope_theta=1e6))
     run.restore()
     assert run.said[0] == (
-        f"note: {tmp_path}/theirs/config.json says rope_theta 500000.0, and model.rope_theta is 1000000.0, which counts"
+        f"note: {tmp_path}/theirs/config.json says rope_theta 500000.0, and model.rope_theta is 1000000.0, "
+        "which applies"
     )
 
 
@@ -257,7 +258,7 @@ def narrow_one(folder: Path) -> None:
             lambda f: next(f.glob("*.safetensors")).write_bytes(b""),
             "is damaged: its header needs 8 bytes",
         ),
-        (rename_tensor, "holds model.layers.1.mlp.xx_proj.weight, for which this model has no place"),
+        (rename_tensor, "holds model.layers.1.mlp.xx_proj.weight, which this model does not have"),
         (narrow_one, r"layers.2.self_attn.k_proj.weight is \[32, 16\], and this model needs \[32, 32\] \(in, out\)"),
         (lambda f: change_config(f, hidden_size=64), "config.json says hidden_size 64, and model.hidden_dim is 32"),
         (
@@ -268,8 +269,8 @@ def narrow_one(folder: Path) -> None:
             lambda f: change_config(f, model_type="qwen2"),
             "is of a qwen2 with silu, and only Llama and Mistral with silu",
         ),
-        (lambda f: change_config(f, attention_bias=True), "has attention_bias, which Seatrial's Llama has not"),
-        (lambda f: change_config(f, rope_parameters={"rope_type": "yarn"}), "by 'yarn', and only llama3 is known"),
+        (lambda f: change_config(f, attention_bias=True), "has attention_bias, which Seatrial's Llama does not have"),
+        (lambda f: change_config(f, rope_parameters={"rope_type": "yarn"}), "by 'yarn', and only llama3 is supported"),
         (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
         (lambda f: (f / "config.json").write_text("[1]"), "config.json is not a JSON object"),
         (lambda f: (f / "config.json").write_text("[" * 100_000), "config.json nests its brackets too deep"),

@@ -38,7 +38,7 @@ from seatrial.spec import (
 from seatrial.train.data import make_batch
 from seatrial.train.goodput import measure_goodput
 from seatrial.train.mesh import make_mesh
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from seatrial.verdict.completion import judge_completion
 from tests.helpers.processes import wait_for
 from tests.helpers.trainer import TINY, RandomSource, make_spec

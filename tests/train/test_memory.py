@@ -13,7 +13,7 @@ from seatrial.spec import Batch, Dropout, Execution, ModelSpec
 from seatrial.train.mesh import make_mesh
 from seatrial.train.precision import PRODUCTS
 from seatrial.train.remat import REMAT
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import make_spec
 
 SMALL = ModelSpec(

@@ -14,9 +14,8 @@ from seatrial.shrink.collapse import collapse
 from seatrial.spec import Batch, Execution, MeshShape, Parallelism, Precision, RunSpec, Topology
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical
-from seatrial.train.step import make_trainer
-from tests.helpers.trainer import TINY, RandomSource, begun, make_spec
+from seatrial.train.trainer import make_trainer
+from tests.helpers.trainer import TINY, RandomSource, begun, canonical, make_spec
 
 STEPS = 10
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # half the time

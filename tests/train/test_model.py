@@ -14,11 +14,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForC
 
 from seatrial.spec import Batch, Dropout, Initialization, ModelSpec
 from seatrial.train.layers import dropout, rope_tables
-from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
 from seatrial.train.params import declare, initialize
 from seatrial.train.random import fold, make_key
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_setup
 from tests.helpers.trainer import TINY, make_spec, run_steps
 
 D, F, H, K, L, T, V = 48, 80, 6, 8, 2, 32, 101
@@ -116,7 +115,7 @@ def test_logits_loss_and_gradients_equal_transformers(model, reference, rng):
     tensors = dict(theirs.named_parameters())
 
     spec = make_spec(model=model, batch=Batch(sequence_length=T, global_batch_size=3, micro_batch_size=3))
-    decoder = make_trainer(spec, make_mesh(spec, jax.devices()[:1])).decoder
+    decoder = make_setup(spec, "cpu").decoder
     params = as_params(lambda name: tensors[name].detach().numpy())
     assert jax.tree.map(lambda p: p.shape, params) == jax.tree.map(lambda d: d.shape, declare(spec))
 

@@ -18,7 +18,7 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.objectives import OBJECTIVES, Head, cross_entropy, token_log_probabilities
 from seatrial.train.precision import PRODUCTS
 from seatrial.train.sharding import Placement, Rules
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import TINY, begun, make_spec
 
 ALONE = Placement(rest=((), ()), compute=((), ()), optimizer=((), ()))

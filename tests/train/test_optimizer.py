@@ -18,8 +18,8 @@ from transformers.optimization import Adafactor
 from seatrial.spec import Algorithm, Optimizer, Precision
 from seatrial.train.data.examples import FIELDS
 from seatrial.train.mesh import make_mesh
-from seatrial.train.optimizer import OPTIMIZERS, Now, Tensor, clip_scale, make_optimizer, unstacked
-from seatrial.train.step import make_trainer
+from seatrial.train.optimizer import OPTIMIZERS, Now, Tensor, clip_scale, make_optimizer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import TINY, make_spec, run_steps
 
 RATE = 3e-3
@@ -41,6 +41,11 @@ class Novograd(torch.optim.Optimizer):
                 step = p.grad / (state["v"] ** 0.5 + group["eps"]) + group["weight_decay"] * p
                 state["m"] = b1 * state.get("m", 0) + step
                 p -= group["lr"] * state["m"]
+
+
+def unstacked(names: tuple[str, ...]) -> tuple[int, ...]:
+    """The dimensions of one tensor, of a parameter whose dimensions have these names."""
+    return tuple(dim for dim, name in enumerate(names) if name != "layers")
 
 
 BETAS = {"lr": RATE, "betas": (0.9, 0.95), "eps": 1e-8}

@@ -11,9 +11,9 @@ import pytest
 from seatrial.spec import Batch
 from seatrial.train.data import make_batch
 from seatrial.train.mesh import make_mesh
-from seatrial.train.params import canonical, placed
-from seatrial.train.step import make_trainer
-from tests.helpers.trainer import TINY, RandomSource, make_spec
+from seatrial.train.params import placed
+from seatrial.train.trainer import make_trainer
+from tests.helpers.trainer import TINY, RandomSource, canonical, make_spec
 
 
 def test_a_stage_holds_its_chunks_of_layers() -> None:
@@ -24,7 +24,7 @@ def test_a_stage_holds_its_chunks_of_layers() -> None:
 
 
 def test_the_order_of_the_model_comes_back() -> None:
-    spec = make_spec({"pipeline": 4}, virtual_pipeline=2)
+    spec = make_spec({"pipeline": 4}, virtual_pipeline=2, model=replace(TINY, num_layers=16))
     tree = {"layers": {"w": np.random.default_rng(0).random((16, 3))}, "embedding": np.ones((2, 2))}
     jax.tree.map(np.testing.assert_array_equal, canonical(placed(tree, spec), spec), tree)
 

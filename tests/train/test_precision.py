@@ -21,7 +21,7 @@ from seatrial.train.params import declare
 from seatrial.train.precision import PRODUCTS, round_at_random
 from seatrial.train.random import make_key
 from seatrial.train.sharding import Placement
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import TINY, make_spec, run_steps
 
 ALONE = Placement(rest=((), ()), compute=((), ()), optimizer=((), ()))

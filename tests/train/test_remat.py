@@ -13,12 +13,11 @@ import pytest
 
 from seatrial.estimate import memory
 from seatrial.spec import Batch, Dropout, Execution
-from seatrial.train.mesh import make_mesh
 from seatrial.train.model import Decoder, run_layers, surroundings
 from seatrial.train.params import declare, initialize
 from seatrial.train.random import make_key
 from seatrial.train.remat import PARTS, REMAT, make_remat
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_setup
 from tests.helpers.trainer import TINY, make_spec
 
 SPEC = make_spec(model=replace(TINY, num_layers=1), dropout=Dropout(hidden=0.1, ffn=0.2))
@@ -34,7 +33,7 @@ EXECUTIONS = [*(Execution(remat=row) for row in REMAT if row != "none")] + [
 
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
-    return make_trainer(SPEC, make_mesh(SPEC, jax.devices()[:1])).decoder
+    return make_setup(SPEC, "cpu").decoder
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +115,11 @@ def test_recomputation_changes_nothing(execution, decoder, operands, expected):
 @pytest.mark.parametrize(
     ("execution", "message"),
     [
-        (Execution(remat="selective", remat_modules=("moe",)), "execution.remat_modules: 'moe' is no part of a layer"),
-        (Execution(remat="auto"), "execution.remat: there is no row 'auto'; there is none, full"),
+        (
+            Execution(remat="selective", remat_modules=("moe",)),
+            "'moe' is not a part of a layer",
+        ),
+        (Execution(remat="auto"), "execution.remat: unknown policy 'auto'; known: none, full"),
     ],
 )
 def test_what_there_is_not_is_named(execution, message):

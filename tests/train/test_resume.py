@@ -146,7 +146,7 @@ def test_killed_at_any_moment_it_resumes_from_the_last_committed_step(kills, who
         process.kill()
         code, text = finish(process)
         assert code == -signal.SIGKILL, text
-        if "resumed from" in text or "begins anew" in text:
+        if "resumed from" in text or "starts from scratch" in text:
             assert resumed_at(text) == expected, f"kill {number}: {text}"
         expected = max(committed(tmp_path), default=0)
     last = len(losses(tmp_path)) + 3  # past all that was done and not saved

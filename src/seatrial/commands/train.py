@@ -1,16 +1,15 @@
-"""`seatrial train`, `data` and `export`: this process becomes one of the trainer's programs."""
+"""`seatrial train`: this process becomes the trainer's."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Never
 
 from seatrial.commands.check import read_valid, spec_of
-from seatrial.commands.run import RunRequest, plan_run, require_trainer
+from seatrial.commands.run import RunRequest, plan_run
 from seatrial.console import note
 from seatrial.errors import LaunchError
 from seatrial.launch.job import revealed
@@ -51,12 +50,6 @@ def train_here(request: RunRequest) -> Never:
         _await_files([run_dir / relative for relative in command.files])
     note(plan.notes)
     os.execve(command.argv[0], command.argv, {**os.environ, **revealed(command.environment)})
-
-
-def become(module: str, arguments: Sequence[str]) -> Never:
-    """Replaces this process with a module of the trainer's: seatrial.train.data or seatrial.train.hf."""
-    require_trainer()
-    os.execv(sys.executable, (sys.executable, "-P", "-m", module, *arguments))
 
 
 def _rank_and_coordinator(spec: RunSpec, environ: Mapping[str, str]) -> tuple[int, str | None]:

@@ -92,7 +92,7 @@ def supervise(
                 nodes, planned_steps=planned_steps, deadlines=following.deadlines, interrupts=interrupts,
                 on_progress=record.see, queue=waits,
             )  # fmt: skip
-            ending = _told_by_the_trainer(ending, run_dir)
+            ending = _by_the_trainer(ending, run_dir)
             ending = waits.explained(ending) if waits else ending  # what took the hosts away explains all the rest
         record.say_losses(ending)
     except BaseException:
@@ -133,7 +133,7 @@ class _Record:
             self._following.say(f"{where}: {size:,} bytes of its log are lost, because the disk there was full")
         if ending.left:
             hosts = ", ".join(ending.left)
-            self._following.say(f"could not be asked to stop: {hosts}; try again: seatrial stop {self._run_dir}")
+            self._following.say(f"could not be asked to stop: {hosts}; retry: seatrial stop {self._run_dir}")
 
     def interrupted(self) -> None:
         """Records a run that was stopped because following it failed."""
@@ -191,7 +191,7 @@ class Lease:
         self._over.set()
 
 
-def _told_by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
+def _by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
     """The ending, unless the trainer's own events have a better reason: a loss that is not finite, or a signal."""
     if ending.reason != "died":
         return ending

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -47,20 +46,26 @@ def this_machine(*, for_jax: bool = True) -> Machine:
 
     cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().total
     for vendor, (argv, pattern, plugins) in _VENDORS.items():
-        usable = not for_jax or any(importlib.util.find_spec(plugin) for plugin in plugins)
-        if shutil.which(argv[0]) and usable:
-            try:
-                listing = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
-            except (OSError, subprocess.SubprocessError):  # installed, but there is no working device
-                continue
-            memory_of = dict(re.findall(pattern, listing, re.MULTILINE))
-            if names := _shown(tuple(memory_of), os.environ.get(VISIBLE_DEVICES[vendor])):
-                known = [int(memory_of[name]) << 20 for name in names if memory_of.get(name)]
-                return Machine(
-                    cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names,
-                    accelerator_bytes=min(known) if len(known) == len(names) else None,
-                )  # fmt: skip
+        if for_jax and not any(importlib.util.find_spec(plugin) for plugin in plugins):
+            continue
+        listing = _listing(argv)
+        memory_of = dict(re.findall(pattern, listing or "", re.MULTILINE))
+        names = _shown(tuple(memory_of), os.environ.get(VISIBLE_DEVICES[vendor]))
+        if listing is not None and names:
+            known = [int(memory_of[name]) << 20 for name in names if memory_of.get(name)]
+            return Machine(
+                cores=cores, memory_bytes=memory, vendor=vendor, accelerators=names,
+                accelerator_bytes=min(known) if len(known) == len(names) else None,
+            )  # fmt: skip
     return Machine(cores=cores, memory_bytes=memory)
+
+
+def _listing(argv: Sequence[str]) -> str | None:
+    """The output of a vendor's tool; None if it is not installed, or finds no working device."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _shown(names: tuple[str, ...], variable: str | None) -> tuple[str, ...]:

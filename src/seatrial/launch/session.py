@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from seatrial.cluster import Cluster, Host
-from seatrial.errors import LaunchError
 from seatrial.launch.follow import Node
 from seatrial.launch.progress import Status, status_of
 from seatrial.launch.transports import TRANSPORTS, Channel, Flood, Transport, Unreachable
@@ -169,16 +168,13 @@ class Session:
 
         self._transport = self._wait(make())
 
-    def call(self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str) -> list[dict[str, Any]]:
-        """One answer of each host's relay. Raises LaunchError, with a line for each host that gave none."""
-        answers = self.ask(asked, verb, source=RELAY, seconds=ANSWER_SECONDS)
-        failed = [str(answer) for answer in answers if isinstance(answer, Unreachable)]
-        if failed:
-            raise LaunchError("\n".join(failed))
-        return [answer for answer in answers if not isinstance(answer, Unreachable)]
-
     def ask(
-        self, asked: Sequence[tuple[Host, dict[str, Any]]], verb: str, *, source: str, seconds: float
+        self,
+        asked: Sequence[tuple[Host, dict[str, Any]]],
+        verb: str,
+        *,
+        source: str = RELAY,
+        seconds: float = ANSWER_SECONDS,
     ) -> list[dict[str, Any] | Unreachable]:
         """The answer of each host to a program sent there, or why there is none; all at once."""
 
@@ -233,7 +229,7 @@ class Session:
                 channel = await self._begin(host, verb, given, source)
                 sent = time.time()
                 try:
-                    line = await channel.until(b"\n", MAX_ANSWER)
+                    line = await channel.read_until(b"\n", MAX_ANSWER)
                 finally:
                     await channel.close()
             answer = json.loads(line)
@@ -242,7 +238,7 @@ class Session:
         except Unreachable as error:
             return error
         except EOFError:
-            return self._transport.trouble("odd" if channel.held else "mute", host, channel.held)
+            return self._transport.trouble("odd" if channel.unread else "mute", host, channel.unread)
         except Flood:
             return self._transport.trouble("flood", host)
         except (ValueError, RecursionError):
@@ -292,7 +288,7 @@ class Session:
             with contextlib.suppress(Unreachable, Flood, OSError, EOFError, ValueError, LookupError, TypeError):
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
-                        channel = await self._begin(node.host, "tell", given, RELAY)
+                        channel = await self._begin(node.host, "send", given, RELAY)
                 finally:
                     node.tried.set()
                 taking = asyncio.create_task(_take_frames(node, channel))
@@ -313,11 +309,11 @@ class Session:
 async def _take_frames(node: RemoteNode, channel: Channel) -> None:
     """Copies what is sent. Raises EOFError at its end, ValueError for what makes no sense."""
     while True:
-        frame = json.loads(await channel.until(b"\n", MAX_HEAD))
+        frame = json.loads(await channel.read_until(b"\n", MAX_HEAD))
         size = frame.get("size", 0)
         if size > MAX_CONTENT:
             raise Flood
-        content = await channel.exactly(size)
+        content = await channel.read_exactly(size)
         node.take(frame)
         if "file" in frame:
             _take_file(node, frame["file"], frame["offset"], content)
@@ -340,7 +336,7 @@ async def _give_orders(node: RemoteNode, channel: Channel) -> None:
     with contextlib.suppress(EOFError):
         while True:
             for order in node.orders[given:]:
-                await channel.say(json.dumps({"stop": order}).encode() + b"\n")
+                await channel.write(json.dumps({"stop": order}).encode() + b"\n")
                 given += 1
             node.ordered.clear()
             if given == len(node.orders):

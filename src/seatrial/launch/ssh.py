@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from seatrial.cluster import Cluster, Host
 from seatrial.dialects import cluster_of
@@ -21,7 +22,7 @@ from seatrial.launch.job import Job
 from seatrial.launch.launcher import launch, supervise
 from seatrial.launch.progress import Ending
 from seatrial.launch.record import read_record
-from seatrial.launch.session import ANSWER_SECONDS, RELAY, RemoteNode, Session
+from seatrial.launch.session import RemoteNode, Session
 from seatrial.launch.transports import TRANSPORTS, Unreachable
 from seatrial.launch.where import Where
 from seatrial.node import of_the_agent
@@ -78,13 +79,18 @@ def _start_agents(session: Session, plan: Plan, jobs: Sequence[tuple[str, Job]],
     asked = [(host, {**given, "job": job}) for host, (_, job) in zip(plan.hosts, jobs, strict=True)]
     if len(asked) > 1:
         asked[0][1]["port"] = plan.spec.distributed.coordinator_port or DEFAULT_PORT
-    answers = session.ask(asked, "begin", source=RELAY, seconds=ANSWER_SECONDS)
-    if failed := [str(answer) for answer in answers if isinstance(answer, Unreachable)]:
+    answers = session.ask(asked, "begin")
+    if failed := _failures(answers):
         # None must wait for the others. A host that has not begun may have another run of this name.
         begun = [host for host, answer in zip(plan.hosts, answers, strict=True) if not isinstance(answer, Unreachable)]
         orders = [(host, {"root": root, "host": host.name, "stop": "now"}) for host in begun]
-        session.ask(orders, "order", source=RELAY, seconds=UNDO_SECONDS)
-        raise LaunchError("\n".join(failed))
+        session.ask(orders, "order", seconds=UNDO_SECONDS)
+        raise LaunchError(failed)
+
+
+def _failures(answers: Sequence[dict[str, Any] | Unreachable]) -> str:
+    """A line for each host that gave no answer."""
+    return "\n".join(str(answer) for answer in answers if isinstance(answer, Unreachable))
 
 
 # --- coming back ------------------------------------------------------------------------------------------------------
@@ -146,4 +152,5 @@ def stop(run_dir: Path, *, now: bool) -> None:
     places = read_record(run_dir, PLACES, Places, "over SSH")
     given = {"root": places.root, "stop": "now" if now else "in_order"}
     with closing(Session(places.cluster, transport=places.transport)) as session:
-        session.call([(host, {**given, "host": host.name}) for host in places.hosts], "order")
+        if failed := _failures(session.ask([(host, {**given, "host": host.name}) for host in places.hosts], "order")):
+            raise LaunchError(failed)

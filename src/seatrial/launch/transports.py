@@ -88,57 +88,57 @@ class Flood(LaunchError):
 class Channel:
     """A program on a host: its output, input and error output, and how to close it. A lost one raises EOFError."""
 
-    def __init__(self, says: Any, hears: Any, complaints: Any, close: Callable[[], Awaitable[None]]) -> None:
-        self._says, self._hears, self._complaints = says, hears, complaints  # streams of asyncio, or of asyncssh
-        self._held = bytearray()
+    def __init__(self, stdout: Any, stdin: Any, stderr: Any, close: Callable[[], Awaitable[None]]) -> None:
+        self._stdout, self._stdin, self._stderr = stdout, stdin, stderr  # streams of asyncio, or of asyncssh
+        self._unread = bytearray()
         self.heard = time.monotonic()  # when the last output came
         self.close = close
 
     @property
-    def held(self) -> str:
+    def unread(self) -> str:
         """The beginning of the output that has not been taken yet."""
-        return self._held[:MAX_SHOWN].decode("utf-8", "replace")
+        return self._unread[:MAX_SHOWN].decode("utf-8", "replace")
 
-    async def until(self, mark: bytes, limit: int) -> bytes:
+    async def read_until(self, mark: bytes, limit: int) -> bytes:
         """The output before a mark, which is taken as well. Raises Flood where the mark does not come in time."""
         searched = 0
-        while (at := self._held.find(mark, searched)) < 0:
-            if len(self._held) > limit:
+        while (at := self._unread.find(mark, searched)) < 0:
+            if len(self._unread) > limit:
                 raise Flood
-            searched = max(0, len(self._held) - len(mark))
-            await self._listen()
+            searched = max(0, len(self._unread) - len(mark))
+            await self._receive()
         return self._take(at + len(mark))[:at]
 
-    async def exactly(self, size: int) -> bytes:
-        while len(self._held) < size:
-            await self._listen()
+    async def read_exactly(self, size: int) -> bytes:
+        while len(self._unread) < size:
+            await self._receive()
         return self._take(size)
 
-    async def say(self, text: bytes) -> None:
+    async def write(self, text: bytes) -> None:
         with _lost():
-            self._hears.write(text)
-            await self._hears.drain()
+            self._stdin.write(text)
+            await self._stdin.drain()
 
-    async def complaints(self) -> str:
+    async def error_output(self) -> str:
         """The error output of the program, its shell or ssh itself."""
         said = bytearray()
         with contextlib.suppress(EOFError, TimeoutError):
             async with asyncio.timeout(COMPLAINT_SECONDS):
-                while chunk := await self._complaints.read(1 << 16):
+                while chunk := await self._stderr.read(1 << 16):
                     said = (said + chunk)[-(1 << 16) :]
         return said.decode("utf-8", "replace").strip()
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         with _lost():
-            chunk = await self._says.read(1 << 16)
+            chunk = await self._stdout.read(1 << 16)
         if not chunk:
             raise EOFError
-        self._held += chunk
+        self._unread += chunk
         self.heard = time.monotonic()
 
     def _take(self, size: int) -> bytes:
-        taken = bytes(self._held[:size])
-        del self._held[:size]
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
         return taken
 
 
@@ -154,17 +154,17 @@ def _lost() -> Iterator[None]:
 async def _begun(channel: Channel, call: bytes, mark: bytes) -> tuple[str, str] | None:
     """Sends a program its call; None once it has answered with the mark, else the trouble and its details."""
     with contextlib.suppress(EOFError):  # it ends without reading: its output tells why
-        await channel.say(call)
+        await channel.write(call)
     try:
-        await channel.until(mark, MAX_BEFORE)
+        await channel.read_until(mark, MAX_BEFORE)
     except Flood:
         return "flood", ""
     except EOFError as error:
         if str(error):
             return "lost", str(error)
-        if channel.held:
-            return "odd", channel.held
-        said = await channel.complaints()
+        if channel.unread:
+            return "odd", channel.unread
+        said = await channel.error_output()
         return ("complains", said) if said else ("mute", "")
     return None
 

@@ -5,7 +5,7 @@ Its text is sent with each call, in a line of JSON on the standard input of `pyt
 comes before is the login shell's.
 
     begin   {"root", "files": {relative: text}, "job", "attempt", "port"} → {"pid"} once the agent runs by itself
-    tell    {"root", "host", "ranks", "offsets"} → frames until the input ends
+    send    {"root", "host", "ranks", "offsets"} → frames until the input ends
     order   {"root", "host", "stop": "in_order" or "now"}           → {}: the agent is asked to stop
 
 A frame is a line of JSON and the bytes that it announces: {"file", "offset", "size"}; or, once a second,
@@ -121,7 +121,7 @@ def _set_aside(root: str, job: dict[str, Any], kept: str) -> None:
             os.rename(os.path.join(root, name), os.path.join(kept, name))
 
 
-def tell(given: dict[str, Any]) -> None:
+def send(given: dict[str, Any]) -> None:
     """Sends what is new in the run's files, from the given offsets, until the input ends."""
     root, host = given["root"], given["host"]
     own, offsets = os.path.join(root, "nodes", host), dict(given["offsets"])
@@ -220,7 +220,7 @@ def _say(frame: dict[str, Any], content: bytes = b"") -> None:
         view = view[os.write(1, view) :]
 
 
-VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "tell": tell, "order": order}
+VERBS: dict[str, Callable[[dict[str, Any]], None]] = {"begin": begin, "send": send, "order": order}
 
 
 def main(verb: str, given: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from seatrial.runs.files import write_bytes, write_json
 from seatrial.spec import Resolved, RunSpec
 
 RUNS = Path("runs")
-ATTEMPTS = "attempts"  # of a run that was tried again: what the earlier ones left
+ATTEMPTS = "attempts"  # of a run with retries: what the earlier ones left
 # What each attempt leaves; checkpoints are shared by all.
 EVIDENCE = ("metrics.json", "verdict.json", "report.html", "launch", "nodes", "events-*.jsonl")
 INPUTS = ("plan.json", "status.json", "spec.json", "config.*")  # which the next attempt has too

@@ -15,7 +15,7 @@ from pathlib import Path
 from seatrial.runs.files import append_to, write_text
 
 PLACES = "launch/places.json"  # of a run directory: where the hosts are whose files are copied
-ROOM_BYTES = 1 << 18  # that can be written before copying is tried again
+ROOM_BYTES = 1 << 18  # that must be writable before copying resumes
 GIB = 1 << 30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _OWN = "remove some of your files there, or have the quota raised"

@@ -26,7 +26,8 @@ def main() -> int:
     spec = from_dict(json.loads(arguments.spec.read_text(encoding="utf-8")))
     settle(cpu_devices=arguments.cpu_devices, configured=spec.execution.xla_flags)
     settle_share()
-    from seatrial.train.loop import Place, train  # late: a wrong command line must not pay for jax
+    from seatrial.train.loop import train  # late: a wrong command line must not pay for jax
+    from seatrial.train.startup import Place
 
     place = Place(
         process=arguments.process_id, num_processes=arguments.num_processes, coordinator=arguments.coordinator,

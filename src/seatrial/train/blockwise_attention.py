@@ -24,7 +24,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from seatrial.train.masks import MASKED, Pattern, Sight, kept, visible
+from seatrial.train.masks import MASKED, Mask, Pattern, kept, visible
 
 MAX_CHUNK = 2048
 MAX_BLOCKS = 8  # of a chunk
@@ -77,15 +77,13 @@ class Cut(NamedTuple):
         B, S, G, K = x_BSGK.shape
         return x_BSGK.reshape(B, S // self.chunk, self.chunk, G, K).transpose(1, 0, 3, 2, 4)
 
-    def keys(self, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight) -> Keys:
-        segments = (
-            None if sight.segments_BS is None else self.columns(sight.segments_BS[..., None, None]).swapaxes(3, 4)
-        )
+    def keys(self, k_BSGK: jax.Array, v_BSGK: jax.Array, mask: Mask) -> Keys:
+        segments = None if mask.segments_BS is None else self.columns(mask.segments_BS[..., None, None]).swapaxes(3, 4)
         return Keys(self.columns(k_BSGK), self.columns(v_BSGK), segments)
 
-    def queries(self, q_BTHK: jax.Array, G: int, sight: Sight) -> Queries:
+    def queries(self, q_BTHK: jax.Array, G: int, mask: Mask) -> Queries:
         B, T, H, _ = q_BTHK.shape
-        q, segments, rows, key = self.rows(q_BTHK, G), sight.segments_BT, sight.rows_TH, sight.key_B2
+        q, segments, rows, key = self.rows(q_BTHK, G), mask.segments_BT, mask.rows_TH, mask.key_B2
         if segments is not None:
             segments = self.rows(jnp.broadcast_to(segments[..., None, None], (B, T, H // G, 1)), 1)
         if rows is not None and key is not None:
@@ -124,9 +122,10 @@ def _product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array
 
 def _transposed(x: jax.Array) -> jax.Array:
     """[B, G, m, n] → [B, G, n, m]; on a CPU copied to rows, which XLA's fast product there needs."""
-    return lax.platform_dependent(
+    by_rows: jax.Array = lax.platform_dependent(
         x.swapaxes(2, 3), cpu=lambda x: with_layout_constraint(x, Layout((0, 1, 2, 3))), default=lambda x: x
     )
+    return by_rows
 
 
 # --- a chunk of queries and a chunk of keys ---------------------------------------------------------------------------
@@ -200,34 +199,26 @@ def _read_backward(
 
 # --- all chunks -------------------------------------------------------------------------------------------------------
 
+Reader = Callable[[Queries, Keys, Any, Place, Cut], tuple[Any, Any]]  # `_read` or `_read_backward`
+Sums = tuple[Any, Any]  # what a reader gives, so far: for the queries, and for the keys
 
-def _visit(
-    read: Callable[..., Any], queries: Queries, keys: Keys, sums: Any, at: Any, of: Any, own: bool, cut: Cut
-) -> tuple[Any, Any]:
-    """Each chunk of queries, from chunk `at` of the sequence on, reads what it sees of the keys, which begin at `of`.
 
-    `own`: they stand at the same positions. `read` is `_read` or `_read_backward`; `sums` is what it gives, so far,
-    for all queries and for all keys.
-    """
-    number, window = keys.k.shape[0], cut.pattern.window
+class Station(NamedTuple):
+    """The keys that come by at one point of a ring, the device's own at 0: all that there are without a ring."""
+
+    number: int
+    queries_at: jax.Array | int  # the chunk of the sequence with which this device's queries begin,
+    keys_at: jax.Array | int  # and these keys
+
+
+def _attend(read: Reader, queries: Queries, keys: Keys, sums: Sums, station: Station, cut: Cut) -> Sums:
+    """Each chunk of queries reads what it sees of the keys."""
 
     def of_chunk(of_keys: Any, chunk: Any) -> tuple[Any, Any]:
         c, (queries, of_queries) = chunk
-        here = c + at - of
-
-        def step(j: Any, sums: Any, diagonal: bool = False) -> Any:
-            place = Place((of + j) * cut.chunk, 0 if diagonal else (here - j) * cut.chunk, diagonal)
-            of_queries, more = read(queries, _pick(keys, j), sums[0], place, cut)
-            added = jax.tree.map(
-                lambda total, x: lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0), sums[1], more
-            )
-            return of_queries, added
-
-        sums = step(here, (of_queries, of_keys), diagonal=True) if own else (of_queries, of_keys)
-        if number > 1 or not own:
-            first = 0 if window is None else here - (window + cut.chunk - 2) // cut.chunk
-            sums = lax.fori_loop(jnp.maximum(first, 0), jnp.minimum(here, number), step, sums)
-        return sums[1], sums[0]
+        at = station._replace(queries_at=c + station.queries_at)
+        of_queries, of_keys = _attend_chunk(read, queries, keys, (of_queries, of_keys), at, cut)
+        return of_keys, of_queries
 
     chunks = (queries, sums[0])
     if queries.q.shape[0] > 1:
@@ -238,15 +229,35 @@ def _visit(
     return of_queries, of_keys
 
 
-def _stations(sight: Sight, T: int, ring: bool, cut: Cut) -> Iterator[tuple[int, Any, Any]]:
-    """For each device's keys that come by and that any query can see: a number, and `at` and `of` of `_visit`."""
+def _attend_chunk(read: Reader, queries: Queries, keys: Keys, sums: Sums, station: Station, cut: Cut) -> Sums:
+    """One chunk of queries, with which this station's begin, reads the chunks of keys that it sees."""
+    here = station.queries_at - station.keys_at
+    number, window = keys.k.shape[0], cut.pattern.window
+
+    def step(j: Any, sums: Sums, diagonal: bool = False) -> Sums:
+        place = Place((station.keys_at + j) * cut.chunk, 0 if diagonal else (here - j) * cut.chunk, diagonal)
+        of_queries, more = read(queries, _pick(keys, j), sums[0], place, cut)
+        added = jax.tree.map(lambda total, x: lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0), sums[1], more)
+        return of_queries, added
+
+    is_own = station.number == 0
+    if is_own:
+        sums = step(here, sums, diagonal=True)
+    if number > 1 or not is_own:
+        first = 0 if window is None else here - (window + cut.chunk - 2) // cut.chunk
+        sums = lax.fori_loop(jnp.maximum(first, 0), jnp.minimum(here, number), step, sums)
+    return sums
+
+
+def _stations(mask: Mask, T: int, ring: bool, cut: Cut) -> Iterator[Station]:
+    """Those whose keys any query can see."""
     if not ring:
-        yield 0, 0 if sight.first is None else sight.first // cut.chunk, 0
+        yield Station(0, 0 if mask.first is None else mask.first // cut.chunk, 0)
         return
     size, device = lax.axis_size("context"), lax.axis_index("context")
     number, window = T // cut.chunk, cut.pattern.window
     for station in range(size if window is None else min(size, 1 + (window + T - 2) // T)):
-        yield station, device * number, (device - station) % size * number
+        yield Station(station, device * number, (device - station) % size * number)
 
 
 def _rotate(x: Any, by: int) -> Any:
@@ -258,42 +269,43 @@ def _rotate(x: Any, by: int) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def blocks(
-    q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight, pattern: Pattern, ring: bool = False
+    q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, mask: Mask, pattern: Pattern, ring: bool = False
 ) -> jax.Array:
     """Attention by blocks, in memory that grows with T, not T². `ring`: over the parts of all devices of `context`."""
-    return _forward(q_BTHK, k_BSGK, v_BSGK, sight, pattern, ring)[0]
+    return _forward(q_BTHK, k_BSGK, v_BSGK, mask, pattern, ring)[0]
 
 
 def _forward(
-    q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, sight: Sight, pattern: Pattern, ring: bool
+    q_BTHK: jax.Array, k_BSGK: jax.Array, v_BSGK: jax.Array, mask: Mask, pattern: Pattern, ring: bool
 ) -> tuple[jax.Array, Any]:
     (_, T, H, _), G = q_BTHK.shape, k_BSGK.shape[2]
     cut = _cut(T, pattern)
-    queries, keys = cut.queries(q_BTHK, G, sight), cut.keys(k_BSGK, v_BSGK, sight)
+    queries, keys = cut.queries(q_BTHK, G, mask), cut.keys(k_BSGK, v_BSGK, mask)
     read: Any = None
-    for station, at, of in _stations(sight, T, ring, cut):
-        keys = _rotate(keys, 1) if station else keys
-        read, _ = _visit(_read, queries, keys, (read, None), at, of, station == 0, cut)
+    for station in _stations(mask, T, ring, cut):
+        keys = _rotate(keys, 1) if station.number else keys
+        read, _ = _attend(_read, queries, keys, (read, None), station, cut)
     context_BTHK = checkpoint_name(cut.joined(read.context, H).astype(q_BTHK.dtype), "context")
     logsumexp = checkpoint_name(read.logsumexp, "context")
-    return context_BTHK, (q_BTHK, k_BSGK, v_BSGK, sight, context_BTHK, logsumexp)
+    return context_BTHK, (q_BTHK, k_BSGK, v_BSGK, mask, context_BTHK, logsumexp)
 
 
 def _backward(
     pattern: Pattern, ring: bool, residuals: Any, g_BTHK: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
-    q_BTHK, k_BSGK, v_BSGK, sight, context_BTHK, logsumexp = residuals
+    q_BTHK, k_BSGK, v_BSGK, mask, context_BTHK, logsumexp = residuals
     (_, T, H, _), G = q_BTHK.shape, k_BSGK.shape[2]
     cut = _cut(T, pattern)
-    queries, keys = cut.queries(q_BTHK, G, sight), cut.keys(k_BSGK, v_BSGK, sight)
+    queries, keys = cut.queries(q_BTHK, G, mask), cut.keys(k_BSGK, v_BSGK, mask)
     queries = queries._replace(read=Read(cut.rows(context_BTHK, G), logsumexp), g=cut.rows(g_BTHK, G))
     dq, dkv = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (queries.q, (keys.k, keys.v)))
-    station = 0
-    for station, at, of in _stations(sight, T, ring, cut):
-        if station:
+    moved = 0
+    for station in _stations(mask, T, ring, cut):
+        moved = station.number
+        if moved:
             keys, dkv = _rotate(keys, 1), _rotate(dkv, 1)
-        dq, dkv = _visit(_read_backward, queries, keys, (dq, dkv), at, of, station == 0, cut)
-    dkv = _rotate(dkv, -station) if station else dkv
+        dq, dkv = _attend(_read_backward, queries, keys, (dq, dkv), station, cut)
+    dkv = _rotate(dkv, -moved) if moved else dkv
     dk_BSGK, dv_BSGK = (x.transpose(1, 0, 3, 2, 4).reshape(k_BSGK.shape).astype(k_BSGK.dtype) for x in dkv)
     return cut.joined(dq, H).astype(q_BTHK.dtype), dk_BSGK, dv_BSGK, None
 

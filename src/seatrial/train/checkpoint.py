@@ -1,4 +1,4 @@
-"""When the state of training is saved, which checkpoints are kept, and what a run begins with."""
+"""When the training state is saved, which checkpoints are kept, and what a run resumes from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from jax.experimental import multihost_utils
 from seatrial import __version__, events
 from seatrial.spec import RunSpec, to_dict
 from seatrial.train import checkpoint_files, hf
-from seatrial.train.step import State, Trainer
+from seatrial.train.params import dotted, layer_order
+from seatrial.train.step import State
+from seatrial.train.trainer import Trainer
 
-CHUNK_BYTES = 64 << 20  # a mesh that reads other parts than were written reads at most so much in vain
-METRICS = ("loss", "validation_loss")  # that checkpoints can be kept by; of both, less is better
+CHUNK_BYTES = 64 << 20  # a mesh that needs other parts than were written reads at most this much too much
+METRICS = ("loss", "validation_loss")  # by which the best checkpoints can be kept; lower is better
 DELETED, DAMAGED, UNFINISHED = ".deleted", ".damaged", "*.orbax-checkpoint-tmp*"
-# Parts of a spec that may differ from those of the run that wrote a checkpoint without changing what is learnt.
+# Parts of a spec that may differ from the run that wrote a checkpoint without changing what is learnt.
 _IMMATERIAL = {
     "name", "dialect", "topology", "parallelism", "distributed", "container", "execution", "logging", "checkpoint",
     "expectations", "evaluation", "log_dir", "nic_type", "hf_token_file",
@@ -34,7 +36,7 @@ _IMMATERIAL = {
 
 @dataclass(frozen=True)
 class Restored:
-    """What a run goes on with: the state after `step` steps, the examples consumed in them, and what was measured."""
+    """What a run resumes with: the state after `step` steps, the examples consumed in them, and the last metrics."""
 
     state: State
     step: int
@@ -43,10 +45,8 @@ class Restored:
 
 
 def kept(scores: Mapping[int, float], keep: int | None, *, best: bool) -> set[int]:
-    """Which of the saved steps stay: the newest, and beside it the newest or the best `keep` (lowest score; nan last).
-
-    The newest counts among `keep` where it is one of them.
-    """
+    """The saved steps to keep: the newest one, and the newest or best `keep` (lowest score; nan last), which may
+    include it."""
     if keep is None or not scores:
         return set(scores)
 
@@ -68,7 +68,7 @@ class Checkpoints:
         emit: Callable[[events.Event], None] = lambda _: None,
         say: Callable[[str], None] = print,
     ) -> None:
-        """`emit` takes events, `say` what is to be printed. Raises ValueError for a metric that there is not."""
+        """`emit` receives events, `say` lines to print. Raises ValueError for an unknown metric."""
         self._asked, self._spec, self._trainer, self._emit, self._say = spec.checkpoint, spec, trainer, emit, say
         if self._asked.keep_best not in (None, *METRICS):
             raise ValueError(f"checkpoint.keep_best is {self._asked.keep_best!r}, and can be {' or '.join(METRICS)}")
@@ -80,14 +80,13 @@ class Checkpoints:
         self._writer: Any = None
         self._writing: dict[str, Any] | None = None  # the event of the save under way
 
-    # --- what to begin with -------------------------------------------------------------------------------------------
+    # --- resuming -----------------------------------------------------------------------------------------------------
 
     def restore(self) -> Restored | None:
-        """The state to go on with, and says why that one; None: the run begins anew.
+        """The state to resume from, and prints why that one; None: the run starts from scratch.
 
-        Of this run's own checkpoints the newest that can be read, where `resume` asks for it; else `resume_from`.
-        Raises ValueError where none can be read, where they are of another model, and where there is none although
-        `resume_required` asks for one.
+        With `resume`, it is the newest readable checkpoint of this run; otherwise the one of `resume_from`. Raises
+        ValueError where none can be read, where they are of another model, and where `resume_required` finds none.
         """
         begun, own = time.monotonic(), checkpoint_files.step_folders(self.directory)
         if self._asked.enabled:
@@ -95,45 +94,50 @@ class Checkpoints:
                 steps = ", ".join(folder.name for folder in own)
                 raise ValueError(
                     f"{self.directory} holds checkpoints already (of step {steps}): "
-                    "set checkpoint.resume to go on from them, or name another checkpoint.directory"
+                    "set checkpoint.resume to continue from them, or name another checkpoint.directory"
                 )
             self._clean()
-        restored: Restored | None = None
-        if self._asked.resume and own:
-            folder, restored, why = self._newest(own, "it is the newest checkpoint of this run")
-        elif self._asked.resume_from:
-            folder = Path(self._asked.resume_from).expanduser()
-            none = f", and {self.directory} holds no checkpoint of this run" if self._asked.resume else ""
-            why = f"checkpoint.resume_from names it{none}"
-            if hf.is_model(folder):
-                restored = self._from_hugging_face(folder)
-            else:
-                folder, restored, why = self._newest(checkpoint_files.find(folder), why)
-        elif self._asked.resume and self._asked.resume_required:
-            raise ValueError(
-                f"there is no checkpoint to resume from: {self.directory} holds none, and checkpoint.resume_required "
-                "says to stop then; set checkpoint.directory to the folder that holds them, name one in "
-                "checkpoint.resume_from, or start from scratch without checkpoint.resume_required "
-                "(NxDT: resume_ignore_no_checkpoint: True; Megatron: no --exit-on-missing-checkpoint)"
-            )
-        elif self._asked.resume:
-            self._say(f"begins anew, because {self.directory} holds no checkpoint")
-        if restored is not None:
+        chosen = self._choose(own)
+        if chosen is not None:
+            folder, restored, why = chosen
             step, examples = self._first = restored.step, restored.examples
             what, done = ("", f" (step {step}, {examples} examples)") if step else ("the weights of ", "")
             self._say(f"resumed from {what}{folder}{done}, because {why}")
             size, seconds = sum(x.nbytes for x in jax.tree.leaves(restored.state)), time.monotonic() - begun
             self._event(action="restore", step=step, seconds=seconds, bytes=size)
         _anywhere(False)  # nobody saves before all have read
-        return restored
+        return chosen and chosen[1]
+
+    def _choose(self, own: list[Path]) -> tuple[Path, Restored, str] | None:
+        """The checkpoint to resume from, its content, and why it is that one; `own` are this run's."""
+        asked = self._asked
+        if asked.resume and own:
+            return self._newest(own, "it is the newest checkpoint of this run")
+        if asked.resume_from:
+            folder = Path(asked.resume_from).expanduser()
+            none = f", and {self.directory} holds no checkpoint of this run" if asked.resume else ""
+            why = f"checkpoint.resume_from names it{none}"
+            if hf.is_model(folder):
+                return folder, self._from_hugging_face(folder), why
+            return self._newest(checkpoint_files.find(folder), why)
+        if asked.resume and asked.resume_required:
+            raise ValueError(
+                f"there is no checkpoint to resume from: {self.directory} holds none, and checkpoint.resume_required "
+                "says to stop then; set checkpoint.directory to the folder that holds them, name one in "
+                "checkpoint.resume_from, or start from scratch without checkpoint.resume_required "
+                "(NxDT: resume_ignore_no_checkpoint: True; Megatron: no --exit-on-missing-checkpoint)"
+            )
+        if asked.resume:
+            self._say(f"starts from scratch, because {self.directory} holds no checkpoint")
+        return None
 
     @property
     def resumed(self) -> bool:
-        """Whether this run goes on from a checkpoint of its own; asked before the first is saved."""
+        """Whether this run resumes from a checkpoint of its own; call it before the first save."""
         return self._asked.resume and bool(checkpoint_files.step_folders(self.directory))
 
     def first_params(self, state: State) -> Any:
-        """The parameters that this run began with, in this process, whose state is `state`, or in an earlier one."""
+        """The initial parameters of this run, in this process, whose state is `state`, or in an earlier one."""
         if not self.resumed:
             return state["params"]
         begun = replace(self._spec, checkpoint=replace(self._asked, enabled=False, resume=False))
@@ -141,7 +145,7 @@ class Checkpoints:
         return (restored.state if restored else self._trainer.init())["params"]
 
     def _clean(self) -> None:
-        """Makes the folder, and removes what processes that were killed have left in it."""
+        """Makes the folder, and removes what killed processes left in it."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             for left in (*self.directory.glob(UNFINISHED), *self.directory.glob(f"*{DELETED}")):
@@ -151,7 +155,7 @@ class Checkpoints:
             raise ValueError(f"checkpoints cannot be written to {self.directory}: {error.strerror}") from error
 
     def _newest(self, folders: list[Path], why: str) -> tuple[Path, Restored, str]:
-        """The newest of these that can be read: where it is, what is in it, and why it is that one."""
+        """The newest readable one: its folder, its content, and why it is that one."""
         own = folders[0].parent == self.directory
         damaged: list[Path] = []
         for folder in reversed(folders):
@@ -174,27 +178,27 @@ class Checkpoints:
 
     def _load(self, folder: Path, *, fresh: bool) -> Restored | str:
         """The state from one checkpoint, with `fresh` only its parameters; or what is wrong with it."""
-        wanted = self._wanted()
-        groups = {"params"} if fresh else {name.split(".")[0] for name in wanted}
-        wrong, arrays = "", {}
+        wanted = self._wanted("params." if fresh else "")
+        groups = {name.split(".")[0] for name in wanted}
+        wrong, arrays = "", dict[str, jax.Array]()
         try:
             there = checkpoint_files.Stored(folder)
             there.require(wanted, groups)
             metrics = {name: float(value) for name, value in there.facts["metrics"].items()}
-            arrays = {n: there.read(n, want) for n, want in wanted.items() if n.split(".")[0] in groups}
+            arrays = {name: there.read(name, want) for name, want in wanted.items()}
         except checkpoint_files.Mismatch:
             raise
         except Exception as error:  # whatever it is that reading a damaged file leads to
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         if _anywhere(bool(wrong)):
             return wrong or "another process cannot read it"
-        casts = set()
+        casts = set[str]()
         for name, x in arrays.items():
             if checkpoint_files.checksum(x) != there.arrays[name]["checksum"]:  # the same on every process
                 return f"the bits of {name} have changed since they were saved"
-            if x.dtype != wanted[name].dtype:
-                casts.add(f"note: the checkpoint's {x.dtype} is cast to {wanted[name].dtype}")
-                arrays[name] = x.astype(wanted[name].dtype)
+            if x.dtype != (dtype := wanted[name].dtype):
+                casts.add(f"note: the checkpoint's {x.dtype} is cast to {dtype}")
+                arrays[name] = x.astype(dtype)
         for note in (*sorted(casts), *_changes(there.facts["spec"], self._spec)):
             self._say(note)
         if fresh:
@@ -202,21 +206,23 @@ class Checkpoints:
         return Restored(self._tree(arrays), int(there.facts["step"]), int(there.facts["examples"]), metrics)
 
     def _from_hugging_face(self, path: Path) -> Restored:
-        wanted = {name: want for name, want in self._wanted().items() if name.startswith("params.")}
-        return Restored(self._with_fresh(hf.load(path, self._spec.model, wanted, self._say)), 0, 0, {})
+        params = hf.load(path, self._spec.model, self._wanted("params."), self._say)
+        return Restored(self._with_fresh(params), 0, 0, {})
 
-    def _wanted(self) -> dict[str, Any]:
-        return checkpoint_files.wanted_arrays(
-            self._spec, jax.eval_shape(self._trainer.init), self._trainer.state_shardings
-        )
+    def _wanted(self, prefix: str = "") -> dict[str, checkpoint_files.Wanted]:
+        """The arrays of the state whose names begin so."""
+        shapes, shardings = jax.eval_shape(self._trainer.init), self._trainer.state_shardings
+        wanted = checkpoint_files.wanted_arrays(self._spec, shapes, shardings)
+        return {name: want for name, want in wanted.items() if name.startswith(prefix)}
 
     def _tree(self, arrays: Mapping[str, jax.Array]) -> State:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: arrays[".".join(str(key.key) for key in path)], self._trainer.state_shardings
+        state: State = jax.tree_util.tree_map_with_path(
+            lambda path, _: arrays[dotted(path)], self._trainer.state_shardings
         )
+        return state
 
     def _with_fresh(self, params: Mapping[str, jax.Array]) -> State:
-        """These parameters, and all else of the state as at the very beginning."""
+        """These parameters, with the rest of the state as it is before the first step."""
         others = {name: value for name, value in self._trainer.state_shardings.items() if name != "params"}
         begin = jax.jit(lambda: {n: x for n, x in self._trainer.init().items() if n in others}, out_shardings=others)
         return self._tree({**params, **checkpoint_files.named_leaves(begin())})
@@ -224,25 +230,25 @@ class Checkpoints:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def due(self, step: int, last: int) -> bool:
-        """Whether the state after so many steps is to be saved, by their number; `last` always is."""
+        """Whether to save the state after this many steps; after `last` always."""
         every = self._asked.interval_steps
         return self._asked.enabled and (step == last or (every is not None and step % every == 0))
 
     def overdue(self, now: float) -> bool:
-        """Whether `interval_minutes` have passed since the last save by this process's own (monotonic) clock."""
+        """Whether `interval_minutes` have passed since the last save, by this process's monotonic clock."""
         minutes = self._asked.interval_minutes
         return self._asked.enabled and minutes is not None and now - self._last_save >= 60 * minutes
 
     def examples(self, step: int) -> int:
-        """How many examples are consumed when so many steps are done."""
+        """How many examples this many steps have consumed."""
         step_0, examples_0 = self._first
         return examples_0 + (step - step_0) * self._spec.sequences_per_step
 
     def save(self, step: int, state: State, metrics: Mapping[str, float]) -> None:
-        """Saves the state after so many steps, unless it is there; the state may be donated as soon as this returns.
+        """Saves the state after this many steps, unless it exists; the state may be donated as soon as this returns.
 
-        `metrics`, METRICS among them, are kept for who goes on. Raises OSError where this save, or the one before,
-        could not be written.
+        `metrics`, METRICS among them, are kept for resuming. Raises OSError where this save, or the one before, could
+        not be written.
         """
         self.wait()
         self._last_save = time.monotonic()
@@ -272,7 +278,7 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Until the save under way is on disk. Raises OSError where it could not be written."""
+        """Waits until the current save is on disk. Raises OSError where it could not be written."""
         if self._writer is None or self._writing is None:
             return
         try:
@@ -288,7 +294,7 @@ class Checkpoints:
         self._emit(events.Checkpoint(process=jax.process_index(), **fields))
 
     def _committed(self) -> None:
-        """On process 0, in Orbax's thread, when the folder has its name: older ones may go, each at one stroke."""
+        """On process 0, in Orbax's thread, when the folder has its name: deletes older ones, each atomically."""
         assert self._writing is not None
         stay = kept(self._scores, self._asked.keep, best=self._asked.keep_best is not None)
         for step in set(self._scores) - stay:
@@ -298,7 +304,7 @@ class Checkpoints:
         self._writing["seconds"] = time.monotonic() - self._last_save
 
     def _score(self, folder: Path) -> float:
-        """By the facts of a checkpoint; nan where they do not say."""
+        """From the metadata of a checkpoint; nan where it has none."""
         try:
             return float(checkpoint_files.Stored(folder).facts["metrics"].get(self._asked.keep_best, math.nan))
         except (OSError, ValueError, KeyError, AttributeError):
@@ -316,7 +322,7 @@ class Checkpoints:
             "wall_time": time.time(),
             "versions": {"seatrial": __version__, "jax": jax.__version__, "orbax": version("orbax-checkpoint")},
             "spec": to_dict(spec),
-            "layers": checkpoint_files.layer_order(self._spec).tolist(),
+            "layers": layer_order(self._spec).tolist(),
             "arrays": {
                 name: {
                     "shape": list(x.shape),
@@ -330,12 +336,12 @@ class Checkpoints:
 
 
 def _anywhere(flag: bool) -> bool:
-    """Whether it is so on any process; all wait for each other."""
+    """Whether the flag is set on any process; all wait for each other."""
     return bool(np.any(multihost_utils.process_allgather(np.array(flag)))) if jax.process_count() > 1 else flag
 
 
 def _changes(before: Mapping[str, Any], spec: RunSpec) -> Iterator[str]:
-    """What of a spec is not as it was when a checkpoint was written, where it matters to what is learnt."""
+    """A note for each change of the spec since a checkpoint was written that affects what is learnt."""
     now = json.loads(json.dumps(to_dict(spec)))
 
     def compare(path: str, old: Any, new: Any) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """A checkpoint on disk, for reading: a folder named by its step, with two things in it.
 
 `state` holds the arrays, as Orbax writes them (zarr in OCDBT, by their dotted path in the state), and `run/metadata`
-the facts of the moment as JSON: step, examples consumed, metrics, the run's spec, and of each array its shape, type and
-checksum. The folder bears its name only once it is whole.
+the facts as JSON: step, examples consumed, metrics, the run's spec, and of each array its shape, type and checksum.
+The folder has its name only once it is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from jax import lax
 
 from seatrial.runs.files import read_object
 from seatrial.spec import RunSpec
-from seatrial.train.params import declare, placed
+from seatrial.train.params import declare, dotted, layer_order
 
 STATE, FACTS = "state", "run"
 FOLDER = "checkpoints"  # of a run directory
@@ -37,12 +37,12 @@ def step_folders(folder: Path) -> list[Path]:
 
 
 def find(path: Path) -> list[Path]:
-    """The checkpoints that a path means, by step: of a run directory, a folder of checkpoints, or the path itself.
+    """The checkpoints at a path, by step: of a run directory, a folder of checkpoints, or the path itself.
 
     Raises ValueError where there are none.
     """
     if not path.is_dir():
-        raise ValueError(f"{path} is no folder, so no checkpoint can be read from it")
+        raise ValueError(f"{path} is not a folder, so it holds no checkpoint")
     if (path / STATE).is_dir():
         return [path]
     found = step_folders(path) or step_folders(path / FOLDER)
@@ -56,8 +56,7 @@ def find(path: Path) -> list[Path]:
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Dotted path → leaf, as the arrays of a checkpoint are called."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {".".join(str(key.key) for key in path): leaf for path, leaf in leaves}
+    return {dotted(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,6 @@ class Wanted:
     dtype: Any
     sharding: jax.sharding.Sharding
     rows: np.ndarray | None  # the layer of the model that lies at each place of the first dimension; None: no layers
-
-
-def layer_order(spec: RunSpec) -> np.ndarray:
-    """The layer of the model at each place of the stacked parameters."""
-    order: np.ndarray = placed({"layers": np.arange(spec.model.num_layers)}, spec)["layers"]
-    return order
 
 
 def wanted_arrays(spec: RunSpec, shapes: Any, shardings: Any) -> dict[str, Wanted]:
@@ -138,15 +131,15 @@ class Stored:
         self.folder = folder
         self.facts: Mapping[str, Any] = read_object(folder / FACTS / "metadata")
         if not {"step", "examples", "arrays", "spec"} <= self.facts.keys():
-            raise ValueError("its facts are incomplete")
+            raise ValueError("its metadata is incomplete")
         self.arrays: Mapping[str, Any] = self.facts["arrays"]
         self._tensorstore = tensorstore
         self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 1 << 28}})
 
-    def require(self, wanted: Mapping[str, Wanted], groups: Iterable[str]) -> None:
-        """Raises Mismatch, naming the first array of these groups of the state that is not the wanted one."""
-        chosen = [{n: d for n, d in arrays.items() if n.split(".")[0] in groups} for arrays in (self.arrays, wanted)]
-        here, there = {n: list(w.filled) for n, w in chosen[1].items()}, {n: d["filled"] for n, d in chosen[0].items()}
+    def require(self, wanted: Mapping[str, Wanted], groups: Collection[str]) -> None:
+        """Raises Mismatch, naming the first array of these groups of the state that is not as wanted, or not wanted."""
+        here = {name: list(want.filled) for name, want in wanted.items()}
+        there = {name: found["filled"] for name, found in self.arrays.items() if name.split(".")[0] in groups}
         for name in [*here, *there]:
             if here.get(name) != there.get(name):
                 told = [f"is {x[name]}" if name in x else "does not exist" for x in (there, here)]

@@ -16,20 +16,20 @@ import jax.numpy as jnp
 from jax import lax
 
 from seatrial.train.blockwise_attention import blocks
-from seatrial.train.masks import Pattern, Sight
+from seatrial.train.masks import Mask, Pattern
 from seatrial.train.sharding import Rules, token_offset
 
 # (q_BTHK, k_BSGK, v_BSGK, where they stand, what holds for the run) → context_BTHK
-Row = Callable[[jax.Array, jax.Array, jax.Array, Sight, Pattern], jax.Array]
+Row = Callable[[jax.Array, jax.Array, jax.Array, Mask, Pattern], jax.Array]
 
 
 def _all_gather(row: Row, rules: Rules) -> Row:
     gather = partial(lax.all_gather, axis_name="context", axis=1, tiled=True)
 
-    def read(q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, sight: Sight, pattern: Pattern) -> jax.Array:
-        whole = sight._replace(
+    def read(q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, mask: Mask, pattern: Pattern) -> jax.Array:
+        whole = mask._replace(
             first=jnp.asarray(token_offset(rules, q_BTHK.shape[1])),
-            segments_BS=None if sight.segments_BS is None else gather(sight.segments_BS),
+            segments_BS=None if mask.segments_BS is None else gather(mask.segments_BS),
         )
         return row(q_BTHK, gather(k_BTGK), gather(v_BTGK), whole, pattern)
 
@@ -39,8 +39,8 @@ def _all_gather(row: Row, rules: Rules) -> Row:
 def _ring(row: Row, rules: Rules) -> Row:
     """Always by blocks: no other row tells the log-sum-exp by which parts are put together."""
 
-    def read(q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, sight: Sight, pattern: Pattern) -> jax.Array:
-        return blocks(q_BTHK, k_BTGK, v_BTGK, sight, pattern, True)
+    def read(q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, mask: Mask, pattern: Pattern) -> jax.Array:
+        return blocks(q_BTHK, k_BTGK, v_BTGK, mask, pattern, True)
 
     return read if "context" in rules.axes else row
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from jax.experimental import multihost_utils
 from seatrial.train.checkpoint_files import checksum, named_leaves
 from seatrial.train.data import Sources, make_batch
 from seatrial.train.data.examples import Example, Source
-from seatrial.train.step import Trainer
+from seatrial.train.trainer import Trainer
 
 FILE = "reference.npz"
 
@@ -58,28 +59,31 @@ def with_reference(
 ) -> Sources:
     """The sources with values of their first so many sequences (training, validation), as `weights()` give them.
 
-    What the file at `path` has is not computed again, if it is of these weights; a resumed run takes it as it is.
+    What the file at `path` has is not computed again, if it is of these weights; a resumed run uses it in any case.
     """
     mark, known = _read(path)
-    params = None if resumed and known else weights()
-    if params is not None:
-        sums = {name: checksum(x) for name, x in named_leaves(params).items()}
-        mark, known = json.dumps(sums), known if mark == json.dumps(sums) else {}
-    A, B, _ = trainer.batch_shape
-    before = len(known)
-    for source, count in zip((sources.train, sources.validation), counts, strict=True):
-        for first in range(0, count, A * B) if source is not None else ():
-            digests = _digests(source.examples(first + np.arange(A * B)))
-            if all(digest in known for digest in digests):
-                continue
-            params = weights() if params is None else params
+    before, params = len(known), cache(weights)
+    if not (resumed and known):
+        mark, read = json.dumps({name: checksum(x) for name, x in named_leaves(params()).items()}), mark
+        before, known = (before, known) if mark == read else (0, {})
+    for source, first, digests in _batches(trainer, sources, counts):
+        if not known.keys() >= set(digests):
             batch = make_batch(Referenced(source, None), first, trainer.batch_shape, trainer.batch_shardings)
-            values = np.asarray(trainer.answers(params, batch).addressable_data(0))
+            values = np.asarray(trainer.answers(params(), batch).addressable_data(0))
             known.update(zip(digests, values.reshape(-1).tolist(), strict=True))
     if len(known) > before and jax.process_index() == 0:
         _write(path, mark, known)
     validation = Referenced(sources.validation, known) if sources.validation is not None else None
     return replace(sources, train=Referenced(sources.train, known), validation=validation)
+
+
+def _batches(trainer: Trainer, sources: Sources, counts: tuple[int, int]) -> Iterator[tuple[Source, int, list[bytes]]]:
+    """(source, number of the first sequence, digests) of every batch of the first so many sequences."""
+    A, B, _ = trainer.batch_shape
+    for source, count in zip((sources.train, sources.validation), counts, strict=True):
+        if source is not None:
+            for first in range(0, count, A * B):
+                yield source, first, _digests(source.examples(first + np.arange(A * B)))
 
 
 def _read(path: Path) -> tuple[str, dict[bytes, float]]:

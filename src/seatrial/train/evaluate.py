@@ -1,4 +1,4 @@
-"""The loss on validation data: when it is measured, and on how much."""
+"""The validation loss: when it is measured, and on how much data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from seatrial import events
 from seatrial.spec import Evaluation, RunSpec
 from seatrial.train.data import Sources, make_batch
 from seatrial.train.data.examples import Source
-from seatrial.train.step import Batch, Trainer
+from seatrial.train.step import Batch
+from seatrial.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Evaluates after every `interval` steps, counted anew in each `epoch` (in steps) where there are epochs.
+    """Evaluates after every `interval` steps, counted from the start of each `epoch` (in steps) where there are epochs.
 
-    Every evaluation takes the first `batches` batches of the validation data, `initial` of them before the first step.
+    Every evaluation uses the first `batches` batches of the validation data, `initial` of them before the first step.
     """
 
     interval: int
@@ -38,7 +39,7 @@ class Evaluator:
         return replace(self, trainer=replace(self.trainer, loss=program))
 
     def batches_after(self, done: int) -> int:
-        """How many batches are evaluated when so many steps are done; 0: none."""
+        """How many batches are evaluated after this many steps; 0: none."""
         if done == 0:
             return self.initial
         within = (done - 1) % self.epoch + 1 if self.epoch else done
@@ -72,7 +73,7 @@ class Evaluator:
 
 
 def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
-    """What evaluations have come to with this one, as numbers for a checkpoint. A NaN is no better than any."""
+    """The evaluation figures after this loss, as numbers for a checkpoint. A NaN never counts as better."""
     best, since = before.get("best_validation_loss", math.nan), before.get("evaluations_since_best")
     if since is None or loss < best or (math.isnan(best) and not math.isnan(loss)):
         best, since = loss, -1
@@ -80,28 +81,28 @@ def judged(loss: float, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def enough(found: Mapping[str, float], asked: Evaluation) -> str | None:
-    """Why a run of which `judged` has said this need not go on; None where it has to."""
+    """Why a run with these figures of `judged` can stop early; None: it goes on."""
     if asked.target_loss is not None and (loss := found["validation_loss"]) <= asked.target_loss:
-        return f"the validation loss {loss:.4f} has come down to the target {asked.target_loss:g}"
+        return f"the validation loss {loss:.4f} has reached the target {asked.target_loss:g}"
     if asked.patience is not None and (since := found["evaluations_since_best"]) >= asked.patience:
         return f"the last {since:.0f} evaluations were no better than {found['best_validation_loss']:.4f}"
     return None
 
 
 def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluator | None:
-    """What evaluates a run; None where it is off. Raises ValueError where the data cannot give what is asked for."""
+    """The evaluator of a run; None where evaluation is off. Raises ValueError where the data cannot support it."""
     asked, size, epoch, validation = spec.evaluation, spec.sequences_per_step, None, sources.validation
     if validation is None or (asked.interval_steps is None and asked.interval_fraction is None):
         return None
     if asked.interval_fraction is not None:
         if sources.train.num_examples is None:
             raise ValueError(
-                "evaluation.interval_fraction is a part of an epoch, and this data has no end: give interval_steps"
+                "evaluation.interval_fraction is a part of an epoch, and this data is endless: set interval_steps"
             )
         epoch = max(1, sources.train.num_examples // size)
     whole = None if validation.num_examples is None else max(1, validation.num_examples // size)
     if whole is None and (asked.batches is None or asked.initial_batches < 0):
-        raise ValueError("the validation data has no end, so evaluation needs a number of batches: evaluation.batches")
+        raise ValueError("the validation data is endless: set evaluation.batches")
     batches = asked.batches if whole is None else min(whole, asked.batches or max(1, int(whole * asked.fraction)))
     assert batches is not None
     initial = batches if asked.initial_batches < 0 else asked.initial_batches

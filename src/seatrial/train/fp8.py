@@ -53,12 +53,12 @@ def find_recipe(spec: RunSpec) -> Recipe | None:
         return None
     if name not in QUANTIZATIONS:
         why = NOT_QUANTIZATIONS.get(name, f"the names are {', '.join(QUANTIZATIONS)}")
-        raise ValueError(f"precision.quantization = {name!r} is not possible: {why}")
+        raise ValueError(f"precision.quantization = {name!r} is not supported: {why}")
     recipe = RECIPES[QUANTIZATIONS[name]]
     if recipe.delayed and spec.mesh["pipeline"] > 1:
         raise ValueError(
             f"precision.quantization = {name!r} scales by earlier steps' values, which a pipeline does not gather "
-            f"(pipeline = {spec.mesh['pipeline']}); take te_fp8_currentscaling"
+            f"(pipeline = {spec.mesh['pipeline']}); use te_fp8_currentscaling"
         )
     return recipe
 

@@ -1,4 +1,4 @@
-"""Where the time of a run went: what of it was training, and what was lost to what. Follows from its events alone."""
+"""Where the time of a run went: training, and what the rest was lost to; from its events alone."""
 
 from __future__ import annotations
 
@@ -38,38 +38,55 @@ class Goodput:
 
 def measure_goodput(record: Iterable[Event]) -> Goodput | None:
     """The goodput of one process's events, all attempts of it; None where it never got as far as its first step."""
+    attempts = _attempts(record)
+    if not attempts:
+        return None
+    lost = dict.fromkeys(LOSSES, 0.0)
+    productive, redone_from = 0.0, math.inf
+    for attempt in reversed(attempts):
+        steps = [event for event in attempt if isinstance(event, Step)]
+        counted = [step for step in steps if step.step < redone_from]
+        waiting = _total(counted, "data_seconds")
+        productive += _total(counted) - waiting
+        lost["data"] += waiting
+        lost["restarts"] += _total(step for step in steps if step.step >= redone_from)
+        lost["evaluation"] += _total(event for event in attempt if isinstance(event, Eval))
+        lost["checkpoint"] += _saving(attempt, steps)
+        redone_from = min([redone_from, *(step.step for step in steps)])
+        phases = _phases(attempt)
+        lost["compile"] += phases.pop("compile", 0.0)
+        lost["start"] += sum(phases.values())
+    for before, after in pairwise(attempts):
+        lost["restarts"] += max(0.0, _began(after) - before[-1].wall_time)
+    wall = attempts[-1][-1].wall_time - _began(attempts[0])
+    lost["other"] = max(0.0, wall - productive - sum(lost.values()))
+    return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)
+
+
+def _phases(attempt: list[Event]) -> dict[str, float]:
+    """Seconds of each phase of an attempt's start."""
+    assert isinstance(attempt[0], RunStarted)
+    return {name: float(seconds) for name, seconds in attempt[0].facts.get("phases", {}).items()}
+
+
+def _began(attempt: list[Event]) -> float:
+    """When its process started, which is before it could say so."""
+    return attempt[0].wall_time - sum(_phases(attempt).values())
+
+
+def _attempts(record: Iterable[Event]) -> list[list[Event]]:
+    """The events of each attempt, the first of which says that it has started."""
     attempts: list[list[Event]] = []
     for event in record:
         if isinstance(event, RunStarted):
             attempts.append([])
         if attempts:
             attempts[-1].append(event)
-    if not attempts:
-        return None
-    lost = dict.fromkeys(LOSSES, 0.0)
-    productive, redone_from, began = 0.0, math.inf, math.inf
-    for attempt in reversed(attempts):
-        lost["restarts"] += max(0.0, began - attempt[-1].wall_time) if math.isfinite(began) else 0.0
-        started, steps = attempt[0], [event for event in attempt if isinstance(event, Step)]
-        assert isinstance(started, RunStarted)
-        phases = {name: float(seconds) for name, seconds in dict(started.facts.get("phases", {})).items()}
-        began = started.wall_time - sum(phases.values())
-        lost["compile"] += phases.pop("compile", 0.0)
-        lost["start"] += sum(phases.values())
-        for step in steps:
-            seconds, waiting = step.seconds or 0.0, step.data_seconds or 0.0
-            if step.step >= redone_from:
-                lost["restarts"] += seconds
-            else:
-                productive += seconds - waiting
-                lost["data"] += waiting
-        redone_from = min([redone_from, *(step.step for step in steps)])
-        evaluated = sum(event.seconds or 0.0 for event in attempt if isinstance(event, Eval))
-        lost["evaluation"] += evaluated
-        lost["checkpoint"] += _saving(attempt, steps)
-    wall = attempts[-1][-1].wall_time - began
-    lost["other"] = max(0.0, wall - productive - sum(lost.values()))
-    return Goodput(wall_seconds=wall, productive_seconds=productive, lost_seconds=lost)
+    return attempts
+
+
+def _total(events: Iterable[Step | Eval], field: str = "seconds") -> float:
+    return sum(getattr(event, field) or 0.0 for event in events)
 
 
 def _saving(attempt: Sequence[Event], steps: Sequence[Step]) -> float:

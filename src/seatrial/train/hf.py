@@ -9,12 +9,10 @@ rotary positions, so nothing is permuted.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seatrial.errors import InputError
 from seatrial.runs.files import read_object
 from seatrial.spec import ModelSpec, RopeScaling, RunSpec, from_dict
 from seatrial.train.checkpoint_files import Index, Stored, Wanted, find, on_devices
@@ -43,6 +40,7 @@ NAMES = {
     "layers.down": "model.layers.{}.mlp.down_proj.weight",
 }
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+Shapes = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # of tensors, by name
 SHARD_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"
 # `model_type` → its class, and the defaults of transformers that are not those of a Llama.
@@ -102,7 +100,7 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"is of a {kind} with {activation}, and only Llama and Mistral with silu are read")
     config = _KINDS[kind][1] | dict(config)
     if biased := [name for name in ("attention_bias", "mlp_bias") if config.get(name)]:
-        raise ValueError(f"has {biased[0]}, which Seatrial's Llama has not")
+        raise ValueError(f"has {biased[0]}, which Seatrial's Llama does not have")
     heads = _whole(config, "num_attention_heads", 32)
     rope = {"rope_theta": config.get("rope_theta", 10_000.0)}
     for key in ("rope_scaling", "rope_parameters"):  # transformers 4 and 5
@@ -110,7 +108,7 @@ def model_of(config: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"has {said!r} as {key}, which is not an object")
         rope |= said
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
-        raise ValueError(f"scales rotary positions by {scaling!r}, and only llama3 is known")
+        raise ValueError(f"scales rotary positions by {scaling!r}, and only llama3 is supported")
     found = {ours: config.get(theirs) for ours, theirs in _SIZES.items()} | {
         "num_kv_heads": config.get("num_key_value_heads") or heads,
         "head_dim": config.get("head_dim") or _whole(config, "hidden_size", 4096) // heads,
@@ -189,53 +187,57 @@ def _tensors_of(file: Path) -> Iterator[tuple[str, np.ndarray]]:
 def load(
     folder: Path, model: ModelSpec, wanted: Mapping[str, Wanted], say: Callable[[str], None]
 ) -> dict[str, jax.Array]:
-    """The parameters of a folder, cast to the types wanted; `say` is told of what differs and does no harm.
+    """The parameters of a folder, cast to the types wanted; `say` prints what differs and does no harm.
 
     Raises ValueError, naming file or tensor and both shapes, where the folder is damaged or of another model.
     """
     _require_llama(model)
+    _compare(folder / "config.json", model, say)
+    tensors = tensors_in(folder)
+    names = {name: _names(name, model.num_layers) for name in wanted}
+    known = {NAMES["head"], *itertools.chain(*names.values())}
+    if strange := [name for name in tensors if name not in known and not name.endswith("rotary_emb.inv_freq")]:
+        raise ValueError(f"{folder} holds {strange[0]}, which this model does not have")
+    types = {(tensors[each].dtype, wanted[name].dtype) for name in names for each in names[name] if each in tensors}
+    if casts := sorted(f"{theirs} to {ours}" for theirs, ours in types if theirs != ours):
+        say(f"note: weights are cast from {', '.join(casts)}")
+    return {name: _read(folder, tensors, name, names[name], want) for name, want in wanted.items()}
+
+
+def _compare(path: Path, model: ModelSpec, say: Callable[[str], None]) -> None:
+    """Raises ValueError where a config.json is of a model of other sizes; what else differs is only said."""
     try:
-        config = read_object(folder / "config.json")
+        config = read_object(path)
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from error
+        raise ValueError(f"{path.parent}: {error}") from error
     try:
         theirs = model_of(config)
     except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'} {error}") from error
+        raise ValueError(f"{path} {error}") from error
     for name, value in theirs.items():
         if value != getattr(model, name):
-            differs = f"{folder / 'config.json'} says {_SIZES.get(name, name)} {value}, and model.{name} is"
+            differs = f"{path} says {_SIZES.get(name, name)} {value}, and model.{name} is {getattr(model, name)}"
             if name in _SIZES:
-                raise ValueError(f"{differs} {getattr(model, name)}")
-            say(f"note: {differs} {getattr(model, name)}, which counts")
-    tensors = tensors_in(folder)
-    known = {each for name in wanted for each in _names(name, model.num_layers)} | {NAMES["head"]}
-    if strange := [name for name in tensors if name not in known and not name.endswith("rotary_emb.inv_freq")]:
-        raise ValueError(f"{folder} holds {strange[0]}, for which this model has no place")
-    types = sorted({f"{tensors[each].dtype} to {want.dtype}"
-                    for name, want in wanted.items() for each in _names(name, model.num_layers)
-                    if each in tensors and tensors[each].dtype != want.dtype})  # fmt: skip
-    if types:
-        say(f"note: weights are cast from {', '.join(types)}")
+                raise ValueError(differs)
+            say(f"note: {differs}, which applies")
 
-    def read(name: str, want: Wanted) -> jax.Array:
-        names = _names(name, model.num_layers)
-        filled = want.filled if want.rows is None else want.filled[1:]
-        for each in names:
-            if each not in tensors:
-                raise ValueError(f"{folder} holds no {each}")
-            if (shape := _turned(name, tensors[each]).shape) != filled:
-                raise ValueError(f"{folder}: {each} is {list(shape)}, and this model needs {list(filled)} (in, out)")
 
-        def part(index: Index) -> np.ndarray:
-            if want.rows is None:
-                return _turned(name, tensors[names[0]])[index].astype(want.dtype)
-            layers = [_turned(name, tensors[names[row]])[index[1:]] for row in want.rows[index[0]]]
-            return np.stack(layers).astype(want.dtype)
+def _read(folder: Path, tensors: Mapping[str, np.ndarray], name: str, names: list[str], want: Wanted) -> jax.Array:
+    """A parameter of ours from its tensors, `names`: one, or one for each layer."""
+    filled = want.filled if want.rows is None else want.filled[1:]
+    for each in names:
+        if each not in tensors:
+            raise ValueError(f"{folder} holds no {each}")
+        if (shape := _turned(name, tensors[each]).shape) != filled:
+            raise ValueError(f"{folder}: {each} is {list(shape)}, and this model needs {list(filled)} (in, out)")
 
-        return on_devices(want.shape, want.sharding, part)
+    def part(index: Index) -> np.ndarray:
+        if want.rows is None:
+            return _turned(name, tensors[names[0]])[index].astype(want.dtype)
+        layers = [_turned(name, tensors[names[row]])[index[1:]] for row in want.rows[index[0]]]
+        return np.stack(layers).astype(want.dtype)
 
-    return {name: read(name, want) for name, want in wanted.items()}
+    return on_devices(want.shape, want.sharding, part)
 
 
 def _names(name: str, num_layers: int) -> list[str]:
@@ -268,50 +270,51 @@ def export(source: Path, folder: Path, dtype: str | None = None, shard_bytes: in
     arrays = {name: found for name, found in stored.arrays.items() if name.startswith("params.")}
     kinds = {name: jnp.dtype(dtype or found["dtype"]) for name, found in arrays.items()}
     config = config_of(spec, str(kinds["params.embedding"]))
-    shapes = {}
+    names = {name: _names(name, spec.model.num_layers) for name in arrays}
+    shapes: Shapes = {}
     for name, found in arrays.items():
         filled = found["filled"][1:] if "layers." in name else found["filled"]
         shape = tuple(filled if name == "params.embedding" else reversed(filled))
-        shapes |= dict.fromkeys(_names(name, spec.model.num_layers), (kinds[name], shape))
+        shapes |= dict.fromkeys(names[name], (kinds[name], shape))
     unfinished = folder.with_name(folder.name + ".unfinished")
     tensors = _make_files(unfinished, shapes, shard_bytes)
-    for name, found in arrays.items():
-        names, array, total = _names(name, spec.model.num_layers), stored.open(name), 0
-        order = np.asarray(stored.facts["layers"])
-        steps = array.chunk_layout.read_chunk.shape
-        for corner in itertools.product(*(range(0, n, step) for n, step in zip(array.shape, steps, strict=True))):
-            index = tuple(slice(c, min(c + step, n)) for c, step, n in zip(corner, steps, array.shape, strict=True))
-            block = array[index].read().result()
-            total += int(block.view(f"uint{8 * block.itemsize}").sum(dtype=np.uint64))
-            stacked = "layers." in name
-            for row, value in zip(order[index[0]], block, strict=True) if stacked else [(0, block)]:
-                target = _turned(name, tensors[names[row]])
-                place = target[index[1:] if stacked else index]
-                place[...] = value[tuple(slice(n) for n in place.shape)].astype(target.dtype)
-        if total % 2**32 != found["checksum"]:
-            raise ValueError(f"{stored.folder} is damaged: the bits of {name} have changed since they were written")
+    for name in arrays:
+        _copy(stored, name, [tensors[each] for each in names[name]])
     (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     unfinished.rename(folder)
     size = sum(tensor.nbytes for tensor in tensors.values())
     return f"wrote {len(tensors)} tensors ({size / 1e9:.3f} GB, step {stored.facts['step']}) to {folder}"
 
 
-def _make_files(
-    folder: Path, shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], shard_bytes: int
-) -> dict[str, np.ndarray]:
+def _copy(stored: Stored, name: str, tensors: list[np.ndarray]) -> None:
+    """An array of a checkpoint into its tensors, one chunk after the other. Raises ValueError where it is damaged."""
+    array, order, stacked, total = stored.open(name), np.asarray(stored.facts["layers"]), "layers." in name, 0
+    steps = array.chunk_layout.read_chunk.shape
+    for corner in itertools.product(*(range(0, n, step) for n, step in zip(array.shape, steps, strict=True))):
+        index = tuple(slice(c, min(c + step, n)) for c, step, n in zip(corner, steps, array.shape, strict=True))
+        block = array[index].read().result()
+        total += int(block.view(f"uint{8 * block.itemsize}").sum(dtype=np.uint64))
+        for row, value in zip(order[index[0]], block, strict=True) if stacked else [(0, block)]:
+            place = _turned(name, tensors[row])[index[1:] if stacked else index]
+            place[...] = value[tuple(slice(n) for n in place.shape)].astype(place.dtype)
+    if total % 2**32 != stored.arrays[name]["checksum"]:
+        raise ValueError(f"{stored.folder} is damaged: the bits of {name} have changed since they were written")
+
+
+def _make_files(folder: Path, shapes: Shapes, shard_bytes: int) -> dict[str, np.ndarray]:
     """Files with their headers and room for all tensors, and the tensors mapped, to be written to."""
-    files: list[dict[str, Any]] = [{}]
-    used = 0
-    sizes = {name: math.prod(shape) * kind.itemsize for name, (kind, shape) in shapes.items()}
+    files: list[dict[str, Any]] = []
+    used = needed = 0
     for name, (kind, shape) in shapes.items():
-        if used and used + sizes[name] > shard_bytes:
+        size = math.prod(shape) * kind.itemsize
+        if not files or (used and used + size > shard_bytes):
             files.append({})
             used = 0
         letters = next(code for code, known in DTYPES.items() if jnp.dtype(known) == kind)
-        files[-1][name] = {"dtype": letters, "shape": shape, "data_offsets": [used, used + sizes[name]]}
-        used += sizes[name]
+        files[-1][name] = {"dtype": letters, "shape": shape, "data_offsets": [used, used + size]}
+        used, needed = used + size, needed + size
     folder.mkdir(parents=True, exist_ok=True)
-    free, needed = shutil.disk_usage(folder).free, sum(sizes.values())
+    free = shutil.disk_usage(folder).free
     if free < needed:  # found out while a mapped file is written, it would end the process
         raise ValueError(f"{folder.parent} has {free / 1e9:.3f} GB free, and {needed / 1e9:.3f} GB are needed")
     mapped: dict[str, np.ndarray] = {}
@@ -330,21 +333,3 @@ def _make_files(
         index = {"metadata": {"total_size": needed}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return mapped
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="seatrial export", description="Write weights for Hugging Face.")
-    parser.add_argument("source", type=Path, help="a run directory, a folder of checkpoints, or one checkpoint")
-    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as in the checkpoint")
-    arguments = parser.parse_args()
-    try:
-        print(export(arguments.source, arguments.to, arguments.dtype))
-    except (ValueError, OSError) as error:
-        print(f"seatrial export: {error}", file=sys.stderr)
-        return InputError.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -126,9 +126,10 @@ def rope_frequencies(model: ModelSpec) -> np.ndarray:
 def _stretch(frequencies: np.ndarray, scaling: RopeScaling) -> np.ndarray:
     """Llama 3.1: long waves slowed by `factor`, short ones kept, a linear blend between (Meta's `apply_scaling`)."""
     turns = scaling.original_max_positions * frequencies / (2 * np.pi)  # in the original context
-    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = np.clip(smooth, 0.0, 1.0)
-    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+    span = scaling.high_freq_factor - scaling.low_freq_factor
+    smooth = np.clip((turns - scaling.low_freq_factor) / span, 0.0, 1.0)
+    stretched: np.ndarray = (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+    return stretched
 
 
 def rope_tables(model: ModelSpec, positions_BT: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -7,15 +7,15 @@ needs the state (evaluation, checkpoint, end) the step that runs is settled: its
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from seatrial import events
 from seatrial.errors import InputError
@@ -30,14 +30,15 @@ from seatrial.train.mesh import make_mesh
 from seatrial.train.metrics_log import Journal, Profile
 from seatrial.train.signals import VOTES, Requests, compile_step, vote
 from seatrial.train.startup import Phases, Place, connect, started, use_compile_cache
-from seatrial.train.step import Batch, State, make_trainer
+from seatrial.train.step import Batch, State
+from seatrial.train.trainer import Trainer, make_trainer
 
 EXIT_NON_FINITE = 1
 EXIT_STEP_FAILED = 75  # EX_TEMPFAIL: the same run may well succeed elsewhere or later
 EXIT_CANNOT_SAVE = 74  # EX_IOERR
 EXIT_INTERRUPTED = 130  # whichever process got the signal, and whichever signal it was
 # What can fail between two steps: (error, the fault's kind, exit code). The second are data that turn out to be wrong.
-FAILURES = (
+FAILURES: tuple[tuple[type[Exception], str, int], ...] = (
     (jax.errors.JaxRuntimeError, "step_failed", EXIT_STEP_FAILED),
     (ValueError, "dataset_error", InputError.exit_code),
     (OSError, "checkpoint_error", EXIT_CANNOT_SAVE),
@@ -68,8 +69,8 @@ class Loop:
 
     spec: RunSpec
     place: Place
-    mesh: Mesh
-    compiled: Any  # see `compile_step`
+    trainer: Trainer
+    notes: tuple[str, ...]  # of the data, for people
     batches: Prefetched[Batch]
     checkpoints: Checkpoints
     evaluator: Evaluator | None
@@ -81,6 +82,7 @@ class Loop:
     state: State
     batch: Batch
     losses: dict[str, float]  # the newest by the names of `checkpoint.METRICS`, and what evaluations have come to
+    program: Any = None  # see `compile_step`
     sent: Sent | None = None
     ending: Ending | None = None
     save_agreed: bool = False
@@ -88,8 +90,31 @@ class Loop:
     settled: float = 0.0  # when the step before was, or what else came between; monotonic
     waited: float = 0.0  # for the batch of the next step, while no step ran
 
+    def compile(self) -> None:
+        self.program = compile_step(self.trainer, self.state, self.batch)
+        self.evaluator = self.evaluator and self.evaluator.compiled(self.state["params"], self.batch)
+        self.phases.ended("compile")
+
+    def announce(self, attempt: int, cached: dict[str, int] | None) -> None:
+        """Says that the process is ready for its first step; `cached`: programs found in the cache, and not."""
+        facts = {"phases": dict(self.phases.seconds), "compile_seconds": self.phases.seconds["compile"]}
+        facts |= {} if cached is None else {"compile_cache": cached}
+        ready = started(
+            self.spec, self.place, self.trainer, attempt=attempt, steps=self.last, compiled=self.program, facts=facts
+        )
+        self.journal.write(ready)
+        for note in self.notes:
+            self.journal.say(f"note: {note}")
+        parameters, memory = ready.num_parameters or 0, ready.facts["memory"]
+        self.journal.say(f"number parameters: {parameters / 1e9:.3f} billion ({parameters:,})")
+        self.journal.say(
+            f"compiled in {self.phases.seconds['compile']:.1f} s; memory per device: "
+            f"{memory['argument_bytes'] / 2**20:.1f} MiB state and batch, "
+            f"{memory['temp_bytes'] / 2**20:.1f} MiB temporary"
+        )
+
     def run(self) -> Ending:
-        """All steps, or as many as there is reason to."""
+        """Runs the steps, to the last one or until something ends the run."""
         requests = Requests()
         if self.first == 0:
             self.evaluate(0)
@@ -99,8 +124,8 @@ class Loop:
                 self.settle()
                 self.profile.start()
                 self.settled = time.monotonic()
-            votes = vote(self.mesh, stop=requests.stop, save=self.checkpoints.overdue(time.monotonic()))
-            self.state, numbers = self.compiled(self.state, self.batch, votes)
+            votes = vote(self.trainer.mesh, stop=requests.stop, save=self.checkpoints.overdue(time.monotonic()))
+            self.state, numbers = self.program(self.state, self.batch, votes)
             sent = Sent(number=number, numbers=numbers, data_seconds=self.waited)
             self.settle()
             self.sent = sent
@@ -117,7 +142,7 @@ class Loop:
         return self.ending or Ending(reason="completed", exit_code=0, text="training completed")
 
     def fetch(self, number: int) -> None:
-        """The batch of a step, while the step before it runs; only what lasts longer than that step is waiting."""
+        """Gets the batch of a step while the step before it runs; only time beyond that step counts as waiting."""
         self.batch = self.batches.get(number)
         is_idle = self.sent is None or self.sent.numbers["loss"].addressable_data(0).is_ready()
         self.waited = self.batches.waited_seconds if is_idle else 0.0
@@ -153,12 +178,12 @@ class Loop:
             self.require_finite(step)
 
     def require_finite(self, step: events.Step) -> None:
-        """Nothing that follows a non-finite number means anything: the run ends here, and says where."""
+        """Ends the run at a non-finite number, with the step: nothing after it means anything."""
         for what, value, fault in (
             ("loss", step.loss, "non_finite_loss"),
             ("gradient norm", step.grad_norm, "non_finite_gradient"),
         ):
-            if self.ending is None and not np.isfinite(value):
+            if self.ending is None and value is not None and not math.isfinite(value):
                 text, where = f"{what} is {value} at step {step.step}", f"rank {self.place.process}"
                 self.journal.write(events.Fault(process=self.place.process, fault=fault, where=where, text=text))
                 self.ending = Ending(
@@ -174,7 +199,7 @@ class Loop:
         return self.save_agreed or self.stop_agreed or self.checkpoints.due(number + 1, self.last)
 
     def pause(self, number: int) -> None:
-        """What comes between this step, which is settled, and the next; none of it is part of a step's time."""
+        """What comes between this step, which is settled, and the next; it is not part of any step's time."""
         if self.profile.ends(number):
             self.profile.stop()
         if self.ending is not None:
@@ -199,7 +224,7 @@ class Loop:
 
 
 def train(spec: RunSpec, place: Place, out: Path) -> int:
-    """Runs every step of a spec and returns the process's exit code; events and all else that it leaves go to `out`.
+    """Runs every step of a spec and returns the process's exit code; events and all other outputs go to `out`.
 
     Raises InputError where the spec does not fit the devices, or its data or checkpoints cannot be read. What fails
     later ends the process at once: JAX's orderly exit would wait for peers that no longer answer.
@@ -213,66 +238,15 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     attempt = place.attempt + sum(isinstance(event, events.RunStarted) for event in before)
     journal = Journal(spec, place, out)
     try:
-        trainer = make_trainer(spec, make_mesh(spec))
-        phases.ended("connect")
-        sources = make_sources(spec)
-        steps = _num_steps(spec, sources.train.num_examples)
-        evaluator = make_evaluator(spec, trainer, sources)
-        phases.ended("data")
-        checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
-        restored = checkpoints.restore()
-        phases.ended("restore")
-        first, state = (restored.step, restored.state) if restored else (0, jax.block_until_ready(trainer.init()))
-        phases.ended("init")
-        last = max(steps, first + 1)  # one batch is needed to compile, even where nothing is left to do
-        if spec.objective.kind == "dpo":
-            evaluated = max(evaluator.batches, evaluator.initial) if evaluator else 0
-            counts = (last * spec.sequences_per_step, evaluated * spec.sequences_per_step)
-            path = (checkpoints.directory if spec.checkpoint.enabled else out) / FILE
-            sources = with_reference(
-                trainer, sources, counts, path, lambda: checkpoints.first_params(state), resumed=checkpoints.resumed
-            )
-            evaluator = make_evaluator(spec, trainer, sources)
-            phases.ended("reference")
-        shape, shardings = trainer.batch_shape, trainer.batch_shardings
-        batches = Prefetched(
-            lambda step: make_batch(sources.train, checkpoints.examples(step), shape, shardings), first, last
-        )
-        batch = batches.get(first)
+        loop = _prepare(spec, place, out, journal, phases)
     except ValueError as error:
         raise InputError.single("unfit", "spec", str(error), "change the configuration so that it fits") from error
-    phases.ended("first_batch")
-    compiled = compile_step(trainer, state, batch)
-    evaluator = evaluator and evaluator.compiled(state["params"], batch)
-    phases.ended("compile")
-    facts = {"phases": dict(phases.seconds), "compile_seconds": phases.seconds["compile"]}
-    if spec.execution.compile_cache is not None:
-        facts["compile_cache"] = dict(cached)
-    ready = started(spec, place, trainer, attempt=attempt, steps=steps, compiled=compiled, facts=facts)
-    journal.write(ready)
-    for note in sources.notes:
-        journal.say(f"note: {note}")
-    memory = ready.facts["memory"]
-    journal.say(f"number parameters: {ready.num_parameters / 1e9:.3f} billion ({ready.num_parameters:,})")
-    journal.say(
-        f"compiled in {phases.seconds['compile']:.1f} s; memory per device: "
-        f"{memory['argument_bytes'] / 2**20:.1f} MiB state and batch, {memory['temp_bytes'] / 2**20:.1f} MiB temporary"
-    )
-    loop = Loop(
-        spec=spec, place=place, mesh=trainer.mesh, compiled=compiled, batches=batches, checkpoints=checkpoints,
-        evaluator=evaluator, journal=journal, profile=Profile(spec, place, out, steps), phases=phases,
-        first=first, last=steps, state=state, batch=batch, losses=dict(restored.metrics if restored else {}),
-    )  # fmt: skip
+    loop.compile()
+    loop.announce(attempt, dict(cached) if spec.execution.compile_cache is not None else None)
     try:
         ending = loop.run()
     except (jax.errors.JaxRuntimeError, ValueError, OSError) as error:
-        fault, code = next(row for kind, *row in FAILURES if isinstance(error, kind))
-        text = str(error).partition("\n")[0][:500]
-        print(f"{fault.replace('_', ' ')}: {text}", flush=True)
-        try:
-            journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
-        finally:  # also where there is no room to say so
-            os._exit(code)
+        _fail(error, journal, place)
     journal.write(events.RunEnded(process=place.process, reason=ending.reason, exit_code=ending.exit_code))
     goodput = measure_goodput(events.read(record))
     journal.say(goodput.line() if goodput else "")
@@ -281,10 +255,55 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
     return ending.exit_code
 
 
+def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: Phases) -> Loop:
+    """Everything that the first step needs, but for its program. Raises ValueError where the spec cannot be served."""
+    trainer = make_trainer(spec, make_mesh(spec))
+    phases.ended("connect")
+    sources = make_sources(spec)
+    steps = _num_steps(spec, sources.train.num_examples)
+    evaluator = make_evaluator(spec, trainer, sources)
+    phases.ended("data")
+    checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
+    restored = checkpoints.restore()
+    phases.ended("restore")
+    first, state = (restored.step, restored.state) if restored else (0, jax.block_until_ready(trainer.init()))
+    phases.ended("init")
+    last = max(steps, first + 1)  # one batch is needed to compile, even where nothing is left to do
+    if spec.objective.kind == "dpo":
+        evaluated = max(evaluator.batches, evaluator.initial) if evaluator else 0
+        counts = (last * spec.sequences_per_step, evaluated * spec.sequences_per_step)
+        path = (checkpoints.directory if spec.checkpoint.enabled else out) / FILE
+        sources = with_reference(
+            trainer, sources, counts, path, lambda: checkpoints.first_params(state), resumed=checkpoints.resumed
+        )
+        evaluator = make_evaluator(spec, trainer, sources)
+        phases.ended("reference")
+    train, shape, shardings = sources.train, trainer.batch_shape, trainer.batch_shardings
+    batches = Prefetched(lambda step: make_batch(train, checkpoints.examples(step), shape, shardings), first, last)
+    batch = batches.get(first)
+    phases.ended("first_batch")
+    return Loop(
+        spec=spec, place=place, trainer=trainer, notes=sources.notes, batches=batches, checkpoints=checkpoints,
+        evaluator=evaluator, journal=journal, profile=Profile(spec, place, out, steps), phases=phases,
+        first=first, last=steps, state=state, batch=batch, losses=dict(restored.metrics if restored else {}),
+    )  # fmt: skip
+
+
+def _fail(error: Exception, journal: Journal, place: Place) -> Never:
+    """Writes down what broke a step, and ends the process."""
+    fault, code = next((fault, code) for kind, fault, code in FAILURES if isinstance(error, kind))
+    text = str(error).partition("\n")[0][:500]
+    print(f"{fault.replace('_', ' ')}: {text}", flush=True)
+    try:
+        journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
+    finally:  # also where there is no room to say so
+        os._exit(code)
+
+
 def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
     """The steps of a run, which may be ended sooner by its epochs. Raises ValueError where data have no epochs."""
     if spec.epochs is None:
         return spec.steps
     if num_examples is None:
-        raise ValueError(f"epochs = {spec.epochs}, but this data has no end: give the number of steps alone")
+        raise ValueError(f"epochs = {spec.epochs}, but this data is endless: set only the number of steps")
     return min(spec.steps, max(1, spec.epochs * num_examples // spec.sequences_per_step))

@@ -1,4 +1,4 @@
-"""What a query may read: the keys before it, those of its own document, those inside a window; and what is dropped.
+"""Masks: which keys a query may read (before it, in its own document, inside a window), and which weights are dropped.
 
 Positions count the tokens of a sequence over all devices, so nothing here depends on the mesh.
 """
@@ -25,12 +25,11 @@ class Pattern:
     dropout: float = 0.0  # the probability with which a weight is dropped
 
 
-class Sight(NamedTuple):
-    """Where the T queries and S keys of one call stand.
+class Mask(NamedTuple):
+    """What the mask of one call with T queries and S keys follows from.
 
-    `first`: the first query's position, counted from the first key; None: 0. Both segments are there for packed
-    documents, the last two where weights are dropped: a number for each row of a sequence's weights, a key for each
-    sequence.
+    `first`: the first query's position, counted from the first key; None: 0. Segments are given for packed documents;
+    for dropout, a number for each row of a sequence's weights, and a random key for each sequence.
     """
 
     first: jax.Array | None = None

@@ -15,7 +15,7 @@ from seatrial.spec import AXES, RunSpec
 def backend_of(device: jax.Device) -> str:
     """ "cpu", "cuda", "rocm" or "tpu": JAX itself calls the middle two "gpu"."""
     if device.platform != "gpu":
-        return device.platform
+        return str(device.platform)
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
 
 

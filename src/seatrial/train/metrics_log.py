@@ -1,4 +1,4 @@
-"""What a run leaves to look at: events, lines of text, tables, TensorBoard, and a profile of some steps."""
+"""Run outputs: events, log lines, tables, TensorBoard, and a profile of some steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Row = Callable[[int, Mapping[str, Any]], object]  # writes (step, quantities) so
 
 
 class Journal:
-    """Writes down what happens. Every process writes its events; the first also all that people look at.
+    """Writes the outputs of a run. Every process writes its events; the first also everything that people read.
 
     Steps count from 0; an evaluation's step is the number of steps before it. Tables and TensorBoard get the numbers of
     every `logging.interval_steps`-th step.
@@ -69,7 +69,7 @@ class Journal:
                 self._opened.append(writer)
 
     def write(self, event: events.Event) -> None:
-        """An event, from any thread; the first that is written is that the run has started."""
+        """Writes an event, from any thread; those before RunStarted wait for it."""
         with self._lock:
             if self._early is not None and not isinstance(event, events.RunStarted):
                 self._early.append(event)
@@ -79,12 +79,12 @@ class Journal:
                 self._writer.write(each)
 
     def say(self, text: str) -> None:
-        """A line of the log, once a run."""
+        """Prints a line of the log, on the first process."""
         if self._is_first:
             print(text, flush=True)
 
     def step(self, step: events.Step, *, last: bool) -> None:
-        """A step; every so many of them, the first and the last are also shown."""
+        """Writes a step; at intervals, and for the first and the last, also prints it."""
         self.write(step)
         shown = step.step % self._spec.logging.interval_steps == 0 or last
         if shown or time.monotonic() - self._said > SIGN_OF_LIFE_SECONDS:
@@ -167,9 +167,9 @@ def _tensorboard(writer: Any, dialect: str) -> Row:
 
 
 class Profile:
-    """A trace of the steps that the spec asks for, in the run directory: of the first process, which is like the rest.
+    """A trace of the steps that the spec names, in the run directory; the first process stands for all.
 
-    What is traced costs time, so those steps do not count as the run's speed: `phase` says so.
+    Tracing costs time, so those steps do not count for the run's speed: `phase` says so.
     """
 
     def __init__(self, spec: RunSpec, place: Place, folder: Path, steps: int) -> None:

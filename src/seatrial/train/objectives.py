@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,11 @@ class Head:
     products: Products
     tied: bool
     vocab_size: int | None = None  # without padding; None: there is none
+
+    @property
+    def name(self) -> str:
+        """The parameter's."""
+        return "embedding" if self.tied else "head"
 
     def logits(self, h_ND: jax.Array, w_DV: jax.Array) -> jax.Array:
         """In float32; those of padding are so low that no probability is theirs."""
@@ -81,7 +87,7 @@ def _with_gradients(
     """Σ weight · -log p(target); and its gradients, dh_ND and that of `w`, for which no logits are made again."""
     w_DV = head.full(w, h_ND.dtype)
 
-    def chunk(carry: Residuals, inputs: Residuals) -> tuple[Residuals, jax.Array]:
+    def chunk(carry: Any, inputs: Residuals) -> tuple[Any, jax.Array]:
         total, dw_DV = carry
         h, targets, weights = inputs
         logp, exp, total_of = _of_targets(head.logits(h, w_DV), targets, head)
@@ -124,7 +130,8 @@ def token_log_probabilities(h_ND: jax.Array, w: jax.Array, targets_N: jax.Array,
     def chunk(inputs: Residuals) -> jax.Array:
         return _of_targets(head.logits(inputs[0], w_DV), inputs[1], head)[0]
 
-    return lax.map(chunk, _chunked(head, h_ND, targets_N)).reshape(-1)
+    chunks: jax.Array = lax.map(chunk, _chunked(head, h_ND, targets_N))
+    return chunks.reshape(-1)
 
 
 def _made_again(head: Head, operands: Residuals, g_N: jax.Array) -> tuple[jax.Array, jax.Array, None]:
@@ -204,7 +211,7 @@ def _orpo(h_ND: jax.Array, w: jax.Array, flat: Flat, R: int, head: Head, setting
 
 
 def _pairs(batch: Flat, rules: Rules) -> jax.Array:
-    return jnp.float32(math.prod(batch["tokens"].shape[:2]) / 2 / rules.axes.get("context", 1))
+    return jnp.asarray(math.prod(batch["tokens"].shape[:2]) / 2 / rules.axes.get("context", 1), jnp.float32)
 
 
 _TOKENS = Objective(loss=_next_token, amount=lambda batch, rules: jnp.sum(batch["weights"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from seatrial.spec import Optimizer
-from seatrial.train.sharding import Dims
+from seatrial.train.params import Declaration
+from seatrial.train.sharding import Dims, Placement
 
 Slots = dict[str, jax.Array]  # what the optimizer remembers of a parameter
 Shape = tuple[int, ...]
@@ -42,9 +43,10 @@ class Tensor:
         return self.total(x, dims) / math.prod(self.shape[dim] for dim in dims)
 
 
-def unstacked(names: tuple[str, ...]) -> Shape:
-    """The dimensions of one tensor, of a parameter whose dimensions have these names."""
-    return tuple(dim for dim, name in enumerate(names) if name != "layers")
+def tensor_of(leaf: Declaration, place: Placement) -> Tensor:
+    """A parameter as the optimizer sees it: each layer's is a tensor of its own."""
+    dims = tuple(dim for dim, name in enumerate(leaf.names) if name != "layers")
+    return Tensor(shape=leaf.shape, split=place.optimizer, dims=dims)
 
 
 class Now(NamedTuple):
@@ -61,7 +63,7 @@ Update = Callable[[jax.Array, jax.Array, Slots, Now, Optimizer], tuple[jax.Array
 
 
 @dataclass(frozen=True)
-class Row:
+class Algorithm:
     """An optimizer: its update, and its slots, which all begin with zeros.
 
     Slot name → which of a tensor's dimensions have size 1 in it.
@@ -69,6 +71,14 @@ class Row:
 
     update: Update
     slots: Mapping[str, Callable[[Shape], Shape]]
+
+    def slot(self, name: str, tensor: Tensor) -> Tensor:
+        """How a slot of a parameter lies: as the parameter, but for the dimensions that have size 1 in it."""
+        ones = self.slots[name](tensor.dims)
+        shape = tuple(1 if dim in ones else size for dim, size in enumerate(tensor.shape))
+        return replace(
+            tensor, shape=shape, split=tuple(() if d in ones else axes for d, axes in enumerate(tensor.split))
+        )
 
 
 def clip_scale(norm: jax.Array, clip_norm: float | None) -> jax.Array:
@@ -97,7 +107,8 @@ def _moments(g: jax.Array, slots: Slots, settings: Optimizer) -> tuple[jax.Array
     m = b1 * slots["m"] + (1 - b1) * g
     v = b2 * slots["v"] + (1 - b2) * jnp.square(g)
     # Without the barrier XLA:CPU fuses each output apart and copies the donated buffers it could have reused.
-    return lax.optimization_barrier((m, v))
+    moments: tuple[jax.Array, jax.Array] = lax.optimization_barrier((m, v))
+    return moments
 
 
 def _corrections(now: Now, settings: Optimizer) -> tuple[jax.Array, jax.Array]:
@@ -207,13 +218,13 @@ def _columns(dims: Shape) -> Shape:
     return dims[-2:-1] if len(dims) > 1 else dims
 
 
-def _row(update: Update, *names: str) -> Row:
+def _row(update: Update, *names: str) -> Algorithm:
     """A row whose slots are all of the parameter's shape."""
-    return Row(update, dict.fromkeys(names, lambda dims: ()))
+    return Algorithm(update, dict.fromkeys(names, lambda dims: ()))
 
 
 # Classes of these names: torch.optim; NxD's AdamW_FP32OptimParams; NeMo's Novograd and Adafactor.
-OPTIMIZERS: dict[str, Row] = {
+OPTIMIZERS: dict[str, Algorithm] = {
     "adamw": _row(_decoupled(_adam), "m", "v"),
     "adamw_fp32": _row(_adamw_fp32, "m", "v"),
     "adam": _row(_coupled(_adam), "m", "v"),
@@ -223,12 +234,12 @@ OPTIMIZERS: dict[str, Row] = {
     "adagrad": _row(_coupled(_adagrad), "v"),
     "adadelta": _row(_coupled(_adadelta), "v", "steps"),
     "rprop": _row(_rprop, "previous", "size"),
-    "novograd": Row(_novograd, {"m": lambda dims: (), "v": lambda dims: dims}),
-    "adafactor": Row(_adafactor, {"rows": _rows, "columns": _columns}),
+    "novograd": Algorithm(_novograd, {"m": lambda dims: (), "v": lambda dims: dims}),
+    "adafactor": Algorithm(_adafactor, {"rows": _rows, "columns": _columns}),
 }
 
 
-def make_optimizer(settings: Optimizer) -> Row:
+def make_optimizer(settings: Optimizer) -> Algorithm:
     """The row of an algorithm, without a slot for momentum where there is none."""
     row = OPTIMIZERS[settings.algorithm]
-    return Row(row.update, {n: s for n, s in row.slots.items() if n != "momentum" or settings.momentum})
+    return Algorithm(row.update, {n: s for n, s in row.slots.items() if n != "momentum" or settings.momentum})

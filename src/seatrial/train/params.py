@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from seatrial.spec import RunSpec
 from seatrial.train.layers import ACTIVATIONS, NORMS
 from seatrial.train.sharding import Placement, Rules
+
+# Trees by the names of parameters; those of the layers, stacked, are a tree of their own under "layers".
+Params = dict[str, Any]  # of arrays
+Declarations = dict[str, Any]  # of `Declaration`
+Placements = dict[str, Any]  # of `sharding.Placement`
+
+
+# A path in such a tree → the name of what is there: "layers.query"
+dotted = partial(jax.tree_util.keystr, simple=True, separator=".")
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Declaration:
         return self.std > 0
 
 
-def declare(spec: RunSpec) -> dict[str, Any]:
+def declare(spec: RunSpec) -> Declarations:
     """The parameter tree of a run's model, as declarations. A tied model has no "head": its embedding serves.
 
     Tables are padded so that the tensor axis splits them. Raises ValueError for sequences longer than the model knows.
@@ -66,7 +77,7 @@ def declare(spec: RunSpec) -> dict[str, Any]:
         layers[name] = Declaration((L, fan_in, fan_out), ("layers", name_in, name_out), width)
         if model.biases:
             layers[f"{name}_bias"] = Declaration((L, fan_out), ("layers", name_out.replace("embed", "norm")))
-    tree: dict[str, Any] = {"embedding": table(model.vocab_size, model.vocab_multiple * tensor), "layers": layers}
+    tree: Declarations = {"embedding": table(model.vocab_size, model.vocab_multiple * tensor), "layers": layers}
     if model.positions == "learned":
         length, known = spec.batch.sequence_length, model.max_positions or spec.batch.sequence_length
         if length > known:
@@ -80,7 +91,7 @@ def declare(spec: RunSpec) -> dict[str, Any]:
     return tree | norm("final_norm")
 
 
-def initialize(declarations: dict[str, Any], seed: int, dtype: jnp.dtype) -> dict[str, Any]:
+def initialize(declarations: Declarations, seed: int, dtype: jnp.dtype) -> Params:
     """Random parameters. The values depend on the seed and the position in the tree alone, not on the mesh."""
     leaves, structure = jax.tree.flatten(declarations)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
@@ -90,19 +101,21 @@ def initialize(declarations: dict[str, Any], seed: int, dtype: jnp.dtype) -> dic
         x = leaf.std * jax.random.normal(key, filled, jnp.float32) if leaf.std else jnp.full(filled, leaf.mean)
         return jnp.pad(x, [(0, size - used) for size, used in zip(leaf.shape, filled, strict=True)]).astype(dtype)
 
-    return jax.tree.unflatten(structure, [values(leaf, key) for leaf, key in zip(leaves, keys, strict=True)])
+    params: Params = jax.tree.unflatten(structure, list(map(values, leaves, keys)))
+    return params
 
 
-def placements(declarations: dict[str, Any], rules: Rules) -> dict[str, Any]:
+def placements(declarations: Declarations, rules: Rules) -> Placements:
     """A `Placement` per parameter. Raises ValueError, naming the parameter, where a split does not divide."""
 
     def place(path: tuple[Any, ...], leaf: Declaration) -> Placement:
         try:
             return rules.placement(leaf.names, leaf.shape)
         except ValueError as error:
-            raise ValueError(f"parameter {'.'.join(str(key.key) for key in path)}: {error}") from error
+            raise ValueError(f"parameter {dotted(path)}: {error}") from error
 
-    return jax.tree_util.tree_map_with_path(place, declarations)
+    placed: Placements = jax.tree_util.tree_map_with_path(place, declarations)
+    return placed
 
 
 def of_layer(stacked: dict[str, Placement]) -> dict[str, Placement]:
@@ -116,25 +129,24 @@ def of_layer(stacked: dict[str, Placement]) -> dict[str, Placement]:
 # --- the order of layers ----------------------------------------------------------------------------------------------
 
 
-def _reordered(tree: dict[str, Any], outer: int, inner: int) -> dict[str, Any]:
-    def swap(w: Any) -> Any:
-        return w.reshape(outer, inner, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
-
-    return tree if 1 in (outer, inner) else tree | {"layers": jax.tree.map(swap, tree["layers"])}
-
-
-def placed(tree: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
+def placed(tree: Params, spec: RunSpec) -> Params:
     """Parameters, or an optimizer's slot of them, from the model's order of layers to that of the mesh.
 
     With virtual pipeline stages a stage holds V chunks of layers that do not follow one another in the model, so the
     layers lie stage by stage: [V, P, l] → [P, V, l]. Else nothing changes. Takes arrays of JAX, NumPy, or a trace.
     """
-    return _reordered(tree, chunks_per_stage(spec), spec.mesh["pipeline"])
+    V, P = chunks_per_stage(spec), spec.mesh["pipeline"]
+
+    def swap(w: Any) -> Any:
+        return w.reshape(V, P, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
+
+    return tree if 1 in (V, P) else tree | {"layers": jax.tree.map(swap, tree["layers"])}
 
 
-def canonical(tree: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
-    """The inverse of `placed`: layers in the order of the model, as checkpoints and exports hold them on every mesh."""
-    return _reordered(tree, spec.mesh["pipeline"], chunks_per_stage(spec))
+def layer_order(spec: RunSpec) -> np.ndarray:
+    """The layer of the model at each place of the stacked parameters."""
+    order: np.ndarray = placed({"layers": np.arange(spec.model.num_layers)}, spec)["layers"]
+    return order
 
 
 def chunks_per_stage(spec: RunSpec) -> int:

@@ -48,7 +48,8 @@ def _own_tokens(x_MBT: jax.Array, decoder: Decoder) -> jax.Array:
     T = x_MBT.shape[-1]
     by_device = x_MBT.reshape(-1, parts, T // parts).swapaxes(0, 1)
     by_stage = by_device.reshape(parts, lax.axis_size("pipeline"), -1)
-    return lax.dynamic_index_in_dim(by_stage, lax.axis_index("pipeline"), 1, keepdims=False).reshape(-1)
+    own: jax.Array = lax.dynamic_index_in_dim(by_stage, lax.axis_index("pipeline"), 1, keepdims=False)
+    return own.reshape(-1)
 
 
 def _pick(tree: Any, number: jax.Array) -> Any:
@@ -77,7 +78,8 @@ def _through_stages(
         number = jnp.minimum(item % period, M - 1)
         counts = (stage == 0) & (item >= 0) & (item % period < M)
         new = jnp.where(counts, received_BTD, _pick(inbox_MBTD, number))
-        return lax.dynamic_update_index_in_dim(inbox_MBTD, new, number, 0)
+        inbox_MBTD = lax.dynamic_update_index_in_dim(inbox_MBTD, new, number, 0)
+        return inbox_MBTD
 
     def work(x_BTD: jax.Array, item: jax.Array) -> jax.Array:
         number, chunk = jnp.minimum(item % period, M - 1), jnp.clip(item // period, 0, V - 1)

@@ -27,7 +27,8 @@ def fold(key: Key, number: jax.Array | int) -> Key:
 def bits(key: Key, rows: jax.Array, columns: jax.Array) -> jax.Array:
     """32 random bits (uint32) for every pair of counters; keys, `rows` and `columns` (integers) are broadcast."""
     words = (key[..., 0], key[..., 1], rows, columns)
-    return threefry2x32_p.bind(*jnp.broadcast_arrays(*(x.astype(jnp.uint32) for x in words)))[0]
+    drawn: jax.Array = threefry2x32_p.bind(*jnp.broadcast_arrays(*(x.astype(jnp.uint32) for x in words)))[0]
+    return drawn
 
 
 def _mixed(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Which of a layer's tensors are kept for the backward pass, and which are computed again: a table of rows.
+"""Which of a layer's tensors are kept for the backward pass, and which are recomputed: a table of rows.
 
 A tensor has a name where it is made (`checkpoint_name`), and a part of a layer that can be computed again by itself has
 one where it is called (`Remat.part`).
@@ -79,15 +79,15 @@ class Remat:
 
 
 def make_remat(execution: Execution) -> Remat:
-    """The recomputation of a run. Raises ValueError for a row or a module that the trainer has not."""
+    """The recomputation of a run. Raises ValueError for an unknown policy or module."""
     name, parts = execution.remat, execution.remat_modules
     if name == "selective":
         if unknown := [part for part in parts if part not in PARTS]:
             raise ValueError(
-                f"execution.remat_modules: {unknown[0]!r} is no part of a layer that can be recomputed; "
-                f"there is {', '.join(PARTS)}"
+                f"execution.remat_modules: {unknown[0]!r} is not a part of a layer that can be recomputed; "
+                f"known: {', '.join(PARTS)}"
             )
         return Remat(REMAT["full" if "layer" in parts else "none"], parts)
     if name not in REMAT:
-        raise ValueError(f"execution.remat: there is no row {name!r}; there is {', '.join(REMAT)}, selective")
+        raise ValueError(f"execution.remat: unknown policy {name!r}; known: {', '.join(REMAT)}, selective")
     return Remat(REMAT[name])

@@ -208,41 +208,31 @@ def reduce_gradient(gradient: jax.Array, placement: Placement, rules: Rules) -> 
     return reduce_scatter(gradient, placement.rest, placement.optimizer, placement.reduce_dtype)
 
 
-def global_norm(gradients: Any, placements: Any, rules: Rules) -> jax.Array:
-    """The L2 norm over all parameters of gradients in the optimizer's placement, in one psum."""
+def global_norm(
+    tree: Any, placements: Any, rules: Rules, split: Callable[[Placement], Dims] = lambda place: place.optimizer
+) -> jax.Array:
+    """The L2 norm over all of a tree like the parameters, which lies as `split` says, in one psum."""
     total = jnp.float32(0)
-    for gradient, placement in zip(jax.tree.leaves(gradients), jax.tree.leaves(placements), strict=True):
-        parts = math.prod(rules.axes[axis] for axes in placement.optimizer for axis in axes)
+    for x, placement in zip(jax.tree.leaves(tree), jax.tree.leaves(placements), strict=True):
+        parts = math.prod(rules.axes[axis] for axes in split(placement) for axis in axes)
         copies = math.prod(rules.axes.values()) // parts
-        total += jnp.sum(jnp.square(gradient.astype(jnp.float32))) / copies
+        total += jnp.sum(jnp.square(x.astype(jnp.float32))) / copies
     return jnp.sqrt(lax.psum(total, tuple(rules.axes)) if rules.axes else total)
 
 
 # --- activations across the tensor axis, inside shard_map -------------------------------------------------------------
 
 
-@jax.custom_vjp
-def _copy(x: jax.Array) -> jax.Array:
-    return x
+def _all_reduce(x: jax.Array) -> jax.Array:
+    total: jax.Array = lax.psum(x, "tensor")
+    return total
 
 
-_copy.defvjp(lambda x: (x, None), lambda _, g: (lax.psum(g, "tensor"),))
-
-
-@jax.custom_vjp
-def _reduce(x: jax.Array) -> jax.Array:
-    return lax.psum(x, "tensor")
-
-
-_reduce.defvjp(lambda x: (lax.psum(x, "tensor"), None), lambda _, g: (g,))
-
-
-def _gather_tokens(x_BTD: jax.Array) -> jax.Array:
-    return lax.all_gather(x_BTD, "tensor", axis=1, tiled=True)
-
-
-def _scatter_tokens(x_BTD: jax.Array) -> jax.Array:
-    return lax.psum_scatter(x_BTD, "tensor", scatter_dimension=1, tiled=True)
+# Megatron's f and g: identity one way, all-reduce the other
+_copy = jax.custom_vjp(lambda x: x)
+_copy.defvjp(lambda x: (x, None), lambda _, g: (_all_reduce(g),))
+_reduce = jax.custom_vjp(_all_reduce)
+_reduce.defvjp(lambda x: (_all_reduce(x), None), lambda _, g: (g,))
 
 
 def _own_tokens(numbers_T: jax.Array) -> jax.Array:
@@ -263,10 +253,13 @@ class Boundary:
 
 BOUNDARIES: dict[str, Boundary] = {
     "alone": Boundary(enter=lambda x: x, leave=lambda x: x),
-    # Megatron's f and g: identity one way, all-reduce the other
     "replicated": Boundary(enter=_copy, leave=_reduce),
     # between blocks each device keeps its part of the tokens; JAX's own transposes are the right ones here
-    "sequence": Boundary(enter=_gather_tokens, leave=_scatter_tokens, tokens=_own_tokens),
+    "sequence": Boundary(
+        enter=partial(lax.all_gather, axis_name="tensor", axis=1, tiled=True),
+        leave=partial(lax.psum_scatter, axis_name="tensor", scatter_dimension=1, tiled=True),
+        tokens=_own_tokens,
+    ),
 }
 
 

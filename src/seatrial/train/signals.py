@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from seatrial.spec import AXES
 from seatrial.train.sharding import named_sharding
-from seatrial.train.step import Batch, Metrics, State, Trainer
+from seatrial.train.step import Batch, Metrics, State
+from seatrial.train.trainer import Trainer
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 VOTES = "votes"

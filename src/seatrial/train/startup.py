@@ -1,4 +1,4 @@
-"""How a process begins: its place among the others, its devices, the phases of its start, what it says when ready."""
+"""How a process starts: its place among the others, its devices, the phases of its start, its report when ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 
 from seatrial import __version__, events
 from seatrial.estimate import flops
@@ -21,7 +21,7 @@ from seatrial.runs.process_start import start_time
 from seatrial.spec import RunSpec
 from seatrial.train.attention import choose
 from seatrial.train.mesh import backend_of
-from seatrial.train.step import Trainer
+from seatrial.train.trainer import Trainer
 from seatrial.xla_flags import flags_of
 
 _CACHE_EVENT = "/jax/compilation_cache/cache_"  # + "hits" or "misses", once a program
@@ -76,7 +76,7 @@ def connect(spec: RunSpec, place: Place) -> None:
 
 
 def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:
-    """Keeps compiled programs in a folder; the counter tells, as they come, of "hits" and "misses" there."""
+    """Keeps compiled programs in a folder; the counter has its "hits" and "misses" so far."""
     if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(Path(folder).expanduser()))
         if on_cpu:  # small programs compile within JAX's limit of one second
@@ -94,7 +94,7 @@ def use_compile_cache(folder: str | None, *, on_cpu: bool) -> Counter[str]:
 def started(
     spec: RunSpec, place: Place, trainer: Trainer, *, attempt: int, steps: int, compiled: Any, facts: dict[str, Any]
 ) -> events.RunStarted:
-    """What this process says of itself when it is ready for its first step; `facts` are added to those known here."""
+    """The event of a process that is ready for its first step; `facts` are added to those known here."""
     device, memory = trainer.mesh.devices.flat[0], compiled.memory_analysis()
     return events.RunStarted(
         process=place.process,
@@ -111,7 +111,7 @@ def started(
             "versions": {
                 "python": platform.python_version(),
                 "jax": jax.__version__,
-                "jaxlib": jaxlib.__version__,
+                "jaxlib": jaxlib.version.__version__,
                 "seatrial": __version__,
             },
             "backend": backend_of(device),

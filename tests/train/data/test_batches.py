@@ -13,7 +13,7 @@ from seatrial.train.data import fields_of, make_batch
 from seatrial.train.data.examples import Source
 from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.mesh import make_mesh
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import TINY, RandomSource, make_spec
 from tests.helpers.training_data import make_source
 

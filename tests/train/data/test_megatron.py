@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +15,11 @@ from hypothesis import strategies as st
 
 from seatrial.spec import Batch, Data, Evaluation
 from seatrial.train.data import make_sources
-from seatrial.train.data.__main__ import main
 from seatrial.train.data.indexed import read_indexed, write_indexed
 from seatrial.train.data.megatron import build_samples
 from seatrial.train.data.rows import blending_order, split_at
 from seatrial.train.data.tokenizer import load_tokenizer
+from seatrial.train.programs import main
 from tests.helpers.trainer import TINY, make_spec
 from tests.helpers.training_data import make_source
 
@@ -284,7 +285,7 @@ def test_what_cannot_serve_is_named(tmp_path, rng):
         ({"paths": (str(tmp_path / "tiny"),)}, "tiny_train: 1 documents have 9 tokens, and a sequence needs 17"),
         ({"paths": (str(tmp_path / "a"),), "split": "0,1,0"}, "leaves nothing for training"),
         ({"paths": ()}, "no data are named"),
-        ({"paths": (str(tmp_path / "a"),), "reset_positions": True}, "give data.tokenizer, the one that made them"),
+        ({"paths": (str(tmp_path / "a"),), "reset_positions": True}, "set data.tokenizer to the one that made them"),
     ):
         with pytest.raises(ValueError, match=message):
             make_source(megatron_spec(**data))
@@ -316,6 +317,7 @@ def test_text_becomes_such_files(tmp_path, bpe, json_lines):
 
 
 def test_text_that_is_not_there_is_wrong_input(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["data", "/nonexistent", "--out", "x"])
+    arguments = {"text": ["/nonexistent"], "tokenizer": "byte", "out": "x"}
+    monkeypatch.setattr("sys.argv", ["programs", "data", json.dumps(arguments)])
     assert main() == 2
     assert "seatrial data: text: no file matches '/nonexistent'" in capsys.readouterr().err

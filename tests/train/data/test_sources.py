@@ -14,7 +14,7 @@ from seatrial.train.data import fields_of, make_batch, make_sources
 from seatrial.train.data.examples import FIELDS
 from seatrial.train.data.files import TABLES
 from seatrial.train.mesh import make_mesh
-from seatrial.train.step import make_trainer
+from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import make_spec
 from tests.helpers.training_data import CASES, objective_of
 

@@ -155,7 +155,7 @@ def test_validation_is_its_own_files_or_a_share(tmp_path, rng):
     own = make_sources(replace(text_spec(paths=paths, validation_paths=(str(tmp_path / "b.txt"),)), evaluation=often))
     assert rows_of(own.validation, np.arange(1))[0].astype(np.uint8).tobytes() == content[::-1][:11]
     assert make_sources(text_spec(paths=paths)).validation is None
-    with pytest.raises(ValueError, match="an evaluation is asked for, and there is no validation data"):
+    with pytest.raises(ValueError, match="evaluation is on, but there is no validation data"):
         make_sources(replace(text_spec(paths=paths), evaluation=often))
 
 
@@ -180,7 +180,7 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("{tmp}/broken.jsonl.gz",)}, r"broken.jsonl.gz: cannot be read"),
         ({"paths": ("{tmp}/cut.parquet",)}, r"cut.parquet: cannot be read"),
         ({"paths": ("{tmp}/pages.parquet",)}, r"pages.parquet: cannot be read"),
-        ({"paths": ("{tmp}/list.jsonl",)}, r"list.jsonl, line 1: '5' is no object"),
+        ({"paths": ("{tmp}/list.jsonl",)}, r"list.jsonl, line 1: '5' is not an object"),
         ({"paths": ("{tmp}/bad.jsonl.gz",)}, r"bad.jsonl.gz: cannot be read"),
         ({"paths": ("{tmp}/bad.parquet",)}, r"bad.parquet: cannot be read"),
         ({"paths": ("{tmp}/bad.arrow",)}, r"bad.arrow: not an Arrow file"),
@@ -236,5 +236,5 @@ def test_a_tokenizer_of_the_hub_is_asked_for_as_a_file(tmp_path: Path):
     with pytest.raises(ValueError, match="a SentencePiece model"):
         load_tokenizer(str(tmp_path / "tokenizer.model"))
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(ValueError, match=r"tokenizer.json: not a tokenizer that can be read"):
+    with pytest.raises(ValueError, match=r"tokenizer.json: cannot be read as a tokenizer"):
         load_tokenizer(str(tmp_path))

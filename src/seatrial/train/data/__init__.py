@@ -1,7 +1,7 @@
 """Where tokens come from: sources that give any example by its number, and the global batches made of them.
 
 A source is a pure function of an example's number. So every process makes just its own part, on any mesh, and the
-number of consumed examples is all that a resumed run must know to read on exactly where it stopped.
+number of consumed examples is all that a resumed run needs to continue exactly where it stopped.
 
     files      files → rows → tokens, kept     indexed    Megatron's .bin and .idx     rows      rows → sources
     tokenizer  text → tokens                   megatron   Megatron's samples           arrow     rows of tokens
@@ -11,6 +11,7 @@ number of consumed examples is all that a resumed run must know to read on exact
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import numpy as np
@@ -36,7 +37,4 @@ def make_batch(
             made[rows] = source.examples(wanted.reshape(-1))
         return made[rows][name].reshape(*wanted.shape, T)[..., index[2]].astype(FIELDS[name])
 
-    return {
-        name: jax.make_array_from_callback(shape, sharding, lambda index, name=name: part(name, index))
-        for name, sharding in shardings.items()
-    }
+    return {n: jax.make_array_from_callback(shape, s, partial(part, n)) for n, s in shardings.items()}

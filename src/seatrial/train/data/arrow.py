@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ class TokenRows:
     The last token of a row has no next one, so its loss does not count; nor does that of a label of -100.
     """
 
-    group, notes = 1, ()
+    group = 1
+    notes: Sequence[str] = ()
 
     def __init__(self, files: list[Path], max_rows: int | None, length: int, ends: Ends) -> None:
         self._files, self._length, self._ends = files, length, ends

@@ -27,7 +27,8 @@ class Source(Protocol):
     `num_examples`: how many there are until they repeat in another order; None: they do not end.
     """
 
-    num_examples: int | None
+    @property
+    def num_examples(self) -> int | None: ...
 
     def examples(self, numbers: np.ndarray) -> Example: ...
 

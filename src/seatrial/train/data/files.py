@@ -82,7 +82,7 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]
     """The rows of a table's text columns. Raises ValueError, with file and row, for what is not there or no text."""
     for where, row in (_columns if path.suffix in (".parquet", ".arrow") else _json_lines)(path, columns):
         if not isinstance(row, dict):
-            raise ValueError(f"{where}: {str(row)[:40]!r} is no object; write {{{', '.join(columns)}}} as JSON")
+            raise ValueError(f"{where}: {str(row)[:40]!r} is not an object; write {{{', '.join(columns)}}} as JSON")
         for column in columns:
             if not isinstance(row.get(column), str):
                 has = "has no" if column not in row else f"has {str(row[column])[:40]!r} instead of"
@@ -135,7 +135,7 @@ def documents(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
             encoded = tokenizer.encode([text for (text,) in rows])
         except UnicodeDecodeError as error:
             why = f"byte {error.start} is not UTF-8 ({error.reason})"
-            raise ValueError(f"{path}: {why}; convert it, or take the byte tokenizer") from error
+            raise ValueError(f"{path}: {why}; convert it, or use the byte tokenizer") from error
         yield from (np.append(tokens, tokens.dtype.type(tokenizer.end)) for tokens in encoded)
 
 

@@ -67,7 +67,7 @@ def read_indexed(prefix: str | Path) -> Indexed:
     expected, there = HEADER.size + 12 * n + 8 * documents, index.stat().st_size
     if n == 0 or there != expected:
         why = f"{n} sequences and {documents} document marks need {expected} bytes, and there are {there}"
-        raise ValueError(f"{index}: {why if n else 'it holds no sequences'}; make or copy it again")
+        raise ValueError(f"{index}: {why if n else 'it holds no sequences'}; regenerate or copy it again")
     sizes = np.memmap(index, "<i4", "r", HEADER.size, (n,))
     pointers = np.memmap(index, "<i8", "r", HEADER.size + 4 * n, (n,))
     dtype = np.dtype(DTYPES[code]).newbyteorder("<")
@@ -79,7 +79,7 @@ def read_indexed(prefix: str | Path) -> Indexed:
         why = f"sequence {i} has {sizes[i]} tokens from byte {pointers[i]} on, and {content.name} has {size} bytes"
         raise ValueError(f"{index}: {why}; the two do not belong together, or one is cut off")
     if size == 0:
-        raise ValueError(f"{content}: empty; make it again")
+        raise ValueError(f"{content}: empty; regenerate it")
     tokens = np.memmap(content, dtype, "r", shape=(size // dtype.itemsize,))
     return Indexed(tokens, sizes, pointers // dtype.itemsize)
 

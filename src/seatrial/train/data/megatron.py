@@ -68,7 +68,7 @@ def _are_of(samples: Samples, sizes: np.ndarray, documents: range, num_samples: 
     if tuple(array.shape for array in samples) != shapes:
         return False
     place, offset = samples.sample_idx[-1].tolist()
-    are_there = documents.start <= samples.doc_idx.min() <= samples.doc_idx.max() < documents.stop
+    are_there = bool(documents.start <= samples.doc_idx.min() and samples.doc_idx.max() < documents.stop)
     return are_there and int(sizes[samples.doc_idx[:place]].sum(dtype=np.int64)) + offset == total * length
 
 

@@ -30,23 +30,27 @@ def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     A prompt is tokenised with its answer, as the model will see it; where their tokens merge, its last one belongs to
     the answer (TRL 0.10.1). Raises ValueError where the two answers change more of the prompt than that.
     """
-    record = 0
-    for rows in batched(read_rows(path, ("prompt", "chosen", "rejected"))):
-        prompts = tokenizer.encode([prompt for prompt, _, _ in rows])
-        both = [tokenizer.encode([row[0] + row[i] for row in rows]) for i in (1, 2)]
-        for prompt, *whole in zip(prompts, *both, strict=True):
-            n = len(prompt)
-            starts = [n if np.array_equal(prompt, tokens[:n]) else n - 1 for tokens in whole]
-            first, second = (tokens[:start] for tokens, start in zip(whole, starts, strict=True))
-            shared = min(len(first), len(second))
-            if np.count_nonzero(first[:shared] != second[:shared]) > 1:
-                why = "its two answers change how the prompt is tokenised, by more than its last token"
-                raise ValueError(f"{path}, record {record}: {why}; end the prompt with a space or a line")
-            for tokens, start in zip(whole, starts, strict=True):
-                yield _with_begin(tokens[:start], tokenizer)
-                ends = len(tokens) > start and tokens[-1] == tokenizer.end
-                yield tokens[start:] if ends else np.append(tokens[start:], tokenizer.end)
-            record += 1
+    records = read_rows(path, ("prompt", "chosen", "rejected"))
+    encoded = (tokens for rows in batched(records) for tokens in _encoded(rows, tokenizer))
+    for number, (prompt, *whole) in enumerate(encoded):
+        n = len(prompt)
+        starts = [n if np.array_equal(prompt, tokens[:n]) else n - 1 for tokens in whole]
+        first, second = (tokens[:start] for tokens, start in zip(whole, starts, strict=True))
+        shared = min(len(first), len(second))
+        if np.count_nonzero(first[:shared] != second[:shared]) > 1:
+            why = "its two answers change how the prompt is tokenised, by more than its last token"
+            raise ValueError(f"{path}, record {number}: {why}; end the prompt with a space or a line")
+        for tokens, start in zip(whole, starts, strict=True):
+            yield _with_begin(tokens[:start], tokenizer)
+            ends = len(tokens) > start and tokens[-1] == tokenizer.end
+            yield tokens[start:] if ends else np.append(tokens[start:], tokenizer.end)
+
+
+def _encoded(rows: list[tuple[str, str, str]], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, ...]]:
+    """The tokens of each prompt alone, with the chosen answer, and with the rejected one."""
+    prompts = tokenizer.encode([prompt for prompt, _, _ in rows])
+    whole = [tokenizer.encode([row[0] + row[i] for row in rows]) for i in (1, 2)]
+    yield from zip(prompts, *whole, strict=True)
 
 
 def _with_begin(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

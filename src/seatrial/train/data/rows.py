@@ -28,7 +28,8 @@ class Rows(Protocol):
 class Windows:
     """Documents end to end, cut into windows of T + 1 tokens, each beginning with the last token of the one before."""
 
-    group, notes = 1, ()
+    group = 1
+    notes: Sequence[str] = ()
 
     def __init__(self, indexed: Indexed, max_documents: int | None, length: int, ends: Ends) -> None:
         self._tokens = indexed.tokens[: int(indexed.sizes[:max_documents].sum(dtype=np.int64))]
@@ -73,7 +74,7 @@ class Epochs:
 
     def _order(self, epoch: int) -> np.ndarray:
         if epoch not in self._orders:
-            order = np.random.default_rng((self._seed, epoch)).permutation(self._units)
+            order = np.random.default_rng((self._seed or 0, epoch)).permutation(self._units)
             self._orders = {e: kept for e, kept in self._orders.items() if e == epoch - 1} | {epoch: order}
         return self._orders[epoch]
 

@@ -38,7 +38,7 @@ def fields_of(spec: RunSpec) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a run learns from, what it is validated on (None: nothing), and what a person should know of them."""
+    """The training data of a run, its validation data (None: none), and notes about them for people."""
 
     train: Source
     validation: Source | None = None
@@ -46,10 +46,10 @@ class Sources:
 
 
 def make_sources(spec: RunSpec) -> Sources:
-    """The sources that a spec asks for. Raises ValueError where its files cannot serve."""
+    """The sources of a spec. Raises ValueError where its files cannot be used."""
     data = spec.data
     if data.kind == "synthetic":
-        return Sources(*(_synthetic(spec, seed) for seed in (spec.seed, spec.seed + 1)))
+        return Sources(_synthetic(spec, spec.seed), _synthetic(spec, spec.seed + 1))
     notes: dict[str, None] = {}
     paths = data.paths or _folder(data.dataset)
     train = _mixed(spec, "train", paths, data.weights, data.split, notes)
@@ -61,8 +61,8 @@ def make_sources(spec: RunSpec) -> Sources:
         return Sources(train, _mixed(spec, "valid", data.validation_paths, (), None, notes), tuple(notes))
     validation = _mixed(spec, "valid", paths, data.weights, data.split, notes) if data.split else None
     if validation is None:
-        raise ValueError("an evaluation is asked for, and there is no validation data; give data.validation_paths "
-                         'or a share of the data (data.split="980,10,10"), or no evaluation')  # fmt: skip
+        raise ValueError("evaluation is on, but there is no validation data; set data.validation_paths "
+                         'or data.split (such as "980,10,10"), or turn evaluation off')  # fmt: skip
     return Sources(train, validation, tuple(notes))
 
 
@@ -92,21 +92,27 @@ def _mixed(
     With weights, and of Megatron's data always, each path is a source of its own. Otherwise all together are one, in
     which each document comes once.
     """
-    data, evaluation = spec.data, spec.evaluation
-    make = _samples if data.kind == "megatron" else _epochs
-    groups = [[path] for path in paths] if weights or data.kind == "megatron" else [list(paths)]
+    separate = bool(weights) or spec.data.kind == "megatron"
+    groups = [[path] for path in paths] if separate else [list(paths)]
+    make = _samples if spec.data.kind == "megatron" else _epochs
     weights = weights or (1.0,) * len(groups)
-    evaluations = 1 + spec.steps // (evaluation.interval_steps or spec.steps)
-    steps = spec.steps if name == "train" else evaluations * (evaluation.batches or 0)
-    count = steps * spec.sequences_per_step or 1
+    count = _num_examples(spec, name)
     counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(groups) > 1 else [count]
     made = [make(spec, name, group, split, n, notes) for group, n in zip(groups, counts, strict=True)]
     sources = [_InVocabulary(source, spec) for source in made if source is not None]
-    if len(sources) < len(groups) or len(sources) == 1:
-        return sources[0] if len(sources) == len(groups) else None
-    return Blend(
-        sources, weights, sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
-    )
+    if len(sources) < len(groups):
+        return None
+    if len(sources) == 1:
+        return sources[0]
+    total = sum(counts) if name == "train" else sum(source.num_examples or 0 for source in sources)
+    return Blend(sources, weights, total)
+
+
+def _num_examples(spec: RunSpec, name: str) -> int:
+    """How many examples a run reads for training (`train`) or validation (`valid`); at least 1."""
+    evaluations = 1 + spec.steps // (spec.evaluation.interval_steps or spec.steps)
+    steps = spec.steps if name == "train" else evaluations * (spec.evaluation.batches or 0)
+    return steps * spec.sequences_per_step or 1
 
 
 def _samples(
@@ -115,8 +121,8 @@ def _samples(
     """`count` of Megatron's samples."""
     data, indexed, ends = spec.data, read_indexed(group[0]), _ends(spec)
     if ends.token is not None and data.tokenizer == "byte" and indexed.tokens.itemsize > 1:
-        raise ValueError(f"{group[0]}: no bytes, so that the byte tokenizer does not know where their documents end; "
-                         "give data.tokenizer, the one that made them")  # fmt: skip
+        raise ValueError(f"{group[0]}: tokens are not bytes, so the byte tokenizer cannot tell where documents end; "
+                         "set data.tokenizer to the one that made them")  # fmt: skip
     documents = _part(name, split, len(indexed))[: data.max_examples]
     prefix = files_of(group[0])[0].with_suffix("")
     folder = Path(data.index_dir).expanduser() if data.index_dir else prefix.parent

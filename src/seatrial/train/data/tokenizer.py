@@ -59,7 +59,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     try:
         encoder = Encoder.from_str(content.decode())
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{path}: not a tokenizer that can be read ({error}); give another tokenizer.json") from error
+        raise ValueError(f"{path}: cannot be read as a tokenizer ({error}); give another tokenizer.json") from error
     encoder.no_truncation()  # some files ask for it, and would lose text in silence
     encoder.no_padding()
 
@@ -69,7 +69,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
     end = _special(encoder, path, "eos_token", _END)
     if end is None:
-        raise ValueError(f"{path}: no token ends a text; put a tokenizer_config.json with eos_token beside it")
+        raise ValueError(f"{path}: has no end-of-text token; add a tokenizer_config.json with eos_token next to it")
     size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
     digest = hashlib.sha256(content).hexdigest()
     return Tokenizer(digest, size, _special(encoder, path, "bos_token", _BEGIN), end, encode)

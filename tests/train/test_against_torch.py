@@ -15,10 +15,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, get_cosine_with_min_lr_s
 from seatrial.spec import Batch, Data, Execution, ModelSpec, Optimizer, RopeScaling, RunSpec
 from seatrial.train.mesh import make_mesh
 from seatrial.train.model import hidden_states
-from seatrial.train.params import canonical
 from seatrial.train.random import make_key
-from seatrial.train.step import State, Trainer, make_trainer
-from tests.helpers.trainer import make_spec
+from seatrial.train.step import State
+from seatrial.train.trainer import Trainer, make_setup, make_trainer
+from tests.helpers.trainer import canonical, make_spec
 
 GQA_SCALED = ModelSpec(
     name="gqa-scaled", vocab_size=96, hidden_dim=48, num_layers=2, num_heads=6, num_kv_heads=2, head_dim=16, ffn_dim=80,
@@ -145,7 +145,8 @@ def test_logits_loss_and_gradients_equal_transformers(name, attention, mesh, rng
     trainer, state = begun(descent(model, attention, mesh), of_parameters(reference, model, "data"))
     batch = as_batch(trainer, tokens=tokens[:, :-1], targets=tokens[:, 1:], weights=np.ones((B, T), np.float32))
     if not mesh:
-        h_BTD = hidden_states(state["params"], {"tokens": batch["tokens"][0]}, trainer.decoder, make_key(0))
+        decoder = make_setup(descent(model, attention, mesh), "cpu").decoder
+        h_BTD = hidden_states(state["params"], {"tokens": batch["tokens"][0]}, decoder, make_key(0))
         head = state["params"]["embedding"].T if model.tied_embeddings else state["params"]["head"]
         assert relative_error(np.asarray(h_BTD @ head), logits.detach().numpy()) < 1e-4
     np.testing.assert_allclose(float(np.divide(*trainer.loss(state["params"], batch))), loss.item(), rtol=1e-5)

@@ -1,0 +1,134 @@
+"""The programs of a run, compiled for a mesh: its first state, its step and its losses, each inside one `shard_map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from seatrial.spec import Dropout, RunSpec, uneven_splits
+from seatrial.train import fp8, sharding
+from seatrial.train.attention import make_attention
+from seatrial.train.data import fields_of
+from seatrial.train.mesh import backend_of
+from seatrial.train.model import Decoder
+from seatrial.train.objectives import OBJECTIVES, Head
+from seatrial.train.optimizer import Tensor, make_optimizer, tensor_of
+from seatrial.train.params import Params, chunks_per_stage, declare, initialize, layer_order, placed, placements
+from seatrial.train.precision import DTYPES, products_for
+from seatrial.train.remat import make_remat
+from seatrial.train.step import Batch, Metrics, Setup, State, answers_of, loss_of, train_step
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What a run computes, as pure functions compiled for a mesh, and the placements of what they take."""
+
+    mesh: Mesh
+    init: Callable[[], State]
+    step: Callable[[State, Batch], tuple[State, Metrics]]
+    loss: Callable[[Params, Batch], tuple[jax.Array, jax.Array]]  # → (sum, amount), without dropout
+    answers: Callable[[Params, Batch], jax.Array]  # → Σ weight · log p of each sequence [A, B], likewise
+    state_shardings: Any
+    batch_shardings: Mapping[str, NamedSharding]
+    batch_shape: tuple[int, int, int]
+
+
+def make_trainer(spec: RunSpec, mesh: Mesh) -> Trainer:
+    """Everything that a run of `spec` computes. Raises ValueError where a tensor does not divide over the mesh."""
+    for split in uneven_splits(spec, balances_context=False, pads_vocabulary=True):
+        raise ValueError(f"{split.name} = {split.size} cannot be split over {split.axes} = {split.parts}")
+    backend = backend_of(mesh.devices.flat[0])
+    setup, without_dropout = make_setup(spec, backend), make_setup(replace(spec, dropout=Dropout()), backend)
+    state = jax.tree.map(lambda tensor: sharding.partition_spec(tensor.split), state_layout(setup))
+    batch = dict.fromkeys(fields_of(spec), sharding.partition_spec(sharding.batch_dims(setup.decoder.rules)))
+    everywhere = sharding.partition_spec(())
+
+    def program(function: Callable[..., Any], inputs: Any, outputs: Any, **options: Any) -> Callable[..., Any]:
+        local = jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+        return jax.jit(local, **options)
+
+    def on_mesh(specs: Any) -> Any:
+        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
+
+    A, B, T = spec.accumulation_steps, spec.sequences_per_step, spec.batch.sequence_length
+    return Trainer(
+        mesh=mesh,
+        init=jax.jit(partial(first_state, setup), out_shardings=on_mesh(state)),
+        step=program(partial(train_step, setup=setup), (state, batch), (state, everywhere), donate_argnums=0),
+        loss=program(partial(loss_of, setup=without_dropout), (state["params"], batch), everywhere),
+        answers=program(partial(answers_of, setup=without_dropout), (state["params"], batch), everywhere),
+        state_shardings=on_mesh(state),
+        batch_shardings=on_mesh(batch),
+        batch_shape=(A, B // A, T),
+    )
+
+
+def make_setup(spec: RunSpec, backend: str) -> Setup:
+    """The rows of all tables that serve a spec on a backend."""
+    rules, products, declarations = sharding.make_rules(spec), products_for(backend), declare(spec)
+    places = placements(declarations, rules)
+    decoder = Decoder(
+        model=spec.model,
+        dropout=spec.dropout,
+        placements=places,
+        rules=rules,
+        dtype=DTYPES[spec.precision.compute_dtype],
+        linear=fp8.make_linear(spec, rules, products),
+        attention=make_attention(spec, rules, backend),
+        boundary=sharding.BOUNDARIES[rules.boundary],
+        remat=make_remat(spec.execution),
+        scan_layers=spec.execution.scan_layers,
+        chunks=chunks_per_stage(spec),
+    )
+    tied, vocab_size = spec.model.tied_embeddings, spec.model.vocab_size
+    table = places["embedding" if tied else "head"]
+    return Setup(
+        spec=spec,
+        declarations=declarations,
+        layers=jnp.asarray(layer_order(spec)),
+        decoder=decoder,
+        head=Head(placement=table, rules=rules, products=products, tied=tied, vocab_size=vocab_size),
+        objective=OBJECTIVES[spec.objective.kind],
+        optimizer=make_optimizer(spec.optimizer),
+    )
+
+
+# --- the state --------------------------------------------------------------------------------------------------------
+
+
+def state_layout(setup: Setup) -> dict[str, Any]:
+    """The shape of every array of the state, and the mesh axes that split it: a tree like the state, of `Tensor`s."""
+    places, row = setup.decoder.placements, setup.optimizer
+    tensors = jax.tree.map(tensor_of, setup.declarations, places)
+    histories = fp8.histories(setup.spec, setup.declarations)
+    layout: dict[str, Any] = {
+        "step": Tensor(shape=(), split=(), dims=()),
+        "params": jax.tree.map(lambda tensor, place: replace(tensor, split=place.rest), tensors, places),
+        "slots": {name: jax.tree.map(partial(row.slot, name), tensors) for name in row.slots},
+    }
+    if histories:
+        layout["amax"] = {name: Tensor(shape=shape, split=(), dims=()) for name, shape in histories.items()}
+    return layout
+
+
+def first_state(setup: Setup) -> State:
+    """The state that training begins with."""
+    spec, layout = setup.spec, state_layout(setup)
+
+    def zeros(tree: Any, dtype: jnp.dtype) -> Any:
+        return jax.tree.map(lambda tensor: jnp.zeros(tensor.shape, dtype), tree)
+
+    state = State(
+        step=jnp.int32(0),
+        params=placed(initialize(setup.declarations, spec.seed, DTYPES[spec.precision.params_dtype]), spec),
+        slots=zeros(layout["slots"], DTYPES[spec.precision.optimizer_dtype]),
+    )
+    if "amax" in layout:
+        state["amax"] = zeros(layout["amax"], jnp.float32)
+    return state
