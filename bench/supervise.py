@@ -131,7 +131,7 @@ def supervise(socket: str, hosts: int) -> None:
     from seatrial.launch import channels, live, session, ssh
     from seatrial.launch.deadlines import Deadlines
     from seatrial.launch.where import Where
-    from seatrial.plan import Machine, Site, make_plan
+    from seatrial.plan import Machine, PlanRequest, Site, make_plan
     from seatrial.spec.presets import MODELS
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
@@ -170,7 +170,9 @@ def supervise(socket: str, hosts: int) -> None:
         from pathlib import PurePosixPath
 
         run_dir, there = Path(folder) / "run", Site(cluster=cluster, root=PurePosixPath("/var/tmp/seatrial/run"))
-        plan = make_plan(spec, run_dir=run_dir, machine=Machine(cores=2, memory_bytes=1), on="ssh", site=there)
+        plan = make_plan(
+            PlanRequest(spec=spec, run_dir=run_dir, machine=Machine(cores=2, memory_bytes=1), on="ssh", site=there)
+        )
         (run_dir / "launch").mkdir(parents=True)
         start, cpu = time.monotonic(), time.process_time()
         where = Where(on="ssh", ssh="simulated")

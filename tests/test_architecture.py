@@ -18,9 +18,9 @@ PACKAGE = ROOT / "src" / "seatrial"
 
 # Each module or folder may import only what stands before it.
 ORDER = (
-    "errors", "source", "spec", "xla_flags", "estimate", "cluster", "command", "node", "check", "dialects", "engines",
-    "shrink", "plan", "runs", "events", "logs", "metrics", "verdict", "launch", "report", "history", "commands", "cli",
-    "__main__",
+    "errors", "source", "spec", "xla_flags", "estimate", "cluster", "command", "console", "node", "check", "dialects",
+    "engines", "shrink", "plan", "runs", "events", "logs", "metrics", "verdict", "launch", "report", "history",
+    "commands", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"errors", "spec", "estimate", "xla_flags", "runs", "events", "train"}
 

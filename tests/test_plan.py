@@ -12,7 +12,7 @@ import pytest
 from seatrial.cluster import Cluster, Host, Transport
 from seatrial.command import is_secret
 from seatrial.errors import InputError, LaunchError
-from seatrial.plan import Machine, Plan, Site, collapsed_to_fit, decided, make_plan
+from seatrial.plan import Machine, Plan, PlanRequest, Site, choose_remat, collapsed_to_fit, make_plan
 from seatrial.shrink.collapse import collapse
 from seatrial.shrink.rehearsal import rehearse
 from seatrial.spec import Batch, Container, Execution, MeshShape, Parallelism, RunSpec, Topology, from_dict
@@ -38,7 +38,7 @@ def make_spec(nodes: int = 1, devices: int = 8, device: str | None = None, **exe
 
 
 def plan(spec: RunSpec, machine: Machine = LAPTOP, **options: Any) -> Plan:
-    return make_plan(spec, run_dir=RUN_DIR, machine=machine, **options)
+    return make_plan(PlanRequest(spec=spec, run_dir=RUN_DIR, machine=machine, **options))
 
 
 def test_a_process_is_the_trainers_command_line() -> None:
@@ -233,7 +233,7 @@ def test_only_what_fits_this_machine_is_suggested(
     machine: Machine, engine: str, collapse: bool, rehearse: bool
 ) -> None:
     with pytest.raises(LaunchError, match="this machine has") as error:
-        make_plan(LARGE, run_dir=Path("/run"), machine=machine, engine=engine)
+        make_plan(PlanRequest(spec=LARGE, run_dir=Path("/run"), machine=machine, engine=engine))
     assert ("--collapse" in str(error.value), "--rehearse" in str(error.value)) == (collapse, rehearse)
 
 
@@ -259,7 +259,7 @@ def test_a_collapse_that_cannot_fit_is_refused(machine: Machine, why: str) -> No
         ("h200", 1, "none", "the least that fits: each device needs about 14."),
         ("h200", 96, "save_dot_with_context_except_mlp", "the least that fits"),
         ("h200", 240, "full", "the least that fits"),
-        ("tpu-v5e", 16, "full", "and not even that fits surely"),
+        ("tpu-v5e", 16, "full", "and not even that surely fits"),
         (None, 8, "minimal_with_context", "the least that fits"),
     ],
 )
@@ -269,8 +269,8 @@ def test_auto_recomputes_as_little_as_fits(device: str | None, micro: int, row: 
     batch = dataclasses.replace(spec.batch, micro_batch_size=micro, global_batch_size=2 * micro)
     spec = dataclasses.replace(spec, batch=batch)
     machine = Machine(cores=2, memory_bytes=64 << 30, vendor="nvidia", accelerators=("0", "1"))
-    chosen, why = decided(spec, machine, "native")
+    chosen, why = choose_remat(spec, machine, "native")
     assert chosen == dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, remat=row))
     assert why[0].startswith(f"execution.remat is auto: {row}, {fits}")
-    assert plan(chosen, machine, why=why).notes == tuple(why)
-    assert decided(chosen, machine, "native") == (chosen, [])
+    assert plan(chosen, machine, remat_notes=why).notes == tuple(why)
+    assert choose_remat(chosen, machine, "native") == (chosen, [])

@@ -34,7 +34,7 @@ class Problem:
     """One finding about a configuration: what (code, path), where (mark), why, and how to fix it.
 
     `code` is a stable kebab-case name for scripts; `path` is the key in the user's own spelling, dotted from the root.
-    An "error" blocks the chosen action, a "warning" does not, an "info" only tells.
+    An "error" blocks the chosen action, a "warning" does not, an "info" is only for information.
     """
 
     severity: Severity
@@ -59,7 +59,7 @@ class Problem:
 
 
 class SeatrialError(Exception):
-    """Anything that Seatrial tells its user instead of a traceback."""
+    """Anything that Seatrial reports to its user instead of a traceback."""
 
     exit_code = 1
 
@@ -80,10 +80,10 @@ class InputError(SeatrialError):
 
 
 class LaunchError(SeatrialError):
-    """The run could not be started; `reason` is what to record of it, where `told` is more than that."""
+    """The run could not be started; `reason` is what to record of it, where that is less than the message."""
 
     exit_code = 3
 
-    def __init__(self, told: str = "", reason: str = "") -> None:
-        super().__init__(told)
-        self.reason = reason or told
+    def __init__(self, message: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message

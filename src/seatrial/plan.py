@@ -1,4 +1,4 @@
-"""RunSpec × machine → Plan: which processes run where, with which commands. Pure: nothing here looks at a machine.
+"""RunSpec × machine → Plan: which processes run where, with which commands. Pure: it touches no machine.
 
 A process stands for a node. On this machine its devices are, in this order of preference,
 
@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any
 
 from seatrial.cluster import Cluster, Host
@@ -123,11 +122,45 @@ class Plan:
         }
 
 
-def decided(spec: RunSpec, machine: Machine, engine: str, there: float | None = None) -> tuple[RunSpec, list[str]]:
-    """The spec with its recomputation chosen, where that is "auto", and why it is that; before any rehearsal.
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What a plan is made from.
 
-    What counts are the bytes `there` for each device; None: those of the device that the run names, or where it names
-    none, its part of this machine's.
+    `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
+    how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds,
+    `shell` those of the launcher's shell, `remat_notes` the notes of `choose_remat`, `attempt` counts from 1.
+    """
+
+    spec: RunSpec
+    run_dir: Path
+    machine: Machine
+    on: str = "local"
+    engine: str = "native"
+    rehearsal: Rehearsal | None = None
+    coordinator: str = "127.0.0.1:0"
+    nodes_here: int | None = None
+    attempt: int = 1
+    site: Site | None = None
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    shell: Mapping[str, str] = field(default_factory=dict)
+    remat_notes: Sequence[str] = ()
+
+    @property
+    def run_spec(self) -> RunSpec:
+        """What the processes get."""
+        return self.rehearsal.spec if self.rehearsal else self.spec
+
+    @property
+    def on_virtual_devices(self) -> bool:
+        """Whether it is a rehearsal, and more than a collapsed mesh."""
+        return bool(self.rehearsal and not self.rehearsal.collapsed)
+
+
+def choose_remat(spec: RunSpec, machine: Machine, engine: str, there: float | None = None) -> tuple[RunSpec, list[str]]:
+    """The spec with its recomputation chosen where that is "auto", and a note that says why; before any rehearsal.
+
+    `there` are the bytes of each device; None: those of the device that the run names, or where it names none, its part
+    of this machine's.
     """
     if spec.execution.remat != "auto":
         return spec, []
@@ -137,7 +170,7 @@ def decided(spec: RunSpec, machine: Machine, engine: str, there: float | None = 
         memory.per_device(each, engine).total_bytes / GIB
         for each in (chosen, replace(spec, execution=replace(spec.execution, remat="none")))
     )
-    fits = "the least that fits" if need <= memory.ROOM * there / GIB else "and not even that fits surely"
+    fits = "the least that fits" if need <= memory.ROOM * there / GIB else "and not even that surely fits"
     return chosen, [
         f"execution.remat is auto: {chosen.execution.remat}, {fits}: each device needs about {need:,.1f} GiB of the "
         f"{there / GIB:,.1f} GiB that there are; without recomputation it would need {whole:,.1f} GiB"
@@ -145,7 +178,7 @@ def decided(spec: RunSpec, machine: Machine, engine: str, there: float | None = 
 
 
 def collapsed(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, list[str], float, float]:
-    """A run collapsed to this machine, the notes of `decided`, and of each device the bytes needed and those there."""
+    """A run collapsed to this machine, the notes of `choose_remat`, and the bytes a device needs and those it has."""
     here = len(machine.accelerators)  # without any, the CPU is one device
     rehearsal = collapse(spec, num_devices=here or 1, virtual=not here)
     there: float | None = machine.memory_bytes
@@ -153,14 +186,14 @@ def collapsed(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, 
         share = memory.share(spec, engine)[0]
         each = machine.accelerator_bytes
         there = each * share if each else memory.available_bytes(spec, engine)
-    chosen, why = decided(rehearsal.spec, machine, engine, there)
+    chosen, notes = choose_remat(rehearsal.spec, machine, engine, there)
     need = memory.per_device(chosen, engine).total_bytes
-    return replace(rehearsal, spec=chosen), why, need, math.inf if there is None else there
+    return replace(rehearsal, spec=chosen), notes, need, math.inf if there is None else there
 
 
 def collapsed_to_fit(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehearsal, list[str]]:
-    """A run collapsed to this machine, and the notes of `decided`. Raises LaunchError where it surely does not fit."""
-    rehearsal, why, need, there = collapsed(spec, machine, engine)
+    """A run collapsed to this machine, and notes. Raises LaunchError where it surely does not fit."""
+    rehearsal, notes, need, there = collapsed(spec, machine, engine)
     if need > (1 + memory.DOUBT) * there:
         devices = f"each of its {rehearsal.spec.topology.num_devices} {machine.vendor} accelerators"
         raise LaunchError(
@@ -169,106 +202,82 @@ def collapsed_to_fit(spec: RunSpec, machine: Machine, engine: str) -> tuple[Rehe
             f"{there / GIB:,.1f} GiB. To try the configuration here with a small model, give --rehearse instead of "
             "--collapse"
         )
-    return rehearsal, why
+    return rehearsal, notes
 
 
-def make_plan(
-    spec: RunSpec,
-    *,
-    run_dir: Path,
-    machine: Machine,
-    on: str = "local",
-    engine: str = "native",
-    rehearsal: Rehearsal | None = None,
-    coordinator: str = "127.0.0.1:0",
-    nodes_here: int | None = None,
-    attempt: int = 1,
-    site: Site | None = None,
-    secrets: Mapping[str, Secret] = MappingProxyType({}),
-    shell: Mapping[str, str] = MappingProxyType({}),
-    why: Sequence[str] = (),
-) -> Plan:
+def make_plan(request: PlanRequest) -> Plan:
     """The plan of a run, on this machine or at a site; with a rehearsal, of its spec.
 
-    `coordinator` is the host:port where process 0 listens if there are several (port 0: not chosen yet), `nodes_here`
-    how many of the nodes this machine stands for (default: all), `secrets` variables that no configuration holds,
-    `shell` those of the shell in which the launcher runs, `why` the notes of `decided`, `attempt` how often the run is
-    being tried. Raises InputError for an unknown engine, for
-    what an engine cannot do, and for a site that is not enough; LaunchError where the machine has not what it takes.
+    Raises InputError for an unknown engine, for what an engine does not support, and for a site that is not enough;
+    LaunchError where the machine lacks what the run needs.
     """
-    spec = rehearsal.spec if rehearsal else spec
-    nodes, rehearsing = spec.topology.num_nodes, bool(rehearsal and not rehearsal.collapsed)
-    trains, notes = engine_called(engine), list[str]()
-    if rehearsing and not trains.ON_CPU:
+    spec, trains = request.run_spec, engine_called(request.engine)
+    if request.on_virtual_devices and not trains.ON_CPU:
         why = f"a rehearsal computes on CPUs, and {trains.TITLE} does not"
         raise InputError.single("rehearsal-engine", "--rehearse", why, "rehearse with --engine native")
-    if site:
-        hosts = _hosts(site.cluster, nodes)
-        port = spec.distributed.coordinator_port or DEFAULT_PORT
-        coordinator = f"{hosts[0].address}:{port}"
-        placements = [Placement(cpu_devices=spec.topology.devices_per_node if rehearsing else None)] * nodes
-        named = spec.distributed.coordinator_host
-        if nodes > 1 and named not in (None, "localhost", hosts[0].address, hosts[0].name):
-            first = f"{hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
-            if site.cluster.transport == "slurm":
-                first = f"on the first host of the job, which Slurm decides, not {named}"
-            notes.append(f"rank 0 is {first}")
-    else:
-        hosts = Cluster.on_this_machine(nodes).hosts
-        placements, notes = _place(spec, machine, nodes_here or nodes, engine, rehearsing=rehearsing)
-    made = trains.commands(
-        spec,
-        Ground(
-            hosts=[host.name for host in hosts],
-            placements=placements,
-            run_dir=site.root if site else run_dir,
-            python=site.python if site else None,
-            coordinator=coordinator if nodes > 1 else None,
-            contained=bool(site and site.runtime),
-            secrets=secrets,
-            attempt=attempt,
-            shell=None if site else shell,
-        ),
-    )
-    commands, notes = made.each, [*notes, *made.notes, *_about_flags(shell, engine, site)]
-    around: Container | None = None
-    if site and site.runtime:
-        if spec.container is None:
-            why, fix = "the configuration names no container image", "name one, or leave --container away"
-            raise InputError.single("no-image", "--container", why, fix)
-        container = spec.container
-        if rehearsing and container != container.without_hardware():
-            container = container.without_hardware()
-            notes.append("a rehearsal computes on CPUs: the container is given none of its devices, volumes and rights")
-        container, about_it = nics.mounted(container, spec.nic_type)
-        notes += about_it
-        if site.runtime == "pyxis":
-            around, variables = container, guarded(container.environment)
-            unknown = [name for name in _NOT_OF_PYXIS if getattr(container, name)]
-            if unknown:
-                notes.append(
-                    f"pyxis knows no {', '.join(unknown)}: it fetches an image as each job begins, and gives its "
-                    "containers the rights of who submits the job"
-                )
-            commands = [replace(command, environment={**variables, **command.environment}) for command in commands]
-        else:
-            commands = [
-                _contained(command, rank, container, site, site.runtime) for rank, command in enumerate(commands)
-            ]
+    ground, hosts, notes = _at_site(request, request.site) if request.site else _on_this_machine(request)
+    made = trains.commands(spec, ground)
+    commands, container, about_containers = _contained(made.each, request)
     return Plan(
-        engine=engine,
-        on=on,
+        engine=request.engine,
+        on=request.on,
         spec=spec,
         processes=tuple(
             Process(rank=rank, host=host, command=command, log=f"nodes/{host.name}/rank{rank}.log")
             for rank, (host, command) in enumerate(zip(hosts, commands, strict=True))
         ),
-        rehearsal=rehearsal,
+        rehearsal=request.rehearsal,
         step_pattern=trains.STEP_PATTERN,
         first_step=trains.FIRST_STEP,
-        container=around,
-        notes=(*why, *notes),
+        container=container,
+        notes=(*request.remat_notes, *notes, *made.notes, *_notes_on_flags(request), *about_containers),
     )
+
+
+# --- where the processes are ------------------------------------------------------------------------------------------
+
+_Place = tuple[Ground, tuple[Host, ...], list[str]]  # for the engine, the host of each process, notes
+
+
+def _at_site(request: PlanRequest, site: Site) -> _Place:
+    spec, notes = request.run_spec, list[str]()
+    nodes = spec.topology.num_nodes
+    hosts = _hosts(site.cluster, nodes)
+    coordinator = f"{hosts[0].address}:{spec.distributed.coordinator_port or DEFAULT_PORT}"
+    named = spec.distributed.coordinator_host
+    if nodes > 1 and named not in (None, "localhost", hosts[0].address, hosts[0].name):
+        first = f"{hosts[0].name}, and listens at {coordinator}: the cluster file decides, not {named}"
+        if site.cluster.transport == "slurm":
+            first = f"on the first host of the job, which Slurm decides, not {named}"
+        notes.append(f"rank 0 is {first}")
+    cpu_devices = spec.topology.devices_per_node if request.on_virtual_devices else None
+    ground = Ground(
+        hosts=[host.name for host in hosts],
+        placements=[Placement(cpu_devices=cpu_devices)] * nodes,
+        run_dir=site.root,
+        python=site.python,
+        coordinator=coordinator if nodes > 1 else None,
+        contained=site.runtime is not None,
+        secrets=request.secrets,
+        attempt=request.attempt,
+    )
+    return ground, hosts, notes
+
+
+def _on_this_machine(request: PlanRequest) -> _Place:
+    nodes = request.run_spec.topology.num_nodes
+    hosts = Cluster.on_this_machine(nodes).hosts
+    placements, notes = _devices_here(request)
+    ground = Ground(
+        hosts=[host.name for host in hosts],
+        placements=placements,
+        run_dir=request.run_dir,
+        coordinator=request.coordinator if nodes > 1 else None,
+        secrets=request.secrets,
+        attempt=request.attempt,
+        shell=request.shell,
+    )
+    return ground, hosts, notes
 
 
 def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
@@ -278,55 +287,92 @@ def _hosts(cluster: Cluster, nodes: int) -> tuple[Host, ...]:
         if cluster.transport == "slurm":
             option = given = "--slurm nodes"
         why = f"the run asks for {nodes} nodes, and {given} gives it {len(cluster.hosts)}"
-        fix = "give it more, or let the configuration ask for fewer; with --rehearse, fewer will do"
+        fix = "give it more, or let the configuration ask for fewer; --rehearse needs fewer"
         raise InputError.single("too-few-hosts", option, why, fix)
     return cluster.hosts[:nodes]
 
 
-def _contained(command: Command, rank: int, container: Container, site: Site, runtime: str) -> Command:
+def _devices_here(request: PlanRequest) -> tuple[list[Placement], list[str]]:
+    """What each process computes on, in the order of the module's docstring, and notes on it."""
+    spec, machine = request.run_spec, request.machine
+    each, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
+    nodes_here, virtual = request.nodes_here or nodes, [Placement(cpu_devices=each)] * nodes
+    if request.on_virtual_devices:
+        return virtual, []
+    if machine.vendor and nodes_here * each <= len(machine.accelerators):
+        variable = VISIBLE_DEVICES[machine.vendor]
+        places = [rank % nodes_here * each for rank in range(nodes)]
+        slices = [machine.accelerators[place : place + each] for place in places]
+        return [Placement(environment={variable: ",".join(names)}) for names in slices], []
+    on_cpu = engine_called(request.engine).ON_CPU
+    if on_cpu and spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
+        return virtual, ["there is no accelerator here for this run; virtual CPU devices stand in"]
+    raise _too_few_devices(spec, machine, request.engine, on_cpu=on_cpu)
+
+
+def _too_few_devices(spec: RunSpec, machine: Machine, engine: str, *, on_cpu: bool) -> LaunchError:
+    asked = f"{spec.topology.num_nodes} × {spec.topology.devices_per_node} devices ({spec.topology.device or 'any'})"
+    here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
+    fixes = ["to try the configuration here with a small model on virtual CPU devices, add --rehearse"] * on_cpu
+    if machine.accelerators or on_cpu:
+        _, _, need, there = collapsed(spec, machine, engine)
+        if need <= there:
+            fixes.append("to train the same model on what is here, add --collapse")
+    fix = "; ".join(fixes) or "name hosts that have them: --on ssh or --on slurm"
+    return LaunchError(f"the run asks for {asked}, but this machine has {here}. {fix[0].upper()}{fix[1:]}")
+
+
+# --- containers and flags ---------------------------------------------------------------------------------------------
+
+
+def _contained(
+    commands: Sequence[Command], request: PlanRequest
+) -> tuple[Sequence[Command], Container | None, list[str]]:
+    """(the commands as they run in containers, the container if Slurm is to start the agents in it, notes)."""
+    site = request.site
+    if site is None or site.runtime is None:
+        return commands, None, []
+    container = request.run_spec.container
+    if container is None:
+        why, fix = "the configuration names no container image", "name one, or omit --container"
+        raise InputError.single("no-image", "--container", why, fix)
+    notes = []
+    if request.on_virtual_devices and container != container.without_hardware():
+        container = container.without_hardware()
+        notes.append("a rehearsal computes on CPUs: the container is given none of its devices, volumes and rights")
+    container, about_it = nics.mounted(container, request.run_spec.nic_type)
+    notes += about_it
+    if site.runtime != "pyxis":
+        named = [_in_container(command, rank, container, site) for rank, command in enumerate(commands)]
+        return named, None, notes
+    unknown = [name for name in _NOT_OF_PYXIS if getattr(container, name)]
+    if unknown:
+        notes.append(
+            f"pyxis has no {', '.join(unknown)}: it fetches an image as each job begins, and gives its "
+            "containers the rights of who submits the job"
+        )
+    variables = guarded(container.environment)
+    return [replace(each, environment={**variables, **each.environment}) for each in commands], container, notes
+
+
+def _in_container(command: Command, rank: int, container: Container, site: Site) -> Command:
     """A process in a container whose name says whose it is, and that sees the run directory."""
+    assert site.runtime is not None
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"seatrial-{site.root.name}-{rank}")
     mounts = (str(site.root),)
-    return in_container(command, container, runtime=runtime, name=name, run=site.root.name, mounts=mounts)
+    return in_container(command, container, runtime=site.runtime, name=name, run=site.root.name, mounts=mounts)
 
 
-def _about_flags(shell: Mapping[str, str], engine: str, site: Site | None) -> list[str]:
+def _notes_on_flags(request: PlanRequest) -> list[str]:
     """What becomes of the flags for XLA that the user's shell holds."""
-    flags = shell.get("XLA_FLAGS", "").strip()
-    if not flags or engine not in WITH_XLA:
+    flags, site = request.shell.get("XLA_FLAGS", "").strip(), request.site
+    if not flags or request.engine not in WITH_XLA:
         return []
     if site is None:
         return [f"XLA_FLAGS of this shell are used, and the configuration's come after them: {flags}"]
     if site.cluster.transport == "slurm" and site.runtime in (None, "pyxis"):
         return [f"sbatch hands XLA_FLAGS of this shell to the job, as it does with every variable: {flags}"]
     return ["XLA_FLAGS of this shell are not sent to the hosts: those of their own environment count there"]
-
-
-def _place(
-    spec: RunSpec, machine: Machine, nodes_here: int, engine: str, *, rehearsing: bool
-) -> tuple[list[Placement], list[str]]:
-    """What each process computes on, by the order of the module's docstring, and what is worth saying about it."""
-    each, nodes = spec.topology.devices_per_node, spec.topology.num_nodes
-    if not rehearsing and machine.vendor and nodes_here * each <= len(machine.accelerators):
-        variable = VISIBLE_DEVICES[machine.vendor]
-        places = [rank % nodes_here * each for rank in range(nodes)]
-        slices = [machine.accelerators[place : place + each] for place in places]
-        return [Placement(environment={variable: ",".join(names)}) for names in slices], []
-    virtual = [Placement(cpu_devices=each)] * nodes
-    if rehearsing:
-        return virtual, []
-    on_cpu = engine_called(engine).ON_CPU
-    if on_cpu and spec.topology.device is None and nodes * each <= MAX_VIRTUAL_DEVICES:
-        return virtual, ["there is no accelerator here for this run; virtual CPU devices stand in"]
-    here = f"{len(machine.accelerators)} {machine.vendor} accelerators" if machine.vendor else "no accelerator"
-    said = f"the run asks for {nodes} × {each} devices ({spec.topology.device or 'any'}), but this machine has {here}."
-    fixes = ["to try the configuration here with a small model on virtual CPU devices, add --rehearse"] * on_cpu
-    if machine.accelerators or on_cpu:
-        _, _, need, there = collapsed(spec, machine, engine)
-        if need <= there:
-            fixes.append("to train the very model on what is here, add --collapse")
-    way = "; ".join(fixes) or "name hosts that have them: --on ssh or --on slurm"
-    raise LaunchError(f"{said} {way[0].upper()}{way[1:]}")
 
 
 def without_secrets(spec: RunSpec) -> dict[str, Any]:
@@ -337,3 +383,15 @@ def without_secrets(spec: RunSpec) -> dict[str, Any]:
         if given:
             part["environment"] = {name: str(value) for name, value in guarded(given).items()}
     return data
+
+
+def leaves(data: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
+    """Nested plain data as dotted path → value, in order."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        path = f"{parent}.{key}" if parent else str(key)
+        if isinstance(value, Mapping) and value:
+            found |= leaves(value, path)
+        else:
+            found[path] = list(value) if isinstance(value, tuple) else value
+    return found

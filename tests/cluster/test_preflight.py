@@ -14,7 +14,7 @@ import pytest
 from seatrial.cluster import Cluster as Hosts
 from seatrial.cluster import Host
 from seatrial.commands import preflight as readiness
-from seatrial.commands.preflight import Looked
+from seatrial.commands.preflight import PreflightResult
 from seatrial.dialects import cluster_of
 from seatrial.launch.preflight import probing
 from seatrial.launch.preflight.needs import Needs, Selection
@@ -40,13 +40,13 @@ class Site3:
         assert read is not None
         self.hosts: Hosts = read
 
-    def look(self, **asked: Any) -> Looked:
+    def look(self, **asked: Any) -> PreflightResult:
         needs = Needs(hosts=self.hosts.hosts, root=ROOT, **{"python": sys.executable, **asked})
         site = Site(cluster=self.hosts, root=PurePosixPath(ROOT))
-        return readiness.look(site, needs, "asyncssh")
+        return readiness.ask_hosts(site, needs, "asyncssh")
 
 
-def said(looked: Looked) -> set[tuple[str, str]]:
+def said(looked: PreflightResult) -> set[tuple[str, str]]:
     return {(problem.code, problem.path) for problem in looked.problems}
 
 

@@ -50,7 +50,7 @@ def test_a_spare_host_takes_the_place_of_one_that_is_lost(make_cluster: Callable
     second.power_off(silently=True)
     told, _ = run.communicate(timeout=400)
     assert run.returncode == 0, told
-    assert f"it is tried again without {second.address}" in " ".join(told.split())
+    assert f"retry without {second.address}" in " ".join(told.split())
     assert hosts(person.out) == [first.address, third.address, spare.address]
     assert hosts(person.out / "attempts/1") == [first.address, second.address, third.address]
     lost = json.loads((person.out / "attempts/1/verdict.json").read_text())

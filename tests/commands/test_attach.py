@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.commands import attach, retries
+from seatrial.commands import logs, retries, stop
 from seatrial.launch.launcher import STOP
 from seatrial.runs.directory import rank_logs
 from seatrial.runs.files import write_json
@@ -80,7 +80,7 @@ def test_a_file_that_is_nearly_a_log_is_none(run_dir: Path) -> None:
     (run_dir / "nodes" / "h" / "rankX.log").write_text("odd")
     assert "it holds no logs" in refused(run_dir, "logs")
     log(run_dir, "ours\n")
-    assert b"".join(attach.logs(run_dir, rank=None, follow=False)) == b"ours\n"
+    assert b"".join(logs.logs(run_dir, rank=None, follow=False)) == b"ours\n"
     say(run_dir, state="ended")
     assert seatrial("judge", run_dir, cwd=run_dir).returncode == 2  # its plan has no spec
 
@@ -105,13 +105,13 @@ def test_of_a_run_that_is_over_logs_that_are_not_there_are_told(run_dir: Path) -
 def test_logs_are_followed_from_one_attempt_to_the_next(run_dir: Path) -> None:
     log(run_dir, "first ")
     log(run_dir, "of another rank", rank=1)
-    told = attach.logs(run_dir, rank=0, follow=True)
+    told = logs.logs(run_dir, rank=0, follow=True)
     assert next(told) == b"first "
     log(run_dir, "to the end, ")
     say(run_dir, state="ended", reason="died")
-    retries.promise(run_dir)
+    retries.mark_undecided(run_dir)
     (run_dir / "config.json").write_text("{}")
-    retries.set_aside(run_dir, SPEC, 1)
+    retries.archive_attempt(run_dir, SPEC, 1)
     assert json.loads((run_dir / "status.json").read_text())["state"] == "retrying"
     assert json.loads((run_dir / "attempts/1/status.json").read_text())["state"] == "ended"
     assert not list(run_dir.rglob("undecided"))
@@ -143,14 +143,14 @@ def test_nothing_is_over_between_two_attempts(run_dir: Path) -> None:
     told: list[bytes] = []
     log(run_dir, "first ")
     say(run_dir, state="ended", reason="died")
-    retries.promise(run_dir)
-    reader = threading.Thread(target=lambda: told.extend(attach.logs(run_dir, rank=None, follow=True)))
+    retries.mark_undecided(run_dir)
+    reader = threading.Thread(target=lambda: told.extend(logs.logs(run_dir, rank=None, follow=True)))
     reader.start()
-    time.sleep(3 * attach.POLL_SECONDS)
+    time.sleep(3 * logs.POLL_SECONDS)
     assert reader.is_alive()
     assert f"process {os.getpid()} follows it already" in refused(run_dir, "attach")
-    retries.set_aside(run_dir, SPEC, 1)
-    time.sleep(3 * attach.POLL_SECONDS)
+    retries.archive_attempt(run_dir, SPEC, 1)
+    time.sleep(3 * logs.POLL_SECONDS)
     assert reader.is_alive()
     assert f"process {os.getpid()} follows it already" in refused(run_dir, "attach")
     log(run_dir, "second")
@@ -163,9 +163,9 @@ def test_who_is_stopped_between_two_attempts_is_not_tried_again(run_dir: Path) -
     write_status(run_dir, SPEC, "retrying")
     over = threading.Timer(1.0, lambda: say(run_dir, state="ended", reason="died"))
     over.start()
-    told = attach.stop(run_dir, now=False)
+    told = stop.stop(run_dir, now=False)
     over.join()
-    assert "it is over (died), and is not tried again" in told
+    assert "it is over (died), without a retry" in told
     assert (run_dir / STOP).exists()
 
 
@@ -178,9 +178,9 @@ def test_who_is_stopped_while_it_begins_is_told_as_soon_as_it_runs(run_dir: Path
 
     begun = threading.Timer(1.0, begin)
     begun.start()
-    told = attach.stop(run_dir, now=False)
+    told = stop.stop(run_dir, now=False)
     begun.join()
-    assert "its processes are told to save what they must and end" in told
+    assert "its processes are asked to checkpoint and stop" in told
     assert (run_dir / "nodes" / "local0" / "stop").exists()
 
 

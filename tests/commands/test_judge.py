@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from seatrial import events
-from seatrial.commands.judge import judge_run, report_run
+from seatrial.commands.judge import judge_run
+from seatrial.commands.report import report_run
 from seatrial.events import RunEnded
 from seatrial.spec import to_dict
 from tests.helpers.command_line import seatrial
@@ -200,7 +201,7 @@ def test_the_nearest_published_results_stand_beside_it(folder: Path) -> None:
     arguments = ("judge", log, "--against", RECIPE)
     result = seatrial(*arguments, "--out", "run", cwd=folder)
     assert result.returncode == 0, result.stdout
-    assert "beside published" in result.stdout
+    assert "published tokens/s per device" in result.stdout
     for kind in ("markdown", "html"):
         shown = seatrial("report", "run", "--format", kind, cwd=folder).stdout
         assert "64 h100-sxm" in (shown if kind == "markdown" else (folder / "run/report.html").read_text())
@@ -350,7 +351,7 @@ def test_a_run_took_as_long_as_its_processes_lived_by_whatever_clock_they_log(
     )
     os.utime(log, (ended + touched * 86400,) * 2)
 
-    judge_run(run_dir, as_json=False)
+    judge_run(run_dir)
     took = json.loads((run_dir / "metrics.json").read_text())["completion"]["wall_seconds"]
     assert ended - began - 70 <= took <= ended - began
     shown = re.search(r"1 process, ([\d,.]+) s", report_run(run_dir, "text"))

@@ -20,7 +20,7 @@ from seatrial.dialects import load
 from seatrial.errors import LaunchError
 from seatrial.events import Event, Fault, RunEnded, RunStarted
 from seatrial.launch.local import this_machine
-from seatrial.plan import Plan, Site, make_plan
+from seatrial.plan import Plan, PlanRequest, Site, make_plan
 from seatrial.runs.status import write_status
 from seatrial.spec import RunSpec
 from tests.helpers.command_line import seatrial
@@ -44,20 +44,20 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     os.kill(pids[1], signal.SIGKILL)
     code, told = end_of(launcher, 200)
     assert code == 0, told
-    assert "attempt 1 of 3 is over; it is tried again: rank 1 on local1" in told
+    assert "attempt 1 of 3 is over; retry: rank 1 on local1" in told
     assert "Completed all 1,000 steps, in 2 attempts" in " ".join(told.split())
     first, whole = out / "attempts" / "1", events.read_run(out)
     assert read_json(first / "verdict.json")["outcome"] == "died"
     assert reader.wait(30) == 0
     both = [path / "nodes" / "local1" / "rank1.log" for path in (first, out)]
     assert told_logs.read_bytes() == b"".join(path.read_bytes() for path in both)
-    assert judge_run(first, as_json=False)[1].exit_code == 4
+    assert judge_run(first)[1].exit_code == 4
     begun = [(e.process, e.attempt) for e in whole if isinstance(e, RunStarted)]
     assert sorted(begun) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     restored = [e.step for e in whole if isinstance(e, events.Checkpoint) and e.action == "restore"]
     assert restored
     assert all(step >= 50 for step in restored)
-    assert judge_run(out, as_json=False)[1].outcome == "pass"
+    assert judge_run(out)[1].outcome == "pass"
 
 
 CLUSTER = "hosts: [127.0.0.1]\nuser: nobody-of-this-name\n"  # whoever listens there knows nobody of the kind
@@ -130,7 +130,7 @@ def test_what_a_run_does_by_itself_is_not_tried_again(tmp_path: Path) -> None:
     config = write_config(tmp_path, steps=20, data={"kind": "text", "paths": [str(short)]}, model=model)
     code, told = end_of(start(config, tmp_path / "run", "--retries", "2"))
     assert code == 3, told
-    assert "it is not tried again, because it would end the same way" in " ".join(told.split())
+    assert "no retry, because it would end the same way" in " ".join(told.split())
     assert not (tmp_path / "run" / "attempts").exists()
 
 
@@ -159,9 +159,9 @@ def test_what_is_worth_another_attempt(
     ]
     (tmp_path / "plan.json").write_text(_plan_json(tmp_path))
     (tmp_path / "events-launcher.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded))
-    _, verdict = judge_run(tmp_path, as_json=False)
-    again = retries.again(verdict, tmp_path, *_on_hosts("native", spare))
-    assert (again.worth_it, again.exclude) == (worth_it, exclude), again
+    report, verdict = judge_run(tmp_path)
+    decision = retries.decide_retry(report, verdict, tmp_path, *_on_hosts("native", spare))
+    assert (decision.retry, decision.exclude) == (worth_it, exclude), decision
 
 
 UNHEALTHY = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n{}\nThe tasks have crashed."
@@ -196,10 +196,10 @@ def test_the_host_of_whoever_reports_a_lost_peer_is_not_left_out(
         died = Fault(process=-1, wall_time=9.0, fault="process_died", where="rank 0 on node0", facts=facts)
         recorded = [died, RunEnded(process=-1, wall_time=9.0, reason="died")]
     (tmp_path / "events-launcher.jsonl").write_text("".join(events.dumps(event) + "\n" for event in recorded))
-    _, verdict = judge_run(tmp_path, as_json=False)
+    report, verdict = judge_run(tmp_path)
     assert "rank 0 on node0" not in verdict.headline.partition(" before ")[0].partition(", reported by ")[0]
-    again = retries.again(verdict, tmp_path, *_on_hosts(engine, spare=1))
-    assert (again.worth_it, again.exclude) == (True, exclude), again
+    decision = retries.decide_retry(report, verdict, tmp_path, *_on_hosts(engine, spare=1))
+    assert (decision.retry, decision.exclude) == (True, exclude), decision
 
 
 def _on_hosts(engine: str, spare: int) -> tuple[Plan, Site]:
@@ -212,7 +212,7 @@ def _on_hosts(engine: str, spare: int) -> tuple[Plan, Site]:
 
 def _plan_json(folder: Path) -> str:
     """Of any run: what it was is not looked at."""
-    return json.dumps(make_plan(_spec(folder), run_dir=folder, machine=this_machine()).as_dict())
+    return json.dumps(make_plan(PlanRequest(spec=_spec(folder), run_dir=folder, machine=this_machine())).as_dict())
 
 
 def _spec(folder: Path) -> RunSpec:

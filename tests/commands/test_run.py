@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from seatrial.check import lint
-from seatrial.commands.run import run
-from seatrial.dialects import load
+from seatrial.commands.check import ConfigArguments
+from seatrial.commands.run import RunRequest, run
 from seatrial.launch.deadlines import Deadlines
 from tests.helpers.processes import processes_with, wait_until
 from tests.helpers.tiny_runs import (
@@ -234,21 +233,14 @@ def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path, run_dir: Path) 
 
 def test_a_suspended_process_is_found_by_the_lack_of_steps(tmp_path: Path, run_dir: Path) -> None:
     config = write_config(tmp_path, **TWO_PROCESSES)
-    resolved = lint(load(config, (), action="run"), action="run")
 
     def suspend() -> None:
         os.kill(stepping(run_dir, 2)[1], signal.SIGSTOP)
 
     helper = threading.Thread(target=suspend)
     helper.start()
-    verdict = run(
-        resolved,
-        config=config,
-        engine="native",
-        rehearse=False,
-        out=run_dir,
-        deadlines=Deadlines(step_seconds=3, step_medians=10),
-    )
+    soon = Deadlines(step_seconds=3, step_medians=10)
+    verdict = run(RunRequest(config=ConfigArguments(config=config), out=run_dir, deadlines=soon))
     helper.join()
     assert (verdict.outcome, verdict.exit_code) == ("no_progress", 5)
     (fault,) = [e for e in events.read(run_dir / "events-launcher.jsonl") if isinstance(e, events.Fault)]
@@ -259,13 +251,11 @@ def test_killing_the_launcher_leaves_nothing_behind(tmp_path: Path, run_dir: Pat
     program = """
 import sys
 from pathlib import Path
-from seatrial.dialects import load
+from seatrial.commands.check import ConfigArguments
 from seatrial.launch.deadlines import Deadlines
-from seatrial.commands.run import run
-config = Path(sys.argv[1])
-resolved = load(config, (), action="run")
-soon = Deadlines(lease_seconds=2)
-run(resolved, config=config, engine="native", rehearse=False, out=Path(sys.argv[2]), deadlines=soon)
+from seatrial.commands.run import RunRequest, run
+config = ConfigArguments(config=Path(sys.argv[1]))
+run(RunRequest(config=config, out=Path(sys.argv[2]), deadlines=Deadlines(lease_seconds=2)))
 """
     launcher = subprocess.Popen(
         [sys.executable, "-c", program, str(write_config(tmp_path)), str(run_dir)], stdout=subprocess.PIPE, text=True

@@ -22,7 +22,7 @@ from seatrial.command import Secret
 from seatrial.dialects import load
 from seatrial.engines import Commands, Ground, Placement, engine, maxtext, megatron, nics
 from seatrial.errors import InputError, LaunchError
-from seatrial.plan import Machine, Plan, Site, make_plan
+from seatrial.plan import Machine, Plan, PlanRequest, Site, make_plan
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
 from seatrial.spec import Container, MeshShape, Parallelism, RunSpec, Topology
 from tests.helpers.command_line import seatrial
@@ -74,7 +74,9 @@ def read(name: str) -> tuple[str, RunSpec]:
 
 def plan(spec: RunSpec, trainer: str, *, runtime: str | None = None, **options: Any) -> Plan:
     site = Site(cluster=CLUSTER, root=PurePosixPath("/var/tmp/run"), runtime=runtime)
-    return make_plan(spec, run_dir=Path("/run"), machine=HERE, on="ssh", engine=trainer, site=site, **options)
+    return make_plan(
+        PlanRequest(spec=spec, run_dir=Path("/run"), machine=HERE, on="ssh", engine=trainer, site=site, **options)
+    )
 
 
 def shown(made: Plan) -> str:
@@ -215,7 +217,7 @@ def test_megatron_computes_on_no_cpu() -> None:
     with pytest.raises(InputError, match="a rehearsal computes on CPUs"):
         plan(spec, "megatron", rehearsal=small)
     with pytest.raises(LaunchError, match="this machine has no accelerator"):
-        make_plan(spec, run_dir=Path("/run"), machine=HERE, engine="megatron")
+        make_plan(PlanRequest(spec=spec, run_dir=Path("/run"), machine=HERE, engine="megatron"))
 
 
 def nodes(count: int, each: int, within: dict[str, int], across: dict[str, int], **parallelism: Any) -> RunSpec:
@@ -240,7 +242,9 @@ def mesh_of(made: Plan) -> dict[str, dict[str, int]]:
 
 
 def here(spec: RunSpec, machine: Machine = HERE) -> Plan:
-    return make_plan(spec, run_dir=Path("/run"), machine=machine, engine="maxtext", coordinator="127.0.0.1:5000")
+    return make_plan(
+        PlanRequest(spec=spec, run_dir=Path("/run"), machine=machine, engine="maxtext", coordinator="127.0.0.1:5000")
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,7 +267,9 @@ def test_on_cpus_and_on_one_machine_the_axes_across_nodes_are_within_maxtexts_on
     hosts = tuple(Host(name=f"n{n}", address=f"10.0.0.{n}") for n in range(4))
     site = Site(cluster=Cluster(hosts=hosts, transport="ssh"), root=PurePosixPath("/var/tmp/run"))
     small = Rehearsal(spec=spec, changes=())
-    on_hosts = make_plan(spec, run_dir=Path("/run"), machine=HERE, engine="maxtext", site=site, rehearsal=small)
+    on_hosts = make_plan(
+        PlanRequest(spec=spec, run_dir=Path("/run"), machine=HERE, engine="maxtext", site=site, rehearsal=small)
+    )
     for made in (here(spec), here(spec, eight), on_hosts):
         assert mesh_of(made) == {"ici": mesh, "dcn": {}}
         assert any("other axes cross the nodes" in note for note in made.notes) is is_another
@@ -289,7 +295,9 @@ def test_a_rehearsal_keeps_what_maxtext_has_built_in(name: str) -> None:
     assert small.spec.model.rope_scaling == spec.model.rope_scaling
     assert small.spec.model.hidden_dim < spec.model.hidden_dim
     assert not [change for change in small.changes if "rope" in change.path]
-    made = make_plan(small.spec, run_dir=Path("/run"), machine=HERE, engine="maxtext", rehearsal=small)
+    made = make_plan(
+        PlanRequest(spec=small.spec, run_dir=Path("/run"), machine=HERE, engine="maxtext", rehearsal=small)
+    )
     assert "rope_type: llama3.1" in made.files[maxtext.CONFIG_FILE]
 
 

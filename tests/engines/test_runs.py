@@ -25,7 +25,7 @@ from seatrial.launch.follow import Following
 from seatrial.launch.local import free_port
 from seatrial.launch.progress import Ending
 from seatrial.launch.where import HERE
-from seatrial.plan import Machine, Plan, make_plan
+from seatrial.plan import Machine, Plan, PlanRequest, make_plan
 from seatrial.runs.directory import claim, write_inputs
 from tests.helpers.command_line import seatrial
 from tests.helpers.processes import wait_until
@@ -58,13 +58,15 @@ def play(
     resolved = load(path, overrides, action="run")
     assert resolved.spec is not None, resolved.problems
     plan = make_plan(
-        resolved.spec, run_dir=run_dir, machine=SIXTEEN, engine=engine, coordinator=f"127.0.0.1:{free_port()}"
+        PlanRequest(
+            spec=resolved.spec, run_dir=run_dir, machine=SIXTEEN, engine=engine, coordinator=f"127.0.0.1:{free_port()}"
+        )
     )
     claim(run_dir)
     write_inputs(resolved, path, plan, run_dir)
     following = Following(Deadlines(), lambda progress: None, lambda line: None)
     ending = local.run(plan, run_dir, following, where=HERE, site=None, attempt=1)
-    _, verdict = judge_run(run_dir, as_json=False)
+    _, verdict = judge_run(run_dir)
     return plan, ending, verdict
 
 
@@ -166,7 +168,9 @@ def test_stand_ins_end_at_a_variable_that_is_wrong_on_one_node(
     config, overrides = CONFIGS[engine]
     spec = load(ROOT / "configs/cvs" / f"{config}.json", overrides, action="run").spec
     assert spec is not None
-    plan = make_plan(spec, run_dir=tmp_path, machine=SIXTEEN, engine=engine, coordinator=f"127.0.0.1:{free_port()}")
+    plan = make_plan(
+        PlanRequest(spec=spec, run_dir=tmp_path, machine=SIXTEEN, engine=engine, coordinator=f"127.0.0.1:{free_port()}")
+    )
     for relative, text in plan.files.items():
         (tmp_path / relative).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / relative).write_text(text)

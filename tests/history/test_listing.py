@@ -60,8 +60,8 @@ def test_filters(root: Path, index: Path) -> None:
 def test_what_is_gone_is_told_once(root: Path, index: Path) -> None:
     list_runs(root, as_json=False, path=index)
     shutil.rmtree(root / "good")
-    assert "gone since the last look" in list_runs(root, as_json=False, path=index)
-    assert "gone since the last look" not in list_runs(root, as_json=False, path=index)
+    assert "gone since the last listing" in list_runs(root, as_json=False, path=index)
+    assert "gone since the last listing" not in list_runs(root, as_json=False, path=index)
 
 
 @pytest.mark.parametrize(("given", "says"), [
@@ -96,7 +96,7 @@ def test_a_run_that_is_nowhere_is_one_message(root: Path, index: Path, text: str
 def test_a_name_of_several_runs_asks_which(root: Path, index: Path) -> None:
     make(root / "again", spec=one_node(name="first"))
     list_runs(root, as_json=False, path=index)
-    with pytest.raises(InputError, match="2 runs are called so"):
+    with pytest.raises(InputError, match="2 runs have this name"):
         locate("first", path=index)
 
 

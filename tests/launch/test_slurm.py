@@ -17,7 +17,7 @@ from seatrial.launch.slurm_queue import Job
 from seatrial.launch.targets import scripts
 from seatrial.launch.where import Where
 from seatrial.node.slurm_node import STAND_IN, fill
-from seatrial.plan import Machine, Plan, make_plan
+from seatrial.plan import Machine, Plan, PlanRequest, make_plan
 from seatrial.spec import Batch, Container, MeshShape, Parallelism, RunSpec, Topology
 from seatrial.spec.presets import MODELS
 
@@ -36,7 +36,9 @@ SPEC = RunSpec(
 
 def plan(runtime: str | None) -> Plan:
     there = site(Where(on="slurm", container=runtime), SPEC, RUN_DIR)
-    return make_plan(SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there)
+    return make_plan(
+        PlanRequest(spec=SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there)
+    )
 
 
 @pytest.mark.parametrize("runtime", [None, "podman", "pyxis"])
@@ -90,7 +92,11 @@ def test_the_script_that_a_plan_shows_is_the_one_that_is_submitted(
 def test_a_rehearsal_may_have_fewer_nodes_but_a_run_may_not() -> None:
     there = site(Where(on="slurm", slurm=("nodes=2",)), SPEC, RUN_DIR)
     with pytest.raises(InputError, match="3 nodes"):
-        make_plan(SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there)
+        make_plan(
+            PlanRequest(
+                spec=SPEC, run_dir=RUN_DIR, machine=Machine(cores=2, memory_bytes=8 << 30), on="slurm", site=there
+            )
+        )
     few = replace(SPEC, topology=Topology(num_nodes=2, devices_per_node=8, device="h100"))
     assert len(site(Where(on="slurm"), few, RUN_DIR).cluster.hosts) == 2
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from seatrial.commands.judge import judge_run, report_run
+from seatrial.commands.judge import judge_run
+from seatrial.commands.report import report_run
+from seatrial.report.formats import FORMATS
 from seatrial.report.gather import LINE_CHARACTERS, TAIL_LINES, TEXT_CHARACTERS, clean, gather, show_value
 from seatrial.spec import RunSpec
 from tests.helpers import run_directory, streams
@@ -41,7 +43,8 @@ def test_a_collapsed_run_is_called_by_its_name(tmp_path: Path) -> None:
     plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
     plan["rehearsal"]["collapsed"] = True
     (run_dir / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    text, verdict = judge_run(run_dir, as_json=False)
+    report, verdict = judge_run(run_dir)
+    text = FORMATS["text"](report)
     assert verdict.headline.endswith("Speed was not judged: this was a collapsed run.")
     assert gather(run_dir).rehearsal == "collapsed run"
     assert "the collapsed run changed" in text

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from seatrial.cli import app
+from seatrial.console import inert, warn
 from seatrial.errors import Mark, Problem, Severity
-from seatrial.report.problems import inert, render_json, render_text, warn
+from seatrial.report.problems import render_json, render_text
 from seatrial.xla_flags import jaxlib_version
 from tests.helpers.seeds import COMPLETE, ROOT, SEEDS
 

@@ -64,7 +64,7 @@ def test_logs_are_listed_with_their_processes(tmp_path: Path) -> None:
     assert [row[:2] for row in section.rows] == [
         ("logs/node0.log", "rank 0"), ("logs/node1.log", "rank 1"), ("logs/other.log", ""),
     ]  # fmt: skip
-    assert section.notes == ("Family: maxtext; held against no configuration.",)
+    assert section.notes == ("Family: maxtext; judged without a configuration.",)
 
 
 def test_a_straggler_is_named(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_the_first_cause_is_marked_and_its_victims_follow(tmp_path: Path) -> Non
     report = gather(run_directory.write(tmp_path / "run", run_directory.killed, rehearsing=False))
     section = found(report)["faults"]
     assert section.first
-    assert section.title == "What went wrong, in order"
+    assert section.title == "Faults in order of time"
     assert [index for index in range(len(section.rows)) if index in section.strong] == [0]
     assert section.rows[0][1] == "rank 1 on local1"
-    assert any(note.startswith("First cause: rank 1 on local1") for note in section.notes)
+    assert any(note.startswith("Root cause: rank 1 on local1") for note in section.notes)
     assert any("rank 0 on local0" in note for note in section.notes)
 
 

@@ -179,7 +179,7 @@ def judged(folder: Path, story: Story, *lines: tuple[float, str], processes: lis
     put(run_dir, [*entries(), *kernel])
     (run_dir / "nodes/local1/status.json").write_text(json.dumps({"processes": processes}))
     for _ in range(2):  # judged again, it is the same
-        judge_run(run_dir, as_json=False)
+        judge_run(run_dir)
     completion = json.loads((run_dir / "metrics.json").read_text())["completion"]
     verdict = json.loads((run_dir / "verdict.json").read_text())
     faults = [(fault["fault"], fault["where"]) for fault in completion["faults"]]

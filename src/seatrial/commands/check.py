@@ -1,93 +1,106 @@
-"""`seatrial check`: one configuration or several, each read and linted by itself."""
+"""`seatrial check`, and how every verb reads a configuration: load, lint, refuse what has errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.check import lint
+from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
-from seatrial.errors import InputError, Problem
-from seatrial.report.problems import inert, render_json, render_text
-from seatrial.spec import Action, Resolved
+from seatrial.errors import InputError, Problem, Severity
+from seatrial.report.problems import has_errors, render_json, render_text
+from seatrial.spec import Action, Resolved, RunSpec
 
 
-def resolved(
-    config: Path,
-    overrides: Sequence[str],
-    *,
-    action: Action,
-    model: str | None,
-    gpu: str | None,
-    engine: str | None = None,
-) -> Resolved:
-    """The configuration, read and linted; its problems are all in it. Raises InputError where nothing can be read."""
-    return lint(load(config, overrides, action=action, model=model, gpu=gpu), action=action, engine=engine)
+@dataclass(frozen=True, kw_only=True)
+class ConfigArguments:
+    """A configuration as the command line names it; `model` and `gpu` choose a cell of a CVS file."""
+
+    config: Path
+    overrides: tuple[str, ...] = ()
+    model: str | None = None
+    gpu: str | None = None
+
+    def load(self, action: Action) -> Resolved:
+        """The configuration without the checks across fields. Raises InputError where nothing can be read."""
+        return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu)
 
 
-def bars(config: Path, overrides: Sequence[str], *, model: str | None, gpu: str | None) -> Resolved:
-    """What a log is held against: every word of it has to be understood, but it need not be able to run here."""
-    read = load(config, overrides, action="judge", model=model, gpu=gpu)
-    refuse(read)
-    found = (
-        replace(problem, severity="warning") if problem.severity == "error" else problem
-        for problem in lint(read, action="judge").problems
-    )
-    return replace(read, problems=tuple(found))
+def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
+    """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
+    return lint(given.load(action), action=action, engine=engine)
 
 
-def refuse(read: Resolved) -> None:
-    """Raises InputError if the configuration has errors."""
-    if read.spec is None or any(problem.severity == "error" for problem in read.problems):
+def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
+    """The configuration, whose warnings are printed. Raises InputError if it has errors."""
+    resolved = read(given, action=action, engine=engine)
+    if has_errors(resolved.problems):
+        raise InputError(resolved.problems)
+    warn(resolved.problems)
+    return resolved
+
+
+def read_targets(given: ConfigArguments) -> Resolved:
+    """What a log is judged by: it has to be understood, but need not be able to run here, so errors become warnings."""
+    read = given.load("judge")
+    if read.spec is None or has_errors(read.problems):
         raise InputError(read.problems)
+    problems = lint(read, action="judge").problems
+    return replace(read, problems=tuple(_with_severity(problem, "error", "warning") for problem in problems))
 
 
-def check(
-    config: Path,
-    arguments: Sequence[str],
-    *,
-    rehearse: bool,
-    strict: bool,
-    model: str | None,
-    gpu: str | None,
-    as_json: bool,
-) -> tuple[str, bool]:
-    """What there is to say of a configuration, and whether any of it is an error; `strict` takes warnings for errors.
+def spec_of(resolved: Resolved) -> RunSpec:
+    """Raises InputError where the configuration is none."""
+    if resolved.spec is None:
+        raise InputError(resolved.problems)
+    return resolved.spec
 
-    Among the arguments, what is no key=value and names a file is a further configuration, for which the same overrides
-    hold.
+
+def check(given: ConfigArguments, *, rehearse: bool, strict: bool, as_json: bool) -> tuple[str, bool]:
+    """The findings on one or several configurations, and whether any is an error; `strict` makes errors of warnings.
+
+    A further configuration is an argument that names a file; the same overrides hold for all.
     """
-    others = [Path(argument) for argument in arguments if "=" not in argument and Path(argument).is_file()]
-    if not others or config.suffix == ".py" or not config.is_file():  # the words of a command name files too
-        others, overrides = [], list(arguments)
-    else:
-        overrides = [argument for argument in arguments if Path(argument) not in others]
-    action: Action = "rehearse" if rehearse else "check"
-    found = {path: _problems(path, overrides, action=action, model=model, gpu=gpu) for path in (config, *others)}
+    files = _files(given)
+    found = {one.config: _findings(one, action="rehearse" if rehearse else "check") for one in files}
     if strict:
-        found = {path: tuple(map(_stricter, problems)) for path, problems in found.items()}
-    has_errors = any(problem.severity == "error" for problems in found.values() for problem in problems)
-    if len(found) == 1:
-        return (render_json if as_json else render_text)(found[config]), has_errors
-    if as_json:
-        each = [{"config": str(path), **json.loads(render_json(problems))} for path, problems in found.items()]
-        return json.dumps({"configurations": each}, indent=2), has_errors
-    return "\n\n".join(
-        f"# {inert(str(path))}\n\n{render_text(problems)}" for path, problems in found.items()
-    ), has_errors
+        stricter = (tuple(_with_severity(p, "warning", "error") for p in problems) for problems in found.values())
+        found = dict(zip(found, stricter, strict=True))
+    text = _as_json(found) if as_json else _as_text(found)
+    return text, any(map(has_errors, found.values()))
 
 
-def _problems(
-    path: Path, overrides: Sequence[str], *, action: Action, model: str | None, gpu: str | None
-) -> tuple[Problem, ...]:
+def _files(given: ConfigArguments) -> list[ConfigArguments]:
+    """One configuration, or several with the same overrides."""
+    if given.config.suffix == ".py" or not given.config.is_file():  # the words of a command name files too
+        return [given]
+    others = [text for text in given.overrides if "=" not in text and Path(text).is_file()]
+    overrides = tuple(text for text in given.overrides if text not in others)
+    return [replace(given, config=path, overrides=overrides) for path in (given.config, *map(Path, others))]
+
+
+def _findings(given: ConfigArguments, *, action: Action) -> tuple[Problem, ...]:
     try:
-        return resolved(path, overrides, action=action, model=model, gpu=gpu).problems
+        return read(given, action=action).problems
     except InputError as error:
         is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
-        return cluster_of(path)[1] if is_cluster else error.problems
+        return cluster_of(given.config)[1] if is_cluster else error.problems
 
 
-def _stricter(problem: Problem) -> Problem:
-    return replace(problem, severity="error") if problem.severity == "warning" else problem
+def _with_severity(problem: Problem, before: Severity, after: Severity) -> Problem:
+    return replace(problem, severity=after) if problem.severity == before else problem
+
+
+def _as_json(found: dict[Path, tuple[Problem, ...]]) -> str:
+    if len(found) == 1:
+        return render_json(*found.values())
+    each = [{"config": str(path), **json.loads(render_json(problems))} for path, problems in found.items()]
+    return json.dumps({"configurations": each}, indent=2)
+
+
+def _as_text(found: dict[Path, tuple[Problem, ...]]) -> str:
+    if len(found) == 1:
+        return render_text(*found.values())
+    return "\n\n".join(f"# {inert(str(path))}\n\n{render_text(problems)}" for path, problems in found.items())

@@ -1,9 +1,11 @@
-"""The arguments and options that verbs of the command line share."""
+"""The arguments and options that verbs of the command line share; related ones reach a verb as one value."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import reduce
+from functools import reduce, wraps
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,23 +14,7 @@ from click import argument, option
 
 from seatrial.errors import InputError
 
-
-class _Folder(click.Path):
-    """The path of a folder, except that nothing is not the current one."""
-
-    name = "directory"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            raise InputError.single("run-directory", "--out", "it names no folder", "name one, or leave --out away")
-        return super().convert(value, param, ctx)
-
-
-def _engine(context: click.Context, parameter: click.Parameter, name: str) -> str:
-    """Refuses an unknown engine before anything that would end the verb for another reason, such as a missing jax."""
-    from seatrial.engines import known
-
-    return known(name)
+Decorator = Callable[[Any], Any]
 
 
 class InOrder(click.Group):
@@ -38,15 +24,97 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
+class _Folder(click.Path):
+    """The path of a folder; an empty text is not the current one."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            raise InputError.single("run-directory", "--out", "it names no folder", "name one, or omit --out")
+        return super().convert(value, param, ctx)
+
+
 FILE = click.Path(path_type=Path)
 FOLDER = _Folder(path_type=Path)
 POSIX = click.Path(path_type=PurePosixPath)
 
 
-def together(*parameters: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Arguments and options that several verbs share, as one decorator; they stand in --help in this order."""
+def together(*parameters: Decorator) -> Decorator:
+    """Several arguments and options as one decorator; they stand in --help in this order."""
     return lambda function: reduce(lambda inner, parameter: parameter(inner), reversed(parameters), function)
 
+
+def _as_one(name: str, kind: str, fields: str, *parameters: Decorator) -> Decorator:
+    """The parameters, of which a verb gets those named in `fields` as one dataclass: `kind` is module:class."""
+
+    def decorate(verb: Any) -> Any:
+        @wraps(verb)
+        def call(**given: Any) -> Any:
+            own = {field: given.pop(field) for field in fields.split()}
+            module, _, made = kind.partition(":")
+            return verb(
+                **{name: getattr(import_module(module), made)(**own) if own.get("config", 1) else None}, **given
+            )
+
+        return together(*parameters)(call)
+
+    return decorate
+
+
+def share(text: str, *, of: str, path: str, code: str) -> float:
+    """The fraction that "3%" or "0.03" stands for. Raises InputError for anything else, or from 100% on."""
+    match = re.fullmatch(r"\s*\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)\s*", text)
+    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0 <= value < 1:
+        raise InputError.single(
+            code, path, f"{text!r} is no share of {of}", "give a percentage, 10%, or a fraction, 0.1"
+        )
+    return value
+
+
+# --- callbacks: each refuses a wrong value before the verb begins -----------------------------------------------------
+
+
+def _engine(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    from seatrial.engines import known
+
+    return known(name)
+
+
+def _published(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    return None if text is None else share(text, of="a published result", path="--published", code="not-a-fraction")
+
+
+def _slower(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    return None if text is None else share(text, of="the speed", path="--fail-if-slower", code="limit")
+
+
+def _tokens(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    from seatrial.logs.numbers import quantity
+
+    found = re.fullmatch(r"[\d.,_]+(?:e\d+)?[KMBGT]?", text, re.IGNORECASE)
+    number = quantity(text.upper().replace("E", "e")) if found else None
+    if not number:
+        why = f"{text!r} is not a number of tokens"
+        raise InputError.single("not-a-number", "--tokens", why, "give a number, such as 15T or 300B")
+    return number
+
+
+def _one_of(module: str, table: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    def check(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+        known = getattr(import_module(module), table) if name is not None else ()
+        if name is not None and name not in known:
+            path, fix = parameter.opts[0], f"one of: {', '.join(known)}"
+            raise InputError.single("unknown-option", path, f"there is no {name!r}", fix)
+        return name
+
+    return check
+
+
+# --- what verbs share -------------------------------------------------------------------------------------------------
 
 cell = together(
     option("--model", help="Which model's cell of the file (CVS); also model=… as an override."),
@@ -58,41 +126,76 @@ _overrides = argument(
     metavar="[KEY=VALUE]...",
     help="Overrides, in the spelling of the file; any unique suffix of a key's path will do.",
 )
-configuration = together(
-    argument("config", type=FILE, help="The configuration file, in any dialect."), _overrides, cell
+_CONFIGURATION = ("given", "seatrial.commands.check:ConfigArguments", "config overrides model gpu")
+configuration = _as_one(
+    *_CONFIGURATION, argument("config", type=FILE, help="The configuration file, in any dialect."), _overrides, cell
 )
-optional_configuration = together(
+optional_configuration = _as_one(
+    *_CONFIGURATION,
     argument("config", type=FILE, required=False, help="The configuration file; without one, any run."),
     _overrides,
     cell,
 )
-where = together(
+where = _as_one(
+    "where",
+    "seatrial.launch.where:Where",
+    "on cluster container python directory ssh exclude slurm queue_deadline",
     option("--on", type=click.Choice(["local", "ssh", "slurm"]), default="local", help="Where to run."),
     option("--cluster", type=FILE, help="The file that names the hosts: CVS's, or a list of them."),
     option(
         "--container",
         type=click.Choice(["docker", "podman", "pyxis"]),
-        help="Run in the configuration's container, with this.",
+        help="Container engine for the configuration's image.",
     ),
-    option("--python", default="python3", help="What starts Seatrial's own trainer on the hosts, or in the container."),
-    option("--directory", type=POSIX, metavar="PATH", help="Of runs, on the hosts; by default /var/tmp/seatrial-USER."),
-    option("--ssh", type=click.Choice(["asyncssh", "system"]), default="asyncssh", help="Which SSH client to use."),
-    option("--exclude", multiple=True, metavar="HOST", help="Leave this host of the cluster file out."),
-    option("--slurm", multiple=True, metavar="KEY=VALUE", help="What to ask of Slurm: partition=…, account=…, time=…"),
-    option("--queue-deadline", metavar="TIME", help="How long to wait for hosts at most: 30m, 2h."),
+    option("--python", default="python3", help="The Python of the hosts, or of the container."),
+    option(
+        "--directory",
+        type=POSIX,
+        metavar="PATH",
+        help="Where run directories are on the hosts (default: /var/tmp/seatrial-USER).",
+    ),
+    option("--ssh", type=click.Choice(["asyncssh", "system"]), default="asyncssh", help="SSH client."),
+    option("--exclude", multiple=True, metavar="HOST", help="Omit this host of the cluster file."),
+    option("--slurm", multiple=True, metavar="KEY=VALUE", help="Slurm options: partition=…, account=…, time=…"),
+    option("--queue-deadline", metavar="TIME", help="The longest wait for hosts in the queue: 30m, 2h."),
 )
 engine = option(
     "--engine",
     default="native",
     callback=_engine,
-    help="What trains: native is Seatrial's own trainer; maxtext and megatron are those of the container or the hosts.",
+    help="The trainer: native is Seatrial's own; maxtext and megatron are those of the container or the hosts.",
 )
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
-out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory; by default runs/<name>-<time>.")
-family = option("--family", default="auto", help="Whose logs these are; auto takes every line for what it is.")
+out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory (default: runs/<name>-<time>).")
+family = option("--family", default="auto", help="The logs' trainer; auto recognises it.")
+judging = _as_one(
+    "options",
+    "seatrial.commands.judge:JudgeOptions",
+    "policy convention published tokens",
+    option(
+        "--policy",
+        callback=_one_of("seatrial.metrics", "POLICIES"),
+        help="Which steps count for speed: steady (default), cvs-jax, last-10, …",
+    ),
+    option(
+        "--convention",
+        callback=_one_of("seatrial.estimate.flops", "CONVENTIONS"),
+        help="How FLOPs are counted: causal, non_causal, palm (default: as the log does).",
+    ),
+    option(
+        "--published",
+        callback=_published,
+        metavar="SHARE",
+        help="Fail if more than this below the nearest published result: 10%.",
+    ),
+    option("--tokens", callback=_tokens, help="Estimate time-to-train for N tokens, e.g. 15T."),
+)
+fail_if_slower = option(
+    "--fail-if-slower", callback=_slower, metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3%."
+)
 
 
-def format_option(*names: str, meaning: str = "text for people, json for scripts.") -> Callable[[Any], Any]:
+def format_option(*names: str, meaning: str = "text for people, json for scripts.") -> Decorator:
     """--format, of which the first name is the default."""
     return option("--format", "output", type=click.Choice(names), default=names[0], help=meaning)

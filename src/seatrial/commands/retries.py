@@ -1,4 +1,4 @@
-"""Trying again after what was nobody's mistake: the evidence of an attempt is set aside, and its hosts are left out.
+"""Retries after infrastructure failures: what an attempt left is set aside, and the hosts to blame are excluded.
 
 `attempts/N` of a run directory holds what attempt N left, and can be judged and reported like a run directory. Logs and
 records of the nodes are there; checkpoints stay where the next attempt finds them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from seatrial.events import Fault, RunEnded, Writer
 from seatrial.launch.ending import LAUNCHER
 from seatrial.launch.launcher import STOP
 from seatrial.plan import Plan, Site
-from seatrial.report.gather import gather
+from seatrial.report.gather import RunReport
 from seatrial.runs.directory import ATTEMPTS, EVIDENCE, INPUTS
 from seatrial.runs.files import write_json, write_text
 from seatrial.runs.mirror import shortage
@@ -32,33 +32,37 @@ _BROKEN = ("died", "no_progress", "could_not_run")
 _OF_A_NODE = ("native", "maxtext")  # engines of which a process is a rank, and not a launcher of many
 
 
-class Again(NamedTuple):
-    """Whether there is to be another attempt, why, and which hosts it is to leave out."""
+class RetryDecision(NamedTuple):
+    """Whether there is to be another attempt, why, and the hosts that it excludes."""
 
-    worth_it: bool
-    why: str
+    retry: bool
+    reason: str
     exclude: tuple[str, ...] = ()
 
 
-def again(verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> Again:
-    """Whether a run that was judged is worth another attempt: only where machines, and not the run, are to blame."""
+def decide_retry(report: RunReport, verdict: Verdict, run_dir: Path, plan: Plan, site: Site | None) -> RetryDecision:
+    """Whether a judged run is worth another attempt: only after infrastructure failures."""
     if (run_dir / STOP).exists():
-        return Again(False, "it is not tried again: it was told to end")
-    found = gather(run_dir).metrics
-    diagnosis = found.completion.diagnosis if found else None
+        return RetryDecision(False, "no retry: it was asked to stop")
+    diagnosis = report.metrics.completion.diagnosis if report.metrics else None
     if verdict.outcome not in _BROKEN or diagnosis is None:
-        return Again(False, f"it is not tried again: nothing broke ({verdict.outcome})")
+        return RetryDecision(False, f"no retry: nothing broke ({verdict.outcome})")
     if diagnosis.retry == "never":
-        return Again(False, f"it is not tried again, because it would end the same way: {diagnosis.sentence}")
-    hosts = {name: host.name for host in plan.hosts for name in (host.name, host.address)}
-    if plan.engine in _OF_A_NODE:
-        hosts |= {f"rank {process.rank}": host.name for host, own in plan.hosts.items() for process in own}
-    exclude = tuple(dict.fromkeys(hosts[name] for name in diagnosis.exclude if name in hosts))
+        return RetryDecision(False, f"no retry, because it would end the same way: {diagnosis.sentence}")
+    exclude = _hosts_to_exclude(diagnosis.exclude, plan)
     without = f" without {', '.join(exclude)}" if exclude else ""
     left = len(site.cluster.hosts) - len(exclude) if site and plan.on == "ssh" else len(plan.hosts)
     if left < len(plan.hosts):
-        return Again(False, f"it is not tried again{without}: {left} hosts are left, and it needs {len(plan.hosts)}")
-    return Again(True, f"it is tried again{without}: {diagnosis.sentence}", exclude)
+        return RetryDecision(False, f"no retry{without}: {left} hosts are left, and it needs {len(plan.hosts)}")
+    return RetryDecision(True, f"retry{without}: {diagnosis.sentence}", exclude)
+
+
+def _hosts_to_exclude(names: Sequence[str], plan: Plan) -> tuple[str, ...]:
+    """The plan's hosts that a diagnosis names, by name, address or rank."""
+    hosts = {name: host.name for host in plan.hosts for name in (host.name, host.address)}
+    if plan.engine in _OF_A_NODE:
+        hosts |= {f"rank {process.rank}": host.name for host, own in plan.hosts.items() for process in own}
+    return tuple(dict.fromkeys(hosts[name] for name in names if name in hosts))
 
 
 @contextmanager
@@ -74,9 +78,9 @@ def beginning(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         why = shortage(error, run_dir) if run_dir.exists() else str(error)
         is_begun = _status(run_dir).get("state", "starting") not in BETWEEN
-        told = LaunchError(f"{'the run is no longer followed' if is_begun else 'nothing was started'}: {why}")
-        _record_unbegun(run_dir, told)
-        raise told from error
+        failure = LaunchError(f"{'the run is no longer followed' if is_begun else 'nothing was started'}: {why}")
+        _record_unbegun(run_dir, failure)
+        raise failure from error
     except (SeatrialError, KeyboardInterrupt) as error:
         _record_unbegun(run_dir, error)
         raise
@@ -97,32 +101,32 @@ def _record_unbegun(run_dir: Path, error: BaseException) -> None:
     with suppress(OSError):  # the disk may be full
         with closing(Writer(run_dir / "events-launcher.jsonl")) as writer:
             if reason == "could_not_run":
-                told = error.reason if isinstance(error, LaunchError) else str(error)
-                writer.write(Fault(process=LAUNCHER, fault="start_failed", text=" ".join(told.split())))
+                text = error.reason if isinstance(error, LaunchError) else str(error)
+                writer.write(Fault(process=LAUNCHER, fault="start_failed", text=" ".join(text.split())))
             writer.write(RunEnded(process=LAUNCHER, reason=reason))
         ended = {"state": "ended", "reason": reason, "heartbeat": time.time()}
         write_json(run_dir / STATUS_FILE, status | ended)
-        settle(run_dir)
+        mark_decided(run_dir)
 
 
-def promise(run_dir: Path) -> None:
-    """Lets everybody know that this process may try again what ends now."""
+def mark_undecided(run_dir: Path) -> None:
+    """Announces that this process may retry the run when it ends."""
     write_text(run_dir / UNDECIDED, str(os.getpid()), below=run_dir)
 
 
-def settle(run_dir: Path) -> None:
-    """Takes that back: the end is the end."""
+def mark_decided(run_dir: Path) -> None:
+    """Announces that the run will not be retried any more."""
     (run_dir / UNDECIDED).unlink(missing_ok=True)
 
 
-def set_aside(run_dir: Path, spec: RunSpec, number: int) -> None:
+def archive_attempt(run_dir: Path, spec: RunSpec, number: int) -> None:
     """Moves what an attempt has left to where the next one does not touch it."""
     kept = run_dir / ATTEMPTS / str(number)
     kept.mkdir(parents=True)
     for path in (path for pattern in INPUTS for path in run_dir.glob(pattern)):
         shutil.copy(path, kept / path.name)  # with its mode: a configuration may be for its owner only
     write_status(run_dir, spec, "retrying")
-    settle(run_dir)
+    mark_decided(run_dir)
     for path in (path for pattern in EVIDENCE for path in run_dir.glob(pattern)):
         path.rename(kept / path.name)
     (run_dir / "launch").mkdir()

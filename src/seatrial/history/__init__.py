@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from seatrial.errors import InputError
 from seatrial.history.compare import Comparison, compare
-from seatrial.history.gate import Gate, judge_slowdown, parse_limit
+from seatrial.history.gate import Gate, judge_slowdown
 from seatrial.history.listing import list_runs, locate
 from seatrial.history.loaded import LoadedRun, load
 from seatrial.history.rendering import render
@@ -26,15 +26,13 @@ __all__ = [
 
 
 def compare_runs(
-    a: str, b: str, *, fail_if_slower: str | None = None, anyway: bool = False, output: str = "text"
+    a: str, b: str, *, limit: float | None = None, anyway: bool = False, output: str = "text"
 ) -> tuple[str, int]:
     """The comparison of two runs as "text", "json" or "markdown", and the exit code: the gate's, or 0 without a gate.
 
     `a` and `b` are run directories, or names or ids of the history. Raises InputError where a run cannot be found or
-    read, where they are one and the same, where the limit is none, and where the two do different work, unless
-    `anyway`.
+    read, where they are one and the same, and where the two do different work, unless `anyway`.
     """
-    limit = None if fail_if_slower is None else parse_limit(fail_if_slower)
     one, other = locate(a), locate(b)
     if one.resolve() == other.resolve():
         why = "it is compared with itself, and would never be slower"

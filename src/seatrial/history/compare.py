@@ -14,9 +14,9 @@ from typing import Any, Literal
 from seatrial.errors import InputError
 from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
-from seatrial.history.ratio import Ratio, ratio_of_intervals, ratio_of_medians
 from seatrial.metrics import Estimate
 from seatrial.metrics.interval import relative_rounding
+from seatrial.metrics.ratio import Ratio, ratio_of_intervals, ratio_of_medians
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 
@@ -254,7 +254,7 @@ def _sentence(speed: Change | None, changes: Sequence[Change]) -> str:
     title = METRICS[speed.metric].title + ("" if speed.is_measured else ", as the logs report it")
     if speed.judgement == "no_clear_difference":
         span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
-        return f"No clear difference: B's speed is A's {signed(ratio.value - 1)} {span} ({title})."
+        return f"No clear difference: B is as fast as A, within {span} ({title})."
     if ratio.value > 1:
         return f"B is faster than A by {ratio.value - 1:.1%} [{ratio.low - 1:.1%}, {ratio.high - 1:.1%}] ({title})."
     return f"B is slower than A by {1 - ratio.value:.1%} [{1 - ratio.high:.1%}, {1 - ratio.low:.1%}] ({title})."

@@ -9,7 +9,7 @@ from typing import Any
 
 from seatrial.command import MASK, is_secret, masked
 from seatrial.history.loaded import LoadedRun
-from seatrial.plan import without_secrets
+from seatrial.plan import leaves, without_secrets
 
 _ABSENT = object()
 # Facts that a run measures; they differ each time and are nobody's setting.
@@ -46,7 +46,7 @@ def _facts(run: LoadedRun) -> Mapping[str, Any]:
 
 def _versions(run: LoadedRun) -> dict[str, Any]:
     versions = _facts(run).get("versions")
-    return _leaves(versions) if isinstance(versions, Mapping) else {}
+    return leaves(versions) if isinstance(versions, Mapping) else {}
 
 
 def _environment(run: LoadedRun) -> dict[str, Any]:
@@ -92,14 +92,14 @@ def _spec(run: LoadedRun) -> dict[str, Any]:
     data["execution"] = {key: value for key, value in data["execution"].items() if key not in elsewhere}
     if data["container"]:
         data["container"] = {key: value for key, value in data["container"].items() if key not in elsewhere}
-    return _leaves(data)
+    return leaves(data)
 
 
-def _told(run: LoadedRun) -> dict[str, Any]:
-    """What the first process said of itself, without versions and flags, and without what it measured."""
+def _reported(run: LoadedRun) -> dict[str, Any]:
+    """What the first process reported about itself, without versions and flags, and without what it measured."""
     skipped = _MEASURED | _ABOUT_THE_LOG | {"versions", "xla_flags"}
     facts = {key: value for key, value in _facts(run).items() if key not in skipped}
-    return _leaves(facts)
+    return leaves(facts)
 
 
 SECTIONS: dict[str, Callable[[LoadedRun], dict[str, Any]]] = {
@@ -108,20 +108,8 @@ SECTIONS: dict[str, Callable[[LoadedRun], dict[str, Any]]] = {
     "flags": _flags,
     "nodes": _nodes,
     "spec": _spec,
-    "facts": _told,
+    "facts": _reported,
 }
-
-
-def _leaves(data: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted path → value."""
-    leaves: dict[str, Any] = {}
-    for key, value in data.items():
-        path = f"{parent}.{key}" if parent else str(key)
-        if isinstance(value, Mapping) and value:
-            leaves |= _leaves(value, path)
-        else:
-            leaves[path] = list(value) if isinstance(value, tuple) else value
-    return leaves
 
 
 def _shown(section: str, path: str, values: Mapping[str, Any]) -> str | None:

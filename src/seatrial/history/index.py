@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import InputError
-from seatrial.history.summary import COLUMNS, Row, Value, is_run, stamp, summarise
+from seatrial.history.summary import COLUMNS, IndexRow, Value, is_run, stamp, summarise
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
 VERSION = 2  # of the table; another one is made anew
@@ -27,7 +27,7 @@ _MOVE_AWAY = "move the file away and run `seatrial history` again: it is made an
 _SOMEWHERE_ELSE = "make it writable, or let XDG_DATA_HOME name a folder that is"
 # What SQLite or the system says → what helps.
 _FIXES = (
-    ("locked", "another process has been writing to it for long: try again when that has ended"),
+    ("locked", "another process has been writing to it for long: repeat this when it has ended"),
     ("unable to open", _SOMEWHERE_ELSE),
     ("readonly", _SOMEWHERE_ELSE),
     ("Permission", _SOMEWHERE_ELSE),
@@ -42,10 +42,9 @@ _PUT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What has happened to the run directories below a root since the last look."""
+    """The run directories below a root that were read, new or changed since the last time, and those that are gone."""
 
-    new: tuple[str, ...]
-    changed: tuple[str, ...]
+    read: tuple[str, ...]
     gone: tuple[str, ...]
 
 
@@ -64,7 +63,7 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._told():
+        with self._as_input_error():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -86,33 +85,28 @@ class Index:
     def refresh(self, root: Path, *, rebuild: bool = False) -> Changes:
         """Brings the rows below a root up to date with its directories; `rebuild` reads every one of them again."""
         root = root.resolve()
-        known = {} if rebuild else {str(row["directory"]): row for row in self.rows(root)}
-        before = {str(row["directory"]) for row in self.rows(root)}
+        before = {str(row["directory"]): row for row in self.rows(root)}
+        known = {} if rebuild else before
         found = [str(path) for path in _run_directories(root)]
         fresh = [
             summarise(Path(path))
             for path in found
             if path not in known or known[path]["outcome"] == "running" or known[path]["stamp"] != stamp(Path(path))
         ]
-        gone = sorted(path for path in before - set(found) if not is_run(Path(path)))
-        with self._told(), self._transaction():
+        gone = sorted(path for path in before.keys() - set(found) if not is_run(Path(path)))
+        with self._as_input_error(), self._transaction():
             self._database.executemany(_PUT, [_values(row) for row in fresh])
             self._database.executemany("DELETE FROM runs WHERE directory = ?", [(os.fsencode(path),) for path in gone])
-        paths = [str(row["directory"]) for row in fresh]
-        return Changes(
-            new=tuple(path for path in paths if path not in before),
-            changed=tuple(path for path in paths if path in before),
-            gone=tuple(gone),
-        )
+        return Changes(read=tuple(str(row["directory"]) for row in fresh), gone=tuple(gone))
 
-    def rows(self, root: Path | None = None) -> list[Row]:
+    def rows(self, root: Path | None = None) -> list[IndexRow]:
         """Every row, or those below a root; the newest first."""
         where, values = "", list[Any]()
         if root is not None:
             itself = os.fsencode(root.resolve())
             below = itself.rstrip(b"/") + b"/"
             where, values = "WHERE directory = ? OR substr(directory, 1, ?) = ?", [itself, len(below), below]
-        with self._told():
+        with self._as_input_error():
             order = "ORDER BY started_at IS NULL, started_at DESC, directory"
             found = self._database.execute(f"SELECT * FROM runs {where} {order}", values).fetchall()
         return [_row(row) for row in found]
@@ -145,7 +139,7 @@ class Index:
         self._database.execute("COMMIT")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_input_error(self) -> Iterator[None]:
         """What goes wrong with the file, as one message."""
         try:
             yield
@@ -157,12 +151,12 @@ class Index:
         return InputError.single("history-index", str(self._path), f"the index of runs cannot be used: {why}", fix)
 
 
-def _values(row: Row) -> list[Any]:
+def _values(row: IndexRow) -> list[Any]:
     """The row for the database; a directory as its bytes, because its name need not be text."""
     return [os.fsencode(str(row[column])) if column == "directory" else row[column] for column in COLUMNS]
 
 
-def _row(row: sqlite3.Row) -> Row:
+def _row(row: sqlite3.Row) -> IndexRow:
     return {column: os.fsdecode(row[column]) if column == "directory" else row[column] for column in COLUMNS}
 
 

@@ -6,20 +6,20 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from seatrial.console import inert, row_width, table
 from seatrial.errors import InputError
-from seatrial.history.index import Changes, Index, default_path
-from seatrial.history.summary import STATES, Row, Value, is_run
-from seatrial.report.problems import inert
+from seatrial.history.index import Index, default_path
+from seatrial.history.summary import STATES, IndexRow, Value, is_run
+from seatrial.runs.directory import short_path
 from seatrial.verdict import show
 
 ID_CHARACTERS = 8
 SHORTEST_ID = 4
-CELL_CHARACTERS = 44
-MOST_TOLD = 5
+MAX_NAMED = 5
 
 
 def list_runs(
@@ -38,25 +38,34 @@ def list_runs(
     `model` and `device` are parts of their names, `limit` 0 shows all. Raises InputError for a root that is not there,
     an outcome that does not exist, and an index that cannot be used.
     """
+    wanted = _require_valid(root, outcome, limit)
+    with Index(path or default_path()) as index:
+        gone = index.refresh(root, rebuild=rebuild).gone
+        rows = [
+            row
+            for row in index.rows(root)
+            if _contains(row["model"], model) and _contains(row["device"], device) and wanted in (None, row["outcome"])
+        ]
+    shown = rows[:limit] if limit else rows
+    if as_json:
+        runs = [_plain(row) for row in shown]
+        return json.dumps({"v": 1, "runs": runs, "total": len(rows), "gone": list(gone)}, indent=1)
+    parts = [table([_cells(row) for row in shown], head=_TITLES, indent=0, columns=row_width())] if shown else []
+    return "\n".join([*parts, *map(inert, _notes(shown, len(rows), gone, root))])
+
+
+def _require_valid(root: Path, outcome: str | None, limit: int) -> str | None:
+    """The outcome as the index spells it."""
     wanted = outcome.lower().replace(" ", "_").replace("-", "_") if outcome else None
     if wanted is not None and wanted not in STATES:
-        raise InputError.single(
-            "unknown-outcome", "--outcome", f"there is no {outcome!r}", f"use one of: {', '.join(STATES)}"
-        )
+        why, fix = f"there is no {outcome!r}", f"use one of: {', '.join(STATES)}"
+        raise InputError.single("unknown-outcome", "--outcome", why, fix)
     if limit < 0:
         raise InputError.single("limit", "--limit", f"{limit} is no number of runs", "give 1 or more, or 0 for all")
     if not root.is_dir():
         why = f"{root} is not a folder" if root.exists() else f"there is no folder {root}"
         raise InputError.single("no-root", "--root", why, "name the folder that holds the run directories")
-    with Index(path or default_path()) as index:
-        changes = index.refresh(root, rebuild=rebuild)
-        rows = [
-            row
-            for row in index.rows(root)
-            if _part(model, row["model"]) and _part(device, row["device"]) and wanted in (None, row["outcome"])
-        ]
-    shown = rows[:limit] if limit else rows
-    return _as_json(shown, len(rows), changes) if as_json else _as_text(shown, len(rows), changes, root)
+    return wanted
 
 
 def locate(text: str, *, path: Path | None = None) -> Path:
@@ -72,22 +81,31 @@ def locate(text: str, *, path: Path | None = None) -> Path:
         fix = "name a run directory, or judge the log first: seatrial judge LOG… --out DIR"
         raise InputError.single("no-run", text, why, fix)
     with Index(path or default_path()) as index:
-        rows = [row for row in index.rows() if text and is_run(Path(str(row["directory"])))]
-    names = (
-        [row for row in rows if Path(str(row["directory"])).name == text],
-        [row for row in rows if row["name"] == text],
-        [row for row in rows if len(text) >= SHORTEST_ID and run_id(row).startswith(text.lower())],
-    )
-    found = next((matches for matches in names if matches), [])
-    if len(found) == 1:
-        return Path(str(found[0]["directory"]))
-    if found:
-        several = ", ".join(f"{run_id(row)} ({row['directory']})" for row in found[:MOST_TOLD])
+        found = _matches(text, [row for row in index.rows() if text and is_run(_path(row))])
+    if not found:
+        why = "there is no such directory, and the history has no run of this name or id"
         raise InputError.single(
-            "several-runs", text, f"{len(found)} runs are called so: {several}", "name the directory, or the id"
+            "no-run", text, why, "name a run directory; `seatrial history` lists those that it knows"
         )
-    why = "there is no such directory, and the history has no run of this name or id"
-    raise InputError.single("no-run", text, why, "name a run directory; `seatrial history` lists those that it knows")
+    if len(found) > 1:
+        several = ", ".join(f"{run_id(row)} ({row['directory']})" for row in found[:MAX_NAMED])
+        why = f"{len(found)} runs have this name: {several}"
+        raise InputError.single("several-runs", text, why, "name the directory, or the id")
+    return _path(found[0])
+
+
+def _matches(text: str, rows: Sequence[IndexRow]) -> list[IndexRow]:
+    """The rows of a folder's name, or else of a run's, or else of an id."""
+    kinds: tuple[Callable[[IndexRow], bool], ...] = (
+        lambda row: _path(row).name == text,
+        lambda row: row["name"] == text,
+        lambda row: len(text) >= SHORTEST_ID and run_id(row).startswith(text.lower()),
+    )
+    return next((found for kind in kinds if (found := [row for row in rows if kind(row)])), [])
+
+
+def _path(row: IndexRow) -> Path:
+    return Path(str(row["directory"]))
 
 
 def run_id(row: Mapping[str, Value]) -> str:
@@ -95,17 +113,11 @@ def run_id(row: Mapping[str, Value]) -> str:
     return hashlib.sha256(os.fsencode(str(row["directory"]))).hexdigest()[:ID_CHARACTERS]
 
 
-def _part(wanted: str | None, value: Value) -> bool:
-    return wanted is None or (isinstance(value, str) and wanted.lower() in value.lower())
+def _contains(value: Value, part: str | None) -> bool:
+    return part is None or (isinstance(value, str) and part.lower() in value.lower())
 
 
-def _as_json(rows: Sequence[Row], total: int, changes: Changes) -> str:
-    return json.dumps(
-        {"v": 1, "runs": [_plain(row) for row in rows], "total": total, "gone": list(changes.gone)}, indent=1
-    )
-
-
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: IndexRow) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": run_id(row), **row}
     plain.pop("stamp")
     versions = row["versions"]
@@ -115,24 +127,14 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _as_text(rows: Sequence[Row], total: int, changes: Changes, root: Path) -> str:
-    lines = []
-    if rows:
-        table = [_TITLES, *(_cells(row) for row in rows)]
-        widths = [max(len(line[n]) for line in table) for n in range(len(_TITLES))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
-        lines = [line.rstrip() for line in lines]
-    notes = [] if total else [f"no runs below {inert(str(root))} that fit"]
-    if len(rows) < total:
-        notes.append(f"{total - len(rows)} more: --limit 0 shows all")
-    if changes.gone:
-        told = ", ".join(inert(path) for path in changes.gone[:MOST_TOLD])
-        more = ", …" if len(changes.gone) > MOST_TOLD else ""
-        notes.append(f"gone since the last look: {told}{more}")
-    unreadable = [
-        f"{inert(_directory(row))}: {inert(str(row['note']))}" for row in rows if row["outcome"] == "unreadable"
-    ]
-    return "\n".join([*lines, *notes, *unreadable])
+def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Path) -> list[str]:
+    notes = [] if total else [f"no runs below {root} that fit"]
+    if len(shown) < total:
+        notes.append(f"{total - len(shown)} more: --limit 0 shows all")
+    if gone:
+        more = ", …" if len(gone) > MAX_NAMED else ""
+        notes.append(f"gone since the last listing: {', '.join(gone[:MAX_NAMED])}{more}")
+    return notes + [f"{short_path(_path(row))}: {row['note']}" for row in shown if row["outcome"] == "unreadable"]
 
 
 _TITLES = (
@@ -141,42 +143,28 @@ _TITLES = (
 )  # fmt: skip
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: IndexRow) -> tuple[str, ...]:
     started = row["started_at"]
     interval = (row["step_seconds_low"], row["step_seconds_high"])
     step = _figure(row["step_seconds"])
     if all(isinstance(value, (int, float)) for value in interval):
         step += f" [{_figure(interval[0])}, {_figure(interval[1])}]"
-    return tuple(
-        _clipped(cell)
-        for cell in (
-            run_id(row),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if isinstance(started, (int, float)) else "-",
-            str(row["outcome"]).replace("_", " "),
-            _directory(row),
-            str(row["model"] or "-") + (f" ({row['rehearsal']})" if row["rehearsal"] else ""),
-            f"{row['num_devices'] or '?'} × {row['device']}" if row["device"] else _figure(row["num_devices"]),
-            str(row["precision"] or "-"),
-            f"{_figure(row['sequence_length'])} × {_figure(row['global_batch_size'])}",
-            step,
-            _figure(row["tokens_per_second_per_device"]),
-            _figure(row["tflops_per_second_per_device"]),
-            _figure(row["mfu"], "fraction"),
-            _figure(row["last_loss"]),
-        )
+    return (
+        run_id(row),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if isinstance(started, (int, float)) else "-",
+        str(row["outcome"]).replace("_", " "),
+        str(short_path(_path(row))),
+        str(row["model"] or "-") + (f" ({row['rehearsal']})" if row["rehearsal"] else ""),
+        f"{row['num_devices'] or '?'} × {row['device']}" if row["device"] else _figure(row["num_devices"]),
+        str(row["precision"] or "-"),
+        f"{_figure(row['sequence_length'])} × {_figure(row['global_batch_size'])}",
+        step,
+        _figure(row["tokens_per_second_per_device"]),
+        _figure(row["tflops_per_second_per_device"]),
+        _figure(row["mfu"], "fraction"),
+        _figure(row["last_loss"]),
     )
 
 
 def _figure(value: Value, unit: str = "") -> str:
     return "-" if value is None else show(value, unit)
-
-
-def _directory(row: Row) -> str:
-    path = Path(str(row["directory"]))
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _clipped(text: str) -> str:
-    """One harmless line; of a long one the end, because names differ there."""
-    text = inert(text)
-    return text if len(text) <= CELL_CHARACTERS else "…" + text[1 - CELL_CHARACTERS :]

@@ -18,7 +18,7 @@ from seatrial import verdict as judging
 from seatrial.errors import InputError
 from seatrial.metrics import Metrics
 from seatrial.report.figures import counted
-from seatrial.runs.files import read_object
+from seatrial.runs.documents import Documents
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict
 
@@ -48,28 +48,26 @@ class LoadedRun:
 
 def load(run_dir: Path) -> LoadedRun:
     """Reads a judged run directory. Raises InputError where a part is missing or cannot be read."""
-    again = f"judge it {'again' if (run_dir / 'verdict.json').exists() else 'first'}: seatrial judge {run_dir}"
+    documents = Documents(run_dir)
+    fix = f"judge it {'again' if documents.has('verdict.json') else 'first'}: seatrial judge {run_dir}"
     try:
-        metrics = measuring.from_dict(_document(run_dir / "metrics.json"))
-        verdict = judging.from_dict(_document(run_dir / "verdict.json"))
+        metrics = measuring.from_dict(documents["metrics.json"])
+        verdict = judging.from_dict(documents["verdict.json"])
     except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise InputError.single(
-            "not-judged", str(run_dir), f"it has no {name}: it was not judged yet", again
-        ) from error
+        why = f"it has no {Path(error.filename).name}: it was not judged yet"
+        raise InputError.single("not-judged", str(run_dir), why, fix) from error
     except (OSError, ValueError, TypeError, RecursionError) as error:
         why = f"its metrics or its verdict cannot be read: {_first_line(error)}"
-        raise InputError.single("damaged-run", str(run_dir), why, again) from error
+        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     try:
         record = events.read_run(run_dir)
-        plan = _document(run_dir / "plan.json", missing_is_empty=True)
-        asked = _document(run_dir / "spec.json", missing_is_empty=True)
-        given = plan.get("spec") or asked.get("spec") or asked
+        plan, given = documents.get("plan.json"), documents.spec_data()
         spec = specs.from_dict(given) if given else None
     except (OSError, ValueError, TypeError, RecursionError) as error:
         why = f"its events or its configuration cannot be read: {_first_line(error)}"
-        fix = "look into its events-*.jsonl, spec.json and plan.json"
-        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
+        raise InputError.single(
+            "damaged-run", str(run_dir), why, "check its events-*.jsonl, spec.json and plan.json"
+        ) from error
     found = measuring.records(record)
     own = found.main
     started = [one.started for one in found.by_process if one.started]
@@ -84,12 +82,6 @@ def load(run_dir: Path) -> LoadedRun:
         steady_seconds=_steady(own.attempts, metrics),
         losses={step.step: step.loss for step in own.steps if step.loss is not None},
     )
-
-
-def _document(path: Path, *, missing_is_empty: bool = False) -> dict[str, Any]:
-    if missing_is_empty and not path.exists():
-        return {}
-    return read_object(path)
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import groupby
 
+from seatrial.console import inert, table
 from seatrial.events import encode
 from seatrial.history.compare import Change, Comparison, Losses, signed
 from seatrial.history.gate import Gate
 from seatrial.history.loaded import LoadedRun
-from seatrial.metrics import Estimate
-from seatrial.report.markdown import inert as inert_in_markdown
-from seatrial.report.markdown import table as markdown_table
-from seatrial.report.problems import inert
+from seatrial.report import markdown
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 
 WORDS = {"better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "not_compared": ""}
+_HEAD = ("Metric", "A", "B", "Change [95%]", "")
+_SETTINGS = ("What differs", "", "A", "B")
+_NOTHING_ELSE = "Nothing else is known to differ."
 MOST_SETTINGS = 200
 VALUE_CHARACTERS = 100
 
@@ -29,41 +29,35 @@ def render(comparison: Comparison, gate: Gate | None, output: str) -> str:
 
 
 def _text(comparison: Comparison, gate: Gate | None) -> str:
-    rows = [[inert(cell) for cell in _row(change)] for change in comparison.changes]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    settings = _settings(comparison)
+    changes = [_cells(change) for change in comparison.changes]
     blocks = [
-        [f"A  {_run(comparison.a)}", f"B  {_run(comparison.b)}"],
-        [comparison.sentence, *_notes(comparison)],
-        ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows],
-        [_losses(comparison.losses)],
-        _settings_as_text(comparison),
-        *([[_gate(gate)]] if gate else []),
+        "\n".join(map(inert, (f"A  {_run(comparison.a)}", f"B  {_run(comparison.b)}"))),
+        "\n".join(map(inert, (comparison.sentence, *_notes(comparison)))),
+        table(changes, head=_HEAD, right=(1, 2), indent=0),
+        inert(_losses(comparison.losses)),
+        "\n".join([table(settings, head=_SETTINGS, indent=0), *_left_out(comparison)]) if settings else _NOTHING_ELSE,
+        *([inert(_gate(gate))] if gate else []),
     ]
-    return "\n\n".join("\n".join(inert(line) for line in block) for block in blocks)
+    return "\n\n".join(blocks)
 
 
 def _markdown(comparison: Comparison, gate: Gate | None) -> str:
     def escape(text: str) -> str:
-        return inert_in_markdown(inert(text))
+        return markdown.inert(inert(text))
 
-    changes = [[escape(cell) for cell in _row(change)] for change in comparison.changes]
+    changes = [[escape(cell) for cell in _cells(change)] for change in comparison.changes]
+    settings = [[escape(cell) for cell in cells] for cells in _settings(comparison)]
     blocks = [
         f"## {escape(comparison.sentence)}",
         *([f"**{escape(_gate(gate))}**"] if gate else []),
         f"- A: {escape(_run(comparison.a))}\n- B: {escape(_run(comparison.b))}",
         *(f"Note: {escape(note)}" for note in _notes(comparison)),
-        markdown_table(("Metric", "A", "B", "Change [95%]", ""), changes, numbers=(1, 2)),
+        markdown.table(_HEAD, changes, numbers=(1, 2)),
         escape(_losses(comparison.losses)),
+        markdown.table(_SETTINGS, settings) if settings else _NOTHING_ELSE,
+        *map(escape, _left_out(comparison)),
     ]
-    settings = [
-        [escape(s.section), escape(s.path), escape(_value(s.a)), escape(_value(s.b))]
-        for s in comparison.settings[:MOST_SETTINGS]
-    ]
-    if settings:
-        blocks.append(markdown_table(("What differs", "", "A", "B"), settings))
-        blocks += [escape(line) for line in _left_out(comparison)]
-    else:
-        blocks.append("Nothing else is known to differ.")
     return "\n\n".join(blocks)
 
 
@@ -110,18 +104,15 @@ def _notes(comparison: Comparison) -> list[str]:
     return [*notes, *([f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else [])]
 
 
-def _row(change: Change) -> Sequence[str]:
+def _cells(change: Change) -> Sequence[str]:
     kind = METRICS[change.metric]
     unit = "fraction" if kind.unit == "fraction" else ""
     moved = ""
     if change.change is not None and change.low is not None and change.high is not None:
         moved = f"{signed(change.change)} [{signed(change.low)}, {signed(change.high)}]"
     title = kind.title if unit else f"{kind.title} ({kind.unit})" if kind.unit not in kind.title.lower() else kind.title
-    return title, _estimate(change.a, unit), _estimate(change.b, unit), moved, WORDS[change.judgement] or change.why
-
-
-def _estimate(estimate: Estimate | None, unit: str) -> str:
-    return show(estimate.value, unit) if estimate else "-"
+    a, b = (show(estimate.value, unit) if estimate else "-" for estimate in (change.a, change.b))
+    return title, a, b, moved, WORDS[change.judgement] or change.why
 
 
 def _losses(losses: Losses) -> str:
@@ -141,14 +132,8 @@ def _losses(losses: Losses) -> str:
     )
 
 
-def _settings_as_text(comparison: Comparison) -> list[str]:
-    if not comparison.settings:
-        return ["Nothing else is known to differ."]
-    lines = ["What differs:"]
-    for section, settings in groupby(comparison.settings[:MOST_SETTINGS], key=lambda setting: setting.section):
-        lines.append(f"  {section}")
-        lines += [f"    {setting.path}: {_value(setting.a)} → {_value(setting.b)}" for setting in settings]
-    return [*lines, *_left_out(comparison)]
+def _settings(comparison: Comparison) -> list[tuple[str, ...]]:
+    return [(s.section, s.path, _value(s.a), _value(s.b)) for s in comparison.settings[:MOST_SETTINGS]]
 
 
 def _left_out(comparison: Comparison) -> list[str]:

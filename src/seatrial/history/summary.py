@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.command import masked
-from seatrial.runs.directory import reduction_of
-from seatrial.runs.files import read_lines, read_object
+from seatrial.runs.documents import Documents, reduction_of
+from seatrial.runs.files import read_lines
 from seatrial.runs.status import GOES_ON, state_of
+from seatrial.verdict import EXIT_CODES
 
 Value = str | int | float | None
-Row = dict[str, Value]
+IndexRow = dict[str, Value]
 
 MARKS = ("plan.json", "judged.json", "spec.json", "verdict.json")  # a folder with one of these is a run directory
 FILES = (*MARKS, "status.json", "metrics.json")
@@ -55,10 +56,7 @@ COLUMNS = (
     "directory", "stamp", "name", "started_at", "outcome", "note", "rehearsal", "precision", "family", "versions",
     "fingerprint", *_TEXTS, *_NUMBERS,
 )  # fmt: skip
-STATES = (
-    "pass", "fail", "inconclusive", "died", "no_progress", "could_not_run", "interrupted",
-    "running", "not_finished", "not_judged", "unreadable",
-)  # fmt: skip
+STATES = (*EXIT_CODES, "running", "not_finished", "not_judged", "unreadable")
 
 
 def is_run(folder: Path) -> bool:
@@ -82,46 +80,43 @@ def stamp(run_dir: Path) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def summarise(run_dir: Path, *, now: float | None = None) -> Row:
+def summarise(run_dir: Path, *, now: float | None = None) -> IndexRow:
     """The row of a run directory; what cannot be read makes it "unreadable", with the reason in `note`."""
-    row: Row = dict.fromkeys(COLUMNS)
+    row: IndexRow = dict.fromkeys(COLUMNS)
     row |= {"directory": str(run_dir), "stamp": stamp(run_dir), "name": _text(run_dir.name)}
+    documents = Documents(run_dir)
     try:
-        documents = {name.removesuffix(".json"): _document(run_dir / name) for name in FILES}
+        found = {name.removesuffix(".json"): _document(documents, name) for name in FILES}
+        found["spec"] = _mapping(documents.spec_data())
     except ValueError as error:
         return row | {"outcome": "unreadable", "note": _text(str(error))}
-    plan, asked, status = documents["plan"], documents["spec"], documents["status"]
-    documents["spec"] = _mapping(plan.get("spec")) or _mapping(asked.get("spec")) or asked
-    started = _started(run_dir)
+    spec, plan, started = found["spec"], found["plan"], _started(run_dir)
     facts = _mapping(started.get("facts"))
-    row |= {column: _number(_at(documents[name], path)) for column, (name, path) in _NUMBERS.items()}
-    row |= {column: _text(_at(documents[name], path)) for column, (name, path) in _TEXTS.items()}
-    row["name"] = _text(documents["spec"].get("name")) or row["name"]
-    row["device"] = (
-        row["device"] or _text(started.get("device_kind")) or _text(_at(documents["spec"], "topology.device"))
-    )
-    row["num_devices"] = row["num_devices"] or _number(started.get("num_devices"))
-    row["precision"] = _text(_at(documents["spec"], "precision.quantization")) or _text(
-        _at(documents["spec"], "precision.compute_dtype")
-    )
-    row["rehearsal"] = reduction_of(plan)
-    row["family"] = _text(facts.get("family")) or _text(documents["judged"].get("family")) or _text(plan.get("engine"))
     versions = {str(name): str(version) for name, version in _mapping(facts.get("versions")).items()}
-    row["versions"] = json.dumps(versions, sort_keys=True) if versions else None
-    row["fingerprint"] = _fingerprint(documents["spec"])
-    row["started_at"] = _start(run_dir, started, status)
-    row["outcome"], row["note"] = _outcome(run_dir, documents, now)
-    return row
+    row |= {column: _number(_at(found[name], path)) for column, (name, path) in _NUMBERS.items()}
+    row |= {column: _text(_at(found[name], path)) for column, (name, path) in _TEXTS.items()}
+    outcome, note = _outcome(run_dir, found, now)
+    return row | {
+        "name": _text(spec.get("name")) or row["name"],
+        "device": row["device"] or _text(started.get("device_kind")) or _text(_at(spec, "topology.device")),
+        "num_devices": row["num_devices"] or _number(started.get("num_devices")),
+        "precision": _text(_at(spec, "precision.quantization")) or _text(_at(spec, "precision.compute_dtype")),
+        "rehearsal": reduction_of(plan),
+        "family": _text(facts.get("family")) or _text(found["judged"].get("family")) or _text(plan.get("engine")),
+        "versions": json.dumps(versions, sort_keys=True) if versions else None,
+        "fingerprint": _fingerprint(spec),
+        "started_at": _start(run_dir, started, found["status"]),
+        "outcome": outcome,
+        "note": note,
+    }
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(documents: Documents, name: str) -> dict[str, Any]:
     """A JSON object, empty where there is no file. Raises ValueError for anything that is not one."""
     try:
-        return read_object(path)
-    except FileNotFoundError:
-        return {}
+        return documents.get(name)
     except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"{name} cannot be read: {error.strerror or error}") from error
 
 
 def _started(run_dir: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
+from seatrial.console import inert
 from seatrial.engines import engine
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
@@ -86,7 +87,7 @@ class View:
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
-        self._name = printable(name)
+        self._name = inert(name)
         self._planned = planned_steps
         self._tail = Tail(run_dir / "events-0.jsonl")
         self._started: events.RunStarted | None = None
@@ -179,7 +180,7 @@ class View:
     def say(self, line: str) -> None:
         """Prints a line, above the display where there is one."""
         with _full_disk_ignored():
-            self._console.print(printable(line), markup=False, soft_wrap=True)
+            self._console.print(inert(line), markup=False, soft_wrap=True)
 
     @property
     def _every(self) -> int:
@@ -194,7 +195,7 @@ class View:
             return self._name
         return (
             f"{self._name}: {_count(started.num_parameters or 0)} parameters on {started.num_devices} × "
-            f"{printable(started.device_kind)} in {started.num_processes} "
+            f"{inert(started.device_kind)} in {started.num_processes} "
             f"{'process' if started.num_processes == 1 else 'processes'}"
         )
 
@@ -243,11 +244,6 @@ def _process_rows(progress: Progress) -> list[str]:
 
 def _steps_done(last_step: int | None) -> int:
     return 0 if last_step is None else last_step + 1
-
-
-def printable(text: str) -> str:
-    """The text with whatever could steer a terminal made visible."""
-    return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def _count(number: int) -> str:

@@ -14,12 +14,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from seatrial.console import ESCAPE_SEQUENCES
 from seatrial.logs.numbers import CUT
 
 CHUNK = 1 << 16  # characters
 LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the last half of so many
 
-_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 # What launchers put before a line, any number of them. A group that is named gives the rank or the host.
 _PREFIX = re.compile(
@@ -134,7 +134,7 @@ def split_line(line: str) -> list[str]:
 
 def without_codes(line: str) -> str:
     """The line as a terminal would show it, without colours, cursor movements and titles."""
-    return _TERMINAL.sub("", line)
+    return ESCAPE_SEQUENCES.sub("", line)
 
 
 def read_prefix(line: str) -> Prefix:

@@ -1,4 +1,4 @@
-"""What others say, beside our verdict: published results, and ROCm CVS."""
+"""Other judgements next to our verdict: published results, and ROCm CVS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANSWERS: dict[str, str] = {
 
 
 def published_results(report: RunReport) -> Section | None:
-    """The nearest published results, with what differs from them: never a bar unless that was asked for."""
+    """The nearest published results, with what differs from them: never a target unless that was asked for."""
     if report.metrics is None or report.spec is None or report.rehearsal:
         return None
     speed = report.metrics.performance
@@ -32,16 +32,16 @@ def published_results(report: RunReport) -> Section | None:
     rows = []
     for result in found:
         expected = result.equivalent_tokens_per_second_per_device
-        told = ", ".join(f"{d.aspect} ({d.published}, yours {d.yours})" for d in result.differences)
+        differences = ", ".join(f"{d.aspect} ({d.published}, yours {d.yours})" for d in result.differences)
         of = result.result
         what = f"{of.num_devices:,} {of.device}, {of.precision}, {of.framework}"
-        rows.append((show(expected), f"{ours.value / expected:.1%}", what, told or "nothing that it states"))
+        rows.append((show(expected), f"{ours.value / expected:.1%}", what, differences or "nothing that it states"))
     counted = ", ".join(sorted({result.convention for result in found if not result.same_work})).replace("_", "-")
     other_work = f"Where a token is other work, it is the rate of the same FLOP/s here, counted {counted}."
     sources = "; ".join(dict.fromkeys(result.result.source for result in found))
     return Section(
         key="published",
-        title="Beside published tokens/s per device",
+        title="Published tokens/s per device",
         columns=("Published", "Yours", "For", "Differs in"),
         rows=tuple(rows),
         numbers=("Published", "Yours"),

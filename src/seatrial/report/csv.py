@@ -18,19 +18,9 @@ from seatrial.report.gather import RunReport
 Cell = str | float | int | None
 
 COLUMNS = (
-    "step",
-    "attempt",
-    "seconds",
-    "tokens_per_second_total",
-    "tokens_per_second_per_device",
-    "tflops_per_second_per_device",
-    "mfu",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "phase",
-    "in_window",
-)
+    "step", "attempt", "seconds", "tokens_per_second_total", "tokens_per_second_per_device",
+    "tflops_per_second_per_device", "mfu", "loss", "grad_norm", "learning_rate", "phase", "in_window",
+)  # fmt: skip
 _OWN = ("tflops_per_second_per_device", "mfu")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # what Excel, LibreOffice or DDE evaluate
 
@@ -39,24 +29,15 @@ def render(report: RunReport) -> str:
     """One row per step of the record that counts, repeated steps too; `in_window` marks those that make the median."""
     performance = report.metrics.performance if report.metrics else None
     counts = counted(performance)
-    return write(
-        COLUMNS,
+    rows = (
         (
-            (
-                step.step,
-                attempt,
-                step.seconds,
-                *_speed(step, performance),
-                step.loss,
-                step.grad_norm,
-                step.learning_rate,
-                step.phase,
-                "yes" if counts(attempt, step) else "no",
-            )
-            for attempt, steps in enumerate(report.attempts, 1)
-            for step in steps
-        ),
-    )
+            step.step, attempt, step.seconds, *_speed(step, performance), step.loss, step.grad_norm,
+            step.learning_rate, step.phase, "yes" if counts(attempt, step) else "no",
+        )
+        for attempt, steps in enumerate(report.attempts, 1)
+        for step in steps
+    )  # fmt: skip
+    return write(COLUMNS, rows)
 
 
 def write(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:

@@ -10,28 +10,15 @@ from operator import itemgetter
 from typing import Any
 
 from seatrial.events import Step
-from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
+from seatrial.metrics import Metrics, Peak, Performance, Ranges, StepTimes, time_to_train
 from seatrial.report.gather import RunReport
-from seatrial.verdict import AxisVerdict, Check, Outcome, Status, show
+from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show
 
 SYMBOLS: dict[Status, str] = {"pass": "✓", "fail": "✗", "inconclusive": "?", "not_applicable": "–"}
-TITLES: dict[Outcome, str] = {
-    "pass": "PASS",
-    "fail": "FAIL",
-    "inconclusive": "INCONCLUSIVE",
-    "died": "DIED",
-    "no_progress": "NO PROGRESS",
-    "could_not_run": "COULD NOT RUN",
-    "interrupted": "INTERRUPTED",
-    "teardown_failed": "TRAINED, TEARDOWN FAILED",
+TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for outcome in EXIT_CODES} | {
+    "teardown_failed": "TRAINED, TEARDOWN FAILED"
 }
-WORDS: dict[Status, str] = {
-    "pass": "pass",
-    "fail": "fail",
-    "inconclusive": "inconclusive",
-    "not_applicable": "not applicable",
-}
-
+WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBOLS}
 
 AS_REPORTED = "as reported"
 _LAYERS = {"True": "scanned", "False": "unrolled"}
@@ -48,49 +35,18 @@ class Figure:
     known: bool = True
 
 
-def speed(metrics: Metrics, *, rehearsal: str, tokens: float | None = None) -> list[Figure]:
-    """Speed in the chosen window; a figure that is not available says why. A rehearsal's is not extrapolated."""
-    performance = metrics.performance
-    times, estimates, unavailable = performance.step_times, performance.estimates, performance.unavailable
-
-    def estimate(label: str, metric: str, unit: str, detail: str = "") -> Figure:
-        if metric not in estimates:
-            return Figure(label=label, value="not available", detail=unavailable.get(metric, ""), known=False)
-        found = estimates[metric]
-        parts = (found.origin,) if found.origin == AS_REPORTED else (detail, found.origin)
-        value = show(found.value, "fraction" if unit == "%" else "")
-        return Figure(label=label, value=value, unit=unit.strip("%"), detail="; ".join(filter(None, parts)))
-
-    total, days, peak = performance.tokens_per_second_total, performance.days_to_1t_tokens, performance.peak
-    convention = f"FLOPs counted {spelled(performance.convention)}" if performance.convention else ""
-    against = (
-        f"of {peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format} ({peak.source}); {convention}" if peak else ""
-    )
-    devices = _count(performance.num_devices, "device") if performance.num_devices else ""
-    on_all = f"{show(total)} on {devices}" if total and performance.num_devices != 1 else ""
-    figures = [
-        estimate("Step time", "step_seconds", "s", _spread(times) if times else ""),
-        estimate("Tokens/s per device", "tokens_per_second_per_device", "", on_all),
-        estimate("TFLOP/s per device", "tflops_per_second_per_device", "", convention),
-        estimate("MFU", "mfu", "%", against),
-    ]
-    if "memory_fraction" in estimates:
-        figures.append(estimate("Device memory used", "memory_fraction", "%"))
-    if days and not rehearsal:
-        detail = "at this throughput, without an interruption"
-        figures.append(Figure(label="1T tokens would take", value=show(days), unit="days", detail=detail))
-        wanted = time_to_train(performance, tokens) if tokens else None
-        if tokens and wanted:
-            label, range_ = f"{_short_count(tokens)} tokens", f"{show(wanted.low)} to {show(wanted.high)} days"
-            figures.append(Figure(label=label, value=show(wanted.value), unit="days", detail=range_))
-    return figures
+def figures(report: RunReport) -> list[Figure]:
+    """How far the run came, what became of the loss, and its speed; none where it was not measured."""
+    if report.metrics is None:
+        return []
+    return [*_progress(report.metrics), *_speed(report.metrics.performance), *_time_to_train(report)]
 
 
-def progress(metrics: Metrics) -> list[Figure]:
-    """How far the run came, and what became of the loss."""
+def _progress(metrics: Metrics) -> list[Figure]:
     completion, numerics = metrics.completion, metrics.numerics
     planned = f"of {completion.planned_steps:,}" if completion.planned_steps else "recorded"
     seconds = f", {show(completion.wall_seconds)} s" if completion.wall_seconds else ""
+    loss = f"{show(numerics.first_loss)} → {show(numerics.last_loss)}" if numerics.num_losses else "not reported"
     return [
         Figure(
             label="Steps",
@@ -99,12 +55,58 @@ def progress(metrics: Metrics) -> list[Figure]:
         ),
         Figure(
             label="Loss",
-            value=f"{show(numerics.first_loss)} → {show(numerics.last_loss)}"
-            if numerics.num_losses
-            else "not reported",
+            value=loss,
             detail=f"lowest {show(numerics.min_loss)}" if numerics.min_loss is not None else "",
         ),
     ]
+
+
+def _speed(performance: Performance) -> list[Figure]:
+    """Speed in the steady window; a figure that is not available says why."""
+    times, total, peak = performance.step_times, performance.tokens_per_second_total, performance.peak
+    convention = f"FLOPs counted {spelled(performance.convention)}" if performance.convention else ""
+    of_peak = f"of {_peak(peak)} ({peak.source}); {convention}" if peak else ""
+    on_all = ""
+    if total and performance.num_devices != 1:
+        on_all = f"{show(total)} on {_count(performance.num_devices, 'device') if performance.num_devices else ''}"
+    rows = [
+        ("Step time", "step_seconds", "s", _spread(times) if times else ""),
+        ("Tokens/s per device", "tokens_per_second_per_device", "", on_all),
+        ("TFLOP/s per device", "tflops_per_second_per_device", "", convention),
+        ("MFU", "mfu", "%", of_peak),
+    ]
+    if "memory_fraction" in performance.estimates:
+        rows.append(("Device memory used", "memory_fraction", "%", ""))
+    return [_estimate(performance, *row) for row in rows]
+
+
+def _estimate(performance: Performance, label: str, metric: str, unit: str, detail: str) -> Figure:
+    if metric not in performance.estimates:
+        why = performance.unavailable.get(metric, "")
+        return Figure(label=label, value="not available", detail=why, known=False)
+    found = performance.estimates[metric]
+    parts = (found.origin,) if found.origin == AS_REPORTED else (detail, found.origin)
+    value = show(found.value, "fraction" if unit == "%" else "")
+    return Figure(label=label, value=value, unit=unit.strip("%"), detail="; ".join(filter(None, parts)))
+
+
+def _time_to_train(report: RunReport) -> list[Figure]:
+    """How long tokens take at this speed; a rehearsal's is not extrapolated."""
+    performance = report.metrics.performance if report.metrics else None
+    if performance is None or not performance.days_to_1t_tokens or report.rehearsal:
+        return []
+    label = "Time to train 1T tokens"
+    found = [Figure(label=label, value=show(performance.days_to_1t_tokens), unit="days", detail="uninterrupted")]
+    wanted = time_to_train(performance, report.tokens) if report.tokens else None
+    if report.tokens and wanted:
+        range_ = f"{show(wanted.low)} to {show(wanted.high)} days"
+        label = f"Time to train {_short_count(report.tokens)} tokens"
+        found.append(Figure(label=label, value=show(wanted.value), unit="days", detail=range_))
+    return found
+
+
+def _peak(peak: Peak) -> str:
+    return f"{peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format}"
 
 
 def counted(performance: Performance | None) -> Callable[[int, Step], bool]:
@@ -194,7 +196,7 @@ def hardware(report: RunReport) -> list[tuple[str, str]]:
     ]
     if report.metrics and report.metrics.performance.peak:
         peak = report.metrics.performance.peak
-        rows.append(("Peak", f"{peak.flops_per_second / 1e12:,.0f} TFLOP/s {peak.format}: {peak.source}"))
+        rows.append(("Peak", f"{_peak(peak)}: {peak.source}"))
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
 

@@ -1,4 +1,4 @@
-"""A run directory → RunReport: everything that a report shows, whatever its format.
+"""A judged run → RunReport: everything that a report shows, whatever its format; from memory, or its directory.
 
 A run that went wrong leaves pieces out, so each piece is read by itself; what is missing or cannot be read is named in
 `missing`, and the rest is shown. Text that the run or its user wrote is made inert here, once: no control character and
@@ -7,8 +7,6 @@ no escape sequence gets past this module. (Markup is the formats' business.)
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +17,14 @@ from typing import Any, TypeVar
 from seatrial import metrics as measuring
 from seatrial import spec as specs
 from seatrial import verdict as judging
+from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
-from seatrial.report.problems import inert
 from seatrial.runs import telemetry
-from seatrial.runs.directory import reduction_of
-from seatrial.runs.files import read_object
+from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.telemetry import Observed
+from seatrial.shrink.rehearsal import Change
 from seatrial.spec import Origin, Resolved, RunSpec
 from seatrial.verdict import Verdict, cvs_compat
 from seatrial.verdict.cvs_compat import CvsAnswer
@@ -37,7 +35,6 @@ TAIL_BYTES = 64 << 10
 LINE_CHARACTERS = 500
 TEXT_CHARACTERS = 4000  # of any other text; the longest flags of a configuration are a few hundred
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 T = TypeVar("T")
 
 
@@ -52,16 +49,6 @@ class Value:
     key: str
     written: str
     note: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One value that a rehearsal or a collapse replaced, and the rule that made the new one."""
-
-    path: str
-    original: str
-    rehearsed: str
-    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +74,10 @@ class RunReport:
     """What is known about a run.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
-    `tails` the ends of the first few logs of a run that broke, the culprit's first, `nodes` what was seen of the
-    machines meanwhile. `sources` are the logs that a run
-    of somebody else was read from, `family` how they are spelled, `against` the configuration they were held against,
-    `cvs` what ROCm CVS would have said of them; `tokens` are those that somebody wants to know the time for.
+    `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's
+    first, `nodes` their telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against`
+    the configuration they were judged by, `cvs` what ROCm CVS would have said of them; the time to train is estimated
+    for `tokens`.
     """
 
     directory: str
@@ -120,44 +107,56 @@ class RunReport:
     missing: tuple[str, ...]
 
 
-def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
-    """Reads a run directory; `record` are its events, where they are at hand. Raises FileNotFoundError without one."""
-    if not run_dir.is_dir():
-        raise FileNotFoundError(f"no run directory: {run_dir}")
-    missing: list[str] = []
+class _Pieces:
+    """What a run directory holds, piece by piece; what is missing or damaged is named in `missing`."""
 
-    def piece(name: str, read: Callable[[], T], otherwise: T) -> T:
+    def __init__(self, documents: Documents) -> None:
+        self.documents = documents
+        self.missing: list[str] = []
+
+    def read(self, name: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
         except FileNotFoundError:
-            missing.append(f"{name} is not there")
+            self.missing.append(f"{name} is not there")
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            missing.append(f"{name} cannot be read: {clean(str(error).splitlines()[0] if str(error) else repr(error))}")
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            self.missing.append(f"{name} cannot be read: {clean(reason)}")
         return otherwise
 
-    def document(name: str) -> dict[str, Any]:
-        cleaned: dict[str, Any] = _cleaned(read_object(run_dir / name))
-        return cleaned
+    def document(self, name: str) -> dict[str, Any]:
+        """A document of which every text is inert; empty where there is none."""
+        return self.parsed(name, dict[str, Any], {})
 
-    nothing: dict[str, Any] = {}
-    was_read = (run_dir / "judged.json").exists()  # from foreign logs: then there is no plan
-    judged = piece("judged.json", lambda: document("judged.json"), nothing) if was_read else nothing
-    no_spec = was_read and not judged.get("against")
-    asked = nothing if no_spec else piece("spec.json", lambda: document("spec.json"), nothing)
-    plan = nothing if was_read else piece("plan.json", lambda: document("plan.json"), nothing)
-    verdict = piece("verdict.json", lambda: judging.from_dict(document("verdict.json")), None)
-    metrics = piece("metrics.json", lambda: measuring.from_dict(document("metrics.json")), None)
-    events: Sequence[Event] = piece("events-*.jsonl", lambda: read_run(run_dir), []) if record is None else record
+    def parsed(self, name: str, parse: Callable[[dict[str, Any]], T], otherwise: T) -> T:
+        return self.read(name, lambda: parse(_cleaned(self.documents[name])), otherwise)
+
+
+def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Documents | None = None) -> RunReport:
+    """What is known about a run; nothing is read of which `record` (its events) or `documents` are at hand.
+
+    Raises FileNotFoundError where there is no run directory.
+    """
+    if not run_dir.is_dir():
+        raise FileNotFoundError(f"no run directory: {run_dir}")
+    documents = documents or Documents(run_dir)
+    pieces, of_logs = _Pieces(documents), documents.is_of_logs
+    judged_by = pieces.document("judged.json") if of_logs else {}
+    asked = pieces.document("spec.json") if not of_logs or judged_by.get("against") else {}
+    plan = {} if of_logs else pieces.document("plan.json")
+    verdict = pieces.parsed("verdict.json", judging.from_dict, None)
+    metrics = pieces.parsed("metrics.json", measuring.from_dict, None)
+    events: Sequence[Event] = pieces.read("events-*.jsonl", lambda: read_run(run_dir), []) if record is None else record
     if not events:
-        missing.append("no process recorded an event")
+        pieces.missing.append("no process recorded an event")
     records = measuring.records(events)
     own = records.main
-    processes: tuple[Process, ...] = piece("the processes in plan.json", lambda: _processes(plan), ())
+    processes: tuple[Process, ...] = pieces.read("the processes in plan.json", lambda: _processes(plan), ())
     broken = verdict is None or "fail" in (verdict.axes["completion"].status, verdict.axes["numerics"].status)
     culprit = metrics.completion.culprit if metrics else None
-    name, holder = ("spec.json", asked) if was_read else ("plan.json", plan)
-    spec = piece(f"the spec in {name}", lambda: specs.from_dict(holder["spec"]), None) if holder else None
-    sources: tuple[str, ...] = piece("the sources in judged.json", lambda: _sources(judged), ())
+    name, holder = ("spec.json", asked) if of_logs else ("plan.json", plan)
+    spec = pieces.read(f"the spec in {name}", lambda: specs.from_dict(holder["spec"]), None) if holder else None
+    sources: tuple[str, ...] = pieces.read("the sources in judged.json", lambda: _sources(judged_by), ())
     return RunReport(
         directory=clean(run_dir.name),
         name=spec.name if spec else _name(run_dir, sources),
@@ -166,26 +165,24 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None) -> RunReport:
         on=str(plan.get("on", "")),
         rehearsal=reduction_of(plan),
         spec=spec,
-        values=piece("the values in spec.json", lambda: _values(asked), ()) if asked else (),
-        changes=piece("the changes in plan.json", lambda: _changes(plan), ()),
-        problems=piece("the findings in spec.json", lambda: _problems(asked), ()),
+        values=pieces.read("the values in spec.json", lambda: _values(asked), ()) if asked else (),
+        changes=pieces.read("the changes in plan.json", lambda: _changes(plan), ()),
+        problems=pieces.read("the findings in spec.json", lambda: _problems(asked), ()),
         notes=tuple(str(note) for note in plan.get("notes", ())),
         processes=processes,
         tails=_tails(run_dir, processes, culprit.where if culprit else "") if broken else (),
-        nodes=piece("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, telemetry.read(run_dir))), ()),
+        nodes=pieces.read("nodes/*/observed.jsonl", lambda: tuple(map(_cleaned_node, telemetry.read(run_dir))), ()),
         started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
-        steps=tuple(_cleaned_step(step) for step in own.steps),
-        attempts=tuple(tuple(_cleaned_step(step) for step in attempt) for attempt in own.attempts),
+        steps=tuple(map(_cleaned_step, own.steps)),
+        attempts=tuple(tuple(map(_cleaned_step, attempt)) for attempt in own.attempts),
         sources=sources,
-        family=str(judged.get("family") or "").replace("auto", ""),
-        against=str(judged.get("against") or ""),
+        family=str(judged_by.get("family") or "").replace("auto", ""),
+        against=str(judged_by.get("against") or ""),
         metrics=metrics,
         verdict=verdict,
-        cvs=piece("cvs.json", lambda: cvs_compat.from_dict(document("cvs.json")), None)
-        if (run_dir / "cvs.json").exists()
-        else None,
-        tokens=judged.get("tokens") if isinstance(judged.get("tokens"), (int, float)) else None,
-        missing=tuple(missing),
+        cvs=pieces.parsed("cvs.json", cvs_compat.from_dict, None) if documents.has("cvs.json") else None,
+        tokens=judged_by.get("tokens") if isinstance(judged_by.get("tokens"), (int, float)) else None,
+        missing=tuple(pieces.missing),
     )
 
 
@@ -207,8 +204,8 @@ def _started_at(events: Sequence[Event]) -> float | None:
 
 
 def clean(text: str) -> str:
-    """Foreign text as one line that cannot do anything: without escape sequences, with control characters shown."""
-    return inert(_ANSI.sub("", text).replace("\t", "    "))
+    """Text from outside as one harmless line: without escape sequences, with control characters shown."""
+    return inert(ESCAPE_SEQUENCES.sub("", text).replace("\t", "    "))
 
 
 def _cleaned(data: Any) -> Any:
@@ -240,50 +237,30 @@ def _cleaned_node(node: Observed) -> Observed:
 
 
 def _cleaned_start(started: RunStarted) -> RunStarted:
-    return replace(
-        started,
-        host=_cleaned(started.host),
-        device_kind=_cleaned(started.device_kind),
-        facts=_cleaned(started.facts),
-    )
-
-
-def show_value(value: Any) -> str:
-    """A value of a spec, as a person would write it."""
-    if value is None:
-        return "not set"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return replace(started, **{name: _cleaned(getattr(started, name)) for name in ("host", "device_kind", "facts")})
 
 
 def _values(asked: Mapping[str, Any]) -> tuple[Value, ...]:
     spec = specs.from_dict(asked["spec"])
     resolved = Resolved(spec=spec, origins={path: _origin(o) for path, o in asked["origins"].items()}, problems=())
     plain = specs.flatten(spec)
-    return tuple(_value(path, value, resolved.origin(path)) for path, value in plain.items())
-
-
-def _value(path: str, value: Any, origin: Origin) -> Value:
-    return Value(
-        path=path,
-        value=show_value(value),
-        kind=origin.kind,
-        place=str(origin.mark) if origin.mark else "",
-        key=origin.key,
-        written=origin.text,
-        note=origin.note,
+    return tuple(
+        Value(
+            path=path,
+            value=show_value(value),
+            kind=origin.kind,
+            place=str(origin.mark) if origin.mark else "",
+            key=origin.key,
+            written=origin.text,
+            note=origin.note,
+        )
+        for path, value, origin in ((path, value, resolved.origin(path)) for path, value in plain.items())
     )
 
 
 def _origin(data: Mapping[str, Any]) -> Origin:
-    return Origin(
-        kind=data["kind"],
-        key=data.get("key", ""),
-        text=data.get("text", ""),
-        note=data.get("note", ""),
-        mark=_mark(data),
-    )
+    texts = {name: data.get(name, "") for name in ("key", "text", "note")}
+    return Origin(kind=data["kind"], mark=_mark(data), **texts)
 
 
 def _mark(data: Mapping[str, Any]) -> Mark | None:
@@ -291,41 +268,23 @@ def _mark(data: Mapping[str, Any]) -> Mark | None:
 
 
 def _changes(plan: Mapping[str, Any]) -> tuple[Change, ...]:
-    changes = (plan.get("rehearsal") or {}).get("changes", ())
     return tuple(
-        Change(
-            path=change["path"],
-            original=show_value(change["original"]),
-            rehearsed=show_value(change["rehearsed"]),
-            why=change["why"],
-        )
-        for change in changes
+        Change(path=c["path"], original=show_value(c["original"]), rehearsed=show_value(c["rehearsed"]), why=c["why"])
+        for c in (plan.get("rehearsal") or {}).get("changes", ())
     )
 
 
 def _problems(asked: Mapping[str, Any]) -> tuple[Problem, ...]:
+    names = ("severity", "code", "path", "why", "fix")
     return tuple(
-        Problem(
-            severity=data["severity"],
-            code=data["code"],
-            path=data["path"],
-            why=data["why"],
-            fix=data["fix"],
-            mark=_mark(data),
-        )
-        for data in asked.get("problems", ())
+        Problem(mark=_mark(data), **{name: data[name] for name in names}) for data in asked.get("problems", ())
     )
 
 
 def _processes(plan: Mapping[str, Any]) -> tuple[Process, ...]:
     return tuple(
-        Process(
-            rank=int(process["rank"]),
-            host=process["host"],
-            command=shlex.join(process["argv"]),
-            log=process["log"],
-        )
-        for process in plan.get("processes", ())
+        Process(rank=int(each["rank"]), host=each["host"], command=shlex.join(each["argv"]), log=each["log"])
+        for each in plan.get("processes", ())
     )
 
 
@@ -350,7 +309,7 @@ def _last_lines(run_dir: Path, log: str) -> tuple[str, ...]:
 
 
 def _short(text: str, most: int) -> str:
-    """Foreign text made inert; of a long one the beginning, and how long it is."""
+    """Text from outside made inert; of a long one the beginning, and how long it is."""
     cleaned = clean(text[: 4 * most])  # what is cleaned away is seldom more than that
     if len(text) <= 4 * most and len(cleaned) <= most:
         return cleaned

@@ -17,7 +17,6 @@ from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from seatrial.errors import Problem
 from seatrial.events import Step
 from seatrial.metrics import Ranges
 from seatrial.report import nodes
@@ -25,19 +24,18 @@ from seatrial.report.figures import (
     SYMBOLS,
     TITLES,
     WORDS,
+    figures,
     hardware,
     left_out,
-    progress,
-    speed,
     step_rate,
     summary,
     where,
     within,
 )
 from seatrial.report.gather import RunReport, Value
-from seatrial.report.problems import ORDER, PLURALS, SINGULARS
+from seatrial.report.problems import by_severity
 from seatrial.report.sections import sections
-from seatrial.verdict import Outcome, show
+from seatrial.verdict import Outcome, Verdict, show
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -67,9 +65,7 @@ def render(report: RunReport) -> str:
         when=_when(report.started_at),
         where=where(report),
         axes=[(name, axis, summary(axis)) for name, axis in verdict.axes.items()] if verdict else [],
-        figures=[*progress(metrics), *speed(metrics, rehearsal=report.rehearsal, tokens=report.tokens)]
-        if metrics
-        else [],
+        figures=figures(report),
         rule=metrics.performance.step_times.rule if metrics and metrics.performance.step_times else "",
         sections=sections(report),
         processes=_processes(report),
@@ -77,7 +73,7 @@ def render(report: RunReport) -> str:
         given=_by_origin(value for value in report.values if value.kind != "default"),
         defaults=_by_origin(value for value in report.values if value.kind == "default"),
         num_defaults=sum(value.kind == "default" for value in report.values),
-        findings=_findings(report.problems),
+        findings=by_severity(report.problems).items(),
         hardware=hardware(report),
         lanes=nodes.lanes(report),
         hidden_nodes=nodes.hidden(report),
@@ -135,16 +131,6 @@ def _by_origin(values: Iterable[Value]) -> list[list[Value]]:
     return [list(group) for _, group in groupby(values, key=lambda v: (v.kind, v.place, v.key, v.written, v.note))]
 
 
-def _findings(problems: Sequence[Problem]) -> list[tuple[str, list[Problem]]]:
-    """The findings by severity, each with how many there are of it."""
-    found = []
-    for severity in ORDER:
-        these = [problem for problem in problems if problem.severity == severity]
-        if these:
-            found.append((f"{len(these)} {(SINGULARS if len(these) == 1 else PLURALS)[severity]}", these))
-    return found
-
-
 def _processes(report: RunReport) -> list[dict[str, Any]]:
     """A row per process of the plan, with what its own record says."""
     recorded = {p.process: p for p in report.metrics.completion.processes} if report.metrics else {}
@@ -152,34 +138,28 @@ def _processes(report: RunReport) -> list[dict[str, Any]]:
     rows = []
     for process in report.processes[:MAX_PROCESSES]:
         record, start = recorded.get(process.rank), started.get(process.rank)
-        facts = start.facts if start else {}
-        rows.append(
-            {
-                "process": process,
-                "host": f"{process.host} ({start.host})" if start and start.host != process.host else process.host,
-                "last_step": record.last_step if record else None,
-                "ended": (record.reason if record else None) or "",
-                "exit_code": record.exit_code if record else None,
-                "compile_seconds": facts.get("compile_seconds"),
-            }
-        )
+        rows.append({
+            "process": process,
+            "host": f"{process.host} ({start.host})" if start and start.host != process.host else process.host,
+            "last_step": record.last_step if record else None,
+            "ended": (record.reason if record else None) or "",
+            "exit_code": record.exit_code if record else None,
+            "compile_seconds": start.facts.get("compile_seconds") if start else None,
+        })  # fmt: skip
     return rows
 
 
 def _chart_data(report: RunReport) -> dict[str, Any]:
     """What the charts draw, as plain data; a value that is missing or not finite is a gap."""
-    metrics = report.metrics
-    performance = metrics.performance if metrics else None
+    performance = report.metrics.performance if report.metrics else None
+    estimates = performance.estimates if performance else {}
+    median, rate = (estimates[name].value if name in estimates else None for name in ("step_seconds", _RATE))
     times = performance.step_times if performance else None
-    median = performance.estimates.get("step_seconds") if performance else None
-    rate = performance.estimates.get(_RATE) if performance else None
-    kept = _thinned(report.steps)
-    steps = [report.steps[index] for index in kept]
     unused: Ranges = left_out(times) if times else ()
+    steps = [report.steps[index] for index in _thinned(report.steps)]
     seconds = [_number(step.seconds) for step in steps]
     rates = [_number(step_rate(step, performance)) for step in steps]
     steady = [not within(step.step, unused) for step in steps]
-    bounds = [c for c in report.verdict.axes["performance"].checks if c.name == _RATE] if report.verdict else []
     return {
         "steps": [step.step for step in steps],
         "thinned": len(steps) < len(report.steps),
@@ -188,13 +168,19 @@ def _chart_data(report: RunReport) -> dict[str, Any]:
         "seconds": seconds,
         "rate": rates,
         "left_out": unused,
-        "median": median.value if median else None,
-        "rate_median": rate.value if rate else None,
-        "rate_bound": bounds[0].bound if bounds and bounds[0].status != "not_applicable" else None,
-        "first_bad_step": metrics.numerics.first_bad_step if metrics else None,
-        "seconds_frame": _frame(seconds, steady, median.value if median else None),
-        "rate_frame": _frame(rates, steady, rate.value if rate else None),
+        "median": median,
+        "rate_median": rate,
+        "rate_bound": _rate_target(report.verdict),
+        "first_bad_step": report.metrics.numerics.first_bad_step if report.metrics else None,
+        "seconds_frame": _frame(seconds, steady, median),
+        "rate_frame": _frame(rates, steady, rate),
     }
+
+
+def _rate_target(verdict: Verdict | None) -> float | None:
+    checks = verdict.axes["performance"].checks if verdict else ()
+    bound = next((c.bound for c in checks if c.name == _RATE and c.status != "not_applicable"), None)
+    return bound if isinstance(bound, (int, float)) else None
 
 
 def _number(value: float | None) -> float | None:
@@ -221,15 +207,18 @@ def _thinned(steps: Sequence[Step]) -> Sequence[int]:
     """
     if len(steps) <= MAX_POINTS:
         return range(len(steps))
-    most = 1 + 3 * len(_DRAWN)
-    size = math.ceil(most * len(steps) / MAX_POINTS)
+    size = math.ceil((1 + 3 * len(_DRAWN)) * len(steps) / MAX_POINTS)
     kept = {len(steps) - 1}
     for start in range(0, len(steps), size):
+        bucket = range(start, min(start + size, len(steps)))
         kept.add(start)
         for drawn in _DRAWN:
-            bucket = range(start, min(start + size, len(steps)))
-            values = [(value, index) for index in bucket if (value := drawn(steps[index])) is not None]
-            finite = [pair for pair in values if math.isfinite(pair[0])]
-            kept |= {pair[1] for pair in (min(finite), max(finite))} if finite else set()
-            kept.add(next((index for value, index in values if not math.isfinite(value)), start))
+            kept |= _ends([(value, index) for index in bucket if (value := drawn(steps[index])) is not None])
     return sorted(kept)
+
+
+def _ends(values: Sequence[tuple[float, int]]) -> set[int]:
+    """The places of the lowest and the highest value, and of the first that is not finite."""
+    finite = [pair for pair in values if math.isfinite(pair[0])]
+    others = [pair for pair in values if not math.isfinite(pair[0])]
+    return {index for _, index in (*([min(finite), max(finite)] if finite else ()), *others[:1])}

@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, progress, speed, where
+from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, figures, where
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
@@ -39,26 +39,29 @@ _REFERENCES = re.compile(
 
 def render(report: RunReport) -> str:
     """Outcome, headline, checks and figures; evidence and the rest folded. What would be too long is left out."""
-    verdict, metrics = report.verdict, report.metrics
-    status: Status = "inconclusive"
-    if verdict:
-        status = "pass" if verdict.outcome == "pass" else "inconclusive" if verdict.exit_code in (6, 130) else "fail"
-    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
-    blocks = [f"## {SYMBOLS[status]} {title}: {inert(report.name)}"]
-    if verdict:
-        blocks.append(f"**Exit code {verdict.exit_code}.** {inert(verdict.headline)}")
-    if described := where(report):
-        blocks.append(f"<sub>Ran: {inert(described)}</sub>")
-    if verdict:
-        blocks.append(_checks(verdict.axes))
-    if metrics:
-        blocks.append(_figures([*progress(metrics), *speed(metrics, rehearsal=report.rehearsal, tokens=report.tokens)]))
+    verdict = report.verdict
+    blocks = [*_head(report), *([_checks(verdict.axes)] if verdict else [])]
+    if report.metrics:
+        blocks.append(_figures(figures(report)))
     folded = [_evidence(verdict.axes.values())] if verdict else []
     folded += [_section(section) for section in sections(report) if not section.in_evidence]
     folded += [_tail(tail) for tail in report.tails]
     if report.missing:
         folded.append(_folded("Not in this report", "\n".join(f"- Missing: {inert(line)}" for line in report.missing)))
     return _fitting(blocks, [block for block in folded if block])
+
+
+def _head(report: RunReport) -> list[str]:
+    """Outcome, headline, and what ran where."""
+    verdict, described = report.verdict, where(report)
+    status: Status = "inconclusive"
+    if verdict and verdict.exit_code not in (6, 130):
+        status = "pass" if verdict.outcome == "pass" else "fail"
+    title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
+    blocks = [f"## {SYMBOLS[status]} {title}: {inert(report.name)}"]
+    if verdict:
+        blocks.append(f"**Exit code {verdict.exit_code}.** {inert(verdict.headline)}")
+    return [*blocks, f"<sub>Ran: {inert(described)}</sub>"] if described else blocks
 
 
 def inert(text: str, most: int = CELL_CHARACTERS) -> str:
@@ -100,10 +103,10 @@ def _bounds(check: Check) -> tuple[str, str]:
     return measured, bound
 
 
-def _figures(figures: Sequence[Figure]) -> str:
+def _figures(found: Sequence[Figure]) -> str:
     return table(
         ("Figure", "Value", ""),
-        [(inert(f.label), inert(f"{f.value} {f.unit}".strip()), inert(f.detail)) for f in figures],
+        [(inert(f.label), inert(f"{f.value} {f.unit}".strip()), inert(f.detail)) for f in found],
         numbers=(1,),
     )
 

@@ -1,17 +1,18 @@
-"""What was seen of the nodes of a run, for a reader: a lane each, what stands out, and all of it as plain data."""
+"""Node telemetry of a run: a lane per node, what stands out, and all of it as plain data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seatrial.logs.faults import KINDS
 from seatrial.logs.kernel import spoken_of
 from seatrial.report.gather import RunReport
-from seatrial.report.section import Section
-from seatrial.runs.telemetry import WARNING, Change, Device, Figures, KernelLine, Observed
+from seatrial.report.section import Section, without_empty_columns
+from seatrial.runs.telemetry import WARNING, Change, Device, Figures, KernelLine, Observed, Point
 
 MAX_LANES = 16  # nodes that are drawn; those where something stands out before the others
 MAX_DRAWN = 240  # points of a chart
@@ -42,7 +43,7 @@ class Lane:
     host: str
     about: str
     notes: tuple[str, ...]
-    charts: tuple[tuple[str, str, str], ...]  # quantity, title with its unit, what it comes to
+    charts: tuple[tuple[str, str, str], ...]  # quantity, title with its unit, mean and highest
     columns: tuple[str, ...]
     devices: tuple[tuple[str, ...], ...]
     changes: tuple[tuple[str, ...], ...]
@@ -67,13 +68,7 @@ def chart_data(report: RunReport) -> list[dict[str, Any]]:
     start = report.started_at or 0.0
     return [
         {
-            quantity: [
-                [_short(value) for value in values]
-                for values in zip(
-                    *((at - start, *(factor * each for each in rest)) for at, *rest in _thinned(node, quantity)),
-                    strict=True,
-                )
-            ]
+            quantity: _drawn(node.series[quantity].points, start, factor)
             for quantity, (_, _, factor) in CHARTS.items()
             if quantity in node.series
         }
@@ -81,11 +76,23 @@ def chart_data(report: RunReport) -> list[dict[str, Any]]:
     ]
 
 
+def _drawn(points: Sequence[Point], start: float, factor: float) -> list[list[float]]:
+    """Four series of at most MAX_DRAWN values: seconds, lowest, mean, highest."""
+    size = math.ceil(len(points) / MAX_DRAWN)
+    buckets = [points[n : n + size] for n in range(0, len(points), size)]
+    return [
+        [_short(bucket[0][0] - start) for bucket in buckets],
+        [_short(factor * min(point[1] for point in bucket)) for bucket in buckets],
+        [_short(factor * sum(point[2] for point in bucket) / len(bucket)) for bucket in buckets],
+        [_short(factor * max(point[3] for point in bucket)) for bucket in buckets],
+    ]
+
+
 def notable(report: RunReport) -> Section | None:
     """What stands out, by node; None where nothing does."""
     rows = [(node.host, what, finding) for node in report.nodes for what, finding in _findings(node)]
     columns = ("Node", "What", "Finding")
-    return Section(key="notable", title="What stood out on the nodes", columns=columns, rows=tuple(rows))
+    return Section(key="notable", title="Findings on the nodes", columns=columns, rows=tuple(rows))
 
 
 def summary(node: Observed) -> dict[str, Any]:
@@ -119,8 +126,8 @@ def _range(figures: Figures) -> dict[str, float]:
 
 
 def _shown(report: RunReport) -> list[Observed]:
-    told = sorted(range(len(report.nodes)), key=lambda n: (not any(_findings(report.nodes[n])), n))
-    return [report.nodes[n] for n in sorted(told[:MAX_LANES])]
+    notable_first = sorted(range(len(report.nodes)), key=lambda n: (not any(_findings(report.nodes[n])), n))
+    return [report.nodes[n] for n in sorted(notable_first[:MAX_LANES])]
 
 
 # --- what stands out --------------------------------------------------------------------------------------------------
@@ -128,25 +135,35 @@ def _shown(report: RunReport) -> list[Observed]:
 
 def _findings(node: Observed) -> Iterator[tuple[str, str]]:
     for name, device in node.devices.items():
-        slowed = {reason: n for reason, n in device.throttled.items() if reason not in _USUAL_REASONS}
-        if slowed:
-            told = ", ".join(f"{reason} in {n / device.samples:.0%} of the samples" for reason, n in slowed.items())
-            yield "Throttled", f"{name}: {told}"
-        for quantity, kind in (("uncorrected", "uncorrectable"), ("corrected", "corrected")):
-            found = device.figures.get(quantity)
-            if found and found.last > found.first:
-                yield "Memory errors", f"{name}: {found.last - found.first:.0f} {kind}"
+        yield from _device_findings(name, device)
     errors = [change for change in node.changes if change.is_error and change.name not in _SAYS_LITTLE]
     if errors:
         more = f", and {len(errors) - MAX_NOTED} more" if len(errors) > MAX_NOTED else ""
-        told = ", ".join(f"{each.place} {each.name} +{each.change:,}" for each in errors[:MAX_NOTED])
-        yield "Network counters", told + more
+        counters = ", ".join(f"{each.place} {each.name} +{each.change:,}" for each in errors[:MAX_NOTED])
+        yield "Network counters", counters + more
     memory = node.node.get("memory_bytes")
     if memory and node.memory_bytes and memory.highest > FULL * node.memory_bytes:
         yield "Memory", f"{memory.highest / node.memory_bytes:.0%} of the node's memory was in use"
     if telling := _telling(node):
         more = f" (and {len(telling) - 1:,} more lines)" if len(telling) > 1 else ""
         yield "Kernel", telling[0].text + more
+
+
+def _device_findings(name: str, device: Device) -> Iterator[tuple[str, str]]:
+    slowed = [(reason, n) for reason, n in device.throttled.items() if reason not in _USUAL_REASONS]
+    if slowed:
+        reasons = ", ".join(f"{reason} in {n / device.samples:.0%} of the samples" for reason, n in slowed)
+        yield "Throttled", f"{name}: {reasons}"
+    for quantity, count in _memory_errors(device):
+        yield "Memory errors", f"{name}: {count:.0f} {'uncorrectable' if quantity == 'uncorrected' else quantity}"
+
+
+def _memory_errors(device: Device) -> Iterator[tuple[str, float]]:
+    """(quantity, how many there were during the run)."""
+    for quantity in ("uncorrected", "corrected"):
+        found = device.figures.get(quantity)
+        if found and found.last > found.first:
+            yield quantity, found.last - found.first
 
 
 def _telling(node: Observed) -> list[KernelLine]:
@@ -161,19 +178,18 @@ def _telling(node: Observed) -> list[KernelLine]:
 
 def _lane(node: Observed, start: float | None) -> Lane:
     telling = _telling(node)
-    rows = [_row(name, device) for name, device in node.devices.items()]
-    kept = [n for n in range(len(_COLUMNS)) if any(row[n] for row in rows)]
+    columns, devices = without_empty_columns(_COLUMNS, [_device_row(*each) for each in node.devices.items()])
     return Lane(
         host=node.host,
         about=_about(node),
         notes=tuple(f"{what}: {finding}" for what, finding in _findings(node)),
         charts=tuple(
-            (quantity, f"{title}, {unit}", _comes_to(node, quantity, factor))
+            (quantity, f"{title}, {unit}", _mean_and_highest(node, quantity, factor))
             for quantity, (title, unit, factor) in CHARTS.items()
             if quantity in node.series
         ),
-        columns=tuple(_COLUMNS[n] for n in kept),
-        devices=tuple(tuple(row[n] for n in kept) for row in rows),
+        columns=columns,
+        devices=devices,
         changes=tuple(_change(change, start) for change in node.changes),
         kernel=tuple((_after(line.at, start), line.text) for line in telling[:MAX_LINES]),
         kernel_hidden=len(node.kernel) - min(len(telling), MAX_LINES) + node.left_out["kernel"],
@@ -182,9 +198,7 @@ def _lane(node: Observed, start: float | None) -> Lane:
 
 
 def _about(node: Observed) -> str:
-    models: dict[str, int] = {}
-    for device in (device for device in node.devices.values() if device.model):
-        models[device.model] = models.get(device.model, 0) + 1
+    models = Counter(device.model for device in node.devices.values() if device.model)
     parts = [f"{count} × {model}" for model, count in models.items()]
     parts += [f"{node.cores} processors, {node.memory_bytes / 2**30:,.0f} GiB"] if node.cores else []
     return " · ".join(parts)
@@ -192,38 +206,33 @@ def _about(node: Observed) -> str:
 
 def _absent(node: Observed) -> str:
     """What was not watched, and why; of tools that simply are not there, only where there is no other."""
-    told = {source: why for source, why in node.lacks.items() if not (node.devices and why.startswith("there is no "))}
-    if not node.devices and all(told.get(tool) == f"there is no {tool}" for tool in ("nvidia-smi", "amd-smi")):
-        told = {"devices": "neither nvidia-smi nor amd-smi is there"} | {
-            source: why for source, why in told.items() if source not in ("nvidia-smi", "amd-smi")
-        }
-    return "; ".join(f"{source}: {why}" for source, why in told.items())
+    lacks = {source: why for source, why in node.lacks.items() if not (node.devices and why.startswith("there is no "))}
+    tools = ("nvidia-smi", "amd-smi")
+    if not node.devices and all(lacks.get(tool) == f"there is no {tool}" for tool in tools):
+        others = {source: why for source, why in lacks.items() if source not in tools}
+        lacks = {"devices": "neither nvidia-smi nor amd-smi is there", **others}
+    return "; ".join(f"{source}: {why}" for source, why in lacks.items())
 
 
-def _comes_to(node: Observed, quantity: str, factor: float) -> str:
+def _mean_and_highest(node: Observed, quantity: str, factor: float) -> str:
     points = node.series[quantity].points
     mean = sum(point[2] for point in points) / len(points)
     return f"mean {factor * mean:,.0f}, highest {factor * max(point[3] for point in points):,.0f}"
 
 
-def _row(name: str, device: Device) -> tuple[str, ...]:
-    def told(quantity: str, show: str, factor: float = 1.0) -> str:
+def _device_row(name: str, device: Device) -> tuple[str, ...]:
+    def figure(quantity: str, show: str, factor: float = 1.0) -> str:
         found = device.figures.get(quantity)
         if found is None:
             return ""
-        values = {"low": factor * found.lowest, "mean": factor * found.mean, "high": factor * found.highest}
-        return show.format(**values)
+        return show.format(low=factor * found.lowest, mean=factor * found.mean, high=factor * found.highest)
 
     held = ", ".join(f"{reason} {count / device.samples:.0%}" for reason, count in device.throttled.most_common())
-    errors = [
-        f"{found.last - found.first:.0f} {quantity}"
-        for quantity in ("uncorrected", "corrected")
-        if (found := device.figures.get(quantity)) and found.last > found.first
-    ]
+    errors = ", ".join(f"{count:.0f} {quantity}" for quantity, count in _memory_errors(device))
     return (
-        name, told("utilization", "{mean:.0f}%", 100), told("watts", "{mean:.0f} (to {high:.0f})"),
-        told("celsius", "{high:.0f}"), told("memory_bytes", "{high:.1f}", 2.0**-30),
-        told("clock_mhz", "{low:.0f} to {high:.0f}"), held, ", ".join(errors),
+        name, figure("utilization", "{mean:.0f}%", 100), figure("watts", "{mean:.0f} (to {high:.0f})"),
+        figure("celsius", "{high:.0f}"), figure("memory_bytes", "{high:.1f}", 2.0**-30),
+        figure("clock_mhz", "{low:.0f} to {high:.0f}"), held, errors,
     )  # fmt: skip
 
 
@@ -234,15 +243,6 @@ def _change(change: Change, start: float | None) -> tuple[str, ...]:
 
 def _after(at: float, start: float | None) -> str:
     return "" if start is None else f"after {at - start:,.0f} s"
-
-
-def _thinned(node: Observed, quantity: str) -> list[tuple[float, float, float, float]]:
-    points = node.series[quantity].points
-    size = math.ceil(len(points) / MAX_DRAWN)
-    buckets = [points[n : n + size] for n in range(0, len(points), size)]
-    return [
-        (b[0][0], min(p[1] for p in b), sum(p[2] for p in b) / len(b), max(p[3] for p in b)) for b in buckets
-    ]  # fmt: skip
 
 
 def _short(value: float) -> float:

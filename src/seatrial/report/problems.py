@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import sys
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TextIO
 
 from seatrial.command import masked
+from seatrial.console import Paint, finding_line, finding_title, inert
 from seatrial.errors import Mark, Problem, Severity
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
-PLURALS = {"error": "errors", "warning": "warnings", "info": "notes"}
-SINGULARS = {"error": "error", "warning": "warning", "info": "note"}
-_COLORS = {"error": "31", "warning": "33", "info": "36", "caret": "32", "label": "2"}
+_WORDS = {"error": "error", "warning": "warning", "info": "note"}
 
 MAX_SHOWN = 100  # findings; who has more than that has one cause for many of them
 REPEATED = 3  # findings that say the same are shown as one
 MAX_NAMED = 10  # of the keys in such a group
 MAX_EXCERPT = 100
-# What could move the cursor, colour the screen, reverse the reading order, break a line or hide in it.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def inert(text: str) -> str:
-    """Text that a terminal can only show: control characters stand as their escapes."""
-    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 def render_json(problems: Iterable[Problem]) -> str:
@@ -42,12 +27,12 @@ def render_json(problems: Iterable[Problem]) -> str:
 
 def render_text(problems: Iterable[Problem], *, color: bool | None = None) -> str:
     """The findings, errors first, and a line that counts them; coloured on a terminal unless `color` decides."""
-    paint = _Paint(is_colorful(sys.stdout) if color is None else color)
+    paint = Paint(color)
     ordered = sorted(problems, key=_position)
     groups, lines = _grouped(ordered), _Lines()
     shown, more = groups[:MAX_SHOWN], sum(map(len, groups[MAX_SHOWN:]))
     blocks = [_block(group, paint, lines) for group in shown if group[0].severity != "info"]
-    notes = "\n".join(_line(group[0], paint) + _others(group) for group in shown if group[0].severity == "info")
+    notes = "\n".join(finding_line(group[0], paint) + _others(group) for group in shown if group[0].severity == "info")
     rest = f"… and {more} more; --format json lists all" if more else ""
     return "\n\n".join([*blocks, *(part for part in (notes, rest) if part), _summary(ordered)])
 
@@ -75,59 +60,39 @@ def _others(group: list[Problem]) -> str:
     return f" (also {', '.join(named)}{f' and {more} more' if more else ''})"
 
 
-def warn(problems: Iterable[Problem]) -> None:
-    """Prints the warnings among the findings to stderr, one line each."""
-    paint = _Paint(is_colorful(sys.stderr))
-    for problem in problems:
-        if problem.severity == "warning":
-            print(_line(problem, paint), file=sys.stderr)
-
-
 def _position(problem: Problem) -> tuple[int, int, int]:
     """Errors first, then in the order of the file; what came from the command line before what stands in it."""
     mark = problem.mark
     return ORDER.index(problem.severity), mark.line if mark else 0, mark.column if mark else 0
 
 
-class _Paint:
-    """Wraps text in colours, or leaves it as it is."""
-
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-
-    def __call__(self, name: str, text: str) -> str:
-        return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if self._enabled else text
-
-
-def is_colorful(stream: TextIO | None) -> bool:
-    """Whether colours would be seen there (None: the stream is closed), and are wanted (https://no-color.org)."""
-    unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return stream is not None and stream.isatty() and not unwanted
-
-
-def _head(problem: Problem, paint: _Paint) -> str:
-    place = f"{inert(str(problem.mark))}: " if problem.mark else ""
-    return f"{place}{paint(problem.severity, f'{problem.severity}[{problem.code}]')} {inert(problem.path)}"
-
-
-def _line(problem: Problem, paint: _Paint) -> str:
-    return f"{_head(problem, paint)}: {inert(problem.why)}"
-
-
-def _block(group: list[Problem], paint: _Paint, lines: _Lines) -> str:
+def _block(group: list[Problem], paint: Paint, lines: _Lines) -> str:
     problem = group[0]
     return "\n".join([
-        _head(problem, paint),
+        finding_title(problem, paint),
         *(_excerpt(problem.mark, paint, lines) if problem.mark else ()),
-        f"  {paint('label', 'why:')} {inert(problem.why)}{_others(group)}",
-        f"  {paint('label', 'fix:')} {inert(problem.fix)}",
+        f"  {paint('dim', 'why:')} {inert(problem.why)}{_others(group)}",
+        f"  {paint('dim', 'fix:')} {inert(problem.fix)}",
     ])  # fmt: skip
 
 
 def _summary(problems: list[Problem]) -> str:
-    counts = {severity: sum(problem.severity == severity for problem in problems) for severity in ORDER}
-    said = [f"{n} {(SINGULARS if n == 1 else PLURALS)[severity]}" for severity, n in counts.items() if n]
-    return ", ".join(said) if counts["error"] else ", ".join(["OK: no errors", *said])
+    found = by_severity(problems)
+    return ", ".join(found if has_errors(problems) else ["OK: no errors", *found])
+
+
+def has_errors(problems: Iterable[Problem]) -> bool:
+    """Whether any finding is an error."""
+    return any(problem.severity == "error" for problem in problems)
+
+
+def by_severity(problems: Iterable[Problem]) -> dict[str, list[Problem]]:
+    """The findings under a title that counts them, such as "2 errors"; errors first."""
+    problems, found = list(problems), dict[str, list[Problem]]()
+    for severity in ORDER:
+        if these := [problem for problem in problems if problem.severity == severity]:
+            found[f"{len(these)} {_WORDS[severity]}{'s' * (len(these) != 1)}"] = these
+    return found
 
 
 # --- the line that a finding is about ---------------------------------------------------------------------------------
@@ -150,7 +115,7 @@ class _Lines:
         return lines[mark.line - 1] if mark.line <= len(lines) else None
 
 
-def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
+def _excerpt(mark: Mark, paint: Paint, lines: _Lines) -> list[str]:
     """The line with a caret under its column; of a long line, the part around it."""
     line = lines.get(mark)
     if line is None:
@@ -158,7 +123,7 @@ def _excerpt(mark: Mark, paint: _Paint, lines: _Lines) -> list[str]:
     start = max(0, mark.column - 1 - MAX_EXCERPT // 2) if len(line) > MAX_EXCERPT else 0
     shown = line[start : start + MAX_EXCERPT].rstrip().replace("\t", " ")
     before = inert(shown[: mark.column - 1 - start])
-    return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('caret', '^')}"]
+    return [f"  | {inert(shown)}", f"  | {' ' * _width(before)}{paint('green', '^')}"]
 
 
 def _width(text: str) -> int:

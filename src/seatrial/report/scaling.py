@@ -8,7 +8,6 @@ others are refused, with the reason.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,7 +17,8 @@ from typing import Literal
 from seatrial.errors import InputError, Problem
 from seatrial.estimate import hardware
 from seatrial.metrics import Estimate, Performance, days_to_train
-from seatrial.report.figures import spelled
+from seatrial.metrics.ratio import ratio_of_intervals
+from seatrial.report.figures import spelled, summary
 from seatrial.report.gather import RunReport
 from seatrial.spec import presets
 
@@ -84,7 +84,8 @@ def measure_scaling(reports: Sequence[RunReport]) -> Scaling:
     different = [_different(field, names, values) for field, values in answers.items() if len(set(values)) > 1]
     if different:
         raise InputError(different)
-    runs = sorted((_run(report, name) for report, name in zip(reports, names, strict=True)), key=_order)
+    found = (_run(report, name) for report, name in zip(reports, names, strict=True))
+    runs = sorted(found, key=lambda run: (run.size, run.name))
     groups = [list(group) for _, group in groupby(runs, key=lambda run: run.size)]
     kind, reason = _kind(groups)
     return Scaling(
@@ -101,25 +102,33 @@ def measure_scaling(reports: Sequence[RunReport]) -> Scaling:
 
 def _unfit(report: RunReport) -> list[Problem]:
     """Why a run proves nothing about speed."""
-    reasons = []
+    reasons = [*_unfit_verdict(report), *_unfit_speed(report)]
     if report.verdict is None or report.metrics is None:
-        reasons.append(("it has no verdict", "judge it first: seatrial judge"))
-    else:
-        for axis in ("completion", "numerics"):
-            verdict = report.verdict.axes[axis]
-            if verdict.status not in ("pass", "not_applicable"):
-                worst = next(check for check in verdict.checks if check.status == verdict.status)
-                words = "failed" if verdict.status == "fail" else "is inconclusive"
-                reasons.append((f"its {axis} {words}: {worst.sentence}", "leave it out, or run it again"))
-        performance = report.metrics.performance
-        if not {"step_seconds", "tokens_per_second_per_device"} <= set(performance.estimates):
-            why = performance.unavailable.get("tokens_per_second_per_device", "the record does not give it")
-            reasons.append((f"it has no throughput: {why}", "judge it against its configuration, or leave it out"))
+        reasons = [("it has no verdict", "judge it first: seatrial judge")]
     if report.rehearsal:
         reasons.append(
             (f"it was a {report.rehearsal}, whose speed says nothing", "name runs on the devices themselves")
         )
     return [_problem("not-comparable", report.directory, why, fix) for why, fix in reasons]
+
+
+def _unfit_verdict(report: RunReport) -> list[tuple[str, str]]:
+    axes = [report.verdict.axes[axis] for axis in ("completion", "numerics")] if report.verdict else []
+    reasons = []
+    for axis in axes:
+        if axis.status not in ("pass", "not_applicable"):
+            worst = summary(axis)
+            words = "failed" if axis.status == "fail" else "is inconclusive"
+            reasons.append((f"its {worst.axis} {words}: {worst.sentence}", "omit it, or run it again"))
+    return reasons
+
+
+def _unfit_speed(report: RunReport) -> list[tuple[str, str]]:
+    performance = report.metrics.performance if report.metrics else None
+    if performance is None or {"step_seconds", "tokens_per_second_per_device"} <= set(performance.estimates):
+        return []
+    why = performance.unavailable.get("tokens_per_second_per_device", "the record does not give it")
+    return [(f"it has no throughput: {why}", "judge it by its configuration, or omit it")]
 
 
 def _model(report: RunReport) -> str:
@@ -208,10 +217,6 @@ def _run(report: RunReport, name: str) -> _Run:
     )
 
 
-def _order(run: _Run) -> tuple[tuple[int, int], str]:
-    return run.size, run.name
-
-
 def _kind(groups: Sequence[Sequence[_Run]]) -> tuple[Kind, str]:
     sizes = [group[0].size for group in groups]
     per_device = [tokens / devices for devices, tokens in sizes]
@@ -262,21 +267,18 @@ def _size(group: Sequence[_Run], smallest: Sequence[_Run]) -> Size:
 def _efficiency(group: Sequence[_Run], smallest: Sequence[_Run]) -> tuple[float, float | None, float | None]:
     """(tokens/s per device over the smallest size's, its 95% interval).
 
-    Step times of different runs err independently, so their relative errors (logarithms, either side by itself) add in
-    squares. Of several runs of a size, the interval reaches from the lowest to the highest bound of any of them.
+    Of several runs of a size, the interval reaches from the lowest to the highest bound of any of them.
     """
 
     def per_device(runs: Sequence[_Run]) -> tuple[float, float, float]:
-        devices, tokens = runs[0].size
-        middle = median(run.step.value for run in runs)
+        work = runs[0].size[1] / runs[0].size[0]
         slow, fast = max(run.step.high for run in runs), min(run.step.low for run in runs)
-        return tokens / devices / middle, math.log(slow / middle), math.log(middle / fast)
+        return work / median(run.step.value for run in runs), work / slow, work / fast
 
-    (rate, below, above), (first, first_below, first_above) = per_device(group), per_device(smallest)
     if group[0].size == smallest[0].size:
         return 1.0, None, None
-    ratio = rate / first
-    return ratio, ratio * math.exp(-math.hypot(below, first_above)), ratio * math.exp(math.hypot(above, first_below))
+    ratio = ratio_of_intervals(per_device(smallest), per_device(group))
+    return ratio.value, ratio.low, ratio.high
 
 
 def _mesh(group: Sequence[_Run]) -> str:

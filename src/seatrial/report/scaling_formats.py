@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import textwrap
 from collections.abc import Callable
 
+from seatrial.console import Paint, table, wrapped
 from seatrial.events import encode
 from seatrial.report import csv, html, markdown
 from seatrial.report.scaling import Scaling, Size
+from seatrial.report.section import Rows, without_empty_columns
 
 VERSION = 1
-WIDTH = 80
 
 _TITLES = {
     "weak": "Weak scaling",
@@ -48,7 +48,6 @@ _COLUMNS: dict[str, Callable[[Scaling, Size], str]] = {
     ),
     "Efficiency": lambda scaling, size: "" if scaling.kind == "one size" else _efficiency(size),
 }
-_SPARED = ("/device", "Batch", "1T, days")  # in a narrow table, in this order
 # What tells the runs of a size apart from those of another, below the table.
 _DETAILS: dict[str, Callable[[Size], str]] = {
     "nodes": lambda size: f"{size.num_nodes:,}" if size.num_nodes else "",
@@ -58,11 +57,10 @@ _DETAILS: dict[str, Callable[[Size], str]] = {
 }
 
 
-def columns(scaling: Scaling) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def columns(scaling: Scaling) -> tuple[tuple[str, ...], Rows]:
     """The titles of the columns that hold anything, and the rows under them."""
-    cells = {title: [show(scaling, size) for size in scaling.sizes] for title, show in _COLUMNS.items()}
-    kept = {title: column for title, column in cells.items() if any(column)}
-    return tuple(kept), list(zip(*kept.values(), strict=True))
+    rows = [[show(scaling, size) for show in _COLUMNS.values()] for size in scaling.sizes]
+    return without_empty_columns(list(_COLUMNS), rows)
 
 
 def details(scaling: Scaling) -> list[str]:
@@ -76,7 +74,7 @@ def details(scaling: Scaling) -> list[str]:
 
 def notes(scaling: Scaling) -> list[str]:
     """What the figures mean nothing without."""
-    found = [scaling.reason, "Tokens/s of all devices, and of each; 1T: a trillion tokens, without an interruption."]
+    found = [scaling.reason, "Tokens/s of all devices, and of each; 1T: a trillion tokens, uninterrupted."]
     if scaling.kind != "one size":
         found.append(
             "Efficiency: tokens/s per device over that of the smallest size, with its 95% interval, in which the "
@@ -90,21 +88,13 @@ def notes(scaling: Scaling) -> list[str]:
     return found
 
 
-def text(scaling: Scaling) -> str:
-    """Lines of at most 80 columns; what does not fit into the table stands in the other formats."""
+def text(scaling: Scaling, *, width: int | None = None) -> str:
+    """The table in the terminal's width, or in `width` columns; under it, what it means nothing without."""
     titles, rows = columns(scaling)
-    shown = list(range(len(titles)))
-    widths = [max(len(row[n]) for row in (titles, *rows)) for n in shown]
-    left_out = []
-    for title in _SPARED:
-        if title in titles and sum(widths[n] for n in shown) + 2 * (len(shown) - 1) > WIDTH:
-            shown.remove(titles.index(title))
-            left_out.append(title)
-    table = ["  ".join(row[n].rjust(widths[n]) for n in shown) for row in (titles, *rows)]
-    last = [f"Left out for want of width: {', '.join(left_out)}."] if left_out else []
-    lines = (*details(scaling), "", *notes(scaling), *last)
-    said = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines]
-    return "\n".join([_TITLES[scaling.kind], "", *table, "", *said])
+    shown = table(rows, head=titles, right=range(len(titles)), indent=0, columns=width)
+    plain = Paint(color=False)
+    lines = (*details(scaling), "", *notes(scaling))
+    return "\n".join([_TITLES[scaling.kind], "", shown, "", *(wrapped(line, plain, columns=width) for line in lines)])
 
 
 def as_markdown(scaling: Scaling) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+Rows = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +19,15 @@ class Section:
     key: str
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Rows
     numbers: tuple[str, ...] = ()
     strong: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     first: bool = False
     in_evidence: bool = False
+
+
+def without_empty_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], Rows]:
+    """The columns in which any row has a text, and the rows with only these."""
+    kept = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    return tuple(columns[number] for number in kept), tuple(tuple(row[number] for number in kept) for row in rows)

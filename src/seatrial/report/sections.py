@@ -1,16 +1,16 @@
-"""What a report tells beside the verdict, as tables: the same ones in every format, and only those that have a row."""
+"""What a report shows beside the verdict, as tables: the same ones in every format, and only those with a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from seatrial.metrics import FaultRecord, Performance, show_ranges
+from seatrial.metrics import Estimate, FaultRecord, Performance, StepTimes, show_ranges
 from seatrial.report.comparisons import cvs_answer, published_results
 from seatrial.report.figures import AS_REPORTED, spelled
 from seatrial.report.gather import RunReport
 from seatrial.report.nodes import notable
-from seatrial.report.section import Section
+from seatrial.report.section import Section, without_empty_columns
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 
@@ -20,14 +20,12 @@ MAX_LISTED = 10
 
 def sections(report: RunReport) -> list[Section]:
     """The sections of a report in the order of reading."""
-    found = (make(report) for make in _SECTIONS)
-    return [_without_empty_columns(section) for section in found if section and (section.rows or section.notes)]
-
-
-def _without_empty_columns(section: Section) -> Section:
-    kept = [n for n in range(len(section.columns)) if any(row[n] for row in section.rows)]
-    rows = tuple(tuple(row[n] for n in kept) for row in section.rows)
-    return replace(section, columns=tuple(section.columns[n] for n in kept), rows=rows)
+    shown = []
+    for section in (make(report) for make in _SECTIONS):
+        if section and (section.rows or section.notes):
+            columns, rows = without_empty_columns(section.columns, section.rows)
+            shown.append(replace(section, columns=columns, rows=rows))
+    return shown
 
 
 def _faults(report: RunReport) -> Section | None:
@@ -38,18 +36,18 @@ def _faults(report: RunReport) -> Section | None:
     cause = diagnosis.cause if diagnosis else None
     notes = []
     if diagnosis:
-        notes.append(f"First cause: {diagnosis.sentence.removesuffix('.')}.")
+        notes.append(f"Root cause: {diagnosis.sentence.removesuffix('.')}.")
         lists = (
             ("Followed from it", diagnosis.symptoms),
             ("Stopped because of it", diagnosis.victims),
             ("Suspects", diagnosis.suspects),
-            ("Leave out of the next try", diagnosis.exclude),
+            ("Exclude from a retry", diagnosis.exclude),
         )
         notes += [f"{title}: {', '.join(found[:MAX_LISTED])}." for title, found in lists if found]
-        notes += [f"What to do: {diagnosis.hint}"] if diagnosis.hint else []
+        notes += [f"Fix: {diagnosis.hint}"] if diagnosis.hint else []
     return Section(
         key="faults",
-        title="What went wrong, in order" if diagnosis else "Faults that did not end the run",
+        title="Faults in order of time" if diagnosis else "Faults that did not end the run",
         columns=("Fault", "Where", "Place", "Evidence"),
         rows=tuple(_fault(fault, _shortened(fault.place, report.sources)) for fault in completion.faults),
         strong=frozenset(n for n, fault in enumerate(completion.faults) if _same(fault, cause)),
@@ -90,7 +88,7 @@ def _sources(report: RunReport) -> Section | None:
     for source in report.sources:
         start = started.get(source)
         rows.append((source, f"rank {start.process}" if start else "", start.host if start else ""))
-    against = f"held against {report.against}" if report.against else "held against no configuration"
+    against = f"judged by {report.against}" if report.against else "judged without a configuration"
     return Section(
         key="sources",
         title="Logs",
@@ -120,85 +118,96 @@ def _attempts(report: RunReport) -> Section | None:
 
 
 def _reported(report: RunReport) -> Section | None:
-    """What the log says of its own speed beside what follows from its times."""
+    """What the log says of its own speed, and what follows from its times."""
     performance = report.metrics.performance if report.metrics else None
     if performance is None or not performance.reported:
         return None
-    rows = []
-    for metric, own in performance.reported.items():
-        kind, found = METRICS[metric], performance.estimates.get(metric)
-        computed = found.value if found and found.origin != AS_REPORTED else None
-        unit = kind.unit if kind.unit == "fraction" else ""
-        title = f"{kind.title}, s" if kind.unit == "s" else kind.title
-        rows.append((
-            title,
-            show(own.value, unit),
-            "" if computed is None else show(computed, unit),
-            "" if computed is None or not computed else f"{own.value / computed - 1:+.1%}",
-        ))  # fmt: skip
     return Section(
         key="reported",
-        title="Reported beside recomputed",
+        title="Reported vs recomputed",
         columns=("Figure", "Reported", "Recomputed", "Difference"),
-        rows=tuple(rows),
+        rows=tuple(
+            _reported_row(metric, own.value, performance.estimates.get(metric))
+            for metric, own in performance.reported.items()
+        ),
         numbers=("Reported", "Recomputed", "Difference"),
-        notes=tuple(_convention(performance)),
+        notes=(_convention(performance),),
     )
 
 
-def _convention(performance: Performance) -> list[str]:
+def _reported_row(metric: str, own: float, found: Estimate | None) -> tuple[str, str, str, str]:
+    kind = METRICS[metric]
+    unit = kind.unit if kind.unit == "fraction" else ""
+    title = f"{kind.title}, s" if kind.unit == "s" else kind.title
+    if found is None or found.origin == AS_REPORTED:
+        return title, show(own, unit), "", ""
+    off = f"{own / found.value - 1:+.1%}" if found.value else ""
+    return title, show(own, unit), show(found.value, unit), off
+
+
+def _convention(performance: Performance) -> str:
     """How FLOPs are counted, and why so."""
     used, own = performance.convention, performance.recognised
     if not used:
-        return ["FLOPs were not counted: that needs a configuration."]
+        return "FLOPs were not counted: that needs a configuration."
     per_token = f", {performance.flops_per_token / 1e9:,.2f} GFLOP per token" if performance.flops_per_token else ""
-    said = f"FLOPs are counted {spelled(used)}{per_token}"
+    counted = f"FLOPs are counted {spelled(used)}{per_token}"
     if own is None:
-        return [f"{said}; the log's own figures show no convention."]
+        return f"{counted}; the log's own figures show no convention."
     off = f"its own figures are off by {abs(own.deviation):.2%}"
     if own.convention == used:
-        return [f"{said}, as the log does ({off})."]
-    return [f"{said}; the log counts {spelled(own.convention)} ({off})."]
+        return f"{counted}, as the log does ({off})."
+    return f"{counted}; the log counts {spelled(own.convention)} ({off})."
 
 
-def _evenness(report: RunReport) -> Section | None:
+def _stability(report: RunReport) -> Section | None:
     """What a median does not show."""
     if report.metrics is None:
         return None
     performance = report.metrics.performance
-    times, rows = performance.step_times, []
-    if times and times.impossible:
-        rows.append(("Dispatched, not done", f"{show_ranges(times.impossible)}: faster than possible, left out"))
-    if times and times.not_counted:
-        rows.append(("Left out", f"{show_ranges(times.not_counted)}: a profiler ran, or the batch still grew"))
-    if times and times.disturbed:
-        rows.append(("Left out", f"{show_ranges(times.disturbed)}: an evaluation or a checkpoint"))
-    if drift := performance.drift:
-        trend = f"{drift.change:+.1%} from the first to the last third (p = {drift.p:.2g}, Mann–Kendall)"
-        rows.append(("Drift", trend if drift.drifts else f"none: {trend}"))
-    if spikes := performance.spikes:
-        longest = f"{_steps(spikes.count)} far above the median, {show_ranges(spikes.steps)}"
-        rows.append(("Spikes", f"{longest}; they cost {spikes.share_lost:.1%} of the time"))
-    if levels := performance.levels:
-        apart = levels.slow_seconds / levels.fast_seconds - 1
-        rows.append(("Two speeds", f"{levels.share_slow:.0%} of the steps are {apart:.1%} slower than the others"))
-    for slow in performance.stragglers[:MAX_STRAGGLERS]:
-        host = f" on {slow.host}" if slow.host else ""
-        told = f"rank {slow.process}{host}: {slow.slower_by:.1%} slower than the median of all"
-        rows.append(("Straggler", told + (f", {slow.origin}" if slow.origin else "")))
-    if len(performance.stragglers) > MAX_STRAGGLERS:
-        rows.append(("Stragglers", f"{len(performance.stragglers) - MAX_STRAGGLERS} more"))
+    rows = [*_steps_left_out(performance.step_times), *_unsteadiness(performance), *_stragglers(performance)]
     if performance.padding:
         rows.append(
             ("Not counted", f"{performance.padding:.1%} of batch × sequence: padding, prompts or masked tokens")
         )
     return Section(
-        key="evenness", title="How even the steps are", columns=("What", "Finding"), rows=tuple(rows), in_evidence=True
+        key="evenness", title="Step-time stability", columns=("What", "Finding"), rows=tuple(rows), in_evidence=True
     )
 
 
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' * (count != 1)}"
+def _steps_left_out(times: StepTimes | None) -> list[tuple[str, str]]:
+    if times is None:
+        return []
+    reasons = (
+        ("Dispatched, not done", times.impossible, "faster than possible, left out"),
+        ("Left out", times.not_counted, "a profiler ran, or the batch still grew"),
+        ("Left out", times.disturbed, "an evaluation or a checkpoint"),
+    )
+    return [(title, f"{show_ranges(ranges)}: {why}") for title, ranges, why in reasons if ranges]
+
+
+def _unsteadiness(performance: Performance) -> list[tuple[str, str]]:
+    rows = []
+    if drift := performance.drift:
+        trend = f"{drift.change:+.1%} from the first to the last third (p = {drift.p:.2g}, Mann–Kendall)"
+        rows.append(("Drift", trend if drift.drifts else f"none: {trend}"))
+    if spikes := performance.spikes:
+        count = f"{spikes.count:,} step{'s' * (spikes.count != 1)} far above the median"
+        rows.append(("Spikes", f"{count}, {show_ranges(spikes.steps)}; they cost {spikes.share_lost:.1%} of the time"))
+    if levels := performance.levels:
+        apart = levels.slow_seconds / levels.fast_seconds - 1
+        rows.append(("Two speeds", f"{levels.share_slow:.0%} of the steps are {apart:.1%} slower than the others"))
+    return rows
+
+
+def _stragglers(performance: Performance) -> list[tuple[str, str]]:
+    rows = []
+    for slow in performance.stragglers[:MAX_STRAGGLERS]:
+        rank = f"rank {slow.process}{f' on {slow.host}' if slow.host else ''}"
+        origin = f", {slow.origin}" if slow.origin else ""
+        rows.append(("Straggler", f"{rank}: {slow.slower_by:.1%} slower than the median of all{origin}"))
+    more = len(performance.stragglers) - MAX_STRAGGLERS
+    return [*rows, ("Stragglers", f"{more} more")] if more > 0 else rows
 
 
 _SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
@@ -206,7 +215,7 @@ _SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
     _sources,
     _attempts,
     _reported,
-    _evenness,
+    _stability,
     notable,
     published_results,
     cvs_answer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import stat
 import time
-from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from seatrial.command import MASK, is_secret
 from seatrial.errors import InputError
 from seatrial.plan import Plan, without_secrets
-from seatrial.runs.files import read_object, write_bytes, write_json
-from seatrial.spec import Resolved, RunSpec, from_dict
+from seatrial.runs.files import write_bytes, write_json
+from seatrial.spec import Resolved, RunSpec
 
 RUNS = Path("runs")
 ATTEMPTS = "attempts"  # of a run with retries: what the earlier ones left
@@ -71,33 +70,6 @@ def resolved_as_dict(resolved: Resolved) -> dict[str, Any]:
         origins[path] = {"kind": origin.kind, "key": origin.key, "text": text, "note": origin.note, **mark}
     problems = [problem.as_dict() for problem in resolved.problems]
     return {"spec": without_secrets(resolved.spec), "origins": origins, "problems": problems}
-
-
-def reduction_of(plan: Mapping[str, Any]) -> str:
-    """How the run of a plan.json differs from the configuration: "rehearsal", "collapsed run" or ""."""
-    rehearsal = plan.get("rehearsal")
-    if not isinstance(rehearsal, Mapping):
-        return ""
-    return "collapsed run" if rehearsal.get("collapsed") else "rehearsal"
-
-
-def read_spec(run_dir: Path) -> tuple[RunSpec | None, str]:
-    """(the spec that was run, its `reduction_of`); no spec for logs judged without a configuration.
-
-    Raises InputError where no run can be read.
-    """
-    try:
-        if (run_dir / "judged.json").exists():
-            against = read_object(run_dir / "judged.json")["against"]
-            if against is None:
-                return None, ""
-            return from_dict(read_object(run_dir / "spec.json")["spec"]), ""
-        plan = read_object(run_dir / "plan.json")
-        return from_dict(plan["spec"]), reduction_of(plan)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
-        raise InputError.single("no-run", str(run_dir), why, fix) from error
 
 
 def rank_logs(run_dir: Path) -> list[tuple[int, Path]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from seatrial.cluster import Cluster, Host
-from seatrial.commands.preflight import Looked, shown
+from seatrial.commands.preflight import PreflightResult, shown
 from seatrial.launch.preflight.answers import Node, read_facts, read_meeting
 from seatrial.launch.preflight.checks import AREAS, CHECKS, judge
 from seatrial.launch.preflight.needs import Needs, Selection, needs_of
@@ -243,7 +243,7 @@ def test_a_node_that_does_not_answer_hides_nothing_of_the_others() -> None:
     found = nodes(node4={"engine/image": None})
     found[0] = Node(host=HOSTS[0], trouble=("no answer within 30 s", "log in and look"))
     assert said(found) == [("node1", "error", "no-answer"), ("node4", "error", "image-missing")]
-    text = shown(Looked(NEEDS, found, judge(NEEDS, found)))
+    text = shown(PreflightResult(NEEDS, found, judge(NEEDS, found)))
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[:6]}
     assert rows["host"] == list(AREAS)
     assert rows["node1"] == ["ERROR", *["-"] * (len(AREAS) - 1)]
@@ -266,8 +266,8 @@ def test_of_many_hosts_only_those_with_something_to_say_are_rows() -> None:
     many = [Node(host=host, facts=facts, meeting=Meeting()) for host in hosts]
     many[7] = Node(host=many[7].host, trouble=("off", "switch it on"))
     needs = Needs(hosts=tuple(node.host for node in many), root="/var/tmp/run", python=None)
-    text = shown(Looked(needs, many, judge(needs, many)))
-    assert "59 more hosts: nothing to say" in text
+    text = shown(PreflightResult(needs, many, judge(needs, many)))
+    assert "59 more hosts: no findings" in text
     assert len(text.splitlines()) < 12
 
 

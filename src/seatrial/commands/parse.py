@@ -1,0 +1,61 @@
+"""`seatrial parse`, and the logs that `judge` reads: text of any trainer → events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seatrial import events, logs
+from seatrial.dialects import configuration_title
+from seatrial.errors import InputError
+from seatrial.events import Event, Fault, RunStarted, Step
+
+_OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
+
+
+def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
+    """The events of the logs of one run as lines of JSON; a single log is not kept. Raises as `read_logs` does."""
+    _check_logs(paths, family)
+    try:
+        alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
+        found = logs.parse_file(alone, family) if alone else logs.read(paths, family)
+        yield from map(events.dumps, found)
+    except OSError as error:
+        raise _unreadable(paths, error) from error
+
+
+def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
+    """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
+    _check_logs(paths, family)
+    try:
+        record = logs.read(paths, family)
+    except OSError as error:
+        raise _unreadable(paths, error) from error
+    if not any(isinstance(event, (Step, Fault, RunStarted)) for event in record):
+        why = "no line in it was recognised as a step, a failure or the start of a training run"
+        fix = f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}"
+        raise InputError.single("no-training-log", _named(paths), why, fix)
+    return record
+
+
+def _check_logs(paths: Sequence[Path], family: str) -> None:
+    if family not in (logs.AUTO, *logs.FAMILIES):
+        why = f"no family of logs is called {family!r}"
+        raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
+    for path in paths:
+        if str(path) != "-" and not path.exists():
+            fix = "name a log, or a folder of logs"
+            raise InputError.single("no-such-log", str(path), "there is no such file", fix)
+        if path.suffix in _OF_CONFIGURATIONS and (title := configuration_title(path)):
+            why = f"this is {title}, and no line in it is one of training"
+            fix = f"name the log, and this as the configuration to judge it by: seatrial judge LOG --against {path}"
+            raise InputError.single("no-log", str(path), why, fix)
+
+
+def _unreadable(paths: Sequence[Path], error: OSError) -> InputError:
+    why = f"it cannot be read: {error.strerror or error}"
+    return InputError.single("unreadable-log", str(error.filename or _named(paths)), why, "name a log file")
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))

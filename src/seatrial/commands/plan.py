@@ -1,0 +1,91 @@
+"""`seatrial plan`: every value with its origin, the estimates, each process's command, its files; or one value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from seatrial.commands.check import read, read_valid, spec_of
+from seatrial.commands.run import RunRequest, plan_run
+from seatrial.console import UNLIMITED, inert, show_value, table
+from seatrial.dialects.explain import explain as explain_value
+from seatrial.errors import LaunchError
+from seatrial.launch.targets import checked, scripts, target
+from seatrial.plan import Plan, leaves, without_secrets
+from seatrial.report.expected import expected, expected_lines
+from seatrial.runs.directory import new_directory, resolved_as_dict
+from seatrial.spec import Action, Resolved
+
+
+def describe(request: RunRequest, *, as_json: bool) -> str:
+    """What `run` would do. Where this machine lacks what the run asks for, a note says so instead of the commands."""
+    resolved = read_valid(request.config, action=_action(request), engine=request.engine)
+    spec, where = spec_of(resolved), request.where
+    run_dir = new_directory(spec).resolve()
+    try:
+        site = target(checked(where).on).site(where, spec, run_dir)
+        plan, missing = plan_run(request, spec, run_dir, site=site, on=where.on), ""
+    except LaunchError as error:
+        plan, missing = None, str(error)
+    files = {**plan.files, **scripts(where, plan, run_dir)} if plan else {}
+    if as_json:
+        made = plan and {**plan.as_dict(), "files": files}
+        shown = {"asked": resolved_as_dict(resolved), "expected": expected(spec, request.engine), "plan": made}
+        return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
+    values = [
+        (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
+    ]
+    sections = ["# The run, value by value", _table(values)]
+    sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
+    sections += _described(plan, files) if plan else [f"note: {inert(missing)}"]
+    return "\n\n".join(sections)
+
+
+def explain(request: RunRequest, key: str, *, as_json: bool) -> str:
+    """Where a value came from and what each dialect calls it. Raises InputError for a key that means none."""
+    resolved = read(request.config, action=_action(request))
+    spec_of(resolved)
+    found = explain_value(resolved, key)
+    if as_json:
+        return json.dumps({"v": 1, "key": key, "values": [each.as_dict() for each in found]}, indent=1)
+    return "\n\n".join("\n".join(inert(line) for line in each.lines()) for each in found)
+
+
+def _action(request: RunRequest) -> Action:
+    return "rehearse" if request.rehearse else "plan"
+
+
+def _described(plan: Plan, files: dict[str, str]) -> list[str]:
+    """What a rehearsal changes, each process's command, the files, and notes."""
+    sections = []
+    if plan.rehearsal:
+        changes = [
+            (c.path, f"{show_value(c.original)} → {show_value(c.rehearsed)}", c.why) for c in plan.rehearsal.changes
+        ]
+        sections += [f"# Changes by the {'collapse' if plan.rehearsal.collapsed else 'rehearsal'}", _table(changes)]
+    for process in plan.processes:
+        sections += [f"# Process {process.rank} on {process.host.name}", process.command.shell()]
+    texts = {path: text for path, text in files.items() if not path.endswith(".json")}  # JSON is the spec above
+    sections += [f"# File {path}\n\n{_lines(text)}" for path, text in texts.items()]
+    return [*sections, *(f"note: {inert(each)}" for each in plan.notes)]
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> str:
+    """A line per value, for grep, however long its origin is."""
+    return table([(name, f"= {value}", why) for name, value, why in rows], indent=0, columns=UNLIMITED, widest=48)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(inert(line) for line in text.rstrip("\n").split("\n"))
+
+
+def _origin(resolved: Resolved, path: str) -> str:
+    origin = resolved.origin(path)
+    place: str = origin.kind
+    if origin.kind == "file":
+        mark = origin.mark
+        place = f"{Path(mark.file).name}:{mark.line}:{mark.column} {origin.key}" if mark else origin.key
+    elif origin.kind == "override":
+        place = f"override {origin.key}"
+    return f"{place}; {origin.note}" if origin.note else place

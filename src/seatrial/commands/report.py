@@ -1,0 +1,45 @@
+"""`seatrial report`: a run's report in any format, and of several runs the scaling table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from seatrial.commands.judge import judge_run, write_html
+from seatrial.errors import InputError
+from seatrial.report.formats import FORMATS
+from seatrial.report.gather import RunReport, gather
+from seatrial.runs.documents import Documents
+from seatrial.runs.files import write_text
+
+
+def report_run(run_dir: Path, kind: str) -> str:
+    """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
+    report = _judged(run_dir)
+    return write_html(report, run_dir) if kind == "html" else FORMATS[kind](report)
+
+
+def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
+    """How several runs of one workload scale: `html` writes scaling.html here, the other formats return the table.
+
+    Raises InputError for runs that cannot be compared, and for a format that has no such table.
+    """
+    from seatrial.report.scaling import measure_scaling
+    from seatrial.report.scaling_formats import FORMATS
+
+    if kind not in FORMATS:
+        why = f"{kind} is a format for one run, and {len(run_dirs)} are named"
+        raise InputError.single("format", "--format", why, f"name one run directory, or one of {', '.join(FORMATS)}")
+    if len({run_dir.resolve() for run_dir in run_dirs}) < len(run_dirs):
+        raise InputError.single("same-run", "RUN_DIR", "a run directory is named twice", "name each of them once")
+    text = FORMATS[kind](measure_scaling([_judged(run_dir) for run_dir in run_dirs]))
+    if kind != "html":
+        return text
+    write_text(Path("scaling.html"), text)
+    return "report: scaling.html"
+
+
+def _judged(run_dir: Path) -> RunReport:
+    """What is known about a run, which is judged first if it was not."""
+    documents = Documents(run_dir)
+    return gather(run_dir, documents=documents) if documents.has("verdict.json") else judge_run(run_dir)[0]

@@ -1,0 +1,70 @@
+"""The JSON files of a run directory for whoever judges, reports or lists a run: each is read once, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import InputError
+from seatrial.runs.files import read_object, write_json
+from seatrial.spec import RunSpec, from_dict
+
+
+class Documents:
+    """The files by their names: `documents["plan.json"]`; what was written through it is not read again."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.directory = run_dir
+        self._kept: dict[str, dict[str, Any]] = {}
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """A file's object. Raises FileNotFoundError, OSError; ValueError for anything else than an object."""
+        if name not in self._kept:
+            self._kept[name] = read_object(self.directory / name)
+        return self._kept[name]
+
+    def get(self, name: str) -> dict[str, Any]:
+        """A file's object, empty where there is no such file. Raises as `[]`."""
+        with suppress(FileNotFoundError):
+            return self[name]
+        return {}
+
+    def write(self, name: str, data: dict[str, Any]) -> None:
+        """Writes a file, and keeps its object."""
+        write_json(self.directory / name, data)
+        self._kept[name] = data
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return name in self._kept or (self.directory / name).exists()
+
+    @property
+    def is_of_logs(self) -> bool:
+        """Whether the run was read from logs; then it has no plan."""
+        return self.has("judged.json")
+
+    def spec_data(self) -> Mapping[str, Any]:
+        """The spec that was run, or that logs were judged against, as plain data; empty where none is known."""
+        asked = self.get("spec.json")
+        return self.get("plan.json").get("spec") or asked.get("spec") or asked
+
+    def spec(self) -> RunSpec | None:
+        """The spec that was run; None for logs judged without a configuration. Raises InputError without a run."""
+        try:
+            if not self.is_of_logs:
+                return from_dict(self["plan.json"]["spec"])
+            return None if self["judged.json"]["against"] is None else from_dict(self["spec.json"]["spec"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            why, fix = f"no plan.json of a run can be read there ({reason})", "name the directory that a run printed"
+            raise InputError.single("no-run", str(self.directory), why, fix) from error
+
+
+def reduction_of(plan: Mapping[str, Any]) -> str:
+    """How the run of a plan.json differs from the configuration: "rehearsal", "collapsed run" or ""."""
+    rehearsal = plan.get("rehearsal")
+    if not isinstance(rehearsal, Mapping):
+        return ""
+    return "collapsed run" if rehearsal.get("collapsed") else "rehearsal"
