@@ -236,7 +236,7 @@ def parse(paths: tuple[Path, ...], family: str) -> None:
 @option("--against", type=FILE, help="The configuration that was run; its targets are checked.")
 @options.family
 @options.judging
-@option("--cvs-compat", is_flag=True, help="Also show what ROCm CVS would have said.")
+@option("--cvs-compat", is_flag=True, help="Also show ROCm CVS's own answer.")
 @options.cell
 @option("--out", type=FOLDER, metavar="DIRECTORY", help="Keep it as a run directory, with report.html.")
 @options.format_option("text", "json")

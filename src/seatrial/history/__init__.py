@@ -1,6 +1,6 @@
 """Runs beside each other: an index over run directories, and the comparison of two of them.
 
-The run directories are the truth. The index only remembers what was read there, and can be made anew at any time.
+The run directories are the truth. The index only remembers what was read there, and can be rebuilt at any time.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from seatrial.errors import InputError
 from seatrial.history.summary import COLUMNS, IndexRow, Value, is_run, stamp, summarise
 
 APPLICATION_ID = 0x53454154  # "SEAT": whose file it is
-VERSION = 2  # of the table; another one is made anew
+VERSION = 2  # of the table; another one is rebuilt
 BUSY_SECONDS = 30.0
 MOST_LEVELS = 6  # below a root, so that a root of "/" ends
 
-_MOVE_AWAY = "move the file away and run `seatrial history` again: it is made anew from the run directories"
+_MOVE_AWAY = "move the file away and run `seatrial history` again: the index is rebuilt from the run directories"
 _SOMEWHERE_ELSE = "make it writable, or let XDG_DATA_HOME name a folder that is"
 # What SQLite or the system says → what helps.
 _FIXES = (

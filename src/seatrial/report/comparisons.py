@@ -50,7 +50,7 @@ def published_results(report: RunReport) -> Section | None:
 
 
 def cvs_answer(report: RunReport) -> Section | None:
-    """What ROCm CVS would have said, and which of it is right."""
+    """ROCm CVS's own answer, and which of it is right."""
     answer = report.cvs
     if answer is None:
         return None
@@ -64,7 +64,7 @@ def cvs_answer(report: RunReport) -> Section | None:
     times = f", with {answer.num_complaints} complaints" if answer.num_complaints > 1 else ""
     return Section(
         key="cvs",
-        title="What CVS would have said",
+        title="CVS's own answer",
         columns=("CVS", "That is", "Because", "Line"),
         rows=tuple(rows),
         numbers=("Line",),

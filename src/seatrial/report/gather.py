@@ -76,7 +76,7 @@ class RunReport:
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
     `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's
     first, `nodes` their telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against`
-    the configuration they were judged by, `cvs` what ROCm CVS would have said of them; the time to train is estimated
+    the configuration they were judged by, `cvs` ROCm CVS's own answer; the time to train is estimated
     for `tokens`.
     """
 

@@ -8,7 +8,7 @@ import re
 from seatrial.errors import InputError
 from seatrial.source.tree import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, Builder, Places
 
-# A string that never ends is one token too: tried again from each of its quotes, it would cost its length squared.
+# A string that never ends is one token too: scanned again from each of its quotes, it would cost its length squared.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 # The decoder's words; what stands at the place that it names; why ({} is that), and what to do.

@@ -130,7 +130,7 @@ class Data:
     index_dir: str | None = None  # where tokens and index files are kept; None: in the user's cache, or beside the data
     packing: bool = False  # several examples in one sequence, which do not see each other
     max_examples: int | None = None  # the first so many, of training and validation each
-    reset_positions: bool = False  # positions begin anew behind the end of a document
+    reset_positions: bool = False  # positions restart after the end of a document
     reset_attention: bool = False  # a document does not attend to the one before
     mask_document_ends: bool = False  # no loss on the end-of-document token
 

@@ -135,7 +135,7 @@ def _stretch(frequencies: np.ndarray, scaling: RopeScaling) -> np.ndarray:
 def rope_tables(model: ModelSpec, positions_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos_BT1k and sin_BT1k in float32 for k pairs; B may be 1 where all sequences have the same positions."""
     angles = positions_BT[..., None, None] * jnp.asarray(rope_frequencies(model), jnp.float32)
-    # From a loop, because XLA:CPU would compute them anew in every fusion that reads them.
+    # From a loop, because XLA:CPU would recompute them in every fusion that reads them.
     cos, sin = lax.map(lambda which: jnp.where(which, jnp.sin(angles), jnp.cos(angles)), jnp.array([False, True]))
     return cos, sin
 

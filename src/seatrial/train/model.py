@@ -59,7 +59,7 @@ class Surroundings(NamedTuple):
     key_B2: Key  # of everything random, one for each sequence
 
     def of_layer(self, number: jax.Array | int) -> Surroundings:
-        """The same for one layer: what is random there is random anew."""
+        """The same for one layer: with random numbers of its own."""
         return self._replace(key_B2=fold(self.key_B2, number))
 
 

@@ -87,7 +87,7 @@ def _through_stages(
         first = (chunk * P + stage) * l
         if V == 1:
             return run_layers(x_BTD, jax.tree.map(lambda w: w[:, 0], chunks), around, decoder, first)
-        # Picked any earlier, the weights would be kept for the backward pass by every tick anew.
+        # Picked any earlier, the weights would be kept for the backward pass by every tick.
         return run_layers(x_BTD, chunks, around, decoder, first, partial(_pick, number=chunk))
 
     def tick(carry: tuple[jax.Array, jax.Array], t: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:

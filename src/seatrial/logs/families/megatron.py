@@ -114,7 +114,7 @@ FAMILY = Family(
     head=re.compile(r"\biteration\s+(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*\|"),
     # The loss, or what stands behind its place where it is omitted.
     whole=re.compile(r"\b(?:(?:lm_)?loss|loss scale|grad[ _]norm|number of \w+ iterations):[^|]*\|"),
-    pair=re.compile(r"(?<=\|)([^|:]+):([^|]*)\|"),  # a value that no bar follows may be cut
+    pair=re.compile(r"(?<=\|)([^|:]+):([^|]*)\|"),  # a value without a | after it may be cut
     fields={
         "elapsed time per iteration (ms)": Field(name="seconds", per=1000),
         "elapsed time per iteration (s)": Field(name="seconds"),

@@ -15,7 +15,7 @@ FIELDS: dict[str, type[np.generic]] = {
     "tokens": np.int32,
     "targets": np.int32,
     "weights": np.float32,
-    "positions": np.int32,  # within the document; only where documents are packed and positions begin anew
+    "positions": np.int32,  # within the document; only where documents are packed and positions restart
     "segments": np.int32,  # the document's number within its sequence, from 1; 0 is padding
     "reference": np.float32,  # sums, over a sequence, to the log-probability that a reference model gives its answer
 }
@@ -71,7 +71,7 @@ class Ends:
     """What the end-of-document token means to the sequences it stands in. It belongs to the document that it ends."""
 
     token: int | None  # None: it means nothing
-    fields: tuple[str, ...] = ()  # which of positions and segments begin anew behind it
+    fields: tuple[str, ...] = ()  # which of positions and segments restart after it
     masked: bool = False  # the loss of predicting what follows it does not count
 
     def mark(self, example: Example) -> Example:

@@ -21,7 +21,7 @@ from seatrial.train.data.synthetic import Synthetic
 from seatrial.train.data.tokenizer import load_tokenizer
 
 # Where several documents in one sequence do not see each other, without being asked to: as MaxText packs, and as SFT
-# should be. Their positions begin anew, and no document predicts the next.
+# should be. Their positions restart, and no document predicts the next.
 _APART = ("records", "huggingface", "grain", "tfds", "c4_mlperf")
 
 
