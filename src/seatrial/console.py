@@ -1,4 +1,4 @@
-"""What goes to a terminal: harmless text, colours, widths, tables, and one-line notes and warnings."""
+"""Terminal output: untrusted text made inert, colours, widths, tables, and one-line notes and warnings."""
 
 from __future__ import annotations
 

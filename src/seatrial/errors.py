@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree; each branch knows the exit code that it ends in.
+"""The exceptions, as a tree; each branch knows its exit code.
 
     SeatrialError
     ├── InputError        2   the user's text is wrong; carries every Problem found

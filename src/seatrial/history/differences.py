@@ -1,4 +1,4 @@
-"""What is not the same in two runs: versions, environment, flags, nodes, and the values of their specs."""
+"""The differences between two runs: versions, environment, flags, nodes, and the values of their specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launcher has seen of a run: the agents' statuses, how far the steps are, and how the run ended."""
+"""The launcher's view of a run: the agents' statuses, the progress of the steps, and the end of the run."""
 
 from __future__ import annotations
 

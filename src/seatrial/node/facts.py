@@ -1,4 +1,4 @@
-"""What a host tells of itself before a run: the answers of `probe.py`, as data.
+"""The facts of a host before a run: the answers of `probe.py`, as data.
 
 `inventory.py` fills them in there, and the launcher reads them by the same classes. A part that could not be found
 out is None, and `failed` says why.

@@ -1,4 +1,4 @@
-"""What a run will need of each device, and how fast it may be, before anything runs: for people and for scripts."""
+"""The memory that a run needs of each device and its expected speed, for people and for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows beside the verdict, as tables: the same ones in every format, and only those with a row."""
+"""The tables of a report, next to the verdict: the same in every format, and only those with rows."""
 
 from __future__ import annotations
 

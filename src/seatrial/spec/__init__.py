@@ -1,4 +1,4 @@
-"""What a training run is, in the field's standard terms.
+"""A training run, in the field's standard terms.
 
 A `RunSpec` is what every dialect is read into and what everything after works from. Its parts are frozen, keyword-only
 and dumb: no I/O, nothing reads the machine, derived values are properties. Values are already coerced; a field that a

@@ -1,4 +1,4 @@
-"""What is computed: batch, number formats, optimizer, objective, data, and what is kept of it."""
+"""The training itself: batch, number formats, optimizer, objective, data, logging and checkpoints."""
 
 from __future__ import annotations
 

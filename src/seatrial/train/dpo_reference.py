@@ -1,4 +1,4 @@
-"""What the reference model of DPO makes of the data: the weights that training begins with, applied once.
+"""The reference log-probabilities of DPO: the initial weights, applied once to the data.
 
 Values are found by the content of a sequence, so that the order of the data, the mesh and the number of epochs do not
 matter. They are kept in a file beside the checkpoints, for runs that are resumed when those weights are gone.

@@ -1,4 +1,4 @@
-"""What a decoder layer is made of beside its matrix products: norms, activations, positions, dropout."""
+"""The parts of a decoder layer other than matrix products: norms, activations, positions, dropout."""
 
 from __future__ import annotations
 

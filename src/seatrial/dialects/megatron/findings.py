@@ -1,4 +1,4 @@
-"""What Megatron-LM itself refuses, where ROCm's scripts do something else than their variables say, and what misleads.
+"""Refusals of Megatron-LM itself, deviations of ROCm's scripts from their variables, and misleading arguments.
 
 Source of the refusals: validate_args in megatron/training/arguments.py, and TransformerConfig.
 """

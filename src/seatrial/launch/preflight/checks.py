@@ -1,4 +1,4 @@
-"""Whether nodes can run a configuration, judged by their answers. Pure: a table of checks.
+"""Judges by the answers of nodes if they can run a configuration. Pure: a table of checks.
 
 A finding's `path` is its host. An error means that the run would not start, or would not be the one that was asked
 for; a warning that it may be slow, or break later.

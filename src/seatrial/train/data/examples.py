@@ -1,4 +1,4 @@
-"""What sources give: examples, as named fields of equal length."""
+"""Examples, as sources give them: named fields of equal length."""
 
 from __future__ import annotations
 
