@@ -10,7 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from seatrial.events import Step
-from seatrial.metrics import Metrics, Peak, Performance, Ranges, StepTimes, time_to_train
+from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
+from seatrial.metrics.setup import Peak
 from seatrial.report.gather import RunReport
 from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show
 
