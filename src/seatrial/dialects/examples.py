@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from seatrial import source
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError
 
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")

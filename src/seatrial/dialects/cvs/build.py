@@ -12,7 +12,7 @@ from seatrial.dialects.cvs.table import ENV, NODES, Table
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import OMIT
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.typed import as_name
 from seatrial.errors import Problem
 from seatrial.estimate import hardware

@@ -14,7 +14,7 @@ from seatrial.dialects.cvs.keys import KEYS, TABLE
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.write import nearest, written
 from seatrial.dialects.table.entries import Request
-from seatrial.dialects.table.overrides import did_you_mean
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.table.written import Written
 from seatrial.errors import Problem
 from seatrial.spec import (

@@ -16,7 +16,8 @@ from seatrial.dialects.cvs.table import Table
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
-from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
+from seatrial.dialects.table.overrides import Override, resolve
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin

@@ -12,8 +12,8 @@ from seatrial.dialects.cvs.table import anything
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import Key
-from seatrial.dialects.table.overrides import did_you_mean
 from seatrial.dialects.table.settings import Settings
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import METRICS, Expectation, Origin

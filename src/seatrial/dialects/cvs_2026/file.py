@@ -13,7 +13,8 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
-from seatrial.dialects.table.overrides import Override, did_you_mean, resolve
+from seatrial.dialects.table.overrides import Override, resolve
+from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node, walk
 from seatrial.spec import NEEDS

@@ -13,8 +13,6 @@ from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 
-__all__ = ["COMMAND_LINE", "Override", "did_you_mean", "parse", "put", "resolve", "value_node"]
-
 COMMAND_LINE = Mark(file="command line", line=1, column=1)  # never shown: findings about overrides have no place
 
 
