@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects.cvs.cells import Cell, cells, select
-from seatrial.dialects.cvs.settings import Settings, gather
+from seatrial.dialects.cvs.settings import Cell, Settings, cells, gather, select
 from seatrial.dialects.cvs.table import ENV, NODES, Table
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seatrial.dialects.cvs.build import Placed, below, device, made_origins, nodes, opened, parts, place
-from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.findings import findings
 from seatrial.dialects.cvs.keys import KEYS, TABLE
-from seatrial.dialects.cvs.settings import Settings
+from seatrial.dialects.cvs.settings import Cell, Settings
 from seatrial.dialects.cvs.write import nearest, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.suggestions import did_you_mean

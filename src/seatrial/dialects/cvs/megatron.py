@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seatrial.dialects.cvs.build import device, made_origins, nodes, opened, parts, place
-from seatrial.dialects.cvs.cells import Cell
 from seatrial.dialects.cvs.megatron_findings import findings
 from seatrial.dialects.cvs.megatron_keys import (
     DEVICES_PER_NODE,
@@ -18,7 +17,7 @@ from seatrial.dialects.cvs.megatron_keys import (
     TABLE,
     size_of,
 )
-from seatrial.dialects.cvs.settings import Settings
+from seatrial.dialects.cvs.settings import Cell, Settings
 from seatrial.dialects.cvs.table import ENV
 from seatrial.dialects.cvs.write import written
 from seatrial.dialects.table.entries import Request
