@@ -95,7 +95,7 @@ def test_what_one_node_has_not(make_site: Callable[..., Site3]) -> None:
     assert {("image-missing", second.address), ("port-taken", first.address), ("disk-full", third.address)} <= found
     assert not looked.ready
     assert f"podman pull {IMAGE}" in shown
-    (row,) = [line.split() for line in shown.splitlines() if line.startswith(second.address)]
+    (row,) = [line.split() for line in shown.splitlines() if line.strip().startswith(second.address)]
     assert row.count("ERROR") == 1
 
 

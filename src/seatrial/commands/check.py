@@ -11,6 +11,7 @@ from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.report.problems import has_errors, render_json, render_text
+from seatrial.runs.files import exists
 from seatrial.spec import Action, Resolved, RunSpec
 
 
@@ -74,9 +75,9 @@ def check(given: ConfigArguments, *, rehearse: bool, strict: bool, as_json: bool
 
 def _files(given: ConfigArguments) -> list[ConfigArguments]:
     """One configuration, or several with the same overrides."""
-    if given.config.suffix == ".py" or not given.config.is_file():  # the words of a command name files too
+    if given.config.suffix == ".py" or not exists(given.config, as_file=True):  # the words of a command name files too
         return [given]
-    others = [text for text in given.overrides if "=" not in text and Path(text).is_file()]
+    others = [text for text in given.overrides if "=" not in text and exists(Path(text), as_file=True)]
     overrides = tuple(text for text in given.overrides if text not in others)
     return [replace(given, config=path, overrides=overrides) for path in (given.config, *map(Path, others))]
 

@@ -22,7 +22,7 @@ from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
 from seatrial.runs.directory import claim, copy_config, resolved_as_dict, short_path
 from seatrial.runs.documents import Documents, reduction_of
-from seatrial.runs.files import NotAFile, write_text
+from seatrial.runs.files import NotAFile, exists, write_text
 from seatrial.runs.mirror import shortage
 from seatrial.spec import Resolved, RunSpec
 
@@ -53,7 +53,7 @@ def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list
 
     Raises InputError for overrides of nothing.
     """
-    overrides = [text for text in arguments if "=" in text and not Path(text).exists()]
+    overrides = [text for text in arguments if "=" in text and not exists(Path(text))]
     if overrides and against is None:
         why = "it is no file, and there is no configuration that it could override"
         raise InputError.single("no-such-log", overrides[0], why, "name a log, or the configuration: --against FILE")
@@ -62,7 +62,7 @@ def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list
 
 def run_directory_in(paths: Sequence[Path]) -> Path | None:
     """The run directory, where the paths are one. Raises InputError for one among others."""
-    found = [path for path in paths if any((path / name).exists() for name in ("plan.json", "judged.json"))]
+    found = [path for path in paths if any(exists(path / name) for name in ("plan.json", "judged.json"))]
     if found and len(paths) > 1:
         why, fix = "a run directory is judged by its own files alone", "name one run directory, or logs"
         raise InputError.single("run-directory", str(found[0]), why, fix)

@@ -9,6 +9,7 @@ from seatrial import events, logs
 from seatrial.dialects import configuration_title
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunStarted, Step
+from seatrial.runs.files import exists
 
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
 
@@ -43,7 +44,7 @@ def _check_logs(paths: Sequence[Path], family: str) -> None:
         why = f"no family of logs is called {family!r}"
         raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
     for path in paths:
-        if str(path) != "-" and not path.exists():
+        if str(path) != "-" and not exists(path):
             fix = "name a log, or a folder of logs"
             raise InputError.single("no-such-log", str(path), "there is no such file", fix)
         if path.suffix in _OF_CONFIGURATIONS and (title := configuration_title(path)):

@@ -55,6 +55,14 @@ def read_text(path: Path) -> str:
     return content.decode("utf-8", "replace")
 
 
+def exists(path: Path, *, as_file: bool = False) -> bool:
+    """Whether there is something at a path, or a file; no word is too long or too odd to be asked for."""
+    try:
+        return path.is_file() if as_file else path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises OSError; ValueError for anything else, with a reason that names the file."""
     try:
