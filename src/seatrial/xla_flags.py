@@ -102,7 +102,7 @@ def settle_share() -> None:
 
 
 def _for_this_cpu() -> Mapping[str, str]:
-    """None where the kind of the CPU cannot be told."""
+    """None where the kind of the CPU is unknown."""
     try:
         features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:

@@ -194,7 +194,7 @@ def test_secrets_are_in_no_argument_file_or_plan(name: str, runtime: str | None)
         (
             "mi3xx_megatron_llama_single",
             "maxtext",
-            "precision.quantization: MaxText (--engine maxtext) cannot be told fp8",
+            "precision.quantization: MaxText (--engine maxtext) has no setting for fp8",
         ),
         ("maxtext-llama3-8b", "megatron", None),
     ],
@@ -203,7 +203,7 @@ def test_what_another_engine_cannot_do_is_refused_or_told(name: str, other: str,
     _, spec = read(name)
     if says is None:
         assert any(
-            "Megatron-LM is not told execution.remat = save_qkv_proj" in note for note in plan(spec, other).notes
+            "Megatron-LM does not get execution.remat = save_qkv_proj" in note for note in plan(spec, other).notes
         )
         return
     with pytest.raises(InputError) as refused:

@@ -42,15 +42,15 @@ def unfit(notes: Sequence[Note]) -> list[Note]:
     return [note for note in notes if _is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL)]
 
 
-def told(notes: Sequence[Note], *, title: str, name: str) -> list[str]:
-    """A sentence for each value that the engine is not told. Raises InputError where it would train something else."""
+def notes_on(notes: Sequence[Note], *, title: str, name: str) -> list[str]:
+    """A sentence for each value that the engine does not get. Raises InputError where it would train something else."""
     if refused := unfit(notes):
         fix = "change it, or use --engine native, which does what the configuration says"
         raise InputError(
             Problem(
                 severity="error", code="engine-cannot", path=note.path, fix=fix,
-                why=f"{title} (--engine {name}) cannot be told {shown(note.path, note.value)}: {note.why}",
+                why=f"{title} (--engine {name}) has no setting for {shown(note.path, note.value)}: {note.why}",
             )
             for note in refused
         )  # fmt: skip
-    return [f"{title} is not told {note.path} = {shown(note.path, note.value)}: {note.why}" for note in notes]
+    return [f"{title} does not get {note.path} = {shown(note.path, note.value)}: {note.why}" for note in notes]

@@ -104,7 +104,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     """The same file for every node, and the node's own variables."""
     variables, stated = writer.stated(spec)
     on_cpu = any(placement.cpu_devices for placement in ground.placements)
-    notes = fit.told(fit.left(dialect.write(spec).notes, besides=_besides(spec)), title=TITLE, name="maxtext")
+    notes = fit.notes_on(fit.left(dialect.write(spec).notes, besides=_besides(spec)), title=TITLE, name="maxtext")
     one_slice = _is_one_slice(spec, ground, on_cpu=on_cpu)
     config = dump(dict(_config(spec, stated, ground, on_cpu=on_cpu, one_slice=one_slice)))
     files = {CONFIG_FILE: config}

@@ -58,7 +58,7 @@ USUAL = {"PP": "1", "FSDP": "0", "RECOMPUTE": "0"}  # said even so, as CVS does:
 _INERT = re.compile(r"[\w./@%+=:,-]*")  # the script puts its variables into a text and has the shell evaluate that
 INTERFACE = "ens51np0"  # which the scripts take over several nodes, where nobody names one
 
-# What the script need not be told for the run to be the same.
+# What the script need not know for the run to be the same.
 _NOT_THE_SCRIPTS = (
     "log_dir", "logging", "data.index_dir", "data.tokenizer", "execution.xla_flags", "execution.compile_cache",
     "execution.scan_layers", "execution.profile_steps", "model.max_positions",
@@ -79,7 +79,7 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         make, notes = _script, list[str]()
     else:
         left = fit.left(dialect.write(spec, "arguments").notes, besides=(*_NOT_TORCHS, *idle))
-        make, notes = _torchrun, fit.told(left, title=TITLE, name="megatron")
+        make, notes = _torchrun, fit.notes_on(left, title=TITLE, name="megatron")
         if is_amd:
             paths = ", ".join(dict.fromkeys(note.path for note in unsaid[:4])) + (" …" if len(unsaid) > 4 else "")
             why = (
@@ -88,9 +88,9 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
                 else f"whose shell would take {odd} for more than a value"
             )
             notes.append(f"{PROGRAM} is started without ROCm's script, {why}")
-    told = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
+    of_hosts = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
     each = [make(spec, ground, rank, placement) for rank, placement in enumerate(ground.placements)]
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *told])
+    return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *of_hosts])
 
 
 def _placed(spec: RunSpec, ground: Ground) -> RunSpec:

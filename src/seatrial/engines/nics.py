@@ -109,11 +109,11 @@ def mounted(container: Container, nic_type: str | None) -> tuple[Container, list
 
     CVS mounts the library beside its place, as `….so.host`, and copies it there as root in every container.
     """
-    nic, told, volumes = find(nic_type), [], []
+    nic, remarks, volumes = find(nic_type), [], []
     for here, there in container.volumes:
         place = there.removesuffix(".host")
         if nic and place != there and _is_library(nic, there):
-            told.append(f"{here} of the host is mounted as {place}, where CVS copies {there} over it")
+            remarks.append(f"{here} of the host is mounted as {place}, where CVS copies {there} over it")
             there = place
         volumes.append((here, there))
-    return replace(container, volumes=tuple(volumes)), told
+    return replace(container, volumes=tuple(volumes)), remarks

@@ -42,7 +42,7 @@ ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?
 
 _RANK = r"(?:\[(?:PG (?:ID )?\d+[^\]]*? )?Rank (?P<rank>\d+)\].*)?"
 _TASK = r"/job:[\w-]+/replica:\d+/task:(?P<rank>\d+)"
-_TASK_OR_NUMBER = r"(?:/job:[\w-]+/replica:\d+/task:|\b)(?P<rank>\d+)"  # of JAX, which has told a number since 2025
+_TASK_OR_NUMBER = r"(?:/job:[\w-]+/replica:\d+/task:|\b)(?P<rank>\d+)"  # of JAX, which prints a number since 2025
 _SRUN = r"(?:srun|slurmstepd|salloc|sbatch|mpirun|prterun): (?:error: )?"
 _NOTICED = r"noticed that process rank (?P<rank3>\d+) with PID \d+ on node (?P<host3>\S+) exited on signal "  # mpirun
 _SRUN_TASK = _SRUN + r"(?P<host>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: "

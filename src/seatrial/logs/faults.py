@@ -334,7 +334,7 @@ class FaultScanner:
         return [worker]
 
     def _folded(self, fault: Fault) -> Fault | None:
-        """The fault, with its count if it came before; None if it came too often to be told each time."""
+        """The fault, with its count if it came before; None if it came too often to be reported each time."""
         facts = fault.facts
         key: tuple[Any, ...] = (
             fault.fault, fault.process, facts.get("rank"), facts.get("host"), facts.get("sequence"),
@@ -466,10 +466,10 @@ def _worker(block: _Block, about: dict[str, Any]) -> Fault:
         kind = _SIGNALS.get(signal, "worker_failed")
     else:
         kind = "worker_stopped" if signal in (9, 15) else "worker_failed"
-    told = f"rank {entry.get('rank', '?')} ended" + ("" if code is None else f" with exit code {code}")
-    told += f" at {entry['time']}" if "time" in entry else ""
+    sentence = f"rank {entry.get('rank', '?')} ended" + ("" if code is None else f" with exit code {code}")
+    sentence += f" at {entry['time']}" if "time" in entry else ""
     groups = {"rank": entry.get("rank"), "host": entry.get("host"), "exit_code": None if code is None else str(code)}
-    fault = _fault(kind, about, {**groups, "time": entry.get("time")}, told)
+    fault = _fault(kind, about, {**groups, "time": entry.get("time")}, sentence)
     return Fault(**{**vars(fault), "facts": {**fault.facts, "root": True}}) if block.root else fault
 
 

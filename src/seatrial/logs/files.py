@@ -177,11 +177,11 @@ def _in_succession(logs: Sequence[_Log]) -> list[_Log]:
 
 def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
     """Raises InputError for logs that cannot be of one run; ranks are as large as each other, and see the same loss."""
-    told = _of_several(logs, in_succession=in_succession)
-    if not told:
+    differing = _of_several(logs, in_succession=in_succession)
+    if not differing:
         return
     together = len({log.path.parent for log in logs}) == 1
-    named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, told, strict=True)]
+    named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, differing, strict=True)]
     more = f" and {len(logs) - MOST_NAMED} more" if len(logs) > MOST_NAMED else ""
     raise InputError.single(
         "several-runs",

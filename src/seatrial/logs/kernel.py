@@ -21,14 +21,14 @@ TOGETHER = 1.0  # seconds in which the kernel says all that it has to say of one
 _OF_A_PROCESS = {"host_oom", "segfault"}
 
 
-def faults(run_dir: Path, told: Mapping[str, float]) -> list[Fault]:
+def faults(run_dir: Path, ended_at: Mapping[str, float]) -> list[Fault]:
     """What the kernels said that can end a run, in the order of time.
 
-    `told` is when the launcher spoke of the end of a process, by its place ("rank 1 on node2"): what ended it stands
+    `ended_at`: when the launcher reported the end of a process, by its place ("rank 1 on node2"); its cause is placed
     before that, however the clocks of the machines differ.
     """
     found = [
-        replace(fault, wall_time=min(fault.wall_time, told.get(fault.where, math.inf) - 0.001))
+        replace(fault, wall_time=min(fault.wall_time, ended_at.get(fault.where, math.inf) - 0.001))
         for seen in read(run_dir, only="kernel")
         for fault in kernel_faults(seen, _processes(run_dir, seen.host))
     ]

@@ -35,7 +35,7 @@ _ALL_CAME = "All ranks joined, and none got through: check the network between t
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
-# Exit codes of a process that may end otherwise the next time: killed, told to end, or without its peers (our trainer
+# Exit codes of a process that may end otherwise the next time: killed, asked to stop, or without its peers (our trainer
 # says 75, JAX aborts).
 _NOT_BY_ITSELF = {*_STOPPED_BY_SIGNAL, 75, 134}
 _REFINED = {"step_failed", "process_died", "exception", "start_failed"}
@@ -335,17 +335,17 @@ def _symptoms(blamed: FaultRecord, found: Sequence[FaultRecord]) -> tuple[str, .
         timeout = fault.fault == "collective_timeout"
         if fault.fault not in told_already:
             groups.setdefault((fault.fault, _collective(fault) if timeout else ""), []).append(fault)
-    told = []
+    phrases = []
     for (kind, _), members in groups.items():
         if kind == "collective_timeout":
-            told.append(_waited(members))
+            phrases.append(_waited(members))
             continue
         count = max(len(members), *(fault.count for fault in members))
         shown = _places(fault.where for fault in members)
         by = "" if shown else _places(fault.reported_by for fault in members)
         where = f": {shown}" if shown else f", reported by {by}" if by else ""
-        told.append(KINDS[kind].title + (f" ({count} times)" if count > 1 else "") + where)
-    return tuple(told)
+        phrases.append(KINDS[kind].title + (f" ({count} times)" if count > 1 else "") + where)
+    return tuple(phrases)
 
 
 def _places(found: Iterable[str]) -> str:

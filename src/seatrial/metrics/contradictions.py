@@ -68,10 +68,10 @@ class _Course:
             return
         losses = tuple(loss for loss in said if loss is not None)
         differs = len(losses) == 2 and not _same(*losses)
-        told = Contradiction(process=step.process, source=source, step=step.step, losses=losses)
+        contradiction = Contradiction(process=step.process, source=source, step=step.step, losses=losses)
         if step.step == last:
             if differs:
-                self.found.setdefault(step.step, told)
+                self.found.setdefault(step.step, contradiction)
             return
         if step.step < last:
             self.broken, self.redone, self.agrees = last, [], False
@@ -83,7 +83,7 @@ class _Course:
                 return
         self.agrees |= len(losses) == 2 and not differs
         if differs or len(losses) < 2:
-            self.redone.append(told)
+            self.redone.append(contradiction)
 
 
 def _same(a: float, b: float) -> bool:

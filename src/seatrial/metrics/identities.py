@@ -88,8 +88,8 @@ def _numbers(facts: Facts) -> Identity | None:
     bad: dict[str, list[int]] = {}
     for step in facts.all_steps:
         own = (("seconds", step.seconds), ("data_seconds", step.data_seconds), ("learning_rate", step.learning_rate))
-        told = ((name, value) for name, value in step.reported.items() if name in REPORTED)  # others are of numerics
-        for name, value in (*own, *told):
+        logged = ((name, value) for name, value in step.reported.items() if name in REPORTED)  # others are of numerics
+        for name, value in (*own, *logged):
             if value is not None and not is_number(value):
                 bad.setdefault(name, []).append(step.step)
     if not bad:
@@ -124,11 +124,11 @@ def _consumed(facts: Facts) -> Identity | None:
 
 def _growth(steps: Sequence[Step], name: str) -> float | None:
     """By how much a count grows in a step, between the first and the last that report it."""
-    told = [(step.step, step.reported[name]) for step in steps if is_number(step.reported.get(name))]
-    if len(told) < 2 or told[-1][0] == told[0][0]:
+    logged = [(step.step, step.reported[name]) for step in steps if is_number(step.reported.get(name))]
+    if len(logged) < 2 or logged[-1][0] == logged[0][0]:
         return None
-    (first, before), (last, after) = told[0], told[-1]
-    shortened = all(float(f"{value:.3g}") == value for _, value in told)  # 1.05M
+    (first, before), (last, after) = logged[0], logged[-1]
+    shortened = all(float(f"{value:.3g}") == value for _, value in logged)  # 1.05M
     if shortened and DIGITS_LOST * after > TOLERANCE * (after - before):
         return None
     return (after - before) / (last - first)
@@ -265,18 +265,18 @@ def _clock(facts: Facts) -> Identity | None:
     at = np.array([step.wall_time for step in steps])
     resolution = WHOLE_SECONDS if np.array_equal(at, np.floor(at)) else MILLISECONDS
     between = np.diff(np.array([step.step for step in steps]))
-    told = seconds[1:] * between
+    logged = seconds[1:] * between
     neighbours = between == np.median(between)  # across a gap, something else took time
-    elapsed, told = np.diff(at)[neighbours], told[neighbours]
-    if len(told) < FEWEST_CLOCKED + LATEST or not np.all(np.isfinite(told)):
+    elapsed, logged = np.diff(at)[neighbours], logged[neighbours]
+    if len(logged) < FEWEST_CLOCKED + LATEST or not np.all(np.isfinite(logged)):
         return None
-    together = resolution > TOLERANCE * np.median(told)  # too coarse for single steps
-    slack = resolution / float(told.sum() if together else np.median(told))
+    together = resolution > TOLERANCE * np.median(logged)  # too coarse for single steps
+    slack = resolution / float(logged.sum() if together else np.median(logged))
     if slack > TOLERANCE:
         return None
     ratios = []
     for late in range(LATEST + 1):
-        by_clock, by_word = elapsed[: len(elapsed) - late], told[late:]
+        by_clock, by_word = elapsed[: len(elapsed) - late], logged[late:]
         ratios.append(float(by_clock.sum() / by_word.sum() if together else np.median(by_clock / by_word)))
     ratio = min(ratios, key=lambda found: abs(found - 1))
     sentence = f"By the clock of the log, a step takes {ratio:.1%} of the time that the log says."

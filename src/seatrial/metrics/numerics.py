@@ -264,11 +264,11 @@ def _perplexity_off(record: Record) -> tuple[float | None, int | None]:
     """(the largest relative difference between a perplexity and exp(loss), its step), less what rounding explains."""
     worst, where = None, None
     for step in record.steps:
-        told = step.reported.get("perplexity")
-        if told is None or step.loss is None or not (math.isfinite(told) and 0 <= step.loss < MOST_EXPONENT):
+        printed = step.reported.get("perplexity")
+        if printed is None or step.loss is None or not (math.isfinite(printed) and 0 <= step.loss < MOST_EXPONENT):
             continue
         meant = math.exp(step.loss)
-        off = max(0.0, abs(told / meant - 1) - ROUNDED_BY - ROUNDED_BY / meant)
+        off = max(0.0, abs(printed / meant - 1) - ROUNDED_BY - ROUNDED_BY / meant)
         if worst is None or off > worst:
             worst, where = off, step.step
     return worst, where

@@ -40,8 +40,8 @@ class Record:
     @property
     def target_eval_loss(self) -> float | None:
         """What the loss of the evaluations has to come down to, by the run's own word."""
-        told = self.started.facts.get("target_eval_loss") if self.started else None
-        return float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) else None
+        target = self.started.facts.get("target_eval_loss") if self.started else None
+        return float(target) if isinstance(target, (int, float)) and not isinstance(target, bool) else None
 
 
 @dataclass(frozen=True, kw_only=True)

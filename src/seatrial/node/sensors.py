@@ -234,8 +234,8 @@ def ethtool(interface: str) -> dict[str, int]:
     """The counters of `ethtool -S` that rise when something is wrong, asked of the kernel itself."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            told = _ethtool(control, interface, struct.pack("=IIQI", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0), 20)
-            mask, count = struct.unpack_from("=QI", told, 8)
+            answer = _ethtool(control, interface, struct.pack("=IIQI", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0), 20)
+            mask, count = struct.unpack_from("=QI", answer, 8)
             if not mask or not count:
                 return {}
             room = 2 * count + 64  # the driver may have more by the next call, and writes as many as it has

@@ -142,9 +142,9 @@ class Stored:
         there = {name: found["filled"] for name, found in self.arrays.items() if name.split(".")[0] in groups}
         for name in [*here, *there]:
             if here.get(name) != there.get(name):
-                told = [f"is {x[name]}" if name in x else "does not exist" for x in (there, here)]
+                states = [f"is {x[name]}" if name in x else "does not exist" for x in (there, here)]
                 what = "another optimizer" if name.startswith("slots.") else "another model"
-                raise Mismatch(f"{self.folder} is of {what}: {name} {told[0]} there, and {told[1]} in this run")
+                raise Mismatch(f"{self.folder} is of {what}: {name} {states[0]} there, and {states[1]} in this run")
 
     def open(self, name: str) -> Any:
         """An array as a tensorstore."""

@@ -55,8 +55,8 @@ def _steps(completion: Completion) -> Answer:
     if completion.unrecognised:
         return "inconclusive", "No step was recognised in the log, so how far the run came is unknown."
     if planned is None:
-        told = "No step was completed" if last is None else f"The last step was {last}"
-        return "fail" if last is None else "inconclusive", f"{told}; the planned number of steps is unknown."
+        reached = "No step was completed" if last is None else f"The last step was {last}"
+        return "fail" if last is None else "inconclusive", f"{reached}; the planned number of steps is unknown."
     if last is None:
         return "fail", f"None of the {completion.planned_steps} steps was completed."
     if completion.idle:

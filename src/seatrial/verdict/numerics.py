@@ -263,12 +263,14 @@ def _one_loss_per_step(numerics: Numerics) -> list[Check]:
     what = f"{log} {'gives two losses for' if several else 'has lines of another run at'} {show_ranges(ranges(steps))}"
     clear = len(steps) >= MIN_CONTRADICTED
     why = f"several ranks or runs have written to it{'' if clear else ', or it was restarted there'}"
-    told = (f"step {each.step}: {' and '.join(map(str, each.losses))}" for each in found if len(each.losses) > several)
+    shown_steps = (
+        f"step {each.step}: {' and '.join(map(str, each.losses))}" for each in found if len(each.losses) > several
+    )
     return [
         _check(
             ONE_LOSS, ("fail" if clear else "inconclusive", f"{what}: {why}."), measured=len(steps), bound=0,
             unit="steps with two losses",
-            evidence=(*islice(told, MAX_EVIDENCE), "what to do: judge the log of each rank or run by itself"),
+            evidence=(*islice(shown_steps, MAX_EVIDENCE), "what to do: judge the log of each rank or run by itself"),
         )
     ]  # fmt: skip
 

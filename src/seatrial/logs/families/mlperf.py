@@ -58,7 +58,7 @@ class _Log:
     def _forget(self) -> None:
         """What was said of the steps of one run counts for nothing in the next."""
         self._tells_losses = False
-        self._last = 0  # step that was told
+        self._last = 0  # step that was reported
         self._figures: dict[str, float] = {}  # of a block, for the next step that is reported
         self._block: tuple[float, int] | None = None  # when it began, and how many steps there had been
 
@@ -184,7 +184,7 @@ class _Log:
         return _whole(samples / self._tokens() / self._batch)
 
     def _steps_at_block(self, metadata: Mapping[str, Any]) -> int | None:
-        """The steps at the border of a block: where both are told, the samples are those of the block alone."""
+        """The steps at the border of a block: where both are given, the samples are those of the block alone."""
         if "samples_count" in metadata and (step := _number(metadata.get("step"))) is not None:
             return _whole(step)
         return self._steps(metadata)

@@ -199,9 +199,9 @@ class MaxTextReading:
             middle, bound = median(value for value, _ in late), target.value * (1 - allowed(target, self._tolerance))
             right = middle < bound
             row = "" if right else "no tolerance" if middle < target.value else "every step"
-            told = f"the median of these steps is {show(middle, kind.unit)}"
+            measured = f"the median of these steps is {show(middle, kind.unit)}"
             says = f"{kind.title} {show(low[0][0])} is below the expected {show(target.value)}"
-            why = f"{told}, below it too" if right else f"{told}; {MISTAKES[row]}"
+            why = f"{measured}, below it too" if right else f"{measured}; {MISTAKES[row]}"
             complaints.append(found(says, why, right=right, about=row, count=len(low), line=low[0][1]))
         return False
 
