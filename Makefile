@@ -27,7 +27,7 @@ demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in
 	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
 
 test: $(INSTALLED)test ## Run the tests, except the slow ones; with CLUSTER=1 fail where those of clusters cannot run.
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) --cov --cov-report=  # the last line has the branch coverage
 
 test-slow: $(INSTALLED)test ## Run the slow tests.
 	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow

@@ -36,6 +36,7 @@ TOUCHES_FILES = {
     "rglob", "mkdir", "touch", "unlink", "rename", "stat", "cwd", "home", "expanduser", "print",
 }  # fmt: skip
 
+MOST_LINES_OF_A_FUNCTION = 80
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -159,6 +160,17 @@ def test_what_decides_does_not_touch_the_world(name: str) -> None:
 def test_names_say_what_is_inside() -> None:
     folders = {path for path in PACKAGE.rglob("*") if path.is_dir()}
     assert [str(path) for path in {*SOURCES, *folders} if path.stem in SAYS_NOTHING] == []
+
+
+def test_functions_fit_on_a_screen() -> None:
+    found = [
+        _show(path, node.lineno, f"{node.name} has {lines} lines")
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES_OF_A_FUNCTION
+    ]
+    assert found == []
 
 
 # Tests of the whole, which mirror no single module.
