@@ -18,7 +18,7 @@ from tests.helpers.cluster.nodes import USER_HOME, Cluster, Node
 from tests.helpers.processes import wait_until
 
 CANARY = "canary-7f3e9a"
-ENDLESS = 100_000  # steps of a run that something is to happen to, however fast the machine is
+ENDLESS = 10_000_000  # steps of a run that something is to happen to, however fast the machine is
 TOUCH = "touch /tmp/executed"  # whoever executes one of the values leaves this file
 HOSTILE = {
     f"HOSTILE_{number}": value
