@@ -18,7 +18,7 @@ ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
 
-.PHONY: help demo test test-slow test-gpu-plan test-maxtext check docs golden bench
+.PHONY: help demo test coverage test-slow test-gpu-plan test-maxtext check docs golden bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,10 @@ demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in
 	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
 
 test: $(INSTALLED)test ## Run the tests, except the slow ones; with CLUSTER=1 fail where those of clusters cannot run.
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) --cov --cov-report=  # the last line has the branch coverage
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+
+coverage: $(INSTALLED)test ## Run the same tests and print the branch coverage; takes three times as long.
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) --cov --cov-report=term
 
 test-slow: $(INSTALLED)test ## Run the slow tests.
 	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow
