@@ -1,3 +1,3 @@
 """Seatrial: did this training run, on this cluster, do what it should?"""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

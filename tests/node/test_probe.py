@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import seatrial
 from seatrial.launch.preflight.answers import read_facts, read_meeting
 from seatrial.node import inventory, of_the_probe, relay
 from seatrial.node.facts import Facts, Meeting
@@ -83,7 +84,7 @@ def test_this_machine_is_told_whole() -> None:
     assert all(name.startswith("seatrial") for name in told - before - after)
     assert found.network["lo"].address == "127.0.0.1"
     assert found.trainer
-    assert found.trainer.libraries["seatrial"] == "0.1.0"
+    assert found.trainer.libraries["seatrial"] == seatrial.__version__
     assert found.port
     assert (found.port.free, found.port.why) == (False, "Address already in use")
     other = facts(name={"address": "192.0.2.77"})

@@ -133,7 +133,7 @@ def shown(result: PreflightResult) -> str:
     named = {host for host, _ in worst}
     rows = [node for node in result.nodes if len(result.nodes) <= MAX_ROWS or node.host.name in named]
     cells = [(node.host.name, *(_cell(node, worst.get((node.host.name, area))) for area in AREAS)) for node in rows]
-    parts = [table(cells, head=("host", *AREAS), indent=0)] if cells else []
+    parts = [table(cells, head=("host", *AREAS), whole=(0,), indent=0)] if cells else []
     if len(rows) < len(result.nodes):
         parts.append(f"{len(result.nodes) - len(rows)} more hosts: no findings")
     return "\n\n".join(["\n".join(parts), *_firewalls(result.nodes), render_text(result.problems)])
