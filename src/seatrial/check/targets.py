@@ -61,7 +61,7 @@ def _shown(target: Expectation) -> str:
 
 
 def _meaning(target: Expectation, tflops: float) -> str:
-    """What a target means in TFLOP/s, where it is given in something else."""
+    """A target converted to TFLOP/s."""
     return "" if target.metric.startswith("tflops") else f"{_shown(target)} mean {tflops:.0f} TFLOP/s, and "
 
 

@@ -44,7 +44,7 @@ def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = N
 
 
 def read_targets(given: ConfigArguments) -> Resolved:
-    """What a log is judged by: it has to be understood, but need not be able to run here, so errors become warnings."""
+    """The configuration that a log is judged by: errors that would only stop a run are warnings."""
     read = given.load("judge")
     if read.spec is None or has_errors(read.problems):
         raise InputError(read.problems)

@@ -188,7 +188,7 @@ def _with_published_target(spec: RunSpec | None, measured: Metrics, tolerance: f
 
 
 def _cvs_answer(paths: Sequence[Path], spec: RunSpec | None) -> dict[str, Any]:
-    """What CVS would say of the last node's log, which is the last one named."""
+    """CVS's own answer to the last node's log, which is the last one named."""
     from seatrial.logs import read_lines
     from seatrial.verdict import cvs_compat
 

@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def logs(run_dir: Path, *, rank: int | None, follow: bool) -> Iterator[bytes]:
-    """What the processes of a run have printed, one after the other; with `follow`, until the run is over.
+    """The output of a run's processes, one after the other; with `follow`, until the run is over.
 
     Raises InputError for a rank that the run has not, and where nothing was printed.
     """
@@ -42,7 +42,7 @@ def logs(run_dir: Path, *, rank: int | None, follow: bool) -> Iterator[bytes]:
 
 
 def _is_over(run_dir: Path, status: dict[str, Any]) -> bool:
-    """Whether no more is to come: what has lost its launcher only goes on elsewhere."""
+    """Whether no more output will come; a run that lost its launcher may still continue on other hosts."""
     state = state_of(run_dir, status)
     return state == "ended" or (state == "abandoned" and plan_of(run_dir).get("on") == "local")
 

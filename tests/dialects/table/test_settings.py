@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -66,9 +67,9 @@ def test_what_is_wrong_is_found() -> None:
 
 
 @pytest.mark.parametrize(("per", "number"), [("file", 1), ("reason", 1), ("key", 2)])
-def test_keys_without_effect_are_grouped(per: str, number: int) -> None:
+def test_keys_without_effect_are_grouped(per: Literal["file", "reason", "key"], number: int) -> None:
     settings = read(color="red", shape="round")
-    settings.without_effect(per=per)  # type: ignore[arg-type]
+    settings.without_effect(per=per)
     assert [each[1] for each in found(settings)] == ["no-effect"] * number
     quiet = read(color="white")
     quiet.without_effect()
