@@ -8,6 +8,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+COVERAGE := $(VENV)/coverage
 PARALLEL := --numprocesses auto --dist worksteal
 BENCHES := $(filter-out bench/record.py bench/gpu_smoke.py,$(wildcard bench/*.py))
 
@@ -18,7 +19,7 @@ ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
 
-.PHONY: help demo test coverage test-slow test-gpu-plan test-maxtext check docs golden bench
+.PHONY: help demo test test-slow test-gpu-plan test-maxtext check docs golden bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -26,11 +27,12 @@ help: ## List the targets.
 demo: $(INSTALLED)train ## Rehearse a 70B configuration on this machine; ends in a verdict and a report.
 	$(BIN)/seatrial run configs/cvs/mi300x_singlenode_llama3_1_70b.json config.nnodes=1 --rehearse
 
-test: $(INSTALLED)test ## Run the tests, except the slow ones; with CLUSTER=1 fail where those of clusters cannot run.
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
-
-coverage: $(INSTALLED)test ## Run the same tests and print the branch coverage; takes three times as long.
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) --cov --cov-report=term
+test: $(INSTALLED)test ## Run the tests, except the slow ones, and print their coverage; with CLUSTER=1 fail where those of clusters cannot run.
+	@$(BIN)/python -W "ignore:Unable to activate pytest" -m slipcover --fail-under 0 --json --out $(COVERAGE).json \
+	  -m pytest -m "not slow" $(PARALLEL)
+	@$(BIN)/python -m slipcover --merge $(COVERAGE).json --out $(COVERAGE).json >$(COVERAGE).txt; status=$$?; \
+	  sed -n '2,3p;$$p' $(COVERAGE).txt; echo "By file: $(COVERAGE).txt"; \
+	  [ $$status -ne 2 ] || echo "The coverage is below fail-under in pyproject.toml."; exit $$status
 
 test-slow: $(INSTALLED)test ## Run the slow tests.
 	$(BIN)/python -m pytest -m slow $(PARALLEL) || [ $$? -eq 5 ]  # 5: no test is marked slow

@@ -32,7 +32,6 @@ NOT_OURS = {
     "runs",
     "dist",
     "site",
-    ".coverage",
     ".complexipy_cache",
 }
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -293,6 +294,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=8))
+@hypothesis.example(["--tensorboard-dir", "--x=a b"])  # a blank makes a value of what is no argument
 def test_words_are_taken_as_argparse_takes_them(words: list[str]) -> None:
     try:
         known, stray = PARSER.parse_known_args(words)

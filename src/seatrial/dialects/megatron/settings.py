@@ -181,8 +181,9 @@ def _is_program(argv: Sequence[Node], place: int) -> bool:
 
 
 def _is_value(word: str) -> bool:
-    """Whether argparse takes a word for a value, and not for an argument."""
-    return not word.startswith("-") or bool(_NUMBER.fullmatch(word)) or word == "-"
+    """Whether argparse takes a word for a value, and not for an argument: a blank makes it one, unless it is known."""
+    is_known = word.startswith("--") and word[2:].partition("=")[0] in ALL
+    return not word.startswith("-") or bool(_NUMBER.fullmatch(word)) or word == "-" or (" " in word and not is_known)
 
 
 def _groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
