@@ -58,6 +58,35 @@ def check(given: ConfigArguments, rehearse: bool, strict: bool, output: str) -> 
     raise Exit(2 if has_errors else 0)
 
 
+@app.command(cls=options.WithArguments)
+@argument("script", type=FILE, help="The script that starts the training.")
+@argument(
+    "variables", nargs=-1, metavar="[NAME=VALUE]... [-- ARGUMENT...]", help="Its variables; behind --, its arguments."
+)
+@option("--folder", type=FOLDER, help="The folder that it may read: else that of its git repository, or its own.")
+@option("--exists", "existing", multiple=True, metavar="PATH", help="A file, or a folder/, that it finds there, empty.")
+@option("--time-limit", "seconds", type=float, default=8.0, metavar="SECONDS", help="How long it may run.")
+@option("--pick", type=int, metavar="N", help="Of several trainings, which.")
+@option("--out", type=FILE, metavar="FILE", help="Where the configuration goes: else SCRIPT.captured.json.")
+@option("--yes", is_flag=True, help="Do not show the script and ask.")
+@options.format_option("text", "json")
+def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -> None:
+    """Find what a launch script starts, in a sandbox.
+
+    bash runs it without network and without your files, and stand-ins take the place of the programs that it starts.
+    What would train is written as a configuration, which every other verb reads.
+    """
+    from seatrial.commands.capture import CaptureRequest
+    from seatrial.commands.capture import capture as run_in_sandbox
+
+    how["folder"] = how["folder"] and how["folder"].absolute()
+    arguments = click.get_current_context().meta[options.ARGUMENTS]
+    as_json = output == "json"
+    click.echo(
+        run_in_sandbox(CaptureRequest(script=script, variables=variables, arguments=arguments, as_json=as_json, **how))
+    )
+
+
 @app.command()
 @options.configuration
 @options.where

@@ -24,6 +24,18 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
+ARGUMENTS = "seatrial.arguments"  # of the context's meta: the words behind --
+
+
+class WithArguments(click.Command):
+    """A verb that passes the words behind `--` on, apart from its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta[ARGUMENTS] = tuple(behind)
+        return super().parse_args(ctx, own)
+
+
 class _Folder(click.Path):
     """The path of a folder; an empty text is not the current one."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.errors import InputError, Mark
+from seatrial.source import captured
 from seatrial.source.json_text import read_json
 from seatrial.source.tree import Builder, Document, Node, Places, walk
 from seatrial.source.yaml_text import core_scalar, read_yaml
@@ -46,7 +47,8 @@ def parse(text: str, *, file: str, is_json: bool) -> Document:
         (read_json if is_json else read_yaml)(text, builder)
     if builder.root is None:
         raise builder.places.error(0, "empty", "the file is empty", "write a configuration into it")
-    return Document(file=file, root=builder.root, problems=tuple(builder.problems))
+    document = Document(file=file, root=builder.root, problems=tuple(builder.problems))
+    return captured.placed(document) if captured.is_captured(document.root) else document
 
 
 def parse_shell(text: str, *, file: str) -> Document:

@@ -1,28 +1,25 @@
 """A shell text → the environment and the words of the one command in it that starts a training; nothing is executed.
 
 Variables are replaced by what the text itself assigns to them. What only a shell could tell stays as written, with a
-warning where it matters; loops, conditions and functions are refused.
+warning where it matters; loops, conditions and functions are refused: `seatrial.capture` runs such scripts.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from seatrial.errors import InputError, Problem, Severity
-from seatrial.source.shell_conditions import TESTS, Flow, truth
+from seatrial.source.programs import is_program
 from seatrial.source.shell_values import Field, Piece, Value, Variables, assignment, text_of
 from seatrial.source.shell_words import Lexer, Operator, Word
 from seatrial.source.tree import Builder, Places
 
 MAX_CHARACTERS = 100_000
 MAX_SCRIPTS = 8  # bash -c "bash -c '…'"
-
-# What starts a training: a file, by the last part of its path, or a module behind -m.
-_PROGRAM = re.compile(r"(pre)?train(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
-_MODULE = re.compile(r"(.*\.)?[Mm]ax[Tt]ext(\..*)?|(.*\.)?(pretrain_gpt|train)")
 
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
 _CONTROL = frozenset({
@@ -31,7 +28,7 @@ _CONTROL = frozenset({
 })  # fmt: skip
 # Commands that prepare, and are none of a configuration's business.
 _PREPARES = frozenset({
-    ".", ":", "[", "alias", "awk", "cat", "cd", "chmod", "chown", "conda", "cp", "curl", "cut", "date", "df",
+    ".", ":", "[", "[[", "alias", "awk", "cat", "cd", "chmod", "chown", "conda", "cp", "curl", "cut", "date", "df",
     "dirname", "echo", "exec", "false", "git", "grep", "head", "hostname", "id", "kill", "ln", "ls", "mkdir",
     "module", "mv", "nvidia-smi", "pip", "pip3", "popd", "printf", "ps", "pushd", "pwd", "read", "rm", "rocm-smi",
     "sed", "set", "shift", "shopt", "sleep", "sort", "source", "sync", "tail", "tar", "tee", "test", "touch", "trap",
@@ -87,6 +84,7 @@ class _Reader:
 
     def __init__(self, places: Places) -> None:
         self.mark, self.error = places.mark, places.error
+        self._captures = f"let a sandbox run it: seatrial capture {shlex.quote(places.file)}"
         self.problems: list[Problem] = []
         self._variables = Variables(self.error)
         self._training: _Command | None = None
@@ -100,8 +98,8 @@ class _Reader:
         self.problems.append(Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=mark))
 
     def _refuse_control(self, offset: int, word: str) -> NoReturn:
-        why = f"what runs depends on `{word}`, and Seatrial executes nothing to find out"
-        raise self.error(offset, "control-flow", why, "give the resulting command alone, with its variables")
+        why = f"what runs depends on `{word}`, and a configuration is read, not run"
+        raise self.error(offset, "control-flow", why, self._captures)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -111,15 +109,12 @@ class _Reader:
         if self._scripts > MAX_SCRIPTS:
             why = f"there are more than {MAX_SCRIPTS} scripts in scripts"
             raise self.error(places[0], "too-deep", why, "simplify it")
-        condition, joint = "", "\n"  # whether the next command may not run, and what stands before it
-        flow = Flow(self._variables, self._unset, self._refuse_control)
+        joint = "\n"  # what stands before the next command
         for words, operator in self._commands((*Lexer(text, places, self.error).tokens(), Operator("\n", places[-1]))):
-            left = flow.take(words, joint) if words else []
-            if left and self._step(left, condition, flow):
+            if words and self._command(words, joint if joint in ("&&", "||") else ""):
                 return
             if words or operator != "\n":  # a line may end behind && and ||
-                condition, joint = self._condition(left, condition, operator), operator
-        flow.end()
+                joint = operator
         if joint in ("&&", "||", "|", "|&"):
             raise self.error(places[-1], "bad-shell", f"no command follows {joint}", "write it, or remove the operator")
 
@@ -141,38 +136,8 @@ class _Reader:
                 yield words, token.text
                 words = []
 
-    def _condition(self, words: Sequence[Word], before: str, joint: str) -> str:
-        """What the command behind a joint depends on: && or || where that is not known.
-
-        Where it is not run, "never", with whether what stands before the joint succeeded.
-        """
-        if joint not in ("&&", "||") or before in ("&&", "||"):
-            return joint if joint in ("&&", "||") else ""
-        succeeds: bool | None = before == "never, true"
-        if not before:
-            if not words or words[0].bare not in TESTS:
-                return joint if joint == "||" else ""
-            succeeds = truth(words, self._variables, self._unset)
-        if succeeds is None:
-            return joint
-        return "" if succeeds == (joint == "&&") else f"never, {str(succeeds).lower()}"
-
-    def _step(self, words: list[Word], condition: str, flow: Flow) -> bool:
-        """Takes a command if it is run; whether the text ends with it."""
-        if condition.startswith("never") or words[0].bare in TESTS or words[-1].bare == "]]":
-            return False
-        if flow.doubtful is None:
-            return self._command(words, condition)
-        if assignment(words[0]) or words[0].bare not in {*_PREPARES, "exit", "return"}:
-            self._refuse_control(flow.doubtful, "if")
-        return False
-
-    def _unset(self, piece: Piece) -> None:
-        why = f"{piece.text} is assigned nowhere in this text, so this condition is decided as if it were not set"
-        self.find("warning", piece.offset, "unknown-variable", piece.text.strip("${}"), why, "assign it here")
-
     def _command(self, words: list[Word], condition: str) -> bool:
-        """Takes one command; whether the text ends with it."""
+        """Takes one command, which may not be run behind a condition (&&, ||); whether the text ends with it."""
         given: dict[str, Value] = {}
         start = words[0].offset
         while words and assignment(words[0]):
@@ -247,7 +212,7 @@ class _Reader:
         if is_option or _base(texts[0]) in _PREPARES:
             return
         script = next((i + 2 for i, word in enumerate(texts[:-2]) if _is_script(word, texts[i + 1])), None)
-        program = next((i for i in range(len(texts)) if _is_program(texts, i)), None)
+        program = next((i for i in range(len(texts)) if is_program(texts, i)), None)
         if script is not None and (program is None or script <= program):
             environment = self._environment(argv[: script - 2], given)
             for inner in self._commands_in(argv[script], environment):
@@ -324,7 +289,7 @@ class _Reader:
             return self._others[0]
         if self._others:
             why = "there are several commands, and none of them is known to start a training"
-            fix = "give the one command that starts it (train.py, pretrain_gpt.py, train_llama3.sh)"
+            fix = f"name the one that starts it (train.py, pretrain_gpt.py, train_llama3.sh), or {self._captures}"
             raise self.error(self._others[1].offset, "no-training-command", why, fix)
         if not self._variables.known:
             fix = "write the command that starts the training into it"
@@ -364,12 +329,6 @@ def _base(word: str) -> str:
 
 def _is_script(shell: str, flag: str) -> bool:
     return _base(shell) in _SHELLS and bool(_SCRIPT_FLAG.fullmatch(flag))
-
-
-def _is_program(words: Sequence[str], index: int) -> bool:
-    if index and words[index - 1] == "-m":
-        return bool(_MODULE.fullmatch(words[index]))
-    return bool(_PROGRAM.fullmatch(_base(words[index]))) and ":" not in words[index]  # a mount is none
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------

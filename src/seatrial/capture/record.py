@@ -1,0 +1,122 @@
+"""What a script started in the sandbox, as its stand-ins wrote it down: untrusted text, of bounded size."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MAX_CALLS = 5_000
+MAX_CALL_BYTES = 4 * 2**20
+MAX_TRACE_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A program that was started: its words, where, by which line, and inside which other (`parent`, a number).
+
+    `kind` is "wrapper" (it starts another: `before` are its own words), "start" (it may be a training), "text" (Python
+    or shell text on its input), "answer" (a question about this machine) or "other".
+    """
+
+    number: str
+    argv: tuple[str, ...]
+    kind: str
+    before: tuple[str, ...] = ()
+    text: str = ""
+    folder: str = ""
+    file: str = ""
+    line: int = 0
+    parent: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A command of the shell, as it is written: its place, and the folder in which it was."""
+
+    file: str
+    line: int
+    folder: str
+    text: str
+
+
+def calls(scratch: Path) -> list[Call]:
+    """All calls in the order in which they were made. What a script has put there instead of one is left out."""
+    try:
+        with _Opened(scratch, os.O_DIRECTORY) as top, _Opened("records", os.O_DIRECTORY, top.number) as folder:
+            names = sorted(name for name in os.listdir(folder.number) if name.endswith(".json"))  # noqa: PTH208
+            texts = [(name, _text(name, folder.number, MAX_CALL_BYTES)) for name in names[:MAX_CALLS]]
+    except OSError:
+        return []
+    return [call for name, text in texts for call in _call(name.removesuffix(".json"), text)]
+
+
+def steps(scratch: Path) -> list[Step]:
+    """The commands of the shells, in the order in which they ran."""
+    with _Opened(scratch, os.O_DIRECTORY) as top:
+        words = _text("trace", top.number, MAX_TRACE_BYTES).split("\0")
+    found = zip(words[::3], words[1::3], words[2::3], strict=False)
+    return [
+        Step(file=file, line=line, folder=folder, text=text)
+        for at, folder, text in found
+        for file, line in [_place(at)]
+    ]
+
+
+class _Opened:
+    """A descriptor of a file or folder that is no link, closed at the end."""
+
+    def __init__(self, path: Path | str, flags: int = 0, folder: int | None = None) -> None:
+        self.number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.number)
+
+
+def _text(name: str, folder: int, limit: int) -> str:
+    """The beginning of a regular file; nothing of anything else."""
+    try:
+        with _Opened(name, 0, folder) as file:
+            if not stat.S_ISREG(os.fstat(file.number).st_mode):
+                return ""
+            content = bytearray()
+            while len(content) < limit and (more := os.read(file.number, limit - len(content))):
+                content += more
+    except OSError:
+        return ""
+    return content.decode("utf-8", "replace")
+
+
+def _call(number: str, text: str) -> Iterator[Call]:
+    try:
+        found = json.loads(text)
+        file, line = _place(str(found["at"]))
+        environment = {str(key): str(value) for key, value in found["environment"].items()}
+        words, before = _words(found["argv"]), _words(found["before"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+    if words:
+        yield Call(
+            number=number, argv=words, before=before, kind=str(found.get("kind")), text=str(found.get("text", "")),
+            folder=str(found.get("folder", "")), file=file, line=line, parent=str(found.get("parent", "")),
+            environment=environment,
+        )  # fmt: skip
+
+
+def _words(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise TypeError
+    return tuple(map(str, found))
+
+
+def _place(text: str) -> tuple[str, int]:
+    file, _, line = text.rpartition(":")
+    return file, int(line) if line.isascii() and line.isdigit() and len(line) < 9 else 0

@@ -1,0 +1,184 @@
+"""The trainings that a script started, each as a configuration: its command, its variables, and their lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.capture import Captured
+from seatrial.capture.record import Call
+from seatrial.capture.sandbox import BASELINE
+from seatrial.command import is_secret
+from seatrial.source.programs import starts_training
+
+# Set by schedulers and launchers for a process of a job, not by the script.
+_OF_JOBS = re.compile(r"(SLURM|SLURMD|OMPI|PMI|PMIX|PMI2)_\w+|BASH_FUNC_.*")
+_RANKS = frozenset(
+    {"RANK", "NODE_RANK", "LOCAL_RANK", "GROUP_RANK", "MACHINE_RANK", "WORKER_ID", "CUDA_VISIBLE_DEVICES"}
+)
+_RANK_OPTION = re.compile(r"--?(node|machine|local)[-_]rank(=.*)?")
+_ASSIGNS = (
+    r"(?:^|[\s;&|(])(?:(?:export|declare|typeset|local|readonly)(?:\s+-\w+)*\s+)?NAME="
+    r"|(?:-e|--env|-x)[\s=]*NAME="
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training command behind its wrappers, with the place (file:line) of each word and of each variable."""
+
+    name: str
+    argv: Sequence[str]
+    at: Sequence[str]
+    environment: Mapping[str, str]
+    variables_at: Mapping[str, str]
+    secrets: Sequence[str]
+    call: Call
+
+
+def trainings(captured: Captured) -> list[Training]:
+    """The different trainings that a script started: one that only differs in its rank is the same."""
+    by_number = {call.number: call for call in captured.calls}
+    different: dict[tuple[Any, ...], Call] = {}
+    for call in captured.calls:
+        if call.kind in ("start", "wrapper") and not call.before and starts_training(call.argv):
+            different.setdefault(_key(call), call)
+    found = [_training(captured, call, by_number) for call in different.values()]
+    return [_named(each, found) for each in found]
+
+
+def _key(call: Call) -> tuple[Any, ...]:
+    words, before = [], ""
+    for word in call.argv:
+        words.append("" if _RANK_OPTION.fullmatch(before) and "=" not in before else _RANK_OPTION.sub("", word))
+        before = word
+    return tuple(words), tuple(sorted((k, v) for k, v in _own(call).items() if k not in _RANKS))
+
+
+def _own(call: Call) -> dict[str, str]:
+    """The variables of a call that the script itself has set."""
+    return {
+        name: value for name, value in call.environment.items() if name not in BASELINE and not _OF_JOBS.fullmatch(name)
+    }
+
+
+def _training(captured: Captured, call: Call, by_number: Mapping[str, Call]) -> Training:
+    chain = [call]
+    while (above := by_number.get(chain[-1].parent)) and above not in chain:
+        chain.append(above)
+    words: list[str] = []
+    at: list[str] = []
+    for each in reversed(chain):
+        own = each.before or each.argv
+        place = _place(captured, each, chain)
+        words += own
+        at += _places(captured, own, place)
+    variables = _own(call)
+    secrets = sorted(name for name in variables if is_secret(name))
+    shown = {name: value for name, value in variables.items() if name not in secrets}
+    return Training(
+        name="", argv=words, at=at, environment=shown, secrets=secrets, call=call,
+        variables_at={name: _assigned(captured, name) or _place(captured, call, chain) for name in shown},
+    )  # fmt: skip
+
+
+def _place(captured: Captured, call: Call, chain: Sequence[Call]) -> str:
+    """The line of a call; of one in a text (bash -c), that of the wrapper that has the text."""
+    for each in chain[chain.index(call) :]:
+        if each.file and each.line:
+            return f"{_shown(captured, each.file, each.folder)}:{each.line}"
+    return f"{captured.request.script}:1"
+
+
+def _shown(captured: Captured, file: str, folder: str) -> str:
+    """A script's path as a user would write it: from here, where it lies below."""
+    path = Path(folder or "/") / file
+    if not path.is_relative_to(captured.project):
+        return file
+    script = captured.request.script
+    inside = path.relative_to(captured.project)
+    top = captured.project
+    given = script.parent / _upward(script.absolute().parent, top)
+    return str(script if path.name == script.name and path.parent == script.absolute().parent else given / inside)
+
+
+def _upward(folder: Path, top: Path) -> Path:
+    return Path(*[".."] * len(folder.relative_to(top).parts))
+
+
+def _places(captured: Captured, words: Sequence[str], start: str) -> Iterator[str]:
+    """The line of each word: where an option is written once in the script, else where its command is."""
+    lines = _lines(captured)
+    place = start
+    for word in words:
+        if word.startswith("-"):
+            found = lines.get(word.partition("=")[0], [])
+            place = found[0] if len(found) == 1 else start
+        yield place
+        if not word.startswith("-"):
+            place = start
+
+
+def _lines(captured: Captured) -> dict[str, list[str]]:
+    """Where each option is written in the script."""
+    found: dict[str, list[str]] = {}
+    try:
+        text = captured.request.script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return found
+    for number, line in enumerate(text.splitlines(), start=1):
+        for match in re.finditer(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition(" #")[0]):
+            found.setdefault(match[0], []).append(f"{captured.request.script}:{number}")
+    return found
+
+
+def _assigned(captured: Captured, name: str) -> str:
+    """The line that gave a variable its value last."""
+    pattern = re.compile(_ASSIGNS.replace("NAME", re.escape(name)))
+    for step in reversed(captured.steps):
+        if step.file and pattern.search(step.text):
+            return f"{_shown(captured, step.file, step.folder)}:{step.line}"
+    return ""
+
+
+def _named(training: Training, others: Sequence[Training]) -> Training:
+    """The training under a name: what tells it from the others."""
+    mine = [*training.argv, *(f"{name}={value}" for name, value in training.environment.items())]
+    theirs = [{*each.argv, *(f"{name}={value}" for name, value in each.environment.items())} for each in others]
+    only = [
+        f"{mine[at - 1]} {word}" if at and mine[at - 1].startswith("--") and "=" not in mine[at - 1] else word
+        for at, word in enumerate(mine)
+        if not all(word in each for each in theirs)
+    ]
+    return replace(training, name=", ".join(only[:3]))
+
+
+def document(captured: Captured, training: Training) -> dict[str, Any]:
+    """A training as the content of a configuration file, which `seatrial.source` reads."""
+    return {
+        "captured": {
+            "script": str(captured.request.script),
+            "arguments": list(captured.request.arguments),
+            "variables": {k: v for k, v in captured.request.variables.items() if not is_secret(k)},
+            "secrets": list(training.secrets),
+            "assumed": list(assumed(captured)),
+        },
+        "environment": dict(training.environment),
+        "argv": list(training.argv),
+        "origins": {"environment": dict(training.variables_at), "argv": list(training.at)},
+    }
+
+
+def assumed(captured: Captured) -> Iterator[str]:
+    """What the sandbox pretended, in words: answers about machines, paths that are not here."""
+    answers: dict[str, list[str]] = {}
+    for call in captured.calls:
+        if call.kind == "answer":
+            answers.setdefault(call.argv[0], []).append(_place(captured, call, [call]))
+    for name, places in answers.items():
+        yield f"`{name}` was answered for a node of eight H100 at 10.0.0.1 ({', '.join(dict.fromkeys(places[:3]))})"
+    for each in captured.missing:
+        yield f"{each.path} is not here, and was taken for {'an' if each.kind[0] in 'aeio' else 'a'} {each.kind}"

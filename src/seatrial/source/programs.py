@@ -1,0 +1,22 @@
+"""The programs that start a training, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# A file, by the last part of its path, or a module behind -m.
+_PROGRAM = re.compile(r"(pre)?train(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
+_MODULE = re.compile(r"(.*\.)?[Mm]ax[Tt]ext(\..*)?|(.*\.)?(pretrain_gpt|train)")
+
+
+def is_program(words: Sequence[str], index: int) -> bool:
+    """Whether a word of a command is the program, or behind -m the module, that trains."""
+    if index and words[index - 1] == "-m":
+        return bool(_MODULE.fullmatch(words[index]))
+    return bool(_PROGRAM.fullmatch(words[index].rpartition("/")[2])) and ":" not in words[index]  # a mount is none
+
+
+def starts_training(words: Sequence[str]) -> bool:
+    """Whether a command starts a training."""
+    return any(is_program(words, index) for index in range(len(words)))

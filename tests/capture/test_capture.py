@@ -1,0 +1,175 @@
+"""Scripts that only running can tell: what they start, where each word is from, and why nothing is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seatrial import source
+from seatrial.capture import training
+from tests.helpers.capturing import captured, repository, trainings
+
+TRAIN = "torchrun --nproc_per_node 8 pretrain_gpt.py"
+
+# script → the command that it starts, behind its wrappers
+STARTED = {
+    "a loop builds the words": (
+        "A=()\nfor i in 1 2; do A+=(--x$i); done\n" + TRAIN + ' "${A[@]}"',
+        f"{TRAIN} --x1 --x2",
+    ),
+    "a condition": (
+        "M=${1:-7}\nif [[ $M == 7 ]]; then L=32; else L=80; fi\npython train.py --l $L",
+        "python train.py --l 32",
+    ),
+    "case, function": (
+        "f() { case $1 in a) echo 4;; *) echo 5;; esac; }\npython train.py --l $(f b)",
+        "python train.py --l 5",
+    ),
+    "arithmetic": ("N=$((8 * 4))\npython3 -u train.py --g $N", "python3 -u train.py --g 32"),
+    "Python computes": ("N=$(python -c 'print(2**5)')\npython train.py $N", "python train.py 32"),
+    "Python in a here-document": (
+        "N=$(python3 - <<EOF\nprint(6 * 7)\nEOF\n)\npython train.py $N",
+        "python train.py 42",
+    ),
+    "torch counts": (
+        "N=$(python -c 'import torch; print(torch.cuda.device_count())')\npython train.py $N",
+        "python train.py 8",
+    ),
+    "nvidia-smi counts": ("python train.py $(nvidia-smi -L | wc -l)", "python train.py 8"),
+    "queried": ("python train.py $(nvidia-smi --query-gpu=count --format=csv,noheader | head -1)", "python train.py 8"),
+    "not here": ("/opt/venv/bin/python3 -m maxtext.train base.yml", "/opt/venv/bin/python3 -m maxtext.train base.yml"),
+    "folder not here": ("set -e\ncd /workspace/megatron\npython train.py", "python train.py"),
+    "file not here": ("set -e\nsource /opt/conda/bin/activate\nconda activate x\npython train.py", "python train.py"),
+    "log folder not here": ("set -e\npython train.py > /data/logs/run.log 2>&1", "python train.py"),
+    "piped": ("set -euo pipefail\npython train.py 2>&1 | tee -a run.log", "python train.py"),
+    "background": ("python train.py & wait", "python train.py"),
+    "exec": ("exec python train.py", "python train.py"),
+    "eval": ('C="python train.py"\neval $C', "python train.py"),
+    "generated": ("cat > run.sh <<EOF\npython train.py --a 1\nEOF\nbash run.sh", "python train.py --a 1"),
+    "prepared": (
+        "set -e\npip install x\napt-get update\nwget http://x/y.bin\nmkdir -p /data/x\ngit clone http://h/r.git\n"
+        "cd r\npython train.py",
+        "python train.py",
+    ),
+    "unknown commands": ("set -e\nmodule load cuda\nfrobnicate --all\npython train.py", "python train.py"),
+    "srun": (
+        "srun -N 2 --ntasks-per-node=8 --mpi=none python train.py",
+        "srun -N 2 --ntasks-per-node=8 --mpi=none python train.py",
+    ),
+    "docker": (
+        'docker run --rm -v $PWD:/w --name python --network host img:1 bash -c "cd /w && python train.py"',
+        "docker run --rm -v PWD:/w --name python --network host img:1 python train.py",
+    ),
+    "entrypoint": (
+        "docker run --entrypoint bash img:1 -c 'python train.py'",
+        "docker run --entrypoint bash img:1 python train.py",
+    ),
+    "ssh": ("for h in a b; do ssh -p 22 $h 'cd /x; python train.py'; done", "ssh -p 22 a python train.py"),
+    "mpirun": ("mpirun -np 8 -x A=1 python train.py", "mpirun -np 8 -x A=1 python train.py"),
+    "apptainer": ("singularity exec --nv i.sif python train.py", "singularity exec --nv i.sif python train.py"),
+    "numactl": (
+        "numactl --cpunodebind=0 nsys profile -o x python train.py",
+        "numactl --cpunodebind=0 nsys profile -o x python train.py",
+    ),
+    "timeout": ("timeout 1h env A=1 nohup python train.py", "python train.py"),
+    "xpk": (
+        "xpk workload create --cluster c --command 'A=1; python train.py'",
+        "xpk workload create --cluster c python train.py",
+    ),
+    "sbatch from standard input": (
+        "sbatch -N 2 <<EOF\n#!/bin/bash\n#SBATCH --qos=high\nsrun python train.py \\$SLURM_NNODES\nEOF",
+        "sbatch --qos=high -N 2 srun python train.py 2",
+    ),
+    "sbatch --wrap": ("sbatch -N 3 --wrap='python train.py $SLURM_NNODES'", "sbatch -N 3 python train.py 3"),
+    "a job": (
+        "#!/bin/bash\n#SBATCH -N 4\n#SBATCH --gpus-per-node=8\nH=$(scontrol show hostnames | head -n 1)\n"
+        "srun python train.py $SLURM_NNODES $H $SLURM_GPUS_PER_NODE",
+        "sbatch -N 4 --gpus-per-node=8 srun python train.py 4 node1 8",
+    ),
+    "address": ("python train.py --m $(hostname -I | awk '{print $1}')", "python train.py --m 10.0.0.1"),
+    "sh": ("sh -c 'python train.py'", "python train.py"),
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_the_training_that_a_script_starts(name: str, tmp_path: Path) -> None:
+    script, command = STARTED[name]
+    found = trainings(tmp_path, f"#!/bin/bash\n{script}\n" if not script.startswith("#!") else script)
+    assert [" ".join(each.argv).replace(str(tmp_path), "PWD") for each in found[:1]] == [command]
+
+
+def test_the_environment_is_the_scripts_own_and_what_wrappers_pass_on(tmp_path: Path) -> None:
+    script = "export A=1\nB=2\nC=3 docker run -e D=4 -e A img:1 env E=5 python train.py"
+    (found,) = trainings(tmp_path, script)
+    assert found.environment == {"A": "1", "D": "4", "E": "5"}
+    (found,) = trainings(tmp_path, "#SBATCH -N 2\nexport A=1\nB=2\nsrun --export=ALL,C=3 python train.py")
+    assert found.environment == {"A": "1", "C": "3"}
+
+
+def test_every_word_and_variable_has_its_line(tmp_path: Path) -> None:
+    script = 'export A=1\nARGS=(\n  --layers 3\n  --heads 4\n)\nif true; then\n  python train.py "${ARGS[@]}"\nfi\n'
+    (found,) = trainings(tmp_path, script)
+    at = [place.rpartition(":")[2] for place in found.at]
+    assert (at, found.variables_at["A"]) == (["7", "7", "3", "3", "4", "4"], f"{tmp_path / 'launch.sh'}:1")
+
+
+def test_a_loop_over_hosts_is_one_training_and_a_sweep_is_several(tmp_path: Path) -> None:
+    same = "for r in 0 1; do NODE_RANK=$r torchrun --node_rank $r pretrain_gpt.py & done; wait"
+    assert len(trainings(tmp_path, same)) == 1
+    sweep = "for tp in 1 2 4; do python train.py --tp $tp; done"
+    assert [each.name for each in trainings(tmp_path, sweep)] == ["--tp 1", "--tp 2", "--tp 4"]
+
+
+def test_arguments_variables_and_paths_reach_the_script(tmp_path: Path) -> None:
+    script = 'set -u\n[ -d /data/c4 ] || exit 3\npython train.py $MODEL "$1" "$2"'
+    (found,) = trainings(tmp_path, script, "a b", "K=v", variables={"MODEL": "7b"}, existing=["/data/c4/"])
+    assert found.argv == ["python", "train.py", "7b", "a b", "K=v"]
+
+
+def test_the_repository_around_a_script_is_there_but_nothing_hidden(tmp_path: Path) -> None:
+    repository(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "model.sh").write_text("L=12\n")
+    (tmp_path / ".env").write_text("TOKEN=1\n")
+    script = """cd "$(dirname "$0")/.."
+source conf/model.sh
+[ -e .env ] || python train.py $L $(git rev-parse --show-toplevel)
+"""
+    (found,) = trainings(tmp_path, script, name="scripts/launch.sh")
+    assert found.argv == ["python", "train.py", "12", str(tmp_path)]
+
+
+def test_a_captured_configuration_is_read_as_the_command_with_the_scripts_lines(tmp_path: Path) -> None:
+    done = captured(
+        tmp_path, "export A=1 HF_TOKEN=hf_abcdefgh12345\nL=$((1 + 2))\npython pretrain_gpt.py --num-layers $L\n"
+    )
+    (found,) = training.trainings(done)
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(training.document(done, found)))
+    root = source.read(path).root
+    assert root.plain() == {"environment": {"A": "1"}, "argv": ["python", "pretrain_gpt.py", "--num-layers", "3"]}
+    assert isinstance(root.members["argv"].value, list)
+    assert str(root.members["argv"].value[2].mark) == f"{tmp_path / 'launch.sh'}:3:1"
+    assert "hf_abcdefgh12345" not in path.read_text()
+
+
+def test_what_was_assumed_is_said(tmp_path: Path) -> None:
+    done = captured(tmp_path, "cd /workspace/x\npython train.py $(nvidia-smi -L | wc -l)")
+    first, second = training.assumed(done)
+    assert first.startswith("`nvidia-smi` was answered for a node of eight H100")
+    assert second == "/workspace/x is not here, and was taken for a folder"
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "null", '{"argv": 3}', '{"argv": ["a"], "at": 1}', "[" * 5000])
+def test_a_record_that_a_script_forges_is_left_out(content: str, tmp_path: Path) -> None:
+    records = "/seatrial/records"
+    script = f"printf '%s' '{content}' > {records}/0.json\nln -s /etc/passwd {records}/1.json\npython train.py"
+    assert [each.argv for each in trainings(tmp_path, script)] == [["python", "train.py"]]
+
+
+def test_a_script_may_replace_its_record_by_links_and_nothing_is_read_through_them(tmp_path: Path) -> None:
+    script = "rm -rf /seatrial/records /seatrial/trace; ln -s /usr /seatrial/records; ln -s /etc/shadow /seatrial/trace"
+    done = captured(tmp_path, script)
+    assert (list(done.calls), "root:" in str(done.steps)) == ([], False)
