@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step, merge
-from seatrial.logs.fault_kinds import KINDS
+from seatrial.logs.fault_table import KINDS
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_file
