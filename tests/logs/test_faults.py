@@ -9,8 +9,7 @@ import re
 import string
 import time
 from pathlib import Path
-from typing import get_args
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The tables of faults: everything that can break (`fault_kinds.toml`), and how logs spell it (`fault_patterns.toml`)."""
+"""The tables of faults: all that can break (`fault_kinds.toml`), and how logs spell it (`fault_patterns.toml`)."""
 
 from __future__ import annotations
 

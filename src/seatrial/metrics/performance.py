@@ -13,9 +13,8 @@ from seatrial.events import Event, Step
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported
 from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
-from seatrial.metrics.memory import memory_fraction
 from seatrial.metrics.record import Records
-from seatrial.metrics.setup import Peak, Setup, setup_of
+from seatrial.metrics.setup import Peak, Setup, memory_fraction, setup_of
 from seatrial.metrics.stragglers import Clock, Straggler, find_stragglers
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
 from seatrial.spec import RunSpec
