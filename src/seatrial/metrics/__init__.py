@@ -26,9 +26,7 @@ from seatrial.metrics.performance import (
     Straggler,
     days_to_train,
     measure_performance,
-    sequences_per_second,
     time_to_train,
-    tokens_per_second,
     work_of_a_step,
 )
 from seatrial.metrics.record import Ranges, ranges, records, show_ranges
@@ -38,8 +36,7 @@ from seatrial.spec import RunSpec
 __all__ = [
     "DEFAULT_POLICY", "POLICIES", "Completion", "Diagnosis", "Estimate", "FaultRecord", "Identity", "Metrics",
     "Numerics", "Performance", "Ranges", "StepTimes", "Straggler", "days_to_train", "from_dict", "measure", "ranges",
-    "records", "sequences_per_second", "show_ranges", "time_to_train", "to_dict", "tokens_per_second",
-    "work_of_a_step",
+    "records", "show_ranges", "time_to_train", "to_dict", "work_of_a_step",
 ]  # fmt: skip
 
 VERSION = 1

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
-from seatrial.metrics.contradictions import Contradiction
-from seatrial.metrics.record import Ranges, Record, Records, ranges
+from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
 
 MIN_STEPS_FOR_TREND = 15

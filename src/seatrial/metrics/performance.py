@@ -95,16 +95,6 @@ class Performance:
     stragglers: tuple[Straggler, ...]
 
 
-def tokens_per_second(*, tokens_per_step: float, step_seconds: float) -> float:
-    """Tokens that all devices together process in a second."""
-    return tokens_per_step / step_seconds
-
-
-def sequences_per_second(*, global_batch_size: float, step_seconds: float) -> float:
-    """Sequences that all devices together process in a second."""
-    return global_batch_size / step_seconds
-
-
 def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
     """Days that so many tokens take at this throughput, without interruptions."""
     return tokens / tokens_per_second / SECONDS_PER_DAY
@@ -147,7 +137,8 @@ def measure_performance(
     found = _speed(window, clock, own_figures, setup, setup.flops_per_token(convention))
     found["memory_fraction"] = memory_fraction(records.all, setup.facts, setup.device)
     estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
-    total = _in_total(estimates.get(TOKENS), setup.num_devices)
+    rate = estimates.get(TOKENS)
+    total = rate.value * setup.num_devices if rate and setup.num_devices else None
     memory = estimates.get("memory_fraction")
     is_own_time = window is not None and not clock.origin and not mostly_disturbed(events, steps)
     facts = Facts(
@@ -184,11 +175,6 @@ def measure_performance(
         levels=find_levels(times),
         stragglers=find_stragglers(records.all, clocks, steps[0].step, steps[-1].step) if steps else (),
     )
-
-
-def _in_total(rate: Estimate | None, num_devices: int | None) -> float | None:
-    """What all devices together do in a second."""
-    return rate.value * num_devices if rate and num_devices else None
 
 
 def positive(value: float | None) -> float | None:
