@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from seatrial.estimate import flops, hardware
-from seatrial.metrics import days_to_train, sequences_per_second, tokens_per_second
+from seatrial.metrics import days_to_train
 from seatrial.spec import ModelSpec
 from seatrial.spec.presets import MODELS
 
@@ -152,7 +152,7 @@ def test_the_recipes_model_flops() -> None:
 def test_the_recipes_worked_example() -> None:
     exact = flops.flops_per_sequence(MODELS["llama2-70b"], SEQUENCE, "non_causal")
     peak, _ = hardware.DEVICES["h100-sxm"].peak("bfloat16") or (0.0, "")
-    throughput = tokens_per_second(tokens_per_step=SEQUENCE * 128, step_seconds=7.908)
+    throughput = SEQUENCE * 128 / 7.908
     assert f"{throughput:.2f}" == "66298.43"
     days = days_to_train(tokens=1e12, tokens_per_second=throughput)
     assert f"{days:.4f}" == "174.5754"
@@ -168,17 +168,12 @@ def test_the_recipes_tables(
     exact = flops.flops_per_sequence(MODELS["llama2-70b"], SEQUENCE, "non_causal")
     peak, _ = hardware.DEVICES["h100-sxm"].peak("bfloat16") or (0.0, "")
     for row, (gpus, seconds, printed_tokens, printed_mfu, printed_days) in enumerate(table):
-        throughput = tokens_per_second(tokens_per_step=SEQUENCE * SEQUENCES_PER_GPU * gpus, step_seconds=seconds)
+        throughput = SEQUENCE * SEQUENCES_PER_GPU * gpus / seconds
         assert f"{throughput:.2f}" == printed_tokens
         assert f"{days_to_train(tokens=1e12, tokens_per_second=throughput):.2f}" == printed_days
         if printed_mfu and exact_mfu:
             assert f"{100 * recipe_mfu(gpus, seconds, ROUNDED_FLOPS, peak):.2f}" == printed_mfu
             assert f"{100 * recipe_mfu(gpus, seconds, exact, peak):.2f}" == exact_mfu[row]
-
-
-def test_the_container_recipes_sequences_per_second() -> None:
-    # Llama-2-7B on 8 H100, 2 sequences a GPU, 0.721 s a step
-    assert f"{sequences_per_second(global_batch_size=16, step_seconds=0.721):.2f}" == "22.19"
 
 
 def test_a_device_has_a_peak_only_where_one_is_published() -> None:

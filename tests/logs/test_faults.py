@@ -9,14 +9,14 @@ import re
 import string
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial.events import Fault, dumps, loads
-from seatrial.logs.fault_patterns import patterns
+from seatrial.logs.fault_table import Cuts, Retry, Role, Severity, patterns
 from seatrial.logs.faults import KINDS, FaultScanner, classify
 from seatrial.logs.lines import read_prefix
 
@@ -90,6 +90,10 @@ def test_the_tables_fit_together() -> None:
             assert re.search("[a-z]{3}", word), word
             assert not re.search(r"[A-Z\d]", word), word
     for kind in KINDS.values():
+        assert kind.severity in get_args(Severity)
+        assert kind.role in get_args(Role)
+        assert kind.cuts in get_args(Cuts)
+        assert kind.retry in get_args(Retry)
         assert kind.title
         assert kind.hint == "" or kind.hint[-1] in ".)"
 

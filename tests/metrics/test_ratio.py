@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from seatrial.metrics.interval import estimate
-from seatrial.metrics.ratio import Ratio, ratio_of_intervals, ratio_of_medians
+from seatrial.metrics.interval import Ratio, estimate, ratio_of_intervals, ratio_of_medians
 
 
 def series(rng: np.random.Generator, n: int, *, neighbours: float = 0.0, noise: float = 0.02) -> np.ndarray:

@@ -15,8 +15,7 @@ from seatrial.errors import InputError
 from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
 from seatrial.metrics import Estimate
-from seatrial.metrics.interval import relative_rounding
-from seatrial.metrics.ratio import Ratio, ratio_of_intervals, ratio_of_medians
+from seatrial.metrics.interval import Ratio, ratio_of_intervals, ratio_of_medians, relative_rounding
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 

@@ -10,7 +10,8 @@ A *family* is all programs whose logs are spelled alike. A new one takes three t
 3. `tests/logs/NAME/CASE/log.txt`, a few lines for each version of the program. `make golden` writes what they are read
    as to `expected.json` beside it; review that and keep it.
 
-A new kind of *fault* is a row of `fault_kinds` with patterns in `fault_patterns`, and a case in `tests/logs/faults`.
+A new kind of *fault* is a row of `fault_kinds.toml` with rows in `fault_patterns.toml`, and a case in
+`tests/logs/faults`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 
 from seatrial.events import Fault
-from seatrial.logs.fault_kinds import KINDS, FaultKind
-from seatrial.logs.fault_patterns import BENIGN, ECHO, Pattern, patterns
+from seatrial.logs.fault_table import BENIGN, ECHO, KINDS, FaultKind, Pattern, patterns
 from seatrial.logs.lines import read_prefix
 
 __all__ = ["KINDS", "FaultKind", "FaultScanner", "classify"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunEnded, RunStarted, Step, merge
-from seatrial.logs.fault_kinds import KINDS
+from seatrial.logs.clock import last_written
+from seatrial.logs.fault_table import KINDS
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_file
-from seatrial.logs.years import last_written
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
 _RANK_NAMES = tuple(

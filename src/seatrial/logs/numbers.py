@@ -46,7 +46,7 @@ _TIMES = re.compile(
 _EPOCH = datetime(1970, 1, 1)
 _SIXTIETHS = {f"{minute:02}": 60.0 * minute for minute in range(60)}
 NEAR = 400  # characters between a time and what it is the time of
-NO_YEAR = 1972  # stands in where a log gives none, until `years` knows better: a leap year, and visibly wrong
+NO_YEAR = 1972  # stands in where a log gives none, until `clock` knows better: a leap year, and visibly wrong
 
 
 def quantity(text: str, part: int = 0, commas: Commas = "thousands") -> float | None:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seatrial.events import Event
+from seatrial.logs.clock import dated, last_written
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span
+from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span, read_values
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch
 from seatrial.logs.process_log import ProcessLog
-from seatrial.logs.values import read_values
-from seatrial.logs.years import dated, last_written
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
 MAX_PATTERNS = 4  # a program has one or two

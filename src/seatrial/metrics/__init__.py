@@ -23,21 +23,20 @@ from seatrial.metrics.interval import Estimate
 from seatrial.metrics.numerics import Numerics, measure_numerics
 from seatrial.metrics.performance import (
     Performance,
+    Straggler,
     days_to_train,
     measure_performance,
-    sequences_per_second,
     time_to_train,
-    tokens_per_second,
+    work_of_a_step,
 )
 from seatrial.metrics.record import Ranges, ranges, records, show_ranges
-from seatrial.metrics.stragglers import Straggler
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
 
 __all__ = [
     "DEFAULT_POLICY", "POLICIES", "Completion", "Diagnosis", "Estimate", "FaultRecord", "Identity", "Metrics",
     "Numerics", "Performance", "Ranges", "StepTimes", "Straggler", "days_to_train", "from_dict", "measure", "ranges",
-    "records", "sequences_per_second", "show_ranges", "time_to_train", "to_dict", "tokens_per_second",
+    "records", "show_ranges", "time_to_train", "to_dict", "work_of_a_step",
 ]  # fmt: skip
 
 VERSION = 1

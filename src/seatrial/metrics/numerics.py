@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
-from seatrial.metrics.contradictions import Contradiction
-from seatrial.metrics.record import Ranges, Record, Records, ranges
+from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
 
 MIN_STEPS_FOR_TREND = 15
@@ -119,6 +118,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
     early, late = _thirds(finite)
     skips = _skips(telling)
     off, off_at = _perplexity_off(telling)
+    trend, share_lower, trend_p = _trend(finite)
     return Numerics(
         num_steps=len(main.steps),
         num_losses=len(losses),
@@ -134,7 +134,9 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         max_loss=float(finite.max()) if len(finite) else None,
         early_loss=early,
         late_loss=late,
-        **_trend(finite)._asdict(),
+        trend=trend,
+        share_lower=share_lower,
+        trend_p=trend_p,
         loss_spikes=_spikes(telling, LOSS_SPIKE * _early(finite)),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         least_before_zero=_least_before_zero(losses),
@@ -145,8 +147,8 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         loss_scale_collapsed=_collapsed(telling, skips),
         perplexity_off=off,
         perplexity_off_step=off_at,
-        **_gradient_norms(records)._asdict(),
-        **_agreement(telling, [record for record in everyone if record is not telling])._asdict(),
+        **_gradient_norms(records),
+        **_agreement(telling, [record for record in everyone if record is not telling]),
         falls_silent=tuple((r.process, n) for r in everyone if (n := _silent_at_end(r))),
         num_evals=len(evaluated),
         non_finite_evals=ranges(sorted({e.step for e in evals if _is_not_finite(e.loss)})),
@@ -173,18 +175,8 @@ def _non_finite_losses(everyone: Sequence[Record]) -> dict[int, float]:
     return {step.step: step.loss for step in steps if step.loss is not None and not math.isfinite(step.loss)}
 
 
-class _GradientNorms(NamedTuple):
-    """The gradient norms of all processes; early and late ones are of the one that counts."""
-
-    num_grad_norms: int
-    max_grad_norm: float | None
-    early_grad_norm: float | None
-    late_grad_norm: float | None
-    non_finite_grad_steps: Ranges
-    grad_norm_spikes: Ranges
-
-
-def _gradient_norms(records: Records) -> _GradientNorms:
+def _gradient_norms(records: Records) -> dict[str, Any]:
+    """Fields of `Numerics`, of all processes; the early and late norms are of the one that counts."""
     steps = [step for record in records.all for step in record.steps]
     norms = [(step.step, step.grad_norm) for step in steps if step.grad_norm is not None]
     # A gradient that overflowed is why the optimizer skipped the step: how often it may is a check of its own.
@@ -193,14 +185,14 @@ def _gradient_norms(records: Records) -> _GradientNorms:
     spike = SPIKE * float(np.median(finite)) if finite else math.inf
     own = [s.grad_norm for s in records.main.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
     early, late = _thirds(np.array(own))
-    return _GradientNorms(
-        num_grad_norms=len(norms),
-        max_grad_norm=max(finite, default=None),
-        early_grad_norm=early,
-        late_grad_norm=late,
-        non_finite_grad_steps=ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
-        grad_norm_spikes=ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
-    )
+    return {
+        "num_grad_norms": len(norms),
+        "max_grad_norm": max(finite, default=None),
+        "early_grad_norm": early,
+        "late_grad_norm": late,
+        "non_finite_grad_steps": ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
+        "grad_norm_spikes": ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
+    }
 
 
 def _reached_target(own: Record, losses: Sequence[float]) -> bool:
@@ -331,40 +323,30 @@ def _silent_at_end(record: Record) -> int:
     return next((n for n, step in enumerate(reversed(record.steps)) if step.loss is not None), 0)
 
 
-class _Course(NamedTuple):
-    trend: Trend
-    share_lower: float | None = None
-    trend_p: float | None = None
+def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
+    """(trend, `share_lower`, `trend_p`): the first third against the last one.
 
-
-def _trend(losses: NDArray[np.float64]) -> _Course:
-    """First third against last third by the rank-sum test (Mann–Whitney), which no single outlier can sway."""
+    By the rank-sum test (Mann–Whitney), which no single outlier can sway.
+    """
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
     before, after = (float(np.median(part)) if third else 0.0 for part in (early, late))
     diverged = _diverged(losses)
     if len(losses) < MIN_STEPS_FOR_TREND:
-        return _Course("rising" if diverged else "too_short")
+        return "rising" if diverged else "too_short", None, None
     above = third - np.searchsorted(early, late, side="right")  # early losses above each late one
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
     p = math.erfc(abs(z) / math.sqrt(2))
     if z > TREND_Z and not diverged:
-        return _Course("falling", share, p)
+        return "falling", share, p
     rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
-    return _Course("rising" if rises or diverged else "flat", share, p)
+    return "rising" if rises or diverged else "flat", share, p
 
 
-class _Agreement(NamedTuple):
-    num_comparable: int
-    num_compared: int
-    disagreement: float | None
-    disagreement_step: int | None
-
-
-def _agreement(main: Record, others: Sequence[Record]) -> _Agreement:
-    """How far the losses of the other processes are those of this one."""
+def _agreement(main: Record, others: Sequence[Record]) -> dict[str, Any]:
+    """Fields of `Numerics`: how far the losses of the other processes are those of this one."""
     losses = {step.step: step.loss for step in main.steps}
     theirs = [step for record in others if not _has_no_loss_to_report(record) for step in record.steps]
     pairs = [(losses[step.step], step.loss, step.step) for step in theirs if step.step in losses]
@@ -374,7 +356,8 @@ def _agreement(main: Record, others: Sequence[Record]) -> _Agreement:
         if ours is not None and other is not None
     ]
     worst, where = max(differences, key=lambda found: found[0], default=(None, None))
-    return _Agreement(len(pairs), len(differences), worst, where)
+    disagreement = {"disagreement": worst, "disagreement_step": where}
+    return {"num_comparable": len(pairs), "num_compared": len(differences), **disagreement}
 
 
 def _has_no_loss_to_report(record: Record) -> bool:

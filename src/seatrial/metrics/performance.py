@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +14,9 @@ from seatrial.estimate import flops
 from seatrial.events import Event, Step
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported
-from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
-from seatrial.metrics.memory import memory_fraction
-from seatrial.metrics.record import Records
-from seatrial.metrics.setup import Peak, Setup, setup_of
-from seatrial.metrics.stragglers import Clock, Straggler, find_stragglers
+from seatrial.metrics.interval import LARGEST, Estimate, estimate, is_number, relative_rounding
+from seatrial.metrics.record import Record, Records
+from seatrial.metrics.setup import Peak, Setup, memory_fraction, setup_of
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
 from seatrial.spec import RunSpec
 
@@ -26,6 +26,34 @@ SECONDS_PER_DAY = 86_400
 TOKENS, TFLOPS = "tokens_per_second_per_device", "tflops_per_second_per_device"
 SPEEDS = ("step_seconds", TOKENS, TFLOPS, "mfu")
 MOST_ROUNDING_TO_RECOGNISE = 0.005  # of FLOPs per token; conventions are as close as 1%
+SLOWER_BY = 0.05  # a straggler
+FEWEST_STEPS = 5
+
+
+class Clock(NamedTuple):
+    """What a step's time is taken from: proportional to seconds, or in seconds.
+
+    `origin` says so of any but the times that the log gives; "" for these.
+    """
+
+    time_of: Callable[[Step], float | None]
+    in_seconds: bool
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A process whose median step time is above the median of all of them by the fraction `slower_by`.
+
+    `step_seconds` is None where the times are only known to be proportional to what the log reports; `origin` says what
+    they are taken from: "" for the times that the log gives.
+    """
+
+    process: int
+    host: str
+    step_seconds: float | None
+    slower_by: float
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +93,6 @@ class Performance:
     spikes: Spikes | None
     levels: Levels | None
     stragglers: tuple[Straggler, ...]
-
-
-def tokens_per_second(*, tokens_per_step: float, step_seconds: float) -> float:
-    """Tokens that all devices together process in a second."""
-    return tokens_per_step / step_seconds
-
-
-def sequences_per_second(*, global_batch_size: float, step_seconds: float) -> float:
-    """Sequences that all devices together process in a second."""
-    return global_batch_size / step_seconds
 
 
 def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
@@ -119,7 +137,8 @@ def measure_performance(
     found = _speed(window, clock, own_figures, setup, setup.flops_per_token(convention))
     found["memory_fraction"] = memory_fraction(records.all, setup.facts, setup.device)
     estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
-    total = _in_total(estimates.get(TOKENS), setup.num_devices)
+    rate = estimates.get(TOKENS)
+    total = rate.value * setup.num_devices if rate and setup.num_devices else None
     memory = estimates.get("memory_fraction")
     is_own_time = window is not None and not clock.origin and not mostly_disturbed(events, steps)
     facts = Facts(
@@ -156,11 +175,6 @@ def measure_performance(
         levels=find_levels(times),
         stragglers=find_stragglers(records.all, clocks, steps[0].step, steps[-1].step) if steps else (),
     )
-
-
-def _in_total(rate: Estimate | None, num_devices: int | None) -> float | None:
-    """What all devices together do in a second."""
-    return rate.value * num_devices if rate and num_devices else None
 
 
 def positive(value: float | None) -> float | None:
@@ -254,14 +268,22 @@ def _speed(
     }
     if clock.in_seconds:
         found["step_seconds"] = Estimate(value=times.value, low=times.low, high=times.high, origin=clock.origin)
-        work = (setup.tokens_per_device or 0.0) * (flops_per_token or 0.0)
-        peak = setup.peak.flops_per_second if setup.peak else math.inf
-        amounts = {TOKENS: setup.tokens_per_device or 0.0, TFLOPS: work / TERA, "mfu": work / peak}
-        found |= {metric: _rate(amount, times, clock.origin) for metric, amount in amounts.items() if amount}
+        amounts = work_of_a_step(setup.tokens_per_device, flops_per_token, setup.peak)
+        found |= {metric: _rate(amount, times, clock.origin) for metric, amount in amounts.items()}
     mfu = found["mfu"]
     if isinstance(mfu, Estimate) and mfu.value > 1:
         return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {beyond}")
     return found
+
+
+def work_of_a_step(
+    tokens_per_device: float | None, flops_per_token: float | None, peak: Peak | None
+) -> dict[str, float]:
+    """What a device does in a step, by the metric that it is per second; without those that are not known."""
+    tokens = tokens_per_device or 0.0
+    work = tokens * (flops_per_token or 0.0)
+    amounts = {TOKENS: tokens, TFLOPS: work / TERA, "mfu": work / (peak.flops_per_second if peak else math.inf)}
+    return {metric: amount for metric, amount in amounts.items() if amount}
 
 
 def _samples(steps: Sequence[Step]) -> float | None:
@@ -276,3 +298,41 @@ def _padding(steps: Sequence[Step], tokens_per_step: int | None) -> float | None
     if not counted or not tokens_per_step:
         return None
     return max(0.0, 1 - sum(counted) / len(counted) / tokens_per_step)
+
+
+def find_stragglers(
+    records: Sequence[Record], clocks: Sequence[Clock], first_step: int, last_step: int
+) -> tuple[Straggler, ...]:
+    """The slow ones among the processes by the first of the clocks that two of them have, the slowest first.
+
+    Only the steps between these count.
+    """
+    by_clock = ((clock, _medians(records, clock, first_step, last_step)) for clock in clocks)
+    clock, medians = next((found for found in by_clock if len(found[1]) > 1), (None, {}))
+    if clock is None:
+        return ()
+    # The lower one of two in the middle: of two processes, the slow one is the straggler.
+    typical = sorted(time for time, _ in medians.values())[(len(medians) - 1) // 2]
+    found = [
+        Straggler(
+            process=process,
+            host=host,
+            step_seconds=time if clock.in_seconds else None,
+            slower_by=time / typical - 1,
+            origin=clock.origin,
+        )
+        for process, (time, host) in medians.items()
+        if time > typical * (1 + SLOWER_BY)
+    ]
+    return tuple(sorted(found, key=lambda straggler: -straggler.slower_by))
+
+
+def _medians(records: Sequence[Record], clock: Clock, first_step: int, last_step: int) -> dict[int, tuple[float, str]]:
+    """Process → (median step time, host), of those that give enough times."""
+    medians = {}
+    for record in records:
+        times = [clock.time_of(step) for step in record.steps if first_step <= step.step <= last_step]
+        known = [time for time in times if time is not None and is_number(time) and time > 0]
+        if len(known) >= FEWEST_STEPS:
+            medians[record.process] = (median(known), record.started.host if record.started else "")
+    return medians

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from seatrial.events import Checkpoint, Eval, Event, RunStarted, Step
+from seatrial.events import Checkpoint, Eval, Event, Step
 from seatrial.metrics.interval import Statistic, Values, estimate
 from seatrial.metrics.record import Ranges, Record, ranges, show_ranges
 
@@ -147,7 +147,8 @@ def measure_window(
     """
     rule, choose, statistic = POLICIES[policy]
     attempts = [[Timed(s, time) for s in attempt if (time := time_of(s)) is not None] for attempt in main.attempts]
-    number = _attempt(main, attempts, _planned(events, main, planned_steps))
+    planned = [(start.planned_steps if start else None) or planned_steps for start in main.starts]
+    number = _attempt(main, attempts, planned)
     if number is None:
         return None
     lines = attempts[number]
@@ -289,27 +290,11 @@ def lines_apart(steps: Sequence[int]) -> int:
     return median_low(gaps) if gaps else 1
 
 
-def _planned(events: Sequence[Event], main: Record, planned_steps: int | None) -> list[int | None]:
-    """The steps that each attempt of the record was to do, by its own word or else the configuration's."""
-    found: list[int | None] = []
-    planned, last, fresh = planned_steps, -1, True
-    for event in events:
-        if event.process != main.process:
-            continue
-        if isinstance(event, RunStarted):
-            planned, fresh = event.planned_steps or planned_steps, True
-        elif isinstance(event, Step):
-            if fresh or event.step < last:
-                found.append(planned)
-            last, fresh = event.step, False
-    return found
-
-
 def _attempt(main: Record, attempts: Sequence[Sequence[Timed]], planned: Sequence[int | None]) -> int | None:
     """The last complete attempt with enough steps, else the last with enough, the last complete one, the last."""
 
     def is_complete(number: int) -> bool:
-        goal = planned[number] if number < len(planned) else None
+        goal = planned[number]
         steps = [step.step for step in main.attempts[number]]
         return goal is not None and steps[-1] >= goal - lines_apart(steps)
 

@@ -17,7 +17,7 @@ from typing import Literal
 from seatrial.errors import InputError, Problem
 from seatrial.estimate import hardware
 from seatrial.metrics import Estimate, Performance, days_to_train
-from seatrial.metrics.ratio import ratio_of_intervals
+from seatrial.metrics.interval import ratio_of_intervals
 from seatrial.report.figures import spelled, summary
 from seatrial.report.gather import RunReport
 from seatrial.spec import presets

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from seatrial.events import encode
-from seatrial.logs.faults import KINDS
+from seatrial.logs.fault_table import KINDS, Cuts
 from seatrial.metrics import Completion, Metrics, Numerics
 from seatrial.spec import RunSpec
 from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show
@@ -55,12 +55,7 @@ EXIT_CODES: dict[Outcome, int] = {
     "interrupted": 130,
 }
 # What ended a run before its work was done, by the last word on it.
-_CUT_SHORT: dict[str, Outcome] = {
-    "interrupted": "interrupted",
-    "no_progress": "no_progress",
-    "could_not_run": "could_not_run",
-    "died": "died",
-}
+_CUT_SHORT: dict[str, Outcome] = {cut: cut for cut in get_args(Cuts)}
 
 
 @dataclass(frozen=True, kw_only=True)

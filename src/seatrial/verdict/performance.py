@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from seatrial.metrics import Estimate, Performance, Straggler, show_ranges
+from seatrial.metrics import Estimate, Performance, Straggler, show_ranges, work_of_a_step
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show
 
@@ -238,11 +238,5 @@ def _step_seconds(performance: Performance, target: Expectation) -> float | None
     if not performance.tokens_per_step or not performance.num_devices or target.value <= 0:
         return None
     tokens = performance.tokens_per_step / performance.num_devices
-    per_token, peak = performance.flops_per_token, performance.peak
-    amounts = {
-        "tokens_per_second_per_device": tokens,
-        "tflops_per_second_per_device": tokens * per_token / TERA if per_token else None,
-        "mfu": tokens * per_token / peak.flops_per_second if per_token and peak else None,
-    }
-    amount = amounts.get(target.metric)
+    amount = work_of_a_step(tokens, performance.flops_per_token, performance.peak).get(target.metric)
     return amount / target.value if amount else None

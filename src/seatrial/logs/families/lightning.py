@@ -14,9 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note
+from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER, quantity
-from seatrial.logs.values import read_values
 
 FIELDS: Mapping[str, Field] = {
     "train_step_timing in s": Field(name="seconds"),

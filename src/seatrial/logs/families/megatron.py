@@ -15,13 +15,6 @@ from seatrial.logs.numbers import NUMBER
 
 MEBIBYTE, GIGABYTE = 1 << 20, 1_000_000_000
 
-_TFLOPS = Field(name="tflops_per_second_per_device")
-_TOKENS = Field(name="tokens_per_second_per_device")
-_SAMPLES = Field(name="samples_per_second_total")
-_MFU = Field(name="mfu")
-# Four values: used/free/total/ratio. The label says GB or GiB for the same number, the ratio is beyond doubt.
-_MEMORY = Field(name="memory_fraction", part=3)
-
 # The arguments that Megatron dumps before it begins: its name → the name of the fact.
 _ARGUMENTS = {
     "train_iters": "planned_steps",
@@ -118,50 +111,40 @@ FAMILY = Family(
     fields={
         "elapsed time per iteration (ms)": Field(name="seconds", per=1000),
         "elapsed time per iteration (s)": Field(name="seconds"),
-        "throughput per GPU (TFLOP/s/GPU)": _TFLOPS,
-        "compute per GPU (TFLOP/s/GPU)": _TFLOPS,
-        "throughput (TFLOP/s/GPU)": _TFLOPS,
-        "throughput per NPU (TFLOP/s/NPU)": _TFLOPS,
-        "theoretical throughput per NPU (TFLOP/s/NPU)": _TFLOPS,  # the "actual" counts what the kernels do
-        "TFLOP/s/GPU": _TFLOPS,
-        "TFLOPs": _TFLOPS,
-        "TFLOPS": _TFLOPS,
-        "approx flops per GPU": _TFLOPS,
-        "tokens per GPU (tokens/s/GPU)": _TOKENS,
-        "tokens/s/GPU inst/harmonic mean": _TOKENS,
-        "tokens/s/GPU": _TOKENS,
-        "tokens/GPU/s": _TOKENS,
-        "tokens/sec/GPU": _TOKENS,
-        "Tokens per second per GPU (Tok/s/GPU)": _TOKENS,
-        "tokens per second per GPU": _TOKENS,
-        "tokens per gpu per second (tgs)": _TOKENS,
-        "samples per second": _SAMPLES,
-        "samples/sec": _SAMPLES,
-        "mfu": _MFU,
-        "MFU": _MFU,
-        "mfu (%)": Field(name="mfu", per=100),
-        "MFU (%)": Field(name="mfu", per=100),
+        **dict.fromkeys((
+            "throughput per GPU (TFLOP/s/GPU)", "compute per GPU (TFLOP/s/GPU)", "throughput (TFLOP/s/GPU)",
+            "throughput per NPU (TFLOP/s/NPU)", "TFLOP/s/GPU", "TFLOPs", "TFLOPS", "approx flops per GPU",
+            "theoretical throughput per NPU (TFLOP/s/NPU)",  # the "actual" counts what the kernels do
+        ), Field(name="tflops_per_second_per_device")),
+        **dict.fromkeys((
+            "tokens per GPU (tokens/s/GPU)", "tokens/s/GPU inst/harmonic mean", "tokens/s/GPU", "tokens/GPU/s",
+            "tokens/sec/GPU", "Tokens per second per GPU (Tok/s/GPU)", "tokens per second per GPU",
+            "tokens per gpu per second (tgs)",
+        ), Field(name="tokens_per_second_per_device")),
+        **dict.fromkeys(("samples per second", "samples/sec"), Field(name="samples_per_second_total")),
+        **dict.fromkeys(("mfu", "MFU"), Field(name="mfu")),
+        **dict.fromkeys(("mfu (%)", "MFU (%)"), Field(name="mfu", per=100)),
         "energy per GPU (J/iter/GPU)": Field(name="energy_per_device"),
         "power per GPU (W/GPU)": Field(name="power_per_device"),
         "mem usages": Field(name="memory_fraction"),
         "memory usage/free/total": Field(name="memory_bytes"),  # Primus over torchtitan
-        "hip mem usage/free/total/usage_ratio": _MEMORY,
-        "rocm mem usage/free/total/usage_ratio": _MEMORY,
+        # Four values: used/free/total/ratio. The label says GB or GiB for the same number, the ratio is beyond doubt.
+        **dict.fromkeys((
+            "hip mem usage/free/total/usage_ratio", "rocm mem usage/free/total/usage_ratio",
+        ), Field(name="memory_fraction", part=3)),
         "consumed samples": Field(name="consumed_samples"),
         "consumed tokens": Field(name="consumed_tokens"),
         "learning rate": Field(name="learning_rate"),
-        "global batch size": Field(name="global_batch_size"),
-        "gloabl batch size": Field(name="global_batch_size"),  # DeepSpeed's and MindSpeed's
-        "lm loss": Field(name="loss", preferred=True),
-        "lm_loss": Field(name="loss", preferred=True),
+        # The second is DeepSpeed's and MindSpeed's.
+        **dict.fromkeys(("global batch size", "gloabl batch size"), Field(name="global_batch_size")),
+        **dict.fromkeys(("lm loss", "lm_loss"), Field(name="loss", preferred=True)),
         "loss": Field(name="loss"),
         "loss scale": Field(name="loss_scale"),
-        "grad norm": Field(name="grad_norm"),
-        "grad_norm": Field(name="grad_norm"),
+        **dict.fromkeys(("grad norm", "grad_norm"), Field(name="grad_norm")),
         "params norm": Field(name="params_norm"),
         "number of skipped iterations": Field(name="skipped_steps"),
         "number of nan iterations": Field(name="nan_steps"),
     },
     counted_from=1,
     notes=_NOTES,
-)
+)  # fmt: skip

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note
+from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER
-from seatrial.logs.values import read_values
 
 _FIELDS: Mapping[str, Field] = {
     "loss": Field(name="loss"),

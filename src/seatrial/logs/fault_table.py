@@ -1,0 +1,95 @@
+"""The tables of faults: all that can break (`fault_kinds.toml`), and how logs spell it (`fault_patterns.toml`)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+Severity = Literal["fatal", "warning"]
+Role = Literal["cause", "symptom", "victim"]
+Retry = Literal["never", "elsewhere", "again"]
+Cuts = Literal["died", "could_not_run", "no_progress", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultKind:
+    """A kind of fault.
+
+    `severity`: a warning never fails a run by itself. `role`: a symptom has its cause elsewhere, a victim went down
+    because of another. `cuts` is what becomes of a run that it ends; "could_not_run" holds before the first step only.
+    `retry`: "never" before something is changed, "elsewhere" without the blamed node, "again" as it is.
+    `hint`: what to check and to change; empty where the fault's own text says it. `of_others`: a process reports it of
+    others; the rank that prints the line is the reporter, not the one that failed.
+    """
+
+    name: str
+    title: str
+    severity: Severity
+    role: Role
+    cuts: Cuts
+    retry: Retry
+    hint: str
+    of_others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`kind` ← a line with one of `words` that `regex` matches."""
+
+    kind: str
+    words: tuple[str, ...]
+    regex: re.Pattern[str]
+
+
+# Lines that say scary words and mean nothing; matched in lower case and without digits.
+BENIGN = re.compile(
+    r"config param |nccl info |failed call to cuinit|pytorch was not found|exception ignored in|no-op\]"
+    r"|rope_parameters|\b(?:user|future|deprecation|runtime|resource)warning\b"
+    r"|retrying\b|entering retry loop|will retry\b|skipping\b|adjusting timeout"
+    r"|(?<!to )(?<!for )\bdebug\b(?! info)|: warning: "
+    r"|search for `\w+' in https|\] unable to initialize backend"  # JAX tries all that it knows
+    r"|nvls\.cc: nccl warn cuda failure"  # NCCL does without
+    # An experiment tracker that does not reach its server: training goes on without it.
+    r"|\b(?:wandb|comet (?:warning|error)): .*(?:network|connection|timed out|timeout|heartbeat|unreachable)"
+    # What JAX's coordination says of a start and an end in order.
+    r"|polling for error from coordination service|coordination (?:service )?agent has successfully"
+    r"|expected (?:upon|during) program shutdown"
+    r"|\buc[xc]\s+(?:diag|info|trace|req|data|async|func|poll)\b"  # levels below a warning; what matters is said again
+    r"|\blibfabric:.*<(?:info|trace)>|\b(?:nvshmem info|nccl trace)\b"
+    r"|^(?:\[rank\]:)?\s*frame #: "  # of a C++ stack; what it was for stands above it
+)
+# A line of an option parser's or a program's banner that only echoes a setting.
+ECHO = re.compile(r"^\s*(?:export\s+|\+\s*export\s+)?[\w.\-/]+ ?(?:\.{3,}|=|:) ?(?:[\w.\-/]+|'[^']*'|\"[^\"]*\")\s*$")
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("seatrial.logs").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _kinds() -> dict[str, FaultKind]:
+    table, columns = _table("fault_kinds.toml"), ("title", "severity", "role", "cuts", "retry", "hint")
+    return {
+        name: FaultKind(name=name, of_others=name in table["of_others"], **dict(zip(columns, row, strict=True)))
+        for name, row in table["kinds"].items()
+    }
+
+
+KINDS = _kinds()
+
+
+@cache
+def patterns() -> tuple[Pattern, ...]:
+    """The spellings in their order, compiled when they are first needed."""
+    table = _table("fault_patterns.toml")
+
+    def written_out(found: re.Match[str]) -> str:
+        return str(table["shorthands"][found[1]]).replace("rank", found[2] or "rank")
+
+    return tuple(
+        Pattern(kind, tuple(words), re.compile(re.sub(r"<([A-Z_]+)(?::(\w+))?>", written_out, "|".join(spellings))))
+        for kind, words, *spellings in table["spellings"]["rows"]
+    )
