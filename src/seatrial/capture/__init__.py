@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from seatrial.errors import InputError
 
 SECONDS = 8.0  # for all runs together
 _MAX_RUNS = 8
+_SECONDS_TO_END = 5.0
 _NOT_THERE = re.compile(
     r"^(?P<file>[^\n]*?): line (?P<line>\d+): (?P<verb>cd: |pushd: |exec: )?(?P<path>/[^\n:]+): "
     r"No such file or directory$",
@@ -68,9 +71,8 @@ def capture(request: Request) -> Captured:
     command = ["sbatch" if stand_in.directives(text) else "bash", name, *request.arguments]
     until = time.monotonic() + request.seconds
     for _ in range(_MAX_RUNS):
-        with tempfile.TemporaryDirectory(prefix="seatrial-capture-", ignore_cleanup_errors=True) as own:
-            Path(own).chmod(0o755)
-            scratch = Path(own) / "scratch"
+        with _temporary() as own:
+            scratch = own / "scratch"
             sandbox.prepare(scratch, project)
             ended = sandbox.run(
                 bubblewrap, scratch, project, command, folder=folder, variables=request.variables,
@@ -84,6 +86,20 @@ def capture(request: Request) -> Captured:
             break
         missing += [each for path, each in new.items() if path not in known]
     return Captured(request=request, project=project, calls=calls, steps=steps, ended=ended, missing=missing)
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """A folder for one run, removed behind it: again and again while processes that are being ended write into it."""
+    own = Path(tempfile.mkdtemp(prefix="seatrial-capture-"))
+    try:
+        own.chmod(0o755)
+        yield own
+    finally:
+        until = time.monotonic() + _SECONDS_TO_END
+        while own.exists() and time.monotonic() < until:
+            shutil.rmtree(own, ignore_errors=True)
+            time.sleep(0.01)
 
 
 def _text(script: Path) -> str:

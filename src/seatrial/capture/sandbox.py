@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -47,6 +46,8 @@ _AS_NOBODY = (
     "--no-new-privs",
     "--inh-caps=-all",
 )
+# Where memory runs out, the kernel ends the script first; no file of the sandbox is larger than the limit.
+_ENDS_FIRST = ("choom", "-n", "1000", "--", "prlimit", f"--fsize={MAX_FILE_BYTES}", "--")
 _LIMITS = f'ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_ADDRESSES // 1024}; exec "$@"'
 
 
@@ -137,7 +138,8 @@ def run(
     variables: Mapping[str, str], missing: Iterable[Missing], seconds: float,
 ) -> Ended:  # fmt: skip
     """Runs a command in the sandbox, for so many seconds at the most."""
-    argv = [bubblewrap, *_layout(scratch, project), *_made(missing), "--chdir", str(folder), "--clearenv"]
+    argv = [*_ENDS_FIRST, bubblewrap, *_layout(scratch, project), *_made(missing), "--chdir", str(folder)]
+    argv.append("--clearenv")
     for name, value in {**_environment(project), **variables}.items():
         argv += ["--setenv", name, value]
     argv += [
@@ -154,7 +156,7 @@ def run(
     with tempfile.TemporaryFile() as output:  # which no script can replace
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd="/",
-            env={}, preexec_fn=_last_to_live,
+            env={"PATH": os.defpath},
         )  # fmt: skip
         until, code = time.monotonic() + seconds, None
         try:
@@ -179,13 +181,6 @@ def _is_full(scratch: Path) -> bool:
         if count > 2 * MAX_COPIED or used > MAX_SCRATCH:
             return True
     return False
-
-
-def _last_to_live() -> None:
-    """Where memory runs out, the kernel is to end the script first; no file of the sandbox is larger than the limit."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
 
 
 def _layout(scratch: Path, project: Path) -> list[str]:

@@ -34,6 +34,7 @@ _PREPARES = frozenset({
     "sed", "set", "shift", "shopt", "sleep", "sort", "source", "sync", "tail", "tar", "tee", "test", "touch", "trap",
     "true", "ulimit", "umask", "uniq", "unzip", "wait", "wc", "wget", "which",
 })  # fmt: skip
+_TESTS = ("[", "[[", "test", "false")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 # Wrappers whose options put something into the environment of what they start, and those that pass on nothing else.
@@ -109,12 +110,12 @@ class _Reader:
         if self._scripts > MAX_SCRIPTS:
             why = f"there are more than {MAX_SCRIPTS} scripts in scripts"
             raise self.error(places[0], "too-deep", why, "simplify it")
-        joint = "\n"  # what stands before the next command
+        condition, joint = "", "\n"  # what the next command depends on, and what stands before it
         for words, operator in self._commands((*Lexer(text, places, self.error).tokens(), Operator("\n", places[-1]))):
-            if words and self._command(words, joint if joint in ("&&", "||") else ""):
+            if words and self._command(words, condition):
                 return
             if words or operator != "\n":  # a line may end behind && and ||
-                joint = operator
+                condition, joint = _condition(words, condition, operator), operator
         if joint in ("&&", "||", "|", "|&"):
             raise self.error(places[-1], "bad-shell", f"no command follows {joint}", "write it, or remove the operator")
 
@@ -137,7 +138,7 @@ class _Reader:
                 words = []
 
     def _command(self, words: list[Word], condition: str) -> bool:
-        """Takes one command, which may not be run behind a condition (&&, ||); whether the text ends with it."""
+        """Takes one command, which may not be run where it has a condition (&&, ||); whether the text ends with it."""
         given: dict[str, Value] = {}
         start = words[0].offset
         while words and assignment(words[0]):
@@ -297,6 +298,12 @@ class _Reader:
         for value in self._variables.known.values():
             value.exported = True
         return _Command((), self._variables.known, False)
+
+
+def _condition(words: Sequence[Word], before: str, joint: str) -> str:
+    """What the command behind a joint depends on; on nothing behind `cd … &&`: what prepares is taken to succeed."""
+    is_sure = joint == "&&" and not before and bool(words) and words[0].bare not in _TESTS
+    return joint if joint in ("&&", "||") and not is_sure else ""
 
 
 def _environment_words(wrappers: Sequence[Field]) -> Iterator[tuple[int, str, bool]]:

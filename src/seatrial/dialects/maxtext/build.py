@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from seatrial.dialects.jobs import NODES
 from seatrial.dialects.maxtext import machines as maxtext_machines
 from seatrial.dialects.maxtext import model as maxtext_model
 from seatrial.dialects.maxtext.keys import KEYS, OURS
-from seatrial.dialects.maxtext.machines import NODES, Built
+from seatrial.dialects.maxtext.machines import Built
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import DATASETS
 from seatrial.dialects.spec_fields import fields_of

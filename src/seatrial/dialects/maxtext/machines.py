@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seatrial.dialects.jobs import EACH, NODES
 from seatrial.dialects.maxtext.keys import PARTS
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.table.keys import OMIT
 from seatrial.estimate import hardware
 from seatrial.spec import Batch, MeshShape, Origin, Part, Topology, gather_part
 
-NODES, EACH, DEVICE = "topology.num_nodes", "topology.devices_per_node", "topology.device"
+DEVICE = "topology.device"
 
 _TPU = re.compile(r"(v4|v5p|v5e|v6e)-(\d{1,6})")
 _AXES = ("data", "fsdp", "pipeline", "context", "tensor", "tensor_sequence")
@@ -67,12 +68,16 @@ def topology(settings: Settings, built: Built, within: MeshShape, across: MeshSh
     elif NODES in settings.variables.placed and settings.values.get("hardware") != "gpu_multiprocess":
         value, entry = settings.variables.placed[NODES]
         built.values[NODES], built.origins[NODES] = value, entry.origin()
+    elif NODES in settings.job:
+        built.values[NODES], built.origins[NODES] = settings.job[NODES].value, settings.job[NODES].origin()
     else:
         built.values[NODES], built.origins[NODES] = across.product, _from_mesh("dcn", across)
     if EACH in settings.values:
         built.put(EACH, EACH)
     elif each is not None:
         built.put(EACH, "compile_topology", each)
+    elif EACH in settings.job and not within.is_resolved:
+        built.values[EACH], built.origins[EACH] = settings.job[EACH].value, settings.job[EACH].origin()
     else:
         built.values[EACH], built.origins[EACH] = within.product, _from_mesh("ici", within)
         if not within.is_resolved:

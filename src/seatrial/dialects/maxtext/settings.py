@@ -6,11 +6,12 @@ Files come first, then variables `M_<KEY>`, then the command's words, then Seatr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from seatrial.dialects import jobs
 from seatrial.dialects.containers import Around, around
 from seatrial.dialects.maxtext import command as maxtext_command
 from seatrial.dialects.maxtext.environment import Variables, sort_variables
@@ -46,6 +47,7 @@ class Settings(table_settings.Settings):
     variables: Variables = field(default_factory=Variables)
     trainer: str = ""
     around: Around = field(default_factory=Around)
+    job: Mapping[str, Entry] = field(default_factory=dict)  # the nodes and devices requested of Slurm, by spec path
     known_unfilled: set[str] = field(default_factory=set)  # keys with a variable that the shell text does not set
 
     def put(self, layer: Layer, name: str, entry: Entry) -> None:
@@ -135,7 +137,7 @@ def _command(settings: Settings, root: Node) -> maxtext_command.Words:
     """Takes a command apart: the container around it, its variables and its words."""
     argv = root.members["argv"].value
     argv = argv if isinstance(argv, list) else []
-    settings.around = around(argv)
+    settings.around, settings.job = around(argv), jobs.requested(argv)
     words = maxtext_command.split(argv[settings.around.behind :])
     settings.trainer = words.trainer
     settings.variables = sort_variables(root.members.get("environment"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from seatrial.command import is_secret
+from seatrial.dialects import jobs
 from seatrial.dialects.containers import Around, around
+from seatrial.dialects.jobs import EACH, NODES
 from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, LAUNCHER, flag, several, strategy
 from seatrial.dialects.megatron.other_arguments import OTHER_ARGUMENTS
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, NETWORK, SCRIPTS, VARIABLES, arguments
@@ -280,29 +282,20 @@ def _meant(script: str, key: str) -> str:
 # --- launchers --------------------------------------------------------------------------------------------------------
 
 _TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
-_SRUN = {
-    "-N": "nnodes", "--nodes": "nnodes", "--ntasks-per-node": "nproc_per_node", "--gpus-per-node": "nproc_per_node",
-}  # fmt: skip
 
 
 def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
     """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
     start = next((i for i, word in enumerate(words) if _program(word) in _TORCHRUN), None)
     if start is None:
-        _take_srun(found, words)
+        requested = jobs.requested(words)
+        for path, name in ((NODES, "nnodes"), (EACH, "nproc_per_node")):
+            if path in requested:
+                found.take(f"{TORCHRUN}{name}", replace(requested[path], value=requested[path].text))
         return
     for option, values in _groups(words[start + 1 :]):
         if option is not None:  # else it is an interpreter or a wrapper
             _take_torchrun(found, option, values)
-
-
-def _take_srun(found: Settings, words: Sequence[Node]) -> None:
-    is_srun = any(word.value == "srun" for word in words)
-    for word, behind in zip(words, [*words[1:], None], strict=True):
-        name, equals, value = str(word.value).partition("=")
-        node = word if equals else behind
-        if is_srun and name in _SRUN and node:
-            _take_option(found, _SRUN[name], name, value if equals else str(node.value), node)
 
 
 def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
@@ -317,12 +310,8 @@ def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> Non
     elif LAUNCHER[name].read is not flag:
         is_behind = bool(values) and not equals
         node, value = (values[0], str(values[0].value)) if is_behind else (option, value)
-        _take_option(found, name, f"--{written}", value, node)
-
-
-def _take_option(found: Settings, option: str, written: str, value: str, node: Node) -> None:
-    entry = Entry(key=written, value=value, text=value, mark=node.mark, key_mark=node.mark)
-    found.take(f"{TORCHRUN}{option}", entry)
+        entry = Entry(key=f"--{written}", value=value, text=value, mark=node.mark, key_mark=node.mark)
+        found.take(f"{TORCHRUN}{name}", entry)
 
 
 def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
