@@ -83,6 +83,7 @@ class Plan:
     first_step: int = 0  # the number that the log gives the first one
     container: Container | None = None  # in which Slurm is to start the agents
     notes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # stated keys that bear on speed or memory, and that the engine does not get
 
     @property
     def files(self) -> dict[str, str]:
@@ -118,6 +119,7 @@ class Plan:
                 for process in self.processes
             ],
             "notes": list(self.notes),
+            "dropped": list(self.dropped),
             "files": self.files,
         }
 
@@ -230,6 +232,7 @@ def make_plan(request: PlanRequest) -> Plan:
         step_pattern=trains.STEP_PATTERN,
         first_step=trains.FIRST_STEP,
         container=container,
+        dropped=tuple(made.dropped),
         notes=(*request.remat_notes, *notes, *made.notes, *_notes_on_flags(request), *about_containers),
     )
 

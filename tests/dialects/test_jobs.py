@@ -43,7 +43,7 @@ def test_requests(command: str, expected: dict[str, int]) -> None:
 def test_a_maxtext_command_has_the_jobs_nodes_and_devices(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"srun -N 2 --gpus-per-node=8 {TRAIN} ici_fsdp_parallelism=-1\n", encoding="utf-8")
-    spec = load(path).spec
+    spec = load(path, [], action="plan").spec
     assert spec is not None
     topology = spec.topology
     assert (topology.num_nodes, topology.devices_per_node) == (2, 8)
@@ -52,6 +52,6 @@ def test_a_maxtext_command_has_the_jobs_nodes_and_devices(tmp_path: Path) -> Non
 def test_meshes_that_say_it_go_before_the_job(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"srun -N 2 --gpus-per-node=8 {TRAIN} ici_fsdp_parallelism=4\n", encoding="utf-8")
-    spec = load(path).spec
+    spec = load(path, [], action="plan").spec
     assert spec is not None
     assert spec.topology.devices_per_node == 4

@@ -10,6 +10,7 @@ from seatrial.dialects import megatron
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.overrides import Override
 from seatrial.spec import Resolved, RunSpec, flatten
+from tests.helpers.specs import without_engine_keys
 
 TENSOR, DATA, FSDP, PIPELINE, CONTEXT = (
     f"parallelism.within_node.{axis}" for axis in ("tensor", "data", "fsdp", "pipeline", "context")
@@ -44,5 +45,5 @@ def errors(resolved: Resolved) -> list[tuple[str, str]]:
 
 
 def changes(before: RunSpec, after: RunSpec) -> dict[str, Any]:
-    old, new = flatten(before), flatten(after)
+    old, new = flatten(without_engine_keys(before)), flatten(without_engine_keys(after))
     return {path: new.get(path) for path in {**old, **new} if old.get(path, "absent") != new.get(path, "absent")}

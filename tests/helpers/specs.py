@@ -59,6 +59,11 @@ AWKWARD = (
 )  # fmt: skip
 
 
+def without_engine_keys(spec: RunSpec) -> RunSpec:
+    """A run without what only its own engine reads."""
+    return replace(spec, execution=replace(spec.execution, engine_keys={}))
+
+
 def texts(max_size: int = 12) -> st.SearchStrategy[str]:
     """Text of one character or more, none of them a control character or the end of a line."""
     free = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1, max_size=max_size)

@@ -27,7 +27,7 @@ def measured(run: Sequence[events.Event], spec: RunSpec | None) -> Performance:
 
 
 def judged(run: Sequence[events.Event], spec: RunSpec | None, *, tolerance: float = 0.05) -> list[Check]:
-    return judge_performance(measured(run, spec), spec, rehearsal=False, tolerance=tolerance)
+    return judge_performance(measured(run, spec), spec, rehearsal="", dropped=(), tolerance=tolerance)
 
 
 def expecting(metric: str, value: float, tolerance: float | None = None, **changes: Any) -> RunSpec:
@@ -52,6 +52,17 @@ def test_a_slow_down_beyond_the_tolerance_is_caught_and_one_within_is_not() -> N
                 assert found == "pass"
             else:
                 assert found != "pass" or slower <= tolerance
+
+
+@pytest.mark.parametrize("metric", ["step_seconds", TOKENS])
+def test_a_target_is_left_open_where_the_engine_did_not_get_a_key_that_bears_on_it(metric: str) -> None:
+    spec = expecting(metric, 0.5 if metric == "step_seconds" else 1024.0)
+    run = steps(spec, seconds=lambda n: 0.3)
+    names = [f"key_{number}" for number in range(10)]
+    (found,) = judge_performance(measured(run, spec), spec, rehearsal="", dropped=names, tolerance=0.05)
+    assert found.status == "inconclusive"
+    assert "the engine did not get key_0, key_1" in found.evidence[0]
+    assert "and 2 more" in found.evidence[0]
 
 
 def test_a_faster_run_passes() -> None:

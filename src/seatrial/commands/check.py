@@ -24,14 +24,14 @@ class ConfigArguments:
     model: str | None = None
     gpu: str | None = None
 
-    def load(self, action: Action) -> Resolved:
+    def load(self, action: Action, engine: str | None = None) -> Resolved:
         """The configuration without the checks across fields. Raises InputError where nothing can be read."""
-        return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu)
+        return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu, engine=engine or "")
 
 
 def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
     """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
-    return lint(given.load(action), action=action, engine=engine)
+    return lint(given.load(action, engine), action=action, engine=engine)
 
 
 def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:

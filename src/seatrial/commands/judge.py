@@ -21,7 +21,7 @@ from seatrial.events import Event, RunStarted
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
 from seatrial.runs.directory import claim, copy_config, resolved_as_dict, short_path
-from seatrial.runs.documents import Documents, reduction_of
+from seatrial.runs.documents import Documents, dropped_of, reduction_of
 from seatrial.runs.files import NotAFile, exists, write_text
 from seatrial.runs.mirror import shortage
 from seatrial.spec import Resolved, RunSpec
@@ -166,7 +166,8 @@ def _judge(
     measured = metrics.measure(record, spec, convention=options.convention, policy=policy)
     if options.published is not None:
         spec = _with_published_target(spec, measured, options.published)
-    judged = verdict.judge(measured, spec, rehearsal=reduction_of(documents.get("plan.json")))
+    plan = documents.get("plan.json")
+    judged = verdict.judge(measured, spec, rehearsal=reduction_of(plan), dropped=dropped_of(plan))
     documents.write("metrics.json", metrics.to_dict(measured))
     documents.write("verdict.json", verdict.to_dict(judged))
     return gather(documents.directory, record, documents), judged

@@ -141,28 +141,30 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def load(
-    path: Path, arguments: Sequence[str], *, action: Action, model: str | None = None, gpu: str | None = None
-) -> Resolved:
+    path: Path, arguments: Sequence[str], *, action: Action, model: str | None = None, gpu: str | None = None,
+    engine: str = "",
+) -> Resolved:  # fmt: skip
     """A configuration file, read by the dialect that its keys show.
 
-    `arguments` are overrides, key=value; `action` decides which unfilled values matter. Instead of a file, the words
-    of a command that starts a training may be given. Raises InputError where nothing can be read; everything else that
-    is wrong is among the problems.
+    `arguments` are overrides, key=value; `action` decides which unfilled values matter; `engine` is what will train,
+    where that is said. Instead of a file, the words of a command that starts a training may be given. Raises InputError
+    where nothing can be read; everything else that is wrong is among the problems.
     """
     suggestions.start_anew()
     hidden = hiding.of_text(path)
     try:
         document, arguments = _document(path, arguments)
         hidden |= hiding.secrets(document, arguments)
-        resolved = _load(path, document, arguments, action=action, model=model, gpu=gpu)
+        resolved = _load(path, document, arguments, action=action, model=model, gpu=gpu, engine=engine)
     except InputError as error:
         raise hiding.refused(error, hidden) from None
     return replace(resolved, problems=hiding.without(resolved.problems, hidden))
 
 
 def _load(
-    path: Path, document: Document, arguments: Sequence[str], *, action: Action, model: str | None, gpu: str | None
-) -> Resolved:
+    path: Path, document: Document, arguments: Sequence[str], *, action: Action, model: str | None, gpu: str | None,
+    engine: str,
+) -> Resolved:  # fmt: skip
     given = overrides.parse(arguments)
     dialect = next((dialect for dialect in DIALECTS if dialect.recognise(document.root)), None)
     if dialect is None:
@@ -175,7 +177,7 @@ def _load(
         raise InputError.single("unknown-dialect", str(path), *_unknown(document.root))
     flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
     user, home = _person()
-    request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home)
+    request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home, engine=engine)
     resolved = dialect.load().read(request)
     if not NEEDS[action].text:
         return resolved

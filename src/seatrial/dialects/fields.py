@@ -159,6 +159,7 @@ FIELDS: dict[str, Field] = {
     "execution.attention": _field("Implementation of attention; auto: the best one for the device."),
     "execution.xla_flags": _field("Flags for XLA's compiler, by name without dashes."),
     "execution.environment": _field("Environment variables of every process."),
+    "execution.engine_keys": _field("Keys of MaxText or arguments of Megatron-LM that it gets as they stand."),
     "execution.compile_cache": _field("Folder in which compiled programs are kept; null: none."),
     "execution.profile_from_step": _field("Step at which a profile begins; null: no profile.", "steps"),
     "execution.profile_steps": _field("Length of the profile.", "steps"),

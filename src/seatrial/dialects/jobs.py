@@ -13,14 +13,12 @@ NODES, EACH = "topology.num_nodes", "topology.devices_per_node"
 
 _JOBS = ("sbatch", "salloc", "srun")
 _TASKS = "tasks of a node"  # a device each, where nothing says how many devices there are
+_NODES, _TASKS_OF_NODE = re.compile(r"(\d{1,5})(?:-\d+)?"), re.compile(r"(\d{1,3})")  # a range: at least so many
+_GPUS, _RESOURCES = (re.compile(rf"{prefix}(?:[A-Za-z][\w.-]*:)?(\d{{1,3}})") for prefix in ("", "gpu:"))
 _OPTIONS = {
-    "-N": NODES, "--nodes": NODES, "--gpus-per-node": EACH, "--gres": EACH, "--ntasks-per-node": _TASKS,
+    "-N": (NODES, _NODES), "--nodes": (NODES, _NODES), "--gpus-per-node": (EACH, _GPUS), "--gres": (EACH, _RESOURCES),
+    "--ntasks-per-node": (_TASKS, _TASKS_OF_NODE),
 }  # fmt: skip
-_NUMBER = {
-    NODES: re.compile(r"(\d{1,5})(?:-\d+)?"),  # a range: at least so many
-    EACH: re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,3})"),
-    _TASKS: re.compile(r"(\d{1,3})"),
-}
 
 
 def requested(words: Sequence[Node]) -> dict[str, Entry]:
@@ -34,8 +32,8 @@ def requested(words: Sequence[Node]) -> dict[str, Entry]:
         node = word if equals else behind
         if not is_job or name not in _OPTIONS or node is None:
             continue
-        path = _OPTIONS[name]
-        number = _NUMBER[path].fullmatch(value if equals else str(node.value))
+        path, pattern = _OPTIONS[name]
+        number = pattern.fullmatch(value if equals else str(node.value))
         if number and int(number[1]):
             found[path] = Entry(key=name, value=int(number[1]), text=number[1], mark=node.mark, key_mark=word.mark)
     tasks = found.pop(_TASKS, None)

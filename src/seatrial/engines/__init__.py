@@ -67,10 +67,14 @@ class Ground:
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """One command a node, in rank order, and what is worth saying about them."""
+    """One command a node, in rank order, and what is worth saying about them.
+
+    `dropped` are the stated keys that bear on speed or memory, and that the engine does not get.
+    """
 
     each: Sequence[Command]
     notes: Sequence[str] = ()
+    dropped: Sequence[str] = ()
 
 
 class Engine(Protocol):

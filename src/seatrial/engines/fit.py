@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from seatrial.dialects.table import engine_keys
 from seatrial.dialects.table.written import Note, shown
 from seatrial.errors import InputError, Problem
+from seatrial.spec import RunSpec
 
 # Values that make it another training: with them unsaid, there is nothing to hold the run to.
 _DECISIVE = (
@@ -16,7 +18,7 @@ _HARMLESS_IN_MODEL = ("model.name", "model.vocab_multiple", "model.max_positions
 # Values that are said in another way, or that are Seatrial's own business.
 _SAID_OTHERWISE = (
     "name", "dialect", "container", "nic_type", "expectations", "hf_token_file", "topology", "distributed",
-    "execution.environment", "model.name",
+    "execution.environment", "execution.engine_keys", "model.name",
 )  # fmt: skip
 
 
@@ -40,6 +42,20 @@ def left(notes: Sequence[Note], *, besides: Sequence[str] = ()) -> list[Note]:
 def unfit(notes: Sequence[Note]) -> list[Note]:
     """Those of the notes with which it would be another training."""
     return [note for note in notes if _is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL)]
+
+
+def dropped(spec: RunSpec, engine: str) -> list[str]:
+    """The stated keys of another engine that bear on speed or memory there, and that this one does not get."""
+    from seatrial.dialects import maxtext, megatron  # late: few runs have any
+
+    tables = {"maxtext": maxtext.KEYS, "megatron": megatron.KEYS}
+    found = []
+    for name in spec.execution.engine_keys:
+        owner = engine_keys.owner(name)
+        row = tables[owner].get(name.removeprefix("--"))
+        if owner != engine and (row is None or row.disposition != "ignored"):
+            found.append(name)
+    return found
 
 
 def notes_on(notes: Sequence[Note], *, title: str, name: str) -> list[str]:

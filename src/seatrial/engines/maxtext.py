@@ -15,6 +15,7 @@ from seatrial.command import Command, Secret, guarded, is_secret
 from seatrial.dialects import maxtext as dialect
 from seatrial.dialects.maxtext import writer
 from seatrial.dialects.maxtext.keys import DEFAULTS
+from seatrial.dialects.table.versions import versions
 from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
 from seatrial.estimate import hardware
@@ -83,10 +84,10 @@ DIFFERENCES = (
     "the log is what the agent reads from the process; CVS leaves the lines with external/xla/xla/ out of its own",
 )
 
-# Keys that every version since 2024 has, and that are said even where they are as MaxText has them. All others are said
-# only where they differ from its defaults: a version that does not know a key ends at it.
+# Said even where they are as MaxText has them, as are those that every version since 2024 has. All others are said only
+# where they are stated or differ from its defaults: a version that does not know a key ends at it.
 _ALWAYS = {
-    "run_name", "hardware", "model_name", "steps", "per_device_batch_size", "max_target_length", "dtype",
+    "run_name", "hardware", "model_name", "normalization_layer_epsilon", "steps", "per_device_batch_size", "max_target_length", "dtype",
     "weight_dtype", "dataset_type", "attention", "remat_policy", "scan_layers", "enable_checkpointing",
     "gradient_accumulation_steps", "learning_rate", "packing", "base_output_directory",
     *(f"{part}_{axis}_parallelism" for part in ("ici", "dcn") for axis in ("data", "fsdp", "pipeline", "tensor")),
@@ -98,6 +99,15 @@ _NOTHING: Mapping[str, Any] = {
 }  # fmt: skip
 _OF_CHECKPOINTS = ("async_checkpointing", "checkpoint_period", "max_num_checkpoints_to_keep")
 _SEGMENTS = 32  # of a packed sequence, as MaxText recommends
+# Keys of the engine's that a run decides, whatever is stated.
+_OF_THE_RUN = {
+    "base_config": "it is the image's base.yml", "hf_access_token": "a token goes by HF_TOKEN",
+    "hardware": "the devices that are there decide", "skip_jax_distributed_system": "the number of processes decides",
+    "compile_topology": "the program runs on the devices that are there",
+    "compile_topology_num_slices": "the program runs on the devices that are there",
+    "enable_goodput_recording": "it is a service of Google Cloud's",
+    "monitor_goodput": "it is a service of Google Cloud's",
+}  # fmt: skip
 
 
 def commands(spec: RunSpec, ground: Ground) -> Commands:
@@ -127,7 +137,8 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
         for rank, placement in enumerate(ground.placements)
     ]  # fmt: skip
     about = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground, on_cpu=on_cpu, one_slice=one_slice), *about])
+    notes += [*_notes(spec, ground, on_cpu=on_cpu, one_slice=one_slice), *about]
+    return Commands(each=each, notes=notes, dropped=fit.dropped(spec, "maxtext"))
 
 
 def _besides(spec: RunSpec) -> tuple[str, ...]:
@@ -176,7 +187,8 @@ def _config(
 ) -> Iterator[tuple[str, Any]]:
     """The keys of the file, in order."""
     yield "base_config", "base.yml"
-    values = dict(stated) | {"packing": spec.data.packing}
+    values = {name: value for name, value in stated.items() if name not in _OF_THE_RUN or name == "hardware"}
+    values |= {"packing": spec.data.packing}
     if one_slice:
         values |= _in_one_slice(stated)
     values.setdefault("base_output_directory", str(ground.run_dir / "maxtext"))
@@ -185,13 +197,15 @@ def _config(
         values.pop("context_parallel_strategy", None)
         if len(ground.placements) == 1:
             values["skip_jax_distributed_system"] = True
+    of_all_times = {name for name, each in versions("maxtext").items() if not each.since and not each.gone}
+    always = _ALWAYS | of_all_times | {*spec.execution.engine_keys}
     nested: dict[str, Any] = {}
     for key, value in values.items():
         default = _NOTHING.get(key, DEFAULTS.get(key, _NOTHING))
         if key == "mu_dtype":  # by default as weight_dtype
             default = values["weight_dtype"]
         idle = key in _OF_CHECKPOINTS and not spec.checkpoint.enabled
-        if key not in _ALWAYS and (value == default or idle or (key == "adamw_mask" and not value)):
+        if key not in always and (value == default or idle or (key == "adamw_mask" and not value)):
             continue
         if "." in key:
             group, _, name = key.partition(".")
@@ -199,7 +213,7 @@ def _config(
         else:
             yield key, value
     yield from nested.items()
-    if spec.data.packing and not on_cpu:
+    if spec.data.packing and not on_cpu and "max_segments_per_seq" not in values:
         yield "max_segments_per_seq", _SEGMENTS
     yield "enable_goodput_recording", False  # services of Google Cloud's, which old versions have on
     yield "monitor_goodput", False
@@ -250,7 +264,9 @@ def _notes(spec: RunSpec, ground: Ground, *, on_cpu: bool, one_slice: bool) -> I
         yield "on CPUs MaxText has no ring: each device gathers all keys and values"
     if one_slice:
         yield from _other_crossing(spec)
-    yield "MaxText's keys without a counterpart in a spec (kernels, partitioners) keep the values of its base.yml"
+    for name, why in _OF_THE_RUN.items():
+        if spec.execution.engine_keys.get(name, "false") not in ("false", "gpu"):
+            yield f"MaxText does not get {name} as it stands: {why}"
     if spec.dialect.startswith("cvs"):
         yield from DIFFERENCES
         if not spec.data.packing:

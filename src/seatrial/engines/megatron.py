@@ -15,6 +15,7 @@ from seatrial.command import Command, Secret, guarded, is_secret
 from seatrial.dialects import megatron as dialect
 from seatrial.dialects.megatron.script import SCRIPTS
 from seatrial.dialects.megatron.write import EXAMPLES, command, script_variables
+from seatrial.dialects.table import engine_keys
 from seatrial.engines import Commands, Ground, Placement, fit, nics
 from seatrial.estimate import hardware
 from seatrial.spec import RunSpec
@@ -75,22 +76,28 @@ def commands(spec: RunSpec, ground: Ground) -> Commands:
     auto = ("execution.attention",) if spec.execution.attention == "auto" else ()
     unsaid = fit.left(dialect.write(spec, "environment").notes, besides=(*_NOT_THE_SCRIPTS, *idle, *auto))
     odd = _odd(_variables(spec, ground, 0)[1])
-    if is_amd and not unsaid and not odd:
+    arguments = [name for name in spec.execution.engine_keys if engine_keys.is_argument(name)]
+    left_out = fit.dropped(spec, "megatron")
+    if is_amd and not unsaid and not odd and not arguments:
         make, notes = _script, list[str]()
     else:
         left = fit.left(dialect.write(spec, "arguments").notes, besides=(*_NOT_TORCHS, *idle))
         make, notes = _torchrun, fit.notes_on(left, title=TITLE, name="megatron")
         if is_amd:
-            paths = ", ".join(dict.fromkeys(note.path for note in unsaid[:4])) + (" …" if len(unsaid) > 4 else "")
+            unsaid_names = [*dict.fromkeys(note.path for note in unsaid), *arguments]
+            paths = ", ".join(unsaid_names[:4]) + (" …" if len(unsaid_names) > 4 else "")
             why = (
                 f"whose variables cannot say {paths}"
-                if unsaid
+                if unsaid_names
                 else f"whose shell would take {odd} for more than a value"
             )
             notes.append(f"{PROGRAM} is started without ROCm's script, {why}")
     of_hosts = (*nics.notes(spec, contained=ground.contained), *ground.token_note(spec))
     each = [make(spec, ground, rank, placement) for rank, placement in enumerate(ground.placements)]
-    return Commands(each=each, notes=[*notes, *_notes(spec, ground, is_script=make is _script), *of_hosts])
+    if make is _torchrun:
+        left_out += [name for name in spec.execution.engine_keys if engine_keys.is_variable(name)]
+    notes += [*_notes(spec, ground, is_script=make is _script), *of_hosts]
+    return Commands(each=each, notes=notes, dropped=left_out)
 
 
 def _placed(spec: RunSpec, ground: Ground) -> RunSpec:
@@ -142,7 +149,7 @@ def _torchrun(spec: RunSpec, ground: Ground, rank: int, placement: Placement) ->
         f"--node_rank={rank}", f"--master_addr={host}", f"--master_port={port}", PROGRAM,
     )  # fmt: skip
     words = [word for argument in arguments for word in argument]
-    argv = _argv(spec, PROGRAM, (*launcher, *words, "--log-throughput"))
+    argv = _argv(spec, PROGRAM, (*launcher, *words, *(() if "--log-throughput" in words else ("--log-throughput",))))
     return Command(argv=argv, environment=_environment(spec, ground, placement, given, {}))
 
 
@@ -179,7 +186,6 @@ def _notes(spec: RunSpec, ground: Ground, *, is_script: bool) -> Iterator[str]:
     if several and spec.checkpoint.enabled:
         yield f"checkpoints go to {spec.checkpoint.directory}, which all nodes must share"
     if not is_script:
-        yield f"arguments of {PROGRAM} that change only its speed stand in no spec, and are as Megatron has them"
         return
     yield f"LOG_DIR is {_own_folder(ground, 0)} and so on, of each node its own: the script copies its log into it"
     tokenizer = _variables(spec, ground, 0)[1]["TOKENIZER_MODEL"]

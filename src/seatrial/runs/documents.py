@@ -62,6 +62,12 @@ class Documents:
             raise InputError.single("no-run", str(self.directory), why, fix) from error
 
 
+def dropped_of(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of a plan.json that bear on speed or memory, and that the engine did not get."""
+    names = plan.get("dropped")
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
 def reduction_of(plan: Mapping[str, Any]) -> str:
     """How the run of a plan.json differs from the configuration: "rehearsal", "collapsed run" or ""."""
     rehearsal = plan.get("rehearsal")

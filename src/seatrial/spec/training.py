@@ -169,6 +169,7 @@ class Execution:
     attention: str = "auto"  # a row of the trainer's attention table
     xla_flags: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)  # exported to every process
+    engine_keys: Mapping[str, str] = field(default_factory=dict)  # what an engine gets as it stands: no field holds it
     compile_cache: str | None = None  # a folder in which compiled programs are kept
     profile_from_step: int | None = None  # None: no profile
     profile_steps: int = 5

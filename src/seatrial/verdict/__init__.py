@@ -8,7 +8,7 @@ is better comes from `spec.METRICS`, never from a name or a sign.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -94,17 +94,20 @@ def from_dict(data: Mapping[str, Any]) -> Verdict:
     return TypeAdapter(Verdict).validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
 
 
-def judge(metrics: Metrics, spec: RunSpec | None, *, rehearsal: str, tolerance: float = TOLERANCE) -> Verdict:
+def judge(
+    metrics: Metrics, spec: RunSpec | None, *, rehearsal: str, dropped: Sequence[str] = (), tolerance: float = TOLERANCE
+) -> Verdict:
     """The verdict on a run; `tolerance` is the fraction of a target by which it may be missed.
 
     `spec` is what was run, None where no configuration is known: then there are no targets. `rehearsal` is
-    the word for a run that was not the one asked for, else empty.
+    the word for a run that was not the one asked for, else empty; `dropped` are keys that bear on speed or memory, and
+    that the run did not get.
     """
     completion, numerics, performance = metrics.completion, metrics.numerics, metrics.performance
     checks = [
         *judge_completion(completion),
         *judge_numerics(numerics, spec),
-        *judge_performance(performance, spec, rehearsal=rehearsal, tolerance=tolerance),
+        *judge_performance(performance, spec, rehearsal=rehearsal, dropped=dropped, tolerance=tolerance),
     ]
     axes = {axis: _axis(check for check in checks if check.axis == axis) for axis in AXES}
     outcome = _outcome(completion, numerics, axes)

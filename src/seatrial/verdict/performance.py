@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from seatrial.metrics import Estimate, Performance, Straggler, show_ranges, work_of_a_step
 from seatrial.spec import METRICS, Expectation, RunSpec
@@ -14,6 +14,7 @@ MIN_TIMED = 0.5  # of the steps
 MAX_SPREAD = 0.05
 SLOW_AGAIN = 0.05  # of the steps
 CONTRADICTS = 0.02  # of a step time: two targets that ask for times further apart contradict each other
+SHOWN = 8  # keys that an engine did not get
 TERA = 1e12
 
 
@@ -23,7 +24,7 @@ _WORST_FIRST = tuple(_AGREEMENT)
 
 
 def judge_performance(
-    performance: Performance, spec: RunSpec | None, *, rehearsal: str, tolerance: float
+    performance: Performance, spec: RunSpec | None, *, rehearsal: str, dropped: Sequence[str], tolerance: float
 ) -> list[Check]:
     """Whether the figures agree, and a check per target; one that says so where no speed is judged."""
     targets = spec.expectations if spec else ()
@@ -32,7 +33,7 @@ def judge_performance(
         return [_not_judged(f"Not judged: a {rehearsal}'s speed says nothing about the cluster.", on_cluster)]
     agreement = _figures_agree(performance)
     if spec is not None and targets:
-        return [*agreement, *(_target(performance, target, spec, tolerance) for target in targets)]
+        return [*agreement, *(_target(performance, target, spec, tolerance, dropped) for target in targets)]
     why = "no performance target is set" if spec else "there is no configuration to compare it with"
     return [*agreement, _not_judged(f"Recorded, not judged: {why}.", _course(performance))]
 
@@ -66,7 +67,9 @@ def _figures_agree(performance: Performance) -> list[Check]:
     ]
 
 
-def _target(performance: Performance, target: Expectation, spec: RunSpec, tolerance: float) -> Check:
+def _target(
+    performance: Performance, target: Expectation, spec: RunSpec, tolerance: float, dropped: Sequence[str]
+) -> Check:
     kind = METRICS[target.metric]
     allowed = tolerance if target.tolerance is None else target.tolerance
     higher = kind.better == "higher"
@@ -81,7 +84,7 @@ def _target(performance: Performance, target: Expectation, spec: RunSpec, tolera
         reason = performance.unavailable.get(target.metric, "the record does not give it")
         sentence = f"Not measured: {reason}; target {asked}."
     else:
-        doubts = _doubts(performance, target.metric, estimate, bound)
+        doubts = (*_not_got(dropped), *_doubts(performance, target.metric, estimate, bound))
         met = estimate.value >= bound if higher else estimate.value <= bound
         status = "inconclusive" if doubts else "pass" if met else "fail"
         sentence = f"{show(estimate.value, kind.unit)}; target {asked}."
@@ -98,6 +101,12 @@ def _target(performance: Performance, target: Expectation, spec: RunSpec, tolera
         + _circumstances(performance, target.metric, estimate)
         + _contradicting_targets(performance, target, spec),
     )
+
+
+def _not_got(dropped: Sequence[str]) -> list[str]:
+    """That the run was another one than the target is for."""
+    names = ", ".join(dropped[:SHOWN]) + (f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else "")
+    return [f"the engine did not get {names}, which may change speed and memory"] if dropped else []
 
 
 def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: float) -> tuple[str, ...]:

@@ -5,15 +5,29 @@ CVS (ROCm's Cluster Validation Suite) runs MaxText with it: MaxText's defaults h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from seatrial.dialects.cvs.build import Placed, below, device, made_origins, nodes, opened, parts, place
+from seatrial.dialects.cvs.build import (
+    Placed,
+    below,
+    device,
+    made_origins,
+    nodes,
+    opened,
+    parts,
+    place,
+)
 from seatrial.dialects.cvs.findings import findings
 from seatrial.dialects.cvs.keys import KEYS, TABLE
 from seatrial.dialects.cvs.settings import Cell, Settings
 from seatrial.dialects.cvs.write import nearest, written
+from seatrial.dialects.maxtext.writer import with_engine_keys
+from seatrial.dialects.table.engine_keys import value_of
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.dialects.table.versions import versions
 from seatrial.dialects.table.written import Written
 from seatrial.errors import Problem
 from seatrial.spec import (
@@ -65,12 +79,27 @@ def read(request: Request) -> Resolved:
     spec, origins = _build(settings, cell) if cell else (None, {})
     if spec is not None:
         findings(settings, spec)
+        spec = with_engine_keys(spec, dict(_of_maxtext(settings)))
+        keys = spec.execution.engine_keys
+        origins |= {f"execution.engine_keys.{name}": settings.origin(name) for name in keys}
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
 
 
 def write(spec: RunSpec) -> Written:
     """The spec as a CVS JAX configuration of one cell, with a note for each value that such a file cannot say."""
     return written(spec, TABLE, nearest(spec.model, MODELS), read, _WHY)
+
+
+def _of_maxtext(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """MaxText's own keys in the cell; CVS writes a text of its file as YAML that needs no quotes.
+
+    A size of the axis `sequence` is that of MaxText's newer axis `context` here.
+    """
+    known = versions("maxtext")
+    for name, entry in settings.for_engine():
+        value = value_of(entry.value) if isinstance(entry.value, str) else entry.value
+        if name in known and not (name.endswith("_sequence_parallelism") and value != 1):
+            yield name, value
 
 
 # --- values → spec ----------------------------------------------------------------------------------------------------

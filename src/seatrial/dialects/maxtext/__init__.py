@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from seatrial.dialects.maxtext.build import NAME, build
 from seatrial.dialects.maxtext.findings import find
-from seatrial.dialects.maxtext.keys import KEYS
+from seatrial.dialects.maxtext.keys import KEYS, OURS
 from seatrial.dialects.maxtext.settings import gather
-from seatrial.dialects.maxtext.writer import written
+from seatrial.dialects.maxtext.writer import with_engine_keys, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.written import Written
 from seatrial.spec import Resolved, RunSpec
@@ -23,6 +23,11 @@ def read(request: Request) -> Resolved:
     settings = gather(request)
     spec, origins = build(settings)
     find(settings)
+    if spec is not None:
+        given = {name: entry for name, entry in settings.for_engine() if name not in OURS}
+        spec = with_engine_keys(spec, {name: entry.value for name, entry in given.items()})
+        keys = spec.execution.engine_keys
+        origins |= {f"execution.engine_keys.{name}": entry.origin() for name, entry in given.items() if name in keys}
     return Resolved(spec=spec, origins=origins, problems=tuple(settings.problems))
 
 

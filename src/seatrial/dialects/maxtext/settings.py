@@ -40,7 +40,7 @@ _SHOWN = {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}  
 class Settings(table_settings.Settings):
     """The keys, and what is around them: variables, the trainer's name, the container of the command."""
 
-    SYSTEM = "MaxText"
+    SYSTEM, VERSIONS, ENGINE = "MaxText", "maxtext", "maxtext"
     UNKNOWN = "MaxText has no such key, and refuses the configuration"
 
     layers: dict[str, Layer] = field(default_factory=dict)
@@ -83,7 +83,9 @@ class Settings(table_settings.Settings):
     def unknown(self, name: str, entry: Entry) -> Problem:
         """What to say of a key without a row: removed ones have no effect, others are errors."""
         if name in REMOVED:
-            why = "MaxText no longer has it, and refuses the configuration; it has no effect here"
+            known = self.version(name)
+            since = f" since {known.gone}" if known and known.gone else ""
+            why = f"MaxText no longer has it{since}, and refuses the configuration; it has no effect here"
             return entry.key_problem("warning", "removed-key", why, REMOVED[name])
         if name in OF_OTHERS:
             return entry.key_problem("error", "unknown-key", self.UNKNOWN, f"use {OF_OTHERS[name]}")
@@ -109,7 +111,9 @@ def gather(request: Request) -> Settings:
     document = request.document
     root, found = document.root, document.problems
     unset = {problem.path for problem in found if problem.code == "unknown-variable"}
-    settings = Settings(keys=KEYS, action=request.action, file=document.file, known_unfilled=unset)
+    settings = Settings(
+        keys=KEYS, action=request.action, engine=request.engine, file=document.file, known_unfilled=unset
+    )
     words = _command(settings, root) if "argv" in root.members else None
     folder = Path(document.file).parent
     if words:
@@ -128,6 +132,7 @@ def gather(request: Request) -> Settings:
         settings.put(layer, name, entry)
     for name, entry in settings.entries.items():
         settings.take(name, entry)
+    settings.report_versions()
     if words:
         _say_defaults(settings, root, words)
     return settings

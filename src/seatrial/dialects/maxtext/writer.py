@@ -5,16 +5,16 @@ The text is read back, and every value that comes back otherwise gets a note.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from seatrial import source
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.environment import FLAGS, PLACED, is_kept
 from seatrial.dialects.maxtext.keys import KEYS
+from seatrial.dialects.table.engine_keys import as_text, maxtext_keys
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
 from seatrial.dialects.table.written import Written, write
@@ -73,33 +73,28 @@ def written(spec: RunSpec, read: Callable[[Request], Resolved]) -> Written:
     """The text, and a note for each value that it does not say."""
     environment, keys = stated(spec)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    words = [_PROGRAM, *(f"{name}={shlex.quote(_argument(value))}" for name, value in keys.items())]
+    words = [_PROGRAM, *(f"{name}={shlex.quote(as_text(value))}" for name, value in keys.items())]
     text = "\n".join(["#!/usr/bin/env bash", *lines, " \\\n    ".join(words), ""])
     return write(spec, text, ".sh", read, _WHY, whole=("container",))
 
 
+def with_engine_keys(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
+    """The spec with those of MaxText's keys that were given, and that its own fields do not say: MaxText gets them."""
+    said = {name for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
+    rest = {name: value for name, value in given.items() if name not in said and not _is_of_model(name)}
+    rest = {name: as_text(value) for name, value in rest.items() if value is not None}
+    return replace(spec, execution=replace(spec.execution, engine_keys=rest))
+
+
+def _is_of_model(name: str) -> bool:
+    """Whether a key says a part of the model, which its name says where the key is not written."""
+    return name in KEYS and KEYS[name].to.startswith("model.")
+
+
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables, keys of MaxText's) that say what can be said of a run."""
-    found = dict(written_values(spec, KEYS))
-    return dict(_environment(spec)), {name: value for name, value in found.items() if values.can_be_said(value)}
-
-
-def _argument(value: Any) -> str:
-    """A value as MaxText reads it from a command line, which is as YAML."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)) or (isinstance(value, str) and not _reads_as_itself(value)):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def _reads_as_itself(text: str) -> bool:
-    if not re.fullmatch(r"[A-Za-z0-9_./-][A-Za-z0-9_./ -]*", text) or text != text.strip() or text.startswith("-"):
-        return False
-    try:
-        return isinstance(source.core_scalar(text), str) and text.lower() not in ("yes", "no", "on", "off", "y", "n")
-    except ValueError:
-        return True
+    found = {name: value for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
+    return dict(_environment(spec)), {**found, **{k: v for k, v in maxtext_keys(spec).items() if k not in found}}
 
 
 def _environment(spec: RunSpec) -> Iterator[tuple[str, str]]:

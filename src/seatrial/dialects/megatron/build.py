@@ -266,7 +266,7 @@ def _execution(s: Settings) -> Execution:
     start = s["profile-step-start"] if s.given("profile") else None
     return Execution(
         remat=remat, remat_modules=tuple(s["recompute-modules"] or ("core_attn",)) if is_selective else (),
-        attention=attention, environment=s.environment, profile_from_step=start,
+        attention=attention, environment=s.environment, engine_keys=s.engine_keys(), profile_from_step=start,
         profile_steps=max(1, s["profile-step-end"] - start) if start is not None else Execution().profile_steps,
     )  # fmt: skip
 

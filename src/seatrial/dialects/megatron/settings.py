@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.overrides import Override
 from seatrial.dialects.table.suggestions import did_you_mean, distance
+from seatrial.dialects.table.versions import versions
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import Origin
@@ -59,6 +61,9 @@ class Settings(table.Settings):
     """
 
     SYSTEM: ClassVar[str] = "Megatron-LM"
+    VERSIONS: ClassVar[str] = "megatron"
+    RELEASE: ClassVar[str] = "core "
+    ENGINE: ClassVar[str] = "megatron"
 
     mark: Mark  # of the command
     script: str = ""  # train_llama3.sh, where that is what is started
@@ -90,7 +95,8 @@ class Settings(table.Settings):
         return is_off or any(_same(value, quiet) for quiet in key.quiet)
 
     def refuse(self, name: str, key: Key) -> None:
-        self.add(name, "error", self.REJECTED, key.why, f"remove {self.entries[name].key}")
+        fix = f"remove {self.entries[name].key}, or run it with --engine {self.ENGINE}"
+        self.add(name, "error", self.REJECTED, key.why, fix)
 
     def origin(self, name: str, note: str = "") -> Origin:
         """Where a value came from: the command, the script, or Megatron's defaults."""
@@ -119,6 +125,25 @@ class Settings(table.Settings):
         """A finding about a word of the command."""
         problem = Problem(severity=severity, code=code, path=path, why=why, fix=fix, mark=node.mark)
         self.problems.append(problem)
+
+    def holds_secret(self, name: str) -> bool:
+        """None of Megatron's own arguments does: their tokens are those of a vocabulary."""
+        return is_secret(name) and self.version(name) is None
+
+    def engine_keys(self) -> dict[str, str]:
+        """The arguments, or the variables of the script, that no field of the spec holds: Megatron gets them so."""
+        rows = ((name, self.row(name), entry) for name, entry in self.for_engine() if name not in OURS)
+        given = {name: entry for name, row, entry in rows if row is None or row.disposition != "done"}
+        if self.script:
+            return {name: entry.text for name, entry in given.items() if name in VARIABLES.keys() - _LAUNCHERS}
+        given = {name: entry for name, entry in given.items() if TORCHRUN not in name}
+        return {f"--{name}": self._words(name, entry.value) for name, entry in given.items()}
+
+    def _words(self, name: str, value: Any) -> str:
+        """The values of an argument as a shell reads them; a flag, which has none, is on."""
+        key, known = self.row(name), self.version(name)
+        is_flag = key.read is flag if key else known is not None and not known.values
+        return "" if is_flag or value is None else shlex.join(value if isinstance(value, list) else [str(value)])
 
     def report_ignored(self) -> None:
         """One finding for all arguments that have no effect for the same reason."""
@@ -151,7 +176,7 @@ def settings(request: Request) -> Settings:
     options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
     found = Settings(
         keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[place].mark, script=script,
-        around=outside,
+        around=outside, engine=request.engine,
     )  # fmt: skip
     stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
     if script:
@@ -167,6 +192,7 @@ def settings(request: Request) -> Settings:
             del found.values[name], found.entries[name]
     _take_environment(found, stated)
     found.report_ignored()
+    found.report_versions()
     return found
 
 
@@ -208,19 +234,21 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
         return
     name, equals, value = str(option.value).removeprefix("--").partition("=")
     key = ALL.get(name) if str(option.value).startswith("--") else None
-    if key is None:
+    known = found.version(name) if str(option.value).startswith("--") else None
+    if key is None and known is None:
         _unknown_argument(found, option)
         return
     if name in found.entries:
         why = f"it is given here and at {found.entries[name].key_mark}; only the last one counts"
         found.report(option, f"--{name}", "given-twice", why, "keep one of the two", "warning")
-    is_several = key.read in (several, strategy)
-    taken = 0 if equals or key.read is flag else len(values) if is_several else 1
+    is_flag = key.read is flag if key else known is not None and not known.values
+    is_several = key.read in (several, strategy) if key else known is not None and known.values in ("*", "?")
+    taken = 0 if equals or is_flag else len(values) if is_several else 1
     if taken > len(values):
         found.report(option, f"--{name}", "missing-value", "its value is missing", "write it after the argument")
         return
     texts = [value] if equals else [str(word.value) for word in values[:taken]]
-    given: Any = texts if is_several else f"={value}" if key.read is flag and equals else next(iter(texts), None)
+    given: Any = texts if is_several else f"={value}" if is_flag and equals else next(iter(texts), None)
     mark = values[0].mark if taken else option.mark
     found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
     _stray(found, values[taken:])
@@ -276,7 +304,7 @@ def _meant(script: str, key: str) -> str:
     if script:
         return key.upper() if key.upper() in VARIABLES else ""
     option = name.replace("-", "_")
-    return name if name in ALL else f"{TORCHRUN}{option}" if option in LAUNCHER else ""
+    return name if name in ALL or name in versions("megatron") else f"{TORCHRUN}{option}" if option in LAUNCHER else ""
 
 
 # --- launchers --------------------------------------------------------------------------------------------------------

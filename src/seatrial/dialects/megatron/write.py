@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, is_sharded
 from seatrial.dialects.megatron.script import NETWORK, VARIABLES, written_variables
 from seatrial.dialects.megatron.settings import is_passed_on
-from seatrial.dialects.table import written
+from seatrial.dialects.table import engine_keys, written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
 from seatrial.dialects.table.written import Written
@@ -85,7 +85,8 @@ def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[s
         del environment[CONNECTIONS]
     elif not is_sharded(spec) and spec.mesh["tensor"] * spec.mesh["context"] > 1:
         environment[CONNECTIONS] = "1"
-    return environment, list(_words(spec, LAUNCHER)), list(_words(spec, ARGUMENTS))
+    arguments = [*_words(spec, ARGUMENTS), *engine_keys.words(spec.execution.engine_keys)]
+    return environment, list(_words(spec, LAUNCHER)), arguments
 
 
 def _words(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[list[str]]:
@@ -108,6 +109,7 @@ def _word(value: Any) -> str:
 def script_variables(spec: RunSpec) -> tuple[dict[str, str], dict[str, str], str]:
     """(other variables, the script's own, its name): of its own, those that differ from its defaults or matter most."""
     own, name = written_variables(spec)
+    own = {k: text for k, text in spec.execution.engine_keys.items() if engine_keys.is_variable(k)} | own
     environment = {
         variable: value for variable, value in spec.execution.environment.items()
         if value and is_passed_on(variable) and (variable not in VARIABLES or variable in NETWORK)

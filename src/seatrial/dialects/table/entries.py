@@ -15,13 +15,14 @@ from seatrial.spec import Action, Origin
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A document to read and its overrides, for an action and a user."""
+    """A document to read and its overrides, for an action, a user and an engine; empty: it is not said what trains."""
 
     document: Document
     overrides: Sequence[Override]
     action: Action
     user: str
     home: Path
+    engine: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

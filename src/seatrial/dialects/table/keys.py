@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.engine_keys import value_of
 from seatrial.spec import RunSpec, flatten
 
 FromSpec = Callable[[RunSpec], Any]
@@ -116,6 +117,8 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str
         else:
             value = leaves.get(key.to, OMIT) if key.as_is else OMIT
             value = value if value is OMIT or _holds(key, value) else OMIT
+        if value is OMIT and name in spec.execution.engine_keys:
+            value = value_of(spec.execution.engine_keys[name])
         if value is not OMIT:
             yield name, value
 

@@ -15,6 +15,7 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import OMIT, Disposition, Key
 from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.dialects.table.versions import Versions, contradiction, versions
 from seatrial.errors import Mark, Problem, Severity
 from seatrial.spec import Action, Origin
 
@@ -28,10 +29,14 @@ class Settings:
     SYSTEM: ClassVar[str] = ""  # whose keys and defaults these are, as in "MaxText's default"
     UNKNOWN: ClassVar[str] = "there is no such key"  # why an unknown key is an error
     REJECTED: ClassVar[str] = "not-supported"  # the code of a rejected key; "": the dialect reports them itself
+    VERSIONS: ClassVar[str] = ""  # the folder of the dialect that has a table of versions
+    RELEASE: ClassVar[str] = ""  # before a version: "core " of Megatron's
+    ENGINE: ClassVar[str] = ""  # the engine whose keys these are
 
     keys: Mapping[str, Key]
     sections: Mapping[str, Key] = field(default_factory=dict)  # mappings whose keys are the user's own
     action: Action = "plan"
+    engine: str = ""  # what will train; empty: not said
     file: str = ""
     entries: dict[str, Entry] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -90,11 +95,55 @@ class Settings:
             return
         self.values[name] = value
         if self.REJECTED and key.disposition == "rejected" and not self.is_quiet(key, value):
-            self.refuse(name, key)
+            if self.engine and self.engine == self.ENGINE:
+                self.problems.append(entry.key_problem(*self._unknown_here(self.version(name))))
+            else:
+                self.refuse(name, key)
+
+    def version(self, name: str) -> Versions | None:
+        """The versions of the system that have a key; None: none has it, or nothing is known of them."""
+        return versions(self.VERSIONS).get(name) if self.VERSIONS else None
 
     def unknown(self, name: str, entry: Entry) -> Problem:
         """What to say of a key without a row."""
-        return entry.key_problem("error", "unknown-key", self.UNKNOWN, did_you_mean(name, tuple(self.keys)))
+        known = self.version(name)
+        if known is None:
+            return entry.key_problem("error", "unknown-key", self.UNKNOWN, did_you_mean(name, tuple(self.keys)))
+        if known.gone:
+            why = f"{self.SYSTEM} no longer has it: it is gone since {self.RELEASE}{known.gone}; it has no effect here"
+            return entry.key_problem("warning", "removed-key", why, "remove it")
+        return entry.key_problem(*self._unknown_here(known))
+
+    def _unknown_here(self, known: Versions | None) -> tuple[Severity, str, str, str]:
+        if self.engine == self.ENGINE:
+            why = f"it goes to {self.SYSTEM} as it stands, and Seatrial's own figures do not count it"
+            return "info", "only-of-engine", why, "no change is needed"
+        since = f" since {self.RELEASE}{known.since}" if known and known.since else ""
+        why = f"{self.SYSTEM} has it{since}, Seatrial's own trainer has not, and trains without it"
+        return "warning", "not-known-here", why, f"remove it, or run it with --engine {self.ENGINE}"
+
+    def report_versions(self) -> None:
+        """Adds that no version of the system has all of the given keys, and which known ones the newest has no more."""
+        known = versions(self.VERSIONS)
+        for name in [name for name in self.entries if name in self.values and name in known and known[name].gone]:
+            why = f"{self.SYSTEM} no longer has it: it is gone since {self.RELEASE}{known[name].gone}"
+            self.add(name, "info", "removed-key", why, "no change is needed for an older version")
+        why = contradiction(known, {name: entry.key for name, entry in self.entries.items()}, self.RELEASE)
+        if why:
+            first = next(name for name in self.entries if name in known and known[name].gone)
+            self.add(first, "warning", "versions", f"no version of {self.SYSTEM} has all keys: {why}", "remove one")
+
+    def holds_secret(self, name: str) -> bool:
+        """Whether a key's value is kept out of the spec."""
+        return is_secret(name)
+
+    def for_engine(self) -> Iterator[tuple[str, Entry]]:
+        """The given keys that mean something to their own system; those with a wrong value aside, and secrets."""
+        for name, entry in self.entries.items():
+            row = self.row(name)
+            is_note = row is not None and row.effective is not None  # it repeats what another key decides
+            if not is_note and not self.holds_secret(name) and (row is None or name in self.values):
+                yield name, entry
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there to be read, and no placeholder; a dialect that has placeholders reports them."""
@@ -113,6 +162,7 @@ class Settings:
         also = [value for value in key.quiet if value is not None]
         shown = "it" if is_secret(name) else coerce.shown(self.entries[name].value)
         fix = f"remove it, or make it {coerce.shown(also[0])}" if also else "remove it"
+        fix += f", or run it with --engine {self.ENGINE}" if self.ENGINE else ""
         self.add(name, "error", self.REJECTED, f"{shown} is not supported: {key.why}", fix)
 
     # --- findings -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""Keys that a system has in some versions only, and those that only it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seatrial.dialects import load
+from seatrial.dialects.megatron.settings import ALL
+from seatrial.dialects.table.versions import contradiction, in_order, versions
+from seatrial.errors import Problem
+from seatrial.spec import RunSpec
+from tests.helpers.megatron_commands import LEAST
+
+MAXTEXT = "python3 -m maxtext.trainers.pre_train.train base.yml model_name=llama2-7b steps=5 topology.device=h100"
+
+
+def read(tmp_path: Path, command: str, engine: str = "") -> tuple[RunSpec | None, dict[str, Problem]]:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{command}\n", encoding="utf-8")
+    resolved = load(path, [], action="plan", engine=engine)
+    return resolved.spec, {f"{problem.code} {problem.path}": problem for problem in resolved.problems}
+
+
+def megatron(tmp_path: Path, more: str, engine: str = "") -> tuple[RunSpec | None, dict[str, Problem]]:
+    return read(tmp_path, f"torchrun pretrain_gpt.py {LEAST} {more}", engine)
+
+
+def test_an_argument_that_only_megatron_has_is_a_warning_and_goes_to_it(tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, "--add-skipping --async-strategy nvrx --tp-comm-overlap-cfg x.yaml")
+    assert spec is not None
+    assert found["not-known-here --add-skipping"].severity == "warning"
+    assert "since core 0.18" in found["not-known-here --add-skipping"].why
+    assert "--engine megatron" in found["not-known-here --add-skipping"].fix
+    assert spec.execution.engine_keys.items() >= {"--add-skipping": "", "--async-strategy": "nvrx"}.items()
+
+
+def test_with_its_own_engine_it_is_a_note(tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, "--add-skipping --num-experts 8 --qk-layernorm", "megatron")
+    assert spec is not None
+    assert {p.severity for p in found.values() if p.code == "only-of-engine"} == {"info"}
+    assert spec.execution.engine_keys == {"--add-skipping": "", "--num-experts": "8", "--qk-layernorm": ""}
+
+
+def test_without_it_what_is_not_supported_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, "--num-experts 8")
+    assert spec is None
+    assert found["not-supported --num-experts"].fix == "remove --num-experts, or run it with --engine megatron"
+
+
+def test_an_argument_that_is_gone_and_one_that_came_later(tmp_path: Path) -> None:
+    _, found = megatron(tmp_path, "--delay-param-gather")
+    assert "gone since core 0.9" in found["removed-key --delay-param-gather"].why
+    _, found = megatron(tmp_path, "--delay-param-gather --add-skipping")
+    why = found["versions --delay-param-gather"].why
+    assert "--add-skipping: not before core 0.18" in why
+    assert "--delay-param-gather: gone since core 0.9" in why
+
+
+def test_a_name_that_no_version_has_stays_an_error(tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, "--add-skiping")
+    assert spec is None
+    assert found["unknown-argument --add-skiping"].severity == "error"
+
+
+def _unknown_here() -> Iterator[tuple[str, str]]:
+    for name, each in versions("megatron").items():
+        if name not in ALL:
+            yield name, {"": "", "=": " 3", "*": " 3 4", "?": " 3"}[each.values]
+
+
+def test_every_argument_of_every_version_is_read_with_its_values(tmp_path: Path) -> None:
+    given = dict(_unknown_here())
+    assert len(given) > 300
+    spec, found = megatron(tmp_path, " ".join(f"--{name}{values}" for name, values in given.items()))
+    assert spec is not None, [(p.path, p.why) for p in found.values() if p.severity == "error"]
+    assert spec.execution.engine_keys == {f"--{name}": values.strip() for name, values in given.items()}
+
+
+@pytest.mark.parametrize("engine", ["", "maxtext"])
+def test_a_key_that_only_maxtext_has(tmp_path: Path, engine: str) -> None:
+    spec, found = read(tmp_path, f"{MAXTEXT} algo=grpo steps_of=1", engine)
+    assert found["unknown-key steps_of"].severity == "error"
+    spec, found = read(tmp_path, f"{MAXTEXT} algo=ppo", engine)
+    assert spec is not None
+    assert spec.execution.engine_keys == {"algo": "ppo"}
+    assert ("only-of-engine algo" if engine else "not-known-here algo") in found
+
+
+def test_versions_sort_by_number_and_days_come_after_releases() -> None:
+    assert sorted(["0.11", "2026-08-22", "0.9", "0.8"], key=in_order) == ["0.8", "0.9", "0.11", "2026-08-22"]
+
+
+def test_keys_that_some_version_has_together_do_not_contradict() -> None:
+    known = versions("megatron")
+    assert contradiction(known, {"add-skipping": "--add-skipping"}, "") == ""
+    assert contradiction(known, {"delay-param-gather": "--delay-param-gather"}, "") == ""
+
+
+@pytest.mark.parametrize("dialect", ["maxtext", "megatron"])
+def test_a_table_is_of_all_the_years(dialect: str) -> None:
+    found = versions(dialect)
+    assert len(found) > 900
+    assert sum(not each.since and not each.gone for each in found.values()) > 50
+    assert all(in_order(e.since) < in_order(e.gone) for e in found.values() if e.since and e.gone)
