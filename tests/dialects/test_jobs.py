@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from seatrial import source
 from seatrial.dialects import load
-from seatrial.dialects.jobs import EACH, NODES, requested
+from seatrial.dialects.jobs import EACH, NODES, options, requested
+from seatrial.launch import slurm_job
 
 TRAIN = "python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml model_name=llama3.1-8b"
 
@@ -16,7 +18,7 @@ TRAIN = "python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml mo
 def numbers(command: str) -> dict[str, int]:
     """The numbers by path that a command requests."""
     argv = source.parse_shell(command, file="launch.sh").root.members["argv"].value
-    return {path: entry.value for path, entry in requested(argv).items()}
+    return {path: entry.value for path, entry in requested(argv).items() if path in (NODES, EACH)}
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,49 @@ def test_meshes_that_say_it_go_before_the_job(tmp_path: Path) -> None:
     spec = load(path, [], action="plan").spec
     assert spec is not None
     assert spec.topology.devices_per_node == 4
+
+
+JOB = (
+    "sbatch -p batch,large --time=1-12 -A team --qos=high -C 'h100&ib' --gres=gpu:8 --signal=B:TERM@90 --mem=10G"
+    " srun --account=other -N 2"
+)
+WANTED = {
+    "partition": "batch,large", "time": "1-12", "account": "other", "qos": "high", "constraint": "h100&ib",
+    "gres": "gpu:8", "signal": "TERM@90",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{TRAIN} ici_fsdp_parallelism=8",
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64"
+        " --max-position-embeddings 64 --micro-batch-size 1 --train-iters 5 --lr 1e-3 --tokenizer-type NullTokenizer"
+        " --vocab-size 99",
+        "bash examples/llama/train_llama3.sh",
+    ],
+)
+def test_what_else_a_job_requests_is_requested_again(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{JOB} {command}\n", encoding="utf-8")
+    resolved = load(path, [], action="plan")
+    assert resolved.spec is not None
+    assert resolved.spec.distributed.slurm == WANTED
+    assert resolved.origin("distributed.slurm.partition").key == "-p"
+    words = slurm_job.requested(resolved.spec, rehearsing=False)
+    assert slurm_job.options(words) == WANTED
+    assert slurm_job.options(slurm_job.requested(resolved.spec, rehearsing=True)).keys() == WANTED.keys() - {"gres"}
+
+
+@pytest.mark.parametrize("value", ["$(reboot)", "a\nb", "a b", "--x", "'", ""])
+def test_what_could_be_more_than_a_value_is_not_requested(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"srun --partition={shlex.quote(value)} {TRAIN}\n", encoding="utf-8")
+    spec = load(path, [], action="plan").spec
+    assert spec is not None
+    assert slurm_job.requested(spec, rehearsing=False) == ()
+
+
+def test_the_options_of_a_job_are_those_that_can_be_requested() -> None:
+    argv = source.parse_shell(f"{JOB} {TRAIN}", file="launch.sh").root.members["argv"].value
+    assert options(requested(argv)).keys() <= slurm_job.OPTIONS.keys()

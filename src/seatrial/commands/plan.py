@@ -11,7 +11,7 @@ from seatrial.commands.run import RunRequest, plan_run
 from seatrial.console import UNLIMITED, inert, show_value, table
 from seatrial.dialects.explain import explain as explain_value
 from seatrial.errors import LaunchError
-from seatrial.launch.targets import checked, scripts, target
+from seatrial.launch.targets import checked, scripts, target, with_requests
 from seatrial.plan import Plan, leaves, without_secrets
 from seatrial.report.expected import expected, expected_lines
 from seatrial.runs.directory import new_directory, resolved_as_dict
@@ -24,7 +24,8 @@ def describe(request: RunRequest, *, as_json: bool) -> str:
     spec, where = spec_of(resolved), request.where
     run_dir = new_directory(spec).resolve()
     try:
-        site = target(checked(where).on).site(where, spec, run_dir)
+        where = with_requests(checked(where), spec, rehearsing=request.rehearse)
+        site = target(where.on).site(where, spec, run_dir)
         plan, missing = plan_run(request, spec, run_dir, site=site, on=where.on), ""
     except LaunchError as error:
         plan, missing = None, str(error)

@@ -25,7 +25,7 @@ from seatrial.errors import InputError, LaunchError
 from seatrial.launch.deadlines import Deadlines
 from seatrial.launch.display import watched
 from seatrial.launch.local import free_port, this_machine
-from seatrial.launch.targets import Target, checked, target
+from seatrial.launch.targets import Target, checked, target, with_requests
 from seatrial.launch.where import HERE, Where
 from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, collapsed_to_fit, make_plan
 from seatrial.runs.directory import claim, new_directory, short_path, write_inputs
@@ -63,7 +63,8 @@ def run(request: RunRequest) -> Verdict:
     run directory cannot be used.
     """
     resolved = read_valid(request.config, action="rehearse" if request.rehearse else "run", engine=request.engine)
-    where, there = request.where, target(checked(request.where).on)
+    where = with_requests(checked(request.where), spec_of(resolved), rehearsing=request.rehearse)
+    there = target(where.on)
     run_dir = (request.out or new_directory(spec_of(resolved))).resolve()
     for attempt in count(1):
         with beginning(run_dir):

@@ -179,6 +179,7 @@ FIELDS: dict[str, Field] = {
     "distributed.coordinator_host": _field("Host of the coordinator; null: the first node."),
     "distributed.coordinator_port": _field("TCP port of the coordinator; null: a free one, chosen at launch."),
     "distributed.initialization_timeout_seconds": _field("How long processes wait for each other at the start.", "s"),
+    "distributed.slurm": _field("What a job requests of Slurm, by option; used with --on slurm, where --slurm wins."),
     "distributed.heartbeat_timeout_seconds": _field("Silence after which a process counts as dead.", "s"),
     "container": _field("The container that each node runs in; null: none."),
     "container.image": _field("Image of the container."),

@@ -1,14 +1,19 @@
-"""The nodes and devices that a command requests of Slurm: the options of sbatch, salloc and srun before the program."""
+"""What a command requests of Slurm by the options of sbatch, salloc and srun before the program.
+
+Nodes and devices are those of the run; the rest is requested again where the run is a job of ours.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from seatrial.dialects.table.entries import Entry
 from seatrial.source import Node
+from seatrial.spec import Origin
 
+JOB = "distributed.slurm"
 NODES, EACH = "topology.num_nodes", "topology.devices_per_node"
 
 _JOBS = ("sbatch", "salloc", "srun")
@@ -19,22 +24,47 @@ _OPTIONS = {
     "-N": (NODES, _NODES), "--nodes": (NODES, _NODES), "--gpus-per-node": (EACH, _GPUS), "--gres": (EACH, _RESOURCES),
     "--ntasks-per-node": (_TASKS, _TASKS_OF_NODE),
 }  # fmt: skip
+# Of what a job of ours can request as well. CPUs and memory are left out: it has whole nodes.
+_OTHERS = {
+    "-A": "account", "-p": "partition", "-q": "qos", "-t": "time", "-C": "constraint", "-w": "nodelist",
+    "-x": "exclude",
+    **{f"--{name}": name for name in ("account", "partition", "qos", "time", "constraint", "nodelist", "exclude",
+                                      "reservation", "gres", "gpus-per-node", "signal")},
+}  # fmt: skip
+
+
+def options(found: Mapping[str, Entry]) -> dict[str, str]:
+    """Of what is requested, the options of a job of ours, by name."""
+    begin = f"{JOB}."
+    return {path.removeprefix(begin): entry.text for path, entry in found.items() if path.startswith(begin)}
+
+
+def origins(found: Mapping[str, Entry]) -> dict[str, Origin]:
+    """Where each of them was written."""
+    return {path: entry.origin() for path, entry in found.items() if path.startswith(f"{JOB}.")}
 
 
 def requested(words: Sequence[Node]) -> dict[str, Entry]:
-    """The numbers by spec path; srun's go before those of the job around it. What is no number stands as nothing."""
+    """What is requested, by spec path; srun's goes before that of the job around it. A wrong number is left out."""
     found: dict[str, Entry] = {}
     is_job = False
     for word, behind in zip_longest(words, words[1:]):
         text = str(word.value)
         is_job = is_job or text.rpartition("/")[2] in _JOBS
-        name, equals, value = (text[:2], text[2:], text[2:]) if re.match(r"-N\d", text) else text.partition("=")
+        is_joined = re.match(r"-[NApqtCwx][^=]", text)
+        name, equals, value = (text[:2], text[2:], text[2:]) if is_joined else text.partition("=")
         node = word if equals else behind
-        if not is_job or name not in _OPTIONS or node is None:
+        if not is_job or node is None:
             continue
-        path, pattern = _OPTIONS[name]
-        number = pattern.fullmatch(value if equals else str(node.value))
-        if number and int(number[1]):
+        value = value if equals else str(node.value)
+        if name in _OTHERS:
+            value = value.removeprefix("B:") if name == "--signal" else value
+            found[f"{JOB}.{_OTHERS[name]}"] = Entry(
+                key=name, value=value, text=value, mark=node.mark, key_mark=word.mark
+            )
+        path, pattern = _OPTIONS.get(name, ("", _NODES))
+        number = pattern.fullmatch(value)
+        if path and number and int(number[1]):
             found[path] = Entry(key=name, value=int(number[1]), text=number[1], mark=node.mark, key_mark=word.mark)
     tasks = found.pop(_TASKS, None)
     if tasks is not None and tasks.value > 1:

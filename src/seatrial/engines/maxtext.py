@@ -87,9 +87,9 @@ DIFFERENCES = (
 # Said even where they are as MaxText has them, as are those that every version since 2024 has. All others are said only
 # where they are stated or differ from its defaults: a version that does not know a key ends at it.
 _ALWAYS = {
-    "run_name", "hardware", "model_name", "normalization_layer_epsilon", "steps", "per_device_batch_size", "max_target_length", "dtype",
-    "weight_dtype", "dataset_type", "attention", "remat_policy", "scan_layers", "enable_checkpointing",
-    "gradient_accumulation_steps", "learning_rate", "packing", "base_output_directory",
+    "run_name", "hardware", "model_name", "normalization_layer_epsilon", "steps", "per_device_batch_size",
+    "max_target_length", "dtype", "weight_dtype", "dataset_type", "attention", "remat_policy", "scan_layers",
+    "enable_checkpointing", "gradient_accumulation_steps", "learning_rate", "packing", "base_output_directory",
     *(f"{part}_{axis}_parallelism" for part in ("ici", "dcn") for axis in ("data", "fsdp", "pipeline", "tensor")),
 }  # fmt: skip
 # These say that there is nothing.

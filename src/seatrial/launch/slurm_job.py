@@ -58,6 +58,7 @@ OPTIONS: Mapping[str, Option] = {
     "nodes": Option(r"[1-9]\d{0,4}", "the number of nodes for a rehearsal"),
     "results": Option(r"[^\x00-\x1f]+", "a folder"),
 }
+_DEVICES = ("gres", "gpus-per-node")
 _USUAL = {"requeue": "no", "exclusive": "yes", "mem": "0"}
 
 
@@ -76,6 +77,15 @@ def options(given: Sequence[str]) -> dict[str, str]:
             raise InputError.single("slurm-value", "--slurm", why, f"give {key}={OPTIONS[key].says}")
         found[key] = value
     return found
+
+
+def requested(spec: RunSpec, *, rehearsing: bool) -> tuple[str, ...]:
+    """What a configuration requests, as KEY=VALUE words; what Slurm cannot be asked here is left out.
+
+    A rehearsal computes on CPUs, and requests no devices.
+    """
+    given = {k: v for k, v in spec.distributed.slurm.items() if not (rehearsing and k in _DEVICES)}
+    return tuple(f"{k}={v}" for k, v in given.items() if k in OPTIONS and re.fullmatch(OPTIONS[k].pattern, v))
 
 
 @dataclass(frozen=True, kw_only=True)

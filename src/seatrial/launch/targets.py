@@ -88,6 +88,15 @@ def checked(where: Where) -> Where:
     return where
 
 
+def with_requests(where: Where, spec: RunSpec, *, rehearsing: bool) -> Where:
+    """The same, with what the configuration requests of Slurm before what the command line does, which wins."""
+    if where.on != "slurm":
+        return where
+    from seatrial.launch import slurm_job
+
+    return replace(where, slurm=(*slurm_job.requested(spec, rehearsing=rehearsing), *where.slurm))
+
+
 def scripts(where: Where, plan: Plan, run_dir: Path) -> dict[str, str]:
     """The scripts that a target hands to another program to start a plan: path in the run directory → text."""
     if where.on != "slurm":

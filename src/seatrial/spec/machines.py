@@ -75,6 +75,7 @@ class Distributed:
     coordinator_port: int | None = None  # None: a free port, chosen at launch
     initialization_timeout_seconds: int = 300
     heartbeat_timeout_seconds: int = 100
+    slurm: Mapping[str, str] = field(default_factory=dict)  # options of a job, by name; --slurm goes before them
 
 
 @dataclass(frozen=True, kw_only=True)

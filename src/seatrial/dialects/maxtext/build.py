@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.dialects.jobs import NODES
+from seatrial.dialects import jobs
+from seatrial.dialects.jobs import JOB, NODES
 from seatrial.dialects.maxtext import machines as maxtext_machines
 from seatrial.dialects.maxtext import model as maxtext_model
 from seatrial.dialects.maxtext.keys import KEYS, OURS
@@ -200,6 +201,8 @@ def _execution(settings: Settings, built: Built) -> None:
     first = settings.get("skip_first_n_steps_for_profiler") if settings.get("profiler") else None
     built.put("execution.profile_from_step", "profiler", first)
     variables = settings.variables
+    built.values[JOB] = jobs.options(settings.job)
+    built.origins |= jobs.origins(settings.job)
     built.values["execution.xla_flags"] = {name: value for name, (value, _) in variables.flags.items()}
     built.values["execution.environment"] = {name: str(entry.value) for name, entry in variables.rest.items()}
     built.origins |= {f"execution.xla_flags.{name}": entry.origin() for name, (_, entry) in variables.flags.items()}

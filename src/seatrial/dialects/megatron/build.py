@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from seatrial.dialects import jobs
 from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, SCHEDULES
 from seatrial.dialects.megatron.model import model_of
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VISIBLE
@@ -72,7 +73,7 @@ def build(s: Settings, file: str) -> RunSpec | None:
         logging=gather_part(Logging, "logging", values, tensorboard=s.given("tensorboard-dir")),
         execution=_execution(s),
         checkpoint=_checkpoint(s, steps),
-        distributed=gather_part(Distributed, "distributed", values),
+        distributed=gather_part(Distributed, "distributed", values, slurm=jobs.options(s.job)),
         container=s.around.container,
         log_dir=s["LOG_DIR"],
         seed=s["seed"],

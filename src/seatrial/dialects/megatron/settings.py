@@ -70,6 +70,7 @@ class Settings(table.Settings):
     decided_by: dict[str, str] = field(default_factory=dict)  # argument → the variable that it comes from
     environment: dict[str, str] = field(default_factory=dict)
     around: Around = field(default_factory=Around)
+    job: Mapping[str, Entry] = field(default_factory=dict)  # what is requested of Slurm, by spec path
 
     def get(self, name: str, default: Any = OMIT) -> Any:
         """An argument's value by any of its names, or Megatron's default for it."""
@@ -113,7 +114,7 @@ class Settings(table.Settings):
         rows = [(name, key) for name, key in rows if key.read is flag or key.default is not OMIT]
         absent = {path: self.origin(name) for name, key in rows for path in key.paths}
         notes = {path: Origin(kind="derived", note=note) for path, note in _DERIVED.items()}
-        found = super().origins({**absent, **notes, **self.around.origins, **(derived or {})})
+        found = super().origins({**absent, **notes, **self.around.origins, **jobs.origins(self.job), **(derived or {})})
         if "model" in self.entries:
             found = {path: origin for path, origin in found.items() if not path.startswith("model.")}
         if self.script and "topology.devices_per_node" not in found:
@@ -176,7 +177,7 @@ def settings(request: Request) -> Settings:
     options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
     found = Settings(
         keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[place].mark, script=script,
-        around=outside, engine=request.engine,
+        around=outside, engine=request.engine, job=jobs.requested(argv[:place]),
     )  # fmt: skip
     stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
     if script:
@@ -316,10 +317,9 @@ def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
     """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
     start = next((i for i, word in enumerate(words) if _program(word) in _TORCHRUN), None)
     if start is None:
-        requested = jobs.requested(words)
         for path, name in ((NODES, "nnodes"), (EACH, "nproc_per_node")):
-            if path in requested:
-                found.take(f"{TORCHRUN}{name}", replace(requested[path], value=requested[path].text))
+            if path in found.job:
+                found.take(f"{TORCHRUN}{name}", replace(found.job[path], value=found.job[path].text))
         return
     for option, values in _groups(words[start + 1 :]):
         if option is not None:  # else it is an interpreter or a wrapper
