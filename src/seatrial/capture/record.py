@@ -1,4 +1,4 @@
-"""What a script started in the sandbox, as its stand-ins wrote it down: untrusted text, of bounded size."""
+"""The calls that a script made in the sandbox, as its stand-ins wrote them down: untrusted text, of bounded size."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from seatrial.errors import InputError
 from seatrial.runs.files import read_object, write_text
 
 _SHOWN = 96  # characters of a command in the list of what was started
-_UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): (?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
+_UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): \$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a command requests of Slurm by the options of sbatch, salloc and srun before the program.
+"""Requests to Slurm in a command: the options of sbatch, salloc and srun before the program.
 
 Nodes and devices are those of the run; the rest is requested again where the run is a job of ours.
 """
