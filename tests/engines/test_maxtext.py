@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.helpers.command_line import seatrial
+from tests.helpers.seeds import SEEDS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROGRAM = os.environ.get("SEATRIAL_MAXTEXT")  # the folder whose python3 has MaxText
@@ -73,8 +80,72 @@ def test_two_processes_whose_tensor_axis_crosses_the_nodes(tmp_path: Path) -> No
     assert "other axes cross the nodes than tensor" in " ".join(done.text.split())
 
 
-def test_a_file_of_cvs(tmp_path: Path) -> None:
-    given = ["nnodes=2", "coordinator_ip=127.0.0.1", "training_steps=20"]
-    done = run(tmp_path, "cvs/mi300x_distributed_llama3_1_70b.json", *given)
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+def test_the_files_of_cvs(tmp_path: Path, path: Path) -> None:
+    nodes = int("distributed" in path.stem) + 1
+    given = [f"config.nnodes={nodes}", "coordinator_ip=127.0.0.1", "training_steps=12"]
+    done = run(tmp_path, f"cvs/{path.name}", *given)
     assert done.meshes == {"8"}
-    assert "rope_type: llama3.1" in (done.run_dir / "launch" / "maxtext.yml").read_text()
+    assert len(done.logs) == nodes
+    assert "12 of 12" in done.text
+    text = (done.run_dir / "launch" / "maxtext.yml").read_text()
+    assert "rope_type: llama3.1" in text
+    assert "use_iota_embed: true" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        ("maxtext/maxtext-llama2-7b-h100.sh", ["topology.devices_per_node=8", "steps=12", "fused_qkv=true"]),
+        ("maxtext/maxtext-llama3-8b.yaml", ["steps=12", "num_vocab_tiling=2", "cast_logits_to_fp32=false"]),
+    ],
+)
+def test_keys_that_only_maxtext_reads_are_in_the_run_as_they_stand(
+    tmp_path: Path, config: str, given: list[str]
+) -> None:
+    done = run(tmp_path, config, *given)
+    written = (done.run_dir / "launch" / "maxtext.yml").read_text()
+    read = "\n".join(done.logs)  # MaxText prints each key with its value at the start
+    for word in given[-2:]:
+        name, _, value = word.partition("=")
+        if name != "steps":
+            assert f"{name}: {value}" in written
+        assert re.search(rf"Config param {name}: {value}\b", read, re.IGNORECASE), name
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
+    given = [CONFIGS / "maxtext/maxtext-quick.sh", "topology.num_nodes=2", "topology.devices_per_node=2"]
+    given += ["ici_fsdp_parallelism=2", "dcn_data_parallelism=2", "steps=100000"]
+    command = [sys.executable, "-P", "-m", "seatrial", "run", *given, "--engine", "maxtext", "--rehearse"]
+    started = subprocess.Popen(
+        [*map(str, command), "--out", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        (rank1,) = _until(lambda: list(tmp_path.glob("run/nodes/*/rank1.log")), seconds=120)
+        _until(lambda: "completed step: 3" in rank1.read_text(), seconds=240)
+        _process_of(started.pid, NODE_RANK="1").kill()
+        said, _ = started.communicate(timeout=180)
+    finally:
+        started.kill()
+        started.wait()
+    assert started.returncode == 4, said
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    assert "rank 1" in verdict["headline"]
+    assert "SIGKILL" in verdict["headline"]
+
+
+def _until(found: Callable[[], Any], *, seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return value
+
+
+def _process_of(launcher: int, **variables: str) -> psutil.Process:
+    """The process of a rank: MaxText's Python, below the agents of a launcher."""
+    for process in psutil.Process(launcher).children(recursive=True):
+        with suppress(psutil.Error):
+            if process.environ().items() >= variables.items() and "maxtext.yml" in " ".join(process.cmdline()):
+                return process
+    raise AssertionError([process.cmdline() for process in psutil.Process(launcher).children(recursive=True)])

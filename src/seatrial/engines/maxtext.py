@@ -254,6 +254,9 @@ def _of_process(spec: RunSpec, ground: Ground, rank: int, placement: Placement) 
     if placement.cpu_devices:  # what MaxText's `hardware: cpu` reads: its port is fixed, and the address has none
         variables |= {
             "JAX_PLATFORMS": "cpu", "DECOUPLE_GCLOUD": "TRUE", "JAX_COORDINATOR_ADDRESS": host,
+            # Threads enough for two collectives at once on every device: XLA has as many as cores or devices, and each
+            # blocks one, so that on a busy machine two could wait for each other without end.
+            "PJRT_NPROC": str(4 * placement.cpu_devices),
             "JOB_INDEX": "0", "JOB_COMPLETION_INDEX": str(rank), "PROCESSES_IN_JOB": nodes,
         }  # fmt: skip
     return variables
