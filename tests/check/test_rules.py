@@ -96,6 +96,10 @@ CASES: list[Case] = [
     # steps
     ({"optimizer": Optimizer(warmup_steps=20, decay_steps=10)}, "warning", "no-decay", "optimizer.decay_steps",
      "ends after 10 steps, within the warm-up of 20"),
+    ({"optimizer": Optimizer(schedule="step", decay_interval_steps=100)}, "warning", "no-decay",
+     "optimizer.decay_interval_steps", "falls every 100 steps, and the run ends after 100"),
+    ({"optimizer": Optimizer(schedule="step")}, "warning", "no-decay", "optimizer.schedule",
+     "random data has no end"),
     ({"optimizer": Optimizer(learning_rate=3.0)}, "warning", "learning-rate", "optimizer.learning_rate",
      "by about 3, and"),
     ({"optimizer": Optimizer(beta2=1.0)}, "error", "bad-value", "optimizer.beta2", "divides by 0"),

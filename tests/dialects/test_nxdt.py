@@ -386,12 +386,45 @@ def test_schedules(sched: dict[str, Any], expected: tuple[Any, ...], tmp_path: P
     ) == expected  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("sched", "interval", "factor"),
+    [
+        ({"name": "StepLR", "step_size": 30}, 30, 0.1),  # torch's gamma
+        ({"name": "StepLR", "step_size": 30, "gamma": 0.5}, 30, 0.5),
+        ({"name": "ExponentialLR", "gamma": 0.9}, None, 0.9),  # once an epoch
+    ],
+)
+def test_a_rate_that_falls_in_steps(sched: dict[str, Any], interval: int | None, factor: float, tmp_path: Path) -> None:
+    spec = scheduled(tmp_path, **sched).spec
+    assert spec is not None
+    o = spec.optimizer
+    assert (o.schedule, o.decay_interval_steps, o.decay_factor) == ("step", interval, factor)
+    assert (o.warmup_steps, o.final_learning_rate_fraction) == (0, 0.0)
+    (again,) = (yaml.safe_load(nxdt.write(spec).text)["model"]["optim"]["sched"],)
+    assert again == {"gamma": 0.1, **sched}
+
+
+@pytest.mark.parametrize(
+    ("sched", "code", "path"),
+    [
+        ({"name": "StepLR"}, "missing-key", "model.optim.sched.step_size"),
+        ({"name": "ExponentialLR"}, "missing-key", "model.optim.sched.gamma"),
+        ({"name": "ExponentialLR", "gamma": 0.9, "step_size": 3}, "unknown-argument", "model.optim.sched.step_size"),
+        ({"name": "StepLR", "step_size": 3, "warmup_steps": 3}, "unknown-argument", "model.optim.sched.warmup_steps"),
+        ({"name": "CosineAnnealing", "gamma": 0.9}, "unknown-argument", "model.optim.sched.gamma"),
+        ({"gamma": 0.9}, "missing-key", "model.optim.sched.name"),
+    ],
+)
+def test_torchs_schedules_take_torchs_arguments(sched: dict[str, Any], code: str, path: str, tmp_path: Path) -> None:
+    assert [problem.path for problem in found(scheduled(tmp_path, **sched), code)] == [path]
+
+
 def test_every_optimizer_and_schedule_of_the_documentation_is_known_or_refused() -> None:
     documented = "adamw adamw_fp32OptState sgd adam adadelta adamax adagrad rmsprop rprop novograd adafactor"
     assert set(documented.split()) == set(OPTIMIZERS)
     schedules = (
         "LinearAnnealingWithWarmUp CosineAnnealing WarmupPolicy WarmupHoldPolicy SquareAnnealing NoamAnnealing "
-        "WarmupAnnealing"
+        "WarmupAnnealing StepLR ExponentialLR"
     )
     assert set(schedules.split()) <= set(SCHEDULES)
 

@@ -116,7 +116,9 @@ def optimizers(steps: int) -> st.SearchStrategy[Optimizer]:
         Optimizer, algorithm=words(Algorithm), learning_rate=rates(), schedule=words(ScheduleKind),
         warmup_steps=st.integers(0, steps), hold_steps=st.integers(0, steps), constant_steps=st.integers(0, steps),
         decay_steps=maybe(st.integers(max(1, steps // 2), 2 * steps)), final_learning_rate_fraction=_SHARE,
-        decay_power=decimals(0.5, 4), beta1=_BELOW_ONE, beta2=_BELOW_ONE, epsilon=rates(-12, -3), momentum=_SHARE,
+        decay_power=decimals(0.5, 4), decay_factor=decimals(0.01, 1),
+        decay_interval_steps=maybe(st.integers(1, steps)), beta1=_BELOW_ONE, beta2=_BELOW_ONE, epsilon=rates(-12, -3),
+        momentum=_SHARE,
         weight_decay=decimals(0, 1), decay_norms=st.booleans(), clip_norm=maybe(decimals(0.1, 10)),
         on_non_finite=st.sampled_from(("abort", "skip", "continue")),
     )  # fmt: skip

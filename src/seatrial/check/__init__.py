@@ -26,6 +26,7 @@ from seatrial.check.schedule import (
     enough_steps_to_judge,
     intervals_are_reached,
     optimizer_is_stable,
+    rate_falls,
     schedule_has_room,
     something_to_resume,
     warmup_ends,
@@ -73,6 +74,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     # steps
     ("the warm-up ends before the run does", warmup_ends),
     ("the schedule has room for a decay", schedule_has_room),
+    ("a rate that falls in steps has time to", rate_falls),
     ("the optimizer's numbers are stable", optimizer_is_stable),
     ("every interval ends within the run", intervals_are_reached),
     ("a run that has to resume can find a checkpoint", something_to_resume),

@@ -48,6 +48,26 @@ def schedule_has_room(finder: Finder) -> Iterator[Problem]:
         )  # fmt: skip
 
 
+def rate_falls(finder: Finder) -> Iterator[Problem]:
+    """A learning rate that is to fall in steps has time to."""
+    optimizer, steps = finder.spec.optimizer, finder.spec.steps
+    if optimizer.schedule != "step":
+        return
+    interval = optimizer.decay_interval_steps
+    if interval and interval >= steps:
+        yield finder.at(
+            "optimizer.decay_interval_steps", "warning", "no-decay",
+            f"the learning rate falls every {interval} steps, and the run ends after {steps}: it never does",
+            f"give fewer than {steps}",
+        )  # fmt: skip
+    elif interval is None and finder.spec.data.kind == "synthetic":
+        yield finder.at(
+            "optimizer.schedule", "warning", "no-decay",
+            "the learning rate falls after each epoch, and random data has no end: it never does",
+            "give optimizer.decay_interval_steps",
+        )  # fmt: skip
+
+
 def optimizer_is_stable(finder: Finder) -> Iterator[Problem]:
     """The optimizer's numbers let it converge."""
     optimizer = finder.spec.optimizer

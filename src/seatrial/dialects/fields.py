@@ -108,6 +108,8 @@ FIELDS: dict[str, Field] = {
     "optimizer.decay_steps": _field("Length of the whole schedule, warm-up included; null: the run's steps.", "steps"),
     "optimizer.final_learning_rate_fraction": _field("Final learning rate as a part of the peak.", "fraction"),
     "optimizer.decay_power": _field("Power of the polynomial schedules; of noam_hold, its decay rate."),
+    "optimizer.decay_factor": _field("Of the schedule step: what the rate is multiplied by at each interval."),
+    "optimizer.decay_interval_steps": _field("Of the schedule step: its interval; null: an epoch.", "steps"),
     "optimizer.beta1": _field("Decay of Adam's first moment."),
     "optimizer.beta2": _field("Decay of Adam's second moment."),
     "optimizer.epsilon": _field("Added to the denominator of the update."),

@@ -262,7 +262,7 @@ def _scaled(steps: int | None, ratio: float) -> int | None:
 
 
 def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
-    lengths = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps")
+    lengths = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps", "decay_interval_steps")
     changed: dict[str, Any] = {name: _scaled(getattr(optimizer, name), ratio) for name in lengths}
     return dataclasses.replace(optimizer, **changed)
 

@@ -66,6 +66,7 @@ Algorithm = Literal[
 ScheduleKind = Literal[
     "cosine", "nemo_cosine", "linear", "constant", "warmup", "warmup_hold", "square", "square_root", "noam",
     "noam_hold", "warmup_annealing", "inverse_square_root", "t5_inverse_square_root", "polynomial", "polynomial_hold",
+    "step",
 ]  # fmt: skip
 
 
@@ -74,7 +75,8 @@ class Optimizer:
     """How parameters are updated; by default AdamW with linear warm-up, cosine decay, and clipping by global norm.
 
     `cosine` is MaxText's and Megatron's schedule; `nemo_cosine` and the others are NeMo's of these names, whose warm-up
-    differs by a step. `adamw_fp32` is NxD's AdamW, which adds epsilon before the bias correction.
+    differs by a step. `step` is torch's StepLR, and its ExponentialLR where it falls once an epoch. `adamw_fp32` is
+    NxD's AdamW, which adds epsilon before the bias correction.
     """
 
     algorithm: Algorithm = "adamw"
@@ -86,6 +88,8 @@ class Optimizer:
     decay_steps: int | None = None  # length of the whole schedule, warm-up included; None: the run's steps
     final_learning_rate_fraction: float = 0.1
     decay_power: float = 1.0  # of the polynomial schedules; of noam_hold, its decay rate
+    decay_factor: float = 0.1  # of step: what the rate is multiplied by each time
+    decay_interval_steps: int | None = None  # of step: how often; None: after each epoch
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Never
 
@@ -257,10 +257,11 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
 
 def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: Phases) -> Loop:
     """Everything that the first step needs, but for its program. Raises ValueError where the spec cannot be served."""
-    trainer = make_trainer(spec, make_mesh(spec))
+    mesh = make_mesh(spec)
     phases.ended("connect")
     sources = make_sources(spec)
-    steps = _num_steps(spec, sources.train.num_examples)
+    spec = _with_epochs(spec, sources.train.num_examples)
+    trainer, steps = make_trainer(spec, mesh), _num_steps(spec, sources.train.num_examples)
     evaluator = make_evaluator(spec, trainer, sources)
     phases.ended("data")
     checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
@@ -298,6 +299,15 @@ def _fail(error: Exception, journal: Journal, place: Place) -> Never:
         journal.write(events.Fault(process=place.process, fault=fault, where=f"rank {place.process}", text=text))
     finally:  # also where there is no room to say so
         os._exit(code)
+
+
+def _with_epochs(spec: RunSpec, num_examples: int | None) -> RunSpec:
+    """The spec with what its data alone can tell: after how many steps a rate that falls once an epoch does."""
+    optimizer = spec.optimizer
+    if num_examples is None or optimizer.schedule != "step" or optimizer.decay_interval_steps is not None:
+        return spec
+    interval = max(1, num_examples // spec.sequences_per_step)
+    return replace(spec, optimizer=replace(optimizer, decay_interval_steps=interval))
 
 
 def _num_steps(spec: RunSpec, num_examples: int | None) -> int:

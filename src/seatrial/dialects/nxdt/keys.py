@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, KINDS, OPTIMIZERS, REFUSED, SCHEDULES, P
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, OPTIMIZERS, REFUSED, SCHEDULES, P, schedule_name
 from seatrial.dialects.nxdt.precision import MANUAL, SPELLINGS, SWITCHES, TYPES, formats
 from seatrial.dialects.nxdt.readers import (
     MODULES,
@@ -527,7 +527,7 @@ _OPTIMIZER = _in(P, {
     "capturable": ignored(_TORCH, boolean, quiet=_BOTH),
     "foreach fused": ignored(_TORCH, optional(boolean), quiet=(*_BOTH, None)),
     "sched.name": to("optimizer.schedule", text, f"One of {', '.join(SCHEDULES)}.",
-                     write=lambda spec: KINDS.get(spec.optimizer.schedule, OMIT)),
+                     write=lambda spec: schedule_name(spec.optimizer) or OMIT),
     **{
         f"sched.{part}_steps": to(f"optimizer.{part}_steps", optional(natural), meaning, write=_steps(part))
         for part, meaning in (("warmup", ""), ("hold", "At the full rate, after the warm-up."),
@@ -550,7 +550,11 @@ _OPTIMIZER = _in(P, {
     "sched.d_model": ignored("the model's width decides", optional(count)),
     "sched.last_epoch": ignored("a resumed run continues where it was", whole, quiet=(-1,)),
     "sched.monitor": ignored("no schedule here depends on a metric", _TEXT, quiet=(None, "val_loss")),
-    "sched.step_size sched.gamma": ignored(REFUSED["StepLR"], anything),
+    "sched.step_size": to("optimizer.decay_interval_steps", count, "Of StepLR: the rate falls every so many steps.",
+                          write=lambda spec: spec.optimizer.decay_interval_steps),
+    "sched.gamma": to("optimizer.decay_factor", positive, "Of StepLR (0.1 where not given) and ExponentialLR, which "
+                      "falls once an epoch: what the rate is multiplied by.",
+                      write=lambda spec: spec.optimizer.decay_factor),
     "sched.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
 })  # fmt: skip
 

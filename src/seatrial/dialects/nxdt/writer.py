@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.dialects import yaml_writer
 from seatrial.dialects.nxdt.interpolation import escape
 from seatrial.dialects.nxdt.keys import DATA_FILES, DATA_PREFIXES, HF_ONLY, KEYS, MEGATRON_ONLY
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, ALWAYS, KINDS, OPTIMIZERS, SCHEDULES, P, S
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, ALWAYS, OPTIMIZERS, SCHEDULES, P, S, schedule_name
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
 from seatrial.dialects.table.written import Written, nested, write
@@ -85,7 +85,7 @@ def _values(spec: RunSpec, preset: str | None) -> dict[str, Any]:
     apart = {*(MEGATRON_ONLY if preset else HF_ONLY), *(DATA_FILES if is_blend else DATA_PREFIXES)}
     apart |= {"model.vocab_size"} if preset else set()
     rule = OPTIMIZERS[ALGORITHMS[spec.optimizer.algorithm]]
-    schedule = SCHEDULES.get(KINDS.get(spec.optimizer.schedule, ""))
+    schedule = SCHEDULES.get(schedule_name(spec.optimizer) or "")
     arguments = {P: ("name", *rule.arguments), S: (*ALWAYS, *schedule.arguments) if schedule else ()}
     values = {
         name: value for name, value in written_values(spec, KEYS)
