@@ -560,6 +560,59 @@ def test_all_training_batches_is_1_with_a_point(tmp_path: Path) -> None:
     assert found(made(tmp_path, trainer={"limit_train_batches": 1}), "not-possible")
 
 
+# --- keys of one's own, and what is not read --------------------------------------------------------------------------
+
+
+def test_keys_of_ones_own_in_data_and_model_are_noted_once(tmp_path: Path) -> None:
+    resolved = made(
+        tmp_path, "data.shards=4", data={**PLAIN["data"], "my_filter": {"a": [1]}, "_note": 1},
+        model={**PLAIN["model"], "router": {"kind": "${nothing}"}},
+    )  # fmt: skip
+    (problem,) = found(resolved, "own-key")
+    assert (problem.severity, problem.path) == ("info", "data.my_filter")
+    assert "3 keys of your own (my_filter, shards, router)" in problem.why
+    assert resolved.spec is not None
+    assert not [p for p in resolved.problems if p.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "severity", "fix"),
+    [
+        ("data", "seq_lenght", "error", "did you mean data.seq_length?"),
+        ("model", "num_layer", "error", "did you mean model.num_layers?"),
+        ("model", "optims", "error", "did you mean model.optim?"),
+        ("model", "max_steps", "warning", "did you mean trainer.max_steps or model.optim.sched.max_steps?"),
+        ("trainer", "my_flag", "error", ""),  # goes to Lightning, which knows no other arguments
+    ],
+)
+def test_a_key_that_looks_like_a_known_one_is_reported(
+    section: str, key: str, severity: str, fix: str, tmp_path: Path
+) -> None:
+    (problem,) = found(made(tmp_path, **{section: {**PLAIN[section], key: 3}}), "unknown-key")
+    assert (problem.severity, problem.path) == (severity, f"{section}.{key}")
+    assert fix in problem.fix
+
+
+def test_an_argument_of_an_optimizer_is_nobodys_own(tmp_path: Path) -> None:
+    model = {**PLAIN["model"], "optim": {"name": "adamw", "lr": 0.1, "my_option": 3}}
+    (problem,) = found(made(tmp_path, model=model), "unknown-key")
+    assert (problem.severity, problem.path) == ("error", "model.optim.my_option")
+
+
+@pytest.mark.parametrize("text", ["${base_results_dir}/${.name}", "${hydra:runtime.cwd}", "${oc.env:HOME}", "${data}"])
+def test_an_interpolation_in_an_ignored_key_may_lead_nowhere(text: str, tmp_path: Path) -> None:
+    resolved = made(tmp_path, run={"name": "x", "results_dir": text}, bucket_size_collectives=text)
+    assert [p for p in resolved.problems if p.severity == "error"] == []
+    assert resolved.spec is not None
+    (problem,) = (p for p in found(resolved, "no-effect") if "HyperPod" in p.why)
+    assert "results_dir" in problem.why
+
+
+def test_an_interpolation_that_something_depends_on_may_not(tmp_path: Path) -> None:
+    resolved = made(tmp_path, "seed=${run.name}", run={"name": "${nowhere}"})
+    assert "unknown-reference" in [p.code for p in resolved.problems if p.severity == "error"]
+
+
 # --- config.json and tokenizers that are here -------------------------------------------------------------------------
 
 LLAMA = {

@@ -30,6 +30,7 @@ def read(request: Request) -> Resolved:
         raise InputError.single("dialect-not-supported-yet", document.file, why, fix, document.root.mark)
     settings = gather(request, KEYS)
     nxdt_findings.refused(settings)
+    nxdt_findings.own(settings)
     spec = nxdt_build.build(settings)
     if spec is not None:
         nxdt_findings.about(settings, spec)

@@ -29,6 +29,15 @@ def refused(settings: Settings) -> None:
         settings.add(names[0], "error", "not-possible", f"{shown} is not supported{also}: {why}", f"remove it{or_say}")
 
 
+def own(settings: Settings) -> None:
+    """One note on the keys that are the user's own."""
+    if settings.own:
+        first, *_ = settings.own.values()
+        which, it = ("a key", "it") if len(settings.own) == 1 else (f"{len(settings.own)} keys", "them")
+        why = f"{which} of your own ({listed(settings.own)}): NxDT hands {it} to your code, and nothing here reads {it}"
+        settings.problems.append(first.key_problem("info", "own-key", why, "no change is needed"))
+
+
 def about(settings: Settings, spec: RunSpec) -> None:
     """What is accepted, but hardly meant; what NxDT does otherwise; and what the sizes in the file come to."""
     for rule in (_constant_steps, _contradictions, _copies, _deviations, _mesh):

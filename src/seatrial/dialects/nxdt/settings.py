@@ -17,12 +17,18 @@ from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
+from seatrial.dialects.table.suggestions import likeness, suggestions
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
 MISSING = "???"  # OmegaConf's word for a value that has to be given
+# Sections to which users add keys of their own, for a data module or a model of their own; not what is in the second.
+OWN, NOT_OWN = ("data", "model"), ("model.optim",)
+ALIKE = 0.8  # how much of a user's own key has to be like a known one to be taken for that
+# What is wrong with an interpolation alone, and with nothing else of the file.
+UNRESOLVED = ("unknown-reference", "unknown-resolver", "environment-refused", "unknown-variable", "bad-interpolation")
 
 # Older spellings, and others of the same thing, by the beginning of the key; the first that fits.
 _SAME = (
@@ -49,6 +55,7 @@ class Settings(table_settings.Settings):
     REJECTED = ""  # grouped by their reasons, in `findings.refused`
 
     nodes: dict[str, Node] = field(default_factory=dict)  # the mappings of the file, by path
+    own: dict[str, Entry] = field(default_factory=dict)  # keys that are the user's own
 
     def has(self, prefix: str) -> bool:
         """Whether the file has a key, or any key of a section, or an empty section."""
@@ -86,21 +93,41 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     root, allowed = _override(request.document.root, request.overrides, keys, problems)
     interpolation = Interpolation(root, {name: os.environ.get(name) for name in allowed})
     root = interpolation.resolve()
-    problems += [replace(p, mark=None) if p.mark is COMMAND_LINE else p for p in interpolation.problems]
     settings.nodes[""] = root
     entries: dict[str, Entry] = {}
     for entry in _entries(settings, root):
         _keep(settings, entries, entry)
     broken = {".".join(path) for path in interpolation.broken}
+    unread = {path for path in broken if not _is_read(settings, path)}
+    is_needed = any(path not in unread for path in broken)
+    problems += [
+        replace(p, mark=None) if p.mark is COMMAND_LINE else p
+        for p in interpolation.problems
+        if is_needed or p.path not in unread or p.code not in UNRESOLVED
+    ]
     for name, entry in entries.items():
-        if any(path == entry.key or path.startswith(f"{entry.key}.") for path in broken):
-            settings.entries[name] = entry
-        else:
+        below = {path for path in broken if path == entry.key or path.startswith(f"{entry.key}.")}
+        if not below:
             settings.take(name, entry)
+        else:
+            settings.entries[name] = entry
+            if below <= unread:
+                settings.values[name] = entry.text
     for name, key in keys.items():
         if key.required:
             settings.missing(name)
     return settings
+
+
+def _is_read(settings: Settings, path: str) -> bool:
+    """Whether anything depends on the value at a path of the file: not on that of an ignored key, or a user's own."""
+    parts = path.split(".")
+    for end in range(1, len(parts) + 1):
+        name = canonical(".".join(parts[:end]))
+        key = settings.keys.get(name)
+        if key or name in settings.own:
+            return key is not None and (key.disposition != "ignored" or key.effective is not None)
+    return True
 
 
 def _override(
@@ -116,7 +143,7 @@ def _override(
             continue
         wanted = replace(override, key="model.model_config" if key == "model" else key)
         try:
-            name = resolve(wanted, given=given, possible=keys, open_=())
+            name = resolve(wanted, given=given, possible=keys, open_=OWN)
             leaf = value_node(override, is_json=False)
         except InputError as error:
             problems.extend(error.problems)
@@ -146,7 +173,24 @@ def _entries(settings: Settings, root: Node) -> Iterator[Entry]:
                 fix = "write key: value below it"
                 settings.problems.append(Entry.of(name, node).problem("error", "bad-value", why, fix))
         elif not name.rpartition(".")[2].startswith("_"):
-            settings.problems.append(settings.unknown(name, Entry.of(name, node)))
+            _unknown(settings, name, Entry.of(name, node))
+
+
+def _unknown(settings: Settings, name: str, entry: Entry) -> None:
+    """Takes a key without a row for the user's own where there may be one; what looks like a known key is reported."""
+    is_own = name.startswith(tuple(f"{section}." for section in OWN))
+    if not is_own or name.startswith(tuple(f"{section}." for section in NOT_OWN)):
+        settings.problems.append(settings.unknown(name, entry))
+        return
+    known = tuple(settings.keys)
+    meant = [path for path in suggestions(name, known) if likeness(name, path) >= ALIKE]
+    if not meant:
+        settings.own[name] = entry
+        return
+    is_typo = any(likeness(name, path) < 1 for path in meant)
+    why = "NxDT has no such key here, so it is read by nothing but code of your own"
+    fix = f"did you mean {' or '.join(meant)}?"
+    settings.problems.append(entry.key_problem("error" if is_typo else "warning", "unknown-key", why, fix))
 
 
 def _keep(settings: Settings, entries: dict[str, Entry], entry: Entry) -> None:
