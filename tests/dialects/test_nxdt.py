@@ -699,25 +699,69 @@ _EIGHT_B = (
 
 
 @pytest.mark.parametrize(
-    ("changes", "size", "why"),
-    [
-        (("model.position_freq_base=500000",), 128_256, "that of llama3-8b"),
-        (("model.position_freq_base=500000", "model.layernorm_epsilon=1e-6"), 128_256, "that of llama3-8b"),
-        ((), 32_000, "Llama 2's (the sizes are those of llama3-8b, but not its rope_theta)"),
-        (("model.sliding_window_size=4096",), 32_000, "but not its rope_theta, sliding_window)"),
-        (("model.position_freq_base=500000", "model.sliding_window_size=4096"), 32_000, "not its sliding_window)"),
-        (("model.position_freq_base=500000", "model.num_layers=4"), 32_000, "assumed are 32000 tokens, Llama 2's"),
-    ],
+    "changes",
+    [("model.position_freq_base=500000",), ("model.position_freq_base=500000", "model.layernorm_epsilon=1e-6")],
 )
-def test_the_vocabulary_of_a_preset_is_assumed_only_where_nothing_contradicts_it(
-    changes: tuple[str, ...], size: int, why: str
-) -> None:
+def test_the_vocabulary_is_that_of_the_preset_with_this_architecture(changes: tuple[str, ...]) -> None:
     resolved = load(MEGATRON, *_EIGHT_B, *changes)
     assert resolved.spec is not None
-    assert resolved.spec.model.vocab_size == size
+    assert resolved.spec.model.vocab_size == 128_256
     (problem,) = found(resolved, "vocabulary-assumed")
+    assert problem.why.endswith("that of llama3-8b")
+    assert (problem.severity, problem.fix) == ("warning", "give the size: model.vocab_size=128256")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ((), "the sizes are those of llama3-8b, but not its rope_theta"),
+        (("model.sliding_window_size=4096",), "but not its rope_theta, sliding_window"),
+        (("model.position_freq_base=500000", "model.sliding_window_size=4096"), "but not its sliding_window"),
+        (("model.position_freq_base=500000", "model.num_layers=4"), "no known model has these sizes"),
+        (("model.position_freq_base=500000", "name=megatron_mistral"), "the file's name for the model is another's"),
+    ],
+)
+def test_a_vocabulary_that_nothing_states_is_asked_for(changes: tuple[str, ...], why: str) -> None:
+    resolved = load(MEGATRON, *_EIGHT_B, *changes)
+    assert resolved.spec is None
+    (problem,) = found(resolved, "vocabulary-unknown")
+    assert (problem.severity, problem.path) == ("error", "model.vocab_size")
     assert problem.why.endswith(why)
-    assert (problem.severity, problem.fix) == ("warning", f"give the size: model.vocab_size={size}")
+    assert "model.vocab_size=…" in problem.fix
+    assert problem.mark is not None  # the section that it belongs into
+    assert spec_of(MEGATRON, *_EIGHT_B, *changes, "model.vocab_size=32000").model.vocab_size == 32_000
+
+
+_NAMELESS = ("data.train_dir=/data/tokens", "model.num_layers=32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (_NAMELESS, "could be llama2-7b, llama3-8b, llama3.1-8b"),  # of the training's length alone no model follows
+        ((*_NAMELESS, "model.encoder_seq_length=8192"), "could be llama2-7b, llama3-8b, llama3.1-8b"),
+        (("model.model_config=/models/mistral-7b",), "match no known model"),
+        (("name=hf_mixtral",), "match no known model"),
+    ],
+)
+def test_a_hugging_face_model_of_no_certain_vocabulary_is_asked_for(changes: tuple[str, ...], said: str) -> None:
+    (problem,) = found(load(HF, *changes), "no-model-config")
+    assert problem.severity == "error"
+    assert said in problem.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        (("data.train_dir=/data/llama3_8k", "model.encoder_seq_length=8192"), "llama3-8b"),
+        (("model.vocab_size=32000",), "llama2-7b"),
+        (("model.rope_theta=500000", "model.encoder_seq_length=8192"), "llama3-8b"),
+    ],
+)
+def test_what_the_file_says_of_a_hugging_face_models_vocabulary_tells_which_it_is(
+    changes: tuple[str, ...], model: str
+) -> None:
+    assert spec_of(HF, *_NAMELESS, *changes).model == MODELS[model]
 
 
 def test_of_presets_of_one_size_the_vocabulary_is_that_of_the_one_that_fits() -> None:

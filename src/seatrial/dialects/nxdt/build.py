@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from seatrial.dialects.nxdt.architecture import Architecture, assumed_vocabulary, found_architecture, published
+from seatrial.dialects.nxdt.architecture import Architecture, found_architecture, published, vocabulary_of
 from seatrial.dialects.nxdt.keys import ALIGNMENT, CHECKPOINTS, FUSIONS, HF_ONLY, MEGATRON_ONLY, MONITORS, STRATEGY
 from seatrial.dialects.nxdt.optimizer import optimizer as optimizer_of
 from seatrial.dialects.nxdt.precision import precision
@@ -181,8 +181,11 @@ def _megatron(settings: Settings, placed: Placed) -> Architecture | None:
             "model.max_positions": settings.get("model.max_position_embeddings") if is_learned else None,
         },
     )  # fmt: skip
+    vocabulary = model.vocab_size or vocabulary_of(settings, model)
+    if vocabulary is None:
+        return None
     return Architecture(
-        model=model if model.vocab_size else replace(model, vocab_size=assumed_vocabulary(settings, model)),
+        model=replace(model, vocab_size=vocabulary),
         initialization=gather_part(Initialization, "initialization", placed),
         dropout=gather_part(Dropout, "dropout", placed),
     )
