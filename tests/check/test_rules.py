@@ -187,6 +187,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"epochs": 2}, "epochs", "run train"),
     ({"evaluation": Evaluation(interval_fraction=0.5)}, "evaluation.interval_fraction", "run train"),
     ({"evaluation": EVERY_TEN}, "evaluation.batches", "run train"),
+    ({"evaluation": replace(EVERY_TEN, every_epochs=2)}, "evaluation.every_epochs", "run train"),
     ({"evaluation": replace(EVERY_TEN, batches=2, initial_batches=-1)}, "evaluation.batches", "run train"),
     ({"evaluation": EVERY_TEN, "data": HUB}, "evaluation.interval_steps", "run train"),
     ({"objective": Objective(kind="sft"), "data": HUB}, "data.kind", "run train"),

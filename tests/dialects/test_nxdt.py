@@ -314,6 +314,33 @@ def test_a_whole_number_counts_and_a_number_with_a_point_is_a_share(
     assert spec_made(tmp_path, trainer=trainer).evaluation == expected
 
 
+@pytest.mark.parametrize(
+    ("trainer", "arrow", "megatron"),
+    [
+        # Lightning's default: within each epoch. Of .bin and .idx files NxDT's loader makes one epoch of the run.
+        ({"val_check_interval": 7}, (7, None, 1), (7, None, None)),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": 1}, (7, None, 1), (7, None, None)),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": 3}, (7, None, 3), (7, None, 3)),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": None}, (7, None, None), (7, None, None)),
+        ({"check_val_every_n_epoch": 3}, (None, 1.0, 3), (None, 1.0, 3)),
+        ({"val_check_interval": 0.5, "check_val_every_n_epoch": 2}, (None, 0.5, 2), (None, 0.5, 2)),
+        ({"val_check_interval": 0.5, "check_val_every_n_epoch": 1}, (None, 0.5, None), (None, 0.5, None)),
+    ],
+)
+def test_validation_in_every_so_many_epochs(
+    trainer: dict[str, Any], arrow: tuple[Any, ...], megatron: tuple[Any, ...], tmp_path: Path
+) -> None:
+    files = ("data.train_dir=/llama2", "data.val_dir=/y", "trainer.limit_val_batches=1")
+    flat = [f"trainer.{name}={'null' if value is None else value}" for name, value in trainer.items()]
+    for spec, expected in (
+        (spec_of(HF, *files, "trainer.val_check_interval=1.0", "trainer.check_val_every_n_epoch=1", *flat), arrow),
+        (spec_made(tmp_path, trainer={"limit_val_batches": 1, **trainer}), megatron),
+    ):
+        e = spec.evaluation
+        assert (e.interval_steps, e.interval_fraction, e.every_epochs) == expected
+        assert nxdt.write(spec).text.count("check_val_every_n_epoch:") == 1
+
+
 FULL, HALF = "float32", "bfloat16"
 
 

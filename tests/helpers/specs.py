@@ -149,6 +149,7 @@ _OBJECTIVES = some_of(Objective, max_prompt_length=maybe(st.integers(1, 4096))) 
 )  # fmt: skip
 _EVALUATIONS = some_of(
     Evaluation, interval_steps=maybe(_STEPS), interval_fraction=maybe(decimals(0.01, 1)),
+    every_epochs=maybe(st.integers(1, 5)),
     batches=maybe(st.integers(1, 1000)), fraction=decimals(0.01, 1), initial_batches=st.integers(-1, 8),
     target_loss=maybe(decimals(0.01, 10)), patience=maybe(st.integers(1, 10)),
 )  # fmt: skip

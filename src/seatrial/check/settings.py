@@ -22,6 +22,8 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
     ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
+    ("optimizer.decay_factor", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
+    ("optimizer.decay_interval_steps", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
     ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.keep_best", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
@@ -29,6 +31,8 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("checkpoint.weights_only", lambda s: s.checkpoint.resume_from, "no checkpoint is given to begin with"),
     ("evaluation.batches", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction
      or s.evaluation.initial_batches, "nothing is evaluated"),
+    ("evaluation.every_epochs", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
+     "nothing is evaluated"),
     ("evaluation.target_loss", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
      "nothing is evaluated"),
     ("evaluation.patience", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,

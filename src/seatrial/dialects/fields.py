@@ -143,6 +143,10 @@ FIELDS: dict[str, Field] = {
     "evaluation": _field("When the loss on validation data is measured; off unless an interval is given."),
     "evaluation.interval_steps": _field("Steps between evaluations.", "steps"),
     "evaluation.interval_fraction": _field("Part of an epoch between evaluations.", "fraction"),
+    "evaluation.every_epochs": _field(
+        "Evaluations only in every so many epochs, in each of which interval_steps counts anew; null: in all, and it "
+        "counts on.", "epochs",
+    ),
     "evaluation.batches": _field("Batches of an evaluation; null: as fraction says.", "batches"),
     "evaluation.fraction": _field("Part of the validation data that an evaluation uses.", "fraction"),
     "evaluation.initial_batches": _field("Batches evaluated before the first step; -1: all, 0: none.", "batches"),

@@ -59,9 +59,11 @@ RULES: dict[str, str] = {
     "optimizer.hold_steps": "in proportion to the steps",
     "optimizer.constant_steps": "in proportion to the steps",
     "optimizer.decay_steps": "in proportion to the steps",
+    "optimizer.decay_interval_steps": "in proportion to the steps",
     "data": "not all of it is on this machine: random tokens in the same form",
     "evaluation.interval_steps": "in proportion to the steps, and of random tokens once",
     "evaluation.interval_fraction": "random tokens have no end, and so no epochs",
+    "evaluation.every_epochs": "a rehearsal has no time for epochs",
     "evaluation.batches": f"at most {EVALUATION_BATCHES}",
     "evaluation.target_loss": "a small model's loss says nothing",
     "evaluation.patience": "a small model's loss says nothing",
@@ -242,7 +244,7 @@ def _random_data(data: Data) -> Data:
 
 def _evaluation(evaluation: Evaluation, steps: int, ratio: float, *, has_end: bool) -> Evaluation:
     """As often in proportion, and to the end; of data without an end, a number of batches, and at a number of steps."""
-    evaluation = dataclasses.replace(evaluation, target_loss=None, patience=None)
+    evaluation = dataclasses.replace(evaluation, target_loss=None, patience=None, every_epochs=None)
     interval, batches = _scaled(evaluation.interval_steps, ratio), evaluation.batches
     most = None if batches is None else min(batches, EVALUATION_BATCHES)
     if has_end or not (interval or evaluation.interval_fraction):

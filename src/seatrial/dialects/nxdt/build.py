@@ -64,8 +64,7 @@ def build(settings: Settings) -> RunSpec | None:
     width = architecture.model.hidden_dim if architecture else settings.get("model.hidden_size") or 1
     optimizer = optimizer_of(settings, placed, steps or 1, width)
     formats, checkpoint = precision(settings), _checkpoint(settings, placed)
-    has_data = bool(data.validation_paths) or (data.kind == "megatron" and not data.test_paths)
-    evaluation = _evaluation(settings, has_data=has_data)
+    evaluation = _evaluation(settings, data)
     parallelism = _parallelism(settings, topology, placed) if topology else None
     sizes = [placed.get(f"batch.{name}_batch_size") for name in ("global", "micro")]
     if topology is None or architecture is None or optimizer is None or parallelism is None:
@@ -305,8 +304,9 @@ def _data_of(
 # --- evaluation, checkpoints, logs ------------------------------------------------------------------------------------
 
 
-def _evaluation(settings: Settings, *, has_data: bool) -> Evaluation:
+def _evaluation(settings: Settings, data: Data) -> Evaluation:
     """When validation runs, and on how much. Lightning skips it where there is no validation data."""
+    has_data = bool(data.validation_paths) or (data.kind == "megatron" and not data.test_paths)
     interval, how_much = "trainer.val_check_interval", "trainer.limit_val_batches"
     every, limit = (1.0 if settings.get(name) is None else settings.get(name) for name in (interval, how_much))
     epochs = settings.get("trainer.check_val_every_n_epoch", 1)
@@ -316,23 +316,20 @@ def _evaluation(settings: Settings, *, has_data: bool) -> Evaluation:
         why = "there is no validation data (data.val_dir), so nothing is validated"
         settings.add(interval, "info", "no-effect", why, "no change is needed")
         return Evaluation()
-    if isinstance(every, float) and epochs != 1:
+    in_steps = every if isinstance(every, int) else None
+    if in_steps is None and epochs is None:
         settings.add(
             interval, "error", "contradiction",
-            f"a share of an epoch ({every:g}) with check_val_every_n_epoch {'null' if epochs is None else epochs} is "
-            "not supported" + ("; Lightning refuses it too" if epochs is None else ""),
-            "give the interval as a number of steps, without a point, or check_val_every_n_epoch: 1",
+            f"a share of an epoch ({every:g}) with check_val_every_n_epoch null is not supported; Lightning refuses it "
+            "too", "give the interval as a number of steps, without a point, or check_val_every_n_epoch: 1",
         )  # fmt: skip
-        every = 1.0
-    if isinstance(every, int) and epochs not in (None, 1):
-        settings.add(
-            "trainer.check_val_every_n_epoch", "error", "contradiction",
-            f"validation only in every {epochs}th epoch is not supported",
-            "give trainer.check_val_every_n_epoch: null, and the interval in steps",
-        )  # fmt: skip
+    is_plain = epochs == 1 and (
+        in_steps is None or data.kind == "megatron"
+    )  # whose loader has one epoch, the whole run
     return Evaluation(
-        interval_steps=every if isinstance(every, int) else None,
-        interval_fraction=None if isinstance(every, int) else every,
+        interval_steps=in_steps,
+        interval_fraction=every if in_steps is None else None,
+        every_epochs=None if is_plain else epochs,
         batches=limit if isinstance(limit, int) else None,
         fraction=1.0 if isinstance(limit, int) else limit,
         initial_batches=settings.get("trainer.num_sanity_val_steps"),

@@ -90,6 +90,11 @@ def _validates(spec: RunSpec) -> bool:
     return has_interval and (bool(spec.data.validation_paths) or spec.data.kind == "megatron")
 
 
+def _every_epochs(spec: RunSpec) -> int | None:
+    evaluation = spec.evaluation
+    return evaluation.every_epochs or (1 if evaluation.interval_steps is None else None)
+
+
 def _is(kind: str) -> Callable[[RunSpec], bool]:
     return lambda spec: spec.objective.kind == kind
 
@@ -152,9 +157,9 @@ _TRAINER = _in("trainer", {
         write=_where(_validates, lambda spec: spec.evaluation.interval_steps or spec.evaluation.interval_fraction),
     ),
     "check_val_every_n_epoch": to(
-        "evaluation.interval_fraction", optional(count),
-        "null: val_check_interval counts steps across epochs. 1: within each.",
-        write=_where(_validates, lambda spec: 1 if spec.evaluation.interval_steps is None else None),
+        "evaluation.every_epochs", optional(count),
+        "Validation in every so many epochs, in each of which val_check_interval counts anew; 1 where it is not given. "
+        "null: val_check_interval counts steps across epochs.", write=_where(_validates, _every_epochs),
     ),
     "num_sanity_val_steps": to("evaluation.initial_batches", natural_or_all, "-1: all.", default=2,
                                write=_where(_validates, lambda spec: spec.evaluation.initial_batches)),
