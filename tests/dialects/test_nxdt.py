@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from seatrial import check, dialects
 from seatrial.dialects import nxdt
+from seatrial.dialects.convert import convert
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.keys import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
@@ -24,6 +25,7 @@ from seatrial.spec import (
     Data,
     Dropout,
     Evaluation,
+    Execution,
     Initialization,
     MeshShape,
     Objective,
@@ -825,3 +827,63 @@ def test_the_examples_are_written_without_loss(path: Path) -> None:
     """But for the name of a model, which only presets have."""
     notes = {note.path for note in nxdt.write(spec_of(path)).notes}
     assert notes <= {"model.name"}
+
+
+# What NxDT reads as attributes, so that it does not start without: of every file, and of Megatron's data and models.
+ATTRIBUTES = (
+    "aync_exec_max_inflight_requests", "bucket_size_collectives", "compiler_cache_url", "compiler_flags",
+    "neuron_experimental_compress_rg", "neuron_rt_exec_timeout", "model.fusions.flash_attention",
+    "model.max_position_embeddings", "exp_manager.resume_from_checkpoint",
+)  # fmt: skip
+OF_MEGATRON = (
+    "data.data_impl", "data.dataloader_type", "data.num_workers", "data.splits_string", "data.seq_length",
+    "data.tokenizer.library", "data.tokenizer.type", "data.tokenizer.model", "data.tokenizer.vocab_file",
+    "data.tokenizer.merge_file", "model.ffn_hidden_size", "model.num_attention_heads",
+)  # fmt: skip
+
+
+def converted(path: Path, *overrides: str) -> dict[str, Any]:
+    text = convert(load(path, *overrides, action="convert"), "nxdt").text
+    return _flat(yaml.safe_load(text))
+
+
+def _flat(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
+    return {
+        name: leaf
+        for key, value in tree.items()
+        for name, leaf in (
+            _flat(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}": value}
+        ).items()
+    }
+
+
+def test_everything_that_nxdt_does_not_start_without_is_written() -> None:
+    spec = replace(spec_of(MEGATRON), execution=Execution())
+    text = yaml.safe_load(nxdt.write(spec).text)
+    assert [name for name in (*ATTRIBUTES, *OF_MEGATRON) if name not in _flat(text)] == []
+    text = yaml.safe_load(nxdt.write(replace(spec_of(HF), execution=Execution())).text)
+    assert [name for name in ATTRIBUTES if name not in _flat(text)] == []
+
+
+@pytest.mark.parametrize("path", [MEGATRON, HF, SFT, GPT, DPO], ids=lambda path: path.stem)
+def test_a_file_that_is_written_again_keeps_what_has_no_effect_here(path: Path) -> None:
+    before, after = _flat(yaml.safe_load(path.read_text())), converted(path)
+    for name, key in nxdt.KEYS.items():
+        if name in before and key.disposition in ("ignored", "equivalent") and key.effective is None:
+            assert name in after, name
+            assert "${" in str(before[name]) or after[name] == before[name]
+    assert after.get("model.model_config") == before.get("model.model_config")
+
+
+def test_a_file_that_is_written_again_keeps_keys_of_ones_own_and_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    own = {"data": {**PLAIN["data"], "my_filter": {"kind": "${nowhere}", "api_token": "s3cr3t-value"}}}
+    extra = {"run": {"results_dir": "${base}/${.name}"}, "compiler_cache_url": "s3://bucket/cache"}
+    flags = {"compiler_flags": "--opt '\\${x}'", "exp_manager": {"wandb_logger_kwargs": {"api_key": "s3cr3t-value"}}}
+    path.write_text(json.dumps({**PLAIN, **own, **extra, **flags}))
+    after = converted(path)
+    assert after["data.my_filter.kind"] == "${nowhere}"
+    assert after["run.results_dir"] == "${base}/${.name}"
+    assert after["compiler_cache_url"] == "s3://bucket/cache"
+    assert after["compiler_flags"] == "--opt '\\${x}'"
+    assert "s3cr3t-value" not in str(after)

@@ -48,6 +48,7 @@ from seatrial.spec import RunSpec
 ALIGNMENT, OLD_ALIGNMENT = "model_alignment_strategy", "data.alignment_strategy"
 CHECKPOINTS = "exp_manager.checkpoint_callback_params"
 STRATEGY = "distributed_strategy"
+COMPILE_CACHE = "/var/tmp/neuron-compile-cache"  # Neuron's own
 FUSIONS = "model.fusions"
 MONITORS = {"val_loss": "validation_loss", "reduced_train_loss": "loss", "train_loss": "loss", "loss": "loss"}
 _MONITOR = {metric: name for name, metric in reversed(MONITORS.items())}
@@ -79,6 +80,11 @@ def _in(section: str, rows: Mapping[str, Key]) -> dict[str, Key]:
     return {f"{section}.{name}": key for names, key in rows.items() for name in names.split()}
 
 
+def _always(value: Any) -> Values:
+    """A value without effect here that NxDT does not start without: it reads the key as an attribute."""
+    return lambda spec: value
+
+
 def _where(is_so: Callable[[RunSpec], bool], value: Values) -> Values:
     """A value that is written only in some runs."""
     return lambda spec: value(spec) if is_so(spec) else OMIT
@@ -93,6 +99,11 @@ def _validates(spec: RunSpec) -> bool:
 def _every_epochs(spec: RunSpec) -> int | None:
     evaluation = spec.evaluation
     return evaluation.every_epochs or (1 if evaluation.interval_steps is None else None)
+
+
+def _of_blends(value: Any) -> Values:
+    """The same of what NxDT's module for .bin and .idx files reads beside them."""
+    return lambda spec: value if spec.data.kind == "megatron" else OMIT
 
 
 def _is(kind: str) -> Callable[[RunSpec], bool]:
@@ -121,16 +132,18 @@ _RUN: dict[str, Key] = {
                        "Whose implementation of model and data NxDT uses: Hugging Face's or Megatron's.",
                        required=True),
     "seed": as_is("seed", seed, "Seed of the weights and of the order of the data.", default=1234),
-    "compiler_flags": ignored(_COMPILER, _TEXT),
+    "compiler_flags": ignored(_COMPILER, _TEXT, write=_always("--model-type transformer")),
     "compiler_cache_url": as_is("execution.compile_cache", folder_here,
                                 "Where compiled programs are kept; an s3:// URL is ignored.", default=None,
-                                write=lambda spec: spec.execution.compile_cache or OMIT),
-    "aync_exec_max_inflight_requests": ignored(_RUNTIME, whole,
-                                               "Steps in flight. NxDT spells it like this; async_… is accepted too."),
+                                write=lambda spec: spec.execution.compile_cache or COMPILE_CACHE),
+    "aync_exec_max_inflight_requests": ignored(
+        _RUNTIME, whole, "Steps in flight. NxDT spells it like this; async_… is accepted too.", write=_always(5)
+    ),
     "async_exec_max_inflight_requests": ignored(_RUNTIME, whole, "The other spelling of aync_…."),
-    "bucket_size_collectives": ignored("XLA's own thresholds combine collectives", whole, "In MB."),
-    "neuron_rt_exec_timeout": ignored(_RUNTIME, whole, "In seconds."),
-    "neuron_experimental_compress_rg": ignored(_COMPILER, boolean),
+    "bucket_size_collectives": ignored("XLA's own thresholds combine collectives", whole, "In MB.",
+                                       write=_always(1024)),
+    "neuron_rt_exec_timeout": ignored(_RUNTIME, whole, "In seconds.", write=_always(100)),
+    "neuron_experimental_compress_rg": ignored(_COMPILER, boolean, write=_always(False)),
     **_in("run", {
         "name results_dir time_limit model_type": ignored(_HYPERPOD, _TEXT), "compile": ignored(_HYPERPOD, anything),
     }),
@@ -310,6 +323,13 @@ DATA_PREFIXES = _in("data", {
     "data_prefix": to("data.paths,data.weights,data.validation_paths,data.test_paths", data_prefix,
                       "Common path of .bin and .idx files, with weights, or by split.", write=prefixes),
     "index_mapping_dir": as_is("data.index_dir", _TEXT, default=None),
+    "data_impl": replace(rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
+                         write=_always("mmap")),
+    "dataloader_type": replace(rejected(
+        "data is read in one shuffled order, which a resumed run continues", optional(one_of("single", "cyclic")),
+        quiet=(None, "single"),
+    ), write=_always("single")),
+    "num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2), write=_always(2)),
     "splits_string": as_is("data.split", optional(shares), default=None),
     "reset_position_ids": as_is("data.reset_positions", boolean, default=False),
     "reset_attention_mask": as_is("data.reset_attention", boolean, default=False),
@@ -332,16 +352,12 @@ _DATA = _in("data", {
     "global_batch_size": as_is("batch.global_batch_size", count, "Sequences per step.", required=True),
     "seq_length": to("batch.sequence_length", count, "Tokens per sequence; decides where alignment is.",
                      write=lambda spec: spec.batch.sequence_length),
-    "data_impl": rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
-    "dataloader_type": rejected("data is read in one shuffled order, which a resumed run continues",
-                                optional(one_of("single", "cyclic")), quiet=(None, "single")),
     "no_seqlen_plus_one_input_tokens": rejected("the last token of a sequence always has a next one", boolean,
                                                 quiet=(False,)),
     "validation_drop_last": ignored("incomplete batches of validation data are left out", boolean, quiet=(True,)),
     "pad_samples_to_global_batch_size": ignored("incomplete batches of validation data are left out", boolean,
                                                 quiet=(False,)),
     "skip_warmup": ignored(_LOADER, boolean, quiet=_BOTH),
-    "num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2)),
     "fine_tuning": rejected("NxDT does not support it either; use an alignment block", boolean, quiet=(False,)),
     "train_ds": rejected("NxDT does not support it either; use data.train_dir", anything, quiet=(None,)),
     "validation_ds": rejected("NxDT does not support it either; use data.val_dir", anything, quiet=(None,)),
@@ -353,13 +369,14 @@ _DATA = _in("data", {
     "packing": to("data.packing", boolean, "Of old SFT samples; NxDT does not read it.", default=False),
     "tokenizer.type": to("data.tokenizer", _TEXT, "The path or name of a Hugging Face tokenizer.",
                          write=lambda spec: named_path(spec.data.tokenizer)),
-    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model."),
+    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model.", write=_of_blends(None)),
     "tokenizer.library": replace(ignored(
         "it only tells NxDT how to read the tokenizer",
         optional(one_of("huggingface", "megatron", "sentencepiece", "byte-level", "regex", "tabular", "tiktoken")),
         quiet=("huggingface", "megatron", "sentencepiece", None),
     ), write=lambda spec: "huggingface"),
-    "tokenizer.vocab_file tokenizer.merge_file": ignored("the tokenizer's folder holds it", _TEXT, quiet=(None,)),
+    "tokenizer.vocab_file tokenizer.merge_file": ignored("the tokenizer's folder holds it", _TEXT, quiet=(None,),
+                                                         write=_of_blends(None)),
     "tokenizer.delimiter": ignored("it is for tables", _TEXT, quiet=(None,)),
     "tokenizer.sentencepiece_legacy": ignored("the tokenizer's folder decides", boolean, quiet=_BOTH),
     "tokenizer.use_fast": equivalent("both kinds of a tokenizer make the same tokens", boolean),
@@ -454,7 +471,7 @@ _MODEL = _in("model", {
                              write=lambda spec: spec.batch.sequence_length),
     "max_position_embeddings": to("model.max_positions", optional(count),
                                   "Rows of the table of learned positions; rotary ones have none.",
-                                  write=lambda spec: spec.model.max_positions or OMIT),
+                                  write=lambda spec: spec.model.max_positions or spec.batch.sequence_length),
     "num_layers": as_is("model.num_layers", optional(size_of_model), "-1 keeps that of model_config."),
     "hidden_size": as_is("model.hidden_dim", optional(size_of_model), "-1 keeps that of model_config."),
     "vocab_size": as_is("model.vocab_size", optional(count), "Seatrial's own key, which NxDT does not read: "
@@ -470,9 +487,8 @@ _MODEL = _in("model", {
                      or ["CoreAttention"]),
     ),
     "fusions.flash_attention": to(
-        "execution.attention", boolean, "Attention without a table of all scores.",
-        write=_where(lambda spec: spec.execution.attention != "auto",
-                     lambda spec: spec.execution.attention != "dot_product"),
+        "execution.attention", optional(boolean), "Attention without a table of all scores; null: what is fastest.",
+        write=lambda spec: None if spec.execution.attention == "auto" else spec.execution.attention != "dot_product",
     ),
     "fusions.ring_attention": to(
         "parallelism.context_strategy", boolean,

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from seatrial import source
+from seatrial.command import is_secret
 from seatrial.dialects import placeholders
-from seatrial.dialects.nxdt.interpolation import Interpolation
+from seatrial.dialects.nxdt.interpolation import Interpolation, escaped
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
@@ -21,8 +23,12 @@ from seatrial.dialects.table.suggestions import likeness, suggestions
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin
+from seatrial.spec.presets import MODELS
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
+COMPILE_CACHE = "compiler_cache_url"
+# What identifies the config.json of a Hugging Face model, or overrides it; a spec has the model itself.
+OF_CONFIG = ("model.model_config", "model.rope_theta", "model.max_position_embeddings")
 MISSING = "???"  # OmegaConf's word for a value that has to be given
 # Sections to which users add keys of their own, for a data module or a model of their own; not what is in the second.
 OWN, NOT_OWN = ("data", "model"), ("model.optim",)
@@ -56,6 +62,7 @@ class Settings(table_settings.Settings):
 
     nodes: dict[str, Node] = field(default_factory=dict)  # the mappings of the file, by path
     own: dict[str, Entry] = field(default_factory=dict)  # keys that are the user's own
+    unresolved: set[str] = field(default_factory=set)  # keys whose interpolations lead nowhere, as they may
 
     def has(self, prefix: str) -> bool:
         """Whether the file has a key, or any key of a section, or an empty section."""
@@ -73,6 +80,21 @@ class Settings(table_settings.Settings):
         """Where the value of a key came from; of an interpolation, its value too."""
         is_open = name in self.values and "${" in self.entries[name].text
         return super().origin(name, note or (f"= {self.values[name]}" if is_open else ""))
+
+    def kept(self) -> dict[str, Any]:
+        """The keys of the file that the spec does not hold, as they are to be written; secrets are left out."""
+        found = dict(self.own)
+        for name, value in self.values.items():
+            key = self.keys[name]
+            is_lost = key.disposition in ("ignored", "equivalent") or (name == COMPILE_CACHE and value is None)
+            is_lost |= name in OF_CONFIG and self.get("model_source") == "hf" and self.get(OF_CONFIG[0]) not in MODELS
+            if is_lost and key.effective is None:
+                found[name] = self.entries[name]
+        return {
+            name: _public(entry.value) if name in self.unresolved else escaped(_public(entry.value))
+            for name, entry in found.items()
+            if not is_secret(name)
+        }
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
@@ -113,10 +135,19 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
             settings.entries[name] = entry
             if below <= unread:
                 settings.values[name] = entry.text
+                settings.unresolved.add(name)
+    settings.unresolved |= {name for name in settings.own if any(f"{path}.".startswith(f"{name}.") for path in unread)}
     for name, key in keys.items():
         if key.required:
             settings.missing(name)
     return settings
+
+
+def _public(value: Any) -> Any:
+    """A value without what is a secret by its name."""
+    if isinstance(value, dict):
+        return {name: _public(child) for name, child in value.items() if not is_secret(str(name))}
+    return [_public(child) for child in value] if isinstance(value, list) else value
 
 
 def _is_read(settings: Settings, path: str) -> bool:
