@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seatrial.check import lint
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.estimate import memory
 from seatrial.spec import (
@@ -28,6 +29,7 @@ from seatrial.spec import (
     Origin,
     Parallelism,
     Precision,
+    Resolved,
     RunSpec,
     Topology,
 )
@@ -256,7 +258,7 @@ BESIDE: list[Case] = [
      "the run ends after 100 steps, before 500"),
     ({"checkpoint": Checkpoint(enabled=True, interval_steps=500)}, "warning", "never-reached",
      "checkpoint.interval_steps", "no checkpoint before the end"),
-    ({"checkpoint": Checkpoint(resume=True, resume_required=True)}, "warning", "nothing-to-resume",
+    ({"checkpoint": Checkpoint(resume=True, resume_required=True)}, "error", "nothing-to-resume",
      "checkpoint.resume_required", "a new run directory holds none"),
     ({"checkpoint": Checkpoint(enabled=True, keep_best="val_loss")}, "warning", "never-reached",
      "checkpoint.keep_best", "which is never measured"),
@@ -386,3 +388,10 @@ def test_every_spec_can_be_looked_at(spec: RunSpec, action: str) -> None:
         need = memory.per_device(spec, "native")
         assert all(size >= 0 for size in need.parts.values())
         assert 0 < need.state_bytes <= need.total_bytes
+
+
+@pytest.mark.parametrize(("action", "severity"), [("run", "error"), ("train", "warning"), ("check", "warning")])
+def test_a_run_that_can_only_stop_is_not_started(action: Any, severity: str) -> None:
+    spec = replace(SOUND, checkpoint=Checkpoint(enabled=True, resume=True, resume_required=True))
+    found = lint(Resolved(spec=spec, origins={}, problems=()), action=action).problems
+    assert [p.severity for p in found if p.code == "nothing-to-resume"] == [severity]

@@ -368,6 +368,26 @@ def test_precision(given_: dict[str, Any], formats: tuple[str, ...], rounding: b
     assert p.stochastic_rounding is rounding
 
 
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ({"type": "mixed_precision"}, None),
+        ({"type": "mixed_precision", "parallel_layers_reduce_dtype": "bf16"}, None),  # as the products are
+        ({"type": "mixed_precision", "parallel_layers_reduce_dtype": "fp32"}, FULL),
+        ({"type": "bf16SR", "parallel_layers_reduce_dtype": "fp32"}, FULL),
+        ({"type": "fp32"}, None),
+        ({"type": "fp32", "parallel_layers_reduce_dtype": "bf16"}, None),  # this type implies fp32
+        ({"type": "manual"}, HALF),  # bf16 "in all other cases unless specified", though the products are float32
+        ({"type": "manual", "parallel_layers_reduce_dtype": "fp32"}, None),
+        ({"type": "manual", "xla_downcast_bf16": "1"}, None),
+    ],
+)
+def test_sums_over_tensor_parallelism(given_: dict[str, Any], expected: str | None, tmp_path: Path) -> None:
+    spec = spec_made(tmp_path, precision=given_)
+    assert spec.precision.tensor_reduce_dtype == expected
+    assert [note for note in nxdt.write(spec).notes if note.path.startswith("precision")] == []
+
+
 # Defaults of torch.optim, NxD's AdamW and NeMo 2.1: epsilon, weight decay, betas.
 @pytest.mark.parametrize(
     ("name", "algorithm", "epsilon", "decay", "betas"),

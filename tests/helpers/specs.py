@@ -179,6 +179,7 @@ _EXECUTIONS = st.builds(
 _PRECISIONS = some_of(
     Precision, compute_dtype=words(Dtype), params_dtype=words(Dtype), optimizer_dtype=words(Dtype),
     gradient_dtype=words(Dtype), reduce_dtype=words(Dtype), stochastic_rounding=st.booleans(),
+    tensor_reduce_dtype=maybe(words(Dtype)),
     quantization=st.sampled_from((None, "fp8", "te_fp8_currentscaling", "fp8_e4m3", "nanoo_fp8", "int8")),
 )  # fmt: skip
 _DISTRIBUTED = some_of(

@@ -117,10 +117,12 @@ def something_to_resume(finder: Finder) -> Iterator[Problem]:
     """A run that must go on from a checkpoint can find one: each run directory is a new one."""
     asked = finder.spec.checkpoint
     if asked.resume and asked.resume_required and asked.directory is None and asked.resume_from is None:
+        is_new = finder.needs.cluster and finder.needs.trainer  # `run` begins a directory; `train` may go on in one
         yield finder.at(
-            "checkpoint.resume_required", "warning", "nothing-to-resume",
+            "checkpoint.resume_required", "error" if is_new else "warning", "nothing-to-resume",
             "the run will stop: it has to go on from a checkpoint, and a new run directory holds none",
-            f"say where the checkpoints are ({finder.key('checkpoint.directory')}), or let the run start from scratch",
+            f"say where the checkpoints are ({finder.key('checkpoint.directory')}), or let the run start from scratch "
+            f"({finder.key('checkpoint.resume_required')})",
         )  # fmt: skip
 
 

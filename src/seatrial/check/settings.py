@@ -19,6 +19,7 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("parallelism.sequence_parallel", lambda s: s.mesh["tensor"] > 1, "sequence parallelism splits over the tensor "
      "axis, which has one device"),
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
+    ("precision.tensor_reduce_dtype", lambda s: s.mesh["tensor"] > 1, "no product is split over the tensor axis"),
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
     ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),

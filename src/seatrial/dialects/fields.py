@@ -89,6 +89,9 @@ FIELDS: dict[str, Field] = {
     "precision.optimizer_dtype": _field("Format of the optimizer's moments."),
     "precision.gradient_dtype": _field("Format in which gradients are accumulated over micro-batches."),
     "precision.reduce_dtype": _field("Format in which gradients are summed over replicas."),
+    "precision.tensor_reduce_dtype": _field(
+        "Format in which partial results are summed over tensor parallelism; null: compute_dtype."
+    ),
     "precision.stochastic_rounding": _field("Whether results are rounded at random where they are stored as bfloat16."),
     "precision.quantization": _field("Quantised matrix products, such as fp8; null: in compute_dtype."),
     "initialization": _field("How parameters are initialised."),

@@ -30,6 +30,8 @@ class Precision:
     optimizer_dtype: Dtype = "float32"
     gradient_dtype: Dtype = "float32"  # in which gradients are accumulated over micro-batches
     reduce_dtype: Dtype = "float32"  # in which they are summed over data-parallel replicas
+    # In which partial results are summed over tensor parallelism; None: compute_dtype.
+    tensor_reduce_dtype: Dtype | None = None
     stochastic_rounding: bool = False  # where a float32 result is stored as bfloat16
     quantization: str | None = None  # a name of QUANTIZATIONS; None: the matrix products run in compute_dtype
 

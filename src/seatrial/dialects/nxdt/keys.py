@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.dialects.nxdt.optimizer import ALGORITHMS, OPTIMIZERS, REFUSED, SCHEDULES, P, schedule_name
-from seatrial.dialects.nxdt.precision import MANUAL, SPELLINGS, SWITCHES, TYPES, formats
+from seatrial.dialects.nxdt.precision import MANUAL, REDUCE, SPELLINGS, SWITCHES, TYPES, formats, reduce_format
 from seatrial.dialects.nxdt.readers import (
     MODULES,
     OPEN,
@@ -586,9 +586,10 @@ _FORMATS = _in("precision", {
         name: to(path, optional(switch), f"{meaning} Read where type is manual only.", write=_format(name))
         for name, (path, meaning) in SWITCHES.items()
     },
-    "parallel_layers_reduce_dtype": ignored(
-        "partial products are summed over tensor parallelism in the format of the product",
-        one_of("bf16", "fp32"), "Format of sums over tensor parallelism.", quiet=("bf16",),
+    "parallel_layers_reduce_dtype": to(
+        "precision.tensor_reduce_dtype", optional(one_of(*REDUCE)),
+        "Format of sums over tensor parallelism: bf16 where it is not given, and fp32 where type is.",
+        write=lambda spec: reduce_format(spec.precision),
     ),
     "fp32_grads_cc": ignored("precision.type decides; NxDT does not read it either", optional(boolean),
                                        quiet=(*_BOTH, None)),

@@ -119,28 +119,37 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     entries: dict[str, Entry] = {}
     for entry in _entries(settings, root):
         _keep(settings, entries, entry)
+    _take(settings, entries, interpolation)
+    for name, key in keys.items():
+        if key.required:
+            settings.missing(name)
+    return settings
+
+
+def _take(settings: Settings, entries: Mapping[str, Entry], interpolation: Interpolation) -> None:
+    """Reads the entries; interpolations that lead nowhere are problems, but for those of keys that nothing reads."""
     broken = {".".join(path) for path in interpolation.broken}
     unread = {path for path in broken if not _is_read(settings, path)}
-    is_needed = any(path not in unread for path in broken)
-    problems += [
+    is_needed = broken != unread
+    settings.problems += [
         replace(p, mark=None) if p.mark is COMMAND_LINE else p
         for p in interpolation.problems
         if is_needed or p.path not in unread or p.code not in UNRESOLVED
     ]
     for name, entry in entries.items():
-        below = {path for path in broken if path == entry.key or path.startswith(f"{entry.key}.")}
+        below = _at_or_below(entry.key, broken)
         if not below:
             settings.take(name, entry)
-        else:
-            settings.entries[name] = entry
-            if below <= unread:
-                settings.values[name] = entry.text
-                settings.unresolved.add(name)
-    settings.unresolved |= {name for name in settings.own if any(f"{path}.".startswith(f"{name}.") for path in unread)}
-    for name, key in keys.items():
-        if key.required:
-            settings.missing(name)
-    return settings
+            continue
+        settings.entries[name] = entry
+        if below <= unread:
+            settings.values[name] = entry.text
+            settings.unresolved.add(name)
+    settings.unresolved |= {name for name in settings.own if _at_or_below(name, unread)}
+
+
+def _at_or_below(key: str, paths: set[str]) -> set[str]:
+    return {path for path in paths if f"{path}.".startswith(f"{key}.")}
 
 
 def _public(value: Any) -> Any:
