@@ -98,6 +98,7 @@ CASES: list[Case] = [
     # steps
     ({"optimizer": Optimizer(warmup_steps=20, decay_steps=10)}, "warning", "no-decay", "optimizer.decay_steps",
      "ends after 10 steps, within the warm-up of 20"),
+    ({"steps": None}, "error", "steps-unknown", "steps", "neither steps nor epochs"),
     ({"optimizer": Optimizer(schedule="step", decay_interval_steps=100)}, "warning", "no-decay",
      "optimizer.decay_interval_steps", "falls every 100 steps, and the run ends after 100"),
     ({"optimizer": Optimizer(schedule="step")}, "warning", "no-decay", "optimizer.schedule",

@@ -343,6 +343,35 @@ def test_validation_in_every_so_many_epochs(
         assert nxdt.write(spec).text.count("check_val_every_n_epoch:") == 1
 
 
+def test_epochs_alone_are_the_length_of_a_run(tmp_path: Path) -> None:
+    block = {"data": {"train_dir": "/x.jsonl", "tokenizer": {"type": "/t"}},
+             "model_alignment_strategy": {"sft": {"packing": False}}}  # fmt: skip
+    spec = spec_made(tmp_path, "trainer.max_epochs=3", "trainer.max_steps=-1", **block)
+    assert (spec.steps, spec.epochs) == (None, 3)
+    assert "max_steps: -1" in nxdt.write(spec).text
+    cosine = ("model.optim.sched.name=CosineAnnealing",)
+    resolved = made(tmp_path, "trainer.max_epochs=3", "trainer.max_steps=-1", *cosine, **block)
+    assert any("the rate is constant" in problem.why for problem in found(resolved, "documented-otherwise"))
+    share = made(tmp_path, "trainer.max_epochs=3", "trainer.max_steps=-1", *cosine,
+                 "model.optim.sched.warmup_ratio=0.1", **block)  # fmt: skip
+    assert [problem.path for problem in found(share, "steps-unknown")] == ["model.optim.sched.warmup_ratio"]
+
+
+def test_a_run_without_any_length_is_an_error(tmp_path: Path) -> None:
+    (problem,) = found(made(tmp_path, "trainer.max_steps=-1"), "steps-unknown")
+    assert (problem.path, problem.fix) == ("trainer.max_steps", "give trainer.max_steps=… or trainer.max_epochs=…")
+    resolved = made(tmp_path, "trainer.max_steps=-1", "trainer.max_epochs=2")  # of .bin and .idx files
+    (problem,) = found(check.lint(resolved, action="check"), "steps-unknown")
+    assert "samples of .bin and .idx files are counted out for a number of steps" in problem.why
+
+
+@pytest.mark.parametrize("to", ["megatron", "maxtext", "cvs"])
+def test_epochs_alone_are_refused_where_there_are_none(to: str, tmp_path: Path) -> None:
+    spec = replace(spec_made(tmp_path), steps=None, epochs=2, data=Data(kind="records", paths=("/x",)))
+    with pytest.raises(InputError, match="for a number of steps, and this run for 2 epochs"):
+        convert(Resolved(spec=spec, origins={}, problems=()), to)
+
+
 FULL, HALF = "float32", "bfloat16"
 
 

@@ -124,7 +124,7 @@ def rehearse(
         spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes, devices // math.prod(slow.values())
     )
     mesh = {axis: slow[axis] * fast[axis] for axis in AXES}
-    steps = min(spec.steps, MAX_STEPS)
+    steps = min(spec.step_limit, MAX_STEPS)
     ratio = steps / spec.steps if spec.steps else 1.0
     batch = _batch(spec, mesh)
     small = dataclasses.replace(

@@ -302,18 +302,18 @@ def _fail(error: Exception, journal: Journal, place: Place) -> Never:
 
 
 def _with_epochs(spec: RunSpec, num_examples: int | None) -> RunSpec:
-    """The spec with what its data alone can tell: after how many steps a rate that falls once an epoch does."""
+    """The spec with what its data alone can tell: its steps, and those of an epoch for a rate that falls with each."""
     optimizer = spec.optimizer
-    if num_examples is None or optimizer.schedule != "step" or optimizer.decay_interval_steps is not None:
-        return spec
-    interval = max(1, num_examples // spec.sequences_per_step)
-    return replace(spec, optimizer=replace(optimizer, decay_interval_steps=interval))
+    if num_examples is not None and optimizer.schedule == "step" and optimizer.decay_interval_steps is None:
+        optimizer = replace(optimizer, decay_interval_steps=max(1, num_examples // spec.sequences_per_step))
+    return replace(spec, optimizer=optimizer, steps=spec.steps or _num_steps(spec, num_examples))
 
 
 def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
     """The steps of a run, which may be ended sooner by its epochs. Raises ValueError where data have no epochs."""
-    if spec.epochs is None:
+    if spec.epochs is None and spec.steps is not None:
         return spec.steps
-    if num_examples is None:
-        raise ValueError(f"epochs = {spec.epochs}, but this data is endless: set only the number of steps")
-    return min(spec.steps, max(1, spec.epochs * num_examples // spec.sequences_per_step))
+    if num_examples is None or spec.epochs is None:
+        data = "no epochs are given" if spec.epochs is None else f"epochs = {spec.epochs}, but this data is endless"
+        raise ValueError(f"{data}: set only the number of steps")
+    return min(spec.step_limit, max(1, spec.epochs * num_examples // spec.sequences_per_step))

@@ -152,7 +152,7 @@ SCHEDULES: dict[str, Schedule] = {
 def learning_rate(step: jax.Array, spec: RunSpec) -> Rate:
     """The rate of step 0, 1, … of a run."""
     optimizer = spec.optimizer
-    end = optimizer.decay_steps or spec.steps
+    end = optimizer.decay_steps or spec.step_limit
     plan = Plan(
         peak=optimizer.learning_rate,
         final=optimizer.learning_rate * optimizer.final_learning_rate_fraction,

@@ -52,24 +52,19 @@ def build(settings: Settings) -> RunSpec | None:
     """The spec, as far as the values allow one; everything is checked even if there is none."""
     placed = settings.placed()
     steps, topology, kind = placed.get("steps"), _topology(settings), _kind(settings)
-    if steps is None and "trainer.max_steps" in settings.values:
-        settings.add(
-            "trainer.max_steps", "error", "steps-unknown",
-            "-1 leaves the number of steps to the length of the data, and the schedule needs the number",
-            "give trainer.max_steps=…; trainer.max_epochs may end the run sooner",
-        )  # fmt: skip
+    has_length = _has_length(settings, steps, placed["epochs"])
     length = _sequence_length(settings, kind)
     data = _data(settings, kind, placed)
     architecture = _architecture(settings, placed)
     width = architecture.model.hidden_dim if architecture else settings.get("model.hidden_size") or 1
-    optimizer = optimizer_of(settings, placed, steps or 1, width)
+    optimizer = optimizer_of(settings, placed, steps, width)
     formats, checkpoint = precision(settings), _checkpoint(settings, placed)
     evaluation = _evaluation(settings, data)
     parallelism = _parallelism(settings, topology, placed) if topology else None
     sizes = [placed.get(f"batch.{name}_batch_size") for name in ("global", "micro")]
     if topology is None or architecture is None or optimizer is None or parallelism is None:
         return None
-    if steps is None or length is None or None in sizes or not data.paths:
+    if not has_length or length is None or None in sizes or not data.paths:
         return None
     return RunSpec(
         name=as_name(settings.get("name", NAME)),
@@ -93,6 +88,19 @@ def build(settings: Settings) -> RunSpec | None:
         log_dir=_log_dir(settings),
         seed=placed["seed"],
     )
+
+
+def _has_length(settings: Settings, steps: int | None, epochs: int | None) -> bool:
+    """Whether the run has a number of steps, or of epochs; else an error. Which data have epochs, the rules say."""
+    if steps is None and epochs is None and "trainer.max_steps" in settings.values:
+        settings.add(
+            "trainer.max_steps", "error", "steps-unknown",
+            "-1 leaves the number of steps to trainer.max_epochs, and that gives no number either",
+            "give trainer.max_steps=… or trainer.max_epochs=…",
+        )  # fmt: skip
+    elif steps is None and epochs is None:
+        settings.missing("trainer.max_steps", "nothing says how long the run is; trainer.max_epochs would too")
+    return steps is not None or (epochs is not None and not settings.wrong("trainer.max_steps"))
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

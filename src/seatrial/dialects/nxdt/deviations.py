@@ -50,6 +50,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         touches=lambda settings, spec: settings.get("precision.type") in ("mixed_precisionSR", "mixed_precision_SR"),
     ),
     Deviation(
+        key="trainer.max_epochs", documented="without max_steps, the epochs are the run's length",
+        actual="then it makes no schedule: the rate is constant",
+        here="the schedule ends with the last epoch",
+        touches=lambda settings, spec: spec.steps is None and spec.optimizer.schedule != "constant", numbers=True,
+    ),
+    Deviation(
         key="trainer.gradient_clip_val", documented="gradients are clipped at this norm",
         actual="with zero1 they are clipped at 1.0, whatever it says",
         touches=lambda settings, spec: spec.parallelism.zero1 and spec.optimizer.clip_norm != 1.0, numbers=True,

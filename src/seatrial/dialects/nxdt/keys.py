@@ -159,10 +159,10 @@ _TRAINER = _in("trainer", {
     "lnc": ignored("it maps logical to physical NeuronCores", optional(one_of("1", "2")), "1 or 2."),
     "num_nodes": to("topology.num_nodes", count, "1 where it is not given.",
                     write=lambda spec: spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).product),
-    "max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit.", default=None,
-                        write=lambda spec: spec.epochs or -1),
-    "max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every "
-                       "schedule.", required=True),
+    "max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit, so that max_steps is the run's length.",
+                        default=None, write=lambda spec: spec.epochs or -1),
+    "max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every schedule. "
+                       "-1, or not given: as many as max_epochs has.", write=lambda spec: spec.steps or -1),
     "log_every_n_steps": as_is("logging.interval_steps", count, default=1),
     "val_check_interval": to(
         "evaluation.interval_steps,evaluation.interval_fraction", optional(steps_or_share),

@@ -118,8 +118,8 @@ def schedule_name(optimizer: Optimizer) -> str | None:
     return "StepLR" if falls_by_steps else _KINDS.get(optimizer.schedule)
 
 
-def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_dim: int) -> Optimizer | None:
-    """The optimizer and its schedule over so many steps; None where there is none to be had."""
+def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int | None, hidden_dim: int) -> Optimizer | None:
+    """The optimizer and its schedule over so many steps (None: the data decide); None where there is none to be had."""
     rate = settings.get(f"{P}.lr")
     rule = _rule(settings)
     if rule is None or rate is None:
@@ -191,13 +191,16 @@ def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: s
             settings.problems.append(settings.entries[name].key_problem("error", "unknown-argument", why, fix))
 
 
-def _steps(settings: Settings, part: str, steps: int) -> int:
+def _steps(settings: Settings, part: str, steps: int | None) -> int:
     """A part of a schedule in steps, given as such or as a share of the run."""
     number, ratio = settings.get(f"{S}.{part}_steps"), settings.get(f"{S}.{part}_ratio")
     if number is not None and ratio is not None:
         why = f"{part}_steps and {part}_ratio say the same thing twice, which NeMo refuses"
         settings.add(f"{S}.{part}_ratio", "error", "contradiction", why, "keep one of the two")
-    return number if number is not None else int((ratio or 0.0) * steps)
+    if ratio and steps is None and not settings.wrong("trainer.max_steps"):
+        why = "it is a share of trainer.max_steps, which is not given"
+        settings.add(f"{S}.{part}_ratio", "error", "steps-unknown", why, f"give {part}_steps, or trainer.max_steps=…")
+    return number if number is not None else int((ratio or 0.0) * (steps or 1))
 
 
 def _final(settings: Settings, schedule: Schedule | None, rate: float) -> float:
