@@ -187,6 +187,10 @@ def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
     """The preset that the sizes in the file are those of, where its config.json is not here."""
     candidates = _candidates(settings)
     missing = f"there is no config.json at {coerce.shown(wanted)}" if wanted else "no model is named"
+    if _is_another(settings):
+        why = f"{missing}, and the file calls the model by another family's name: only Llama models are supported"
+        settings.add("model.model_config", "error", "no-model-config", why, "name a Llama's config.json, or a preset")
+        return None
     given = {name: settings.get(f"model.{name}") for name in _SIZE_KEYS}
     sizes = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
     if len(candidates) == 1:
@@ -203,6 +207,11 @@ def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
     return None
 
 
+def _is_another(settings: Settings) -> bool:
+    """Whether a name or path in the file says that the model is of another family than the presets."""
+    return any(_OTHERS.search(str(settings.get(name) or "")) for name in _HINTS if name != "data.train_dir")
+
+
 def _candidates(settings: Settings) -> list[str]:
     """The presets that nothing in the file speaks against; of several, those of the released sequence length.
 
@@ -212,7 +221,7 @@ def _candidates(settings: Settings) -> list[str]:
     tensor = settings.get("distributed_strategy.tensor_model_parallel_size", 1)
     copies = settings.get("distributed_strategy.kv_replicator", 1)
     hints = [str(settings.get(name) or "") for name in _HINTS]
-    if hidden is None or any(_OTHERS.search(hint) for hint in hints):
+    if hidden is None:
         return []
     named = [model for model in MODELS.values() if model.hidden_dim == hidden]
     whole = [model for model in named if layers in (None, model.num_layers)]
@@ -242,7 +251,7 @@ def vocabulary_of(settings: Settings, model: ModelSpec) -> int | None:
         return known
     what = f"the tokenizer {coerce.shown(tokenizer)} is not here" if tokenizer else "no tokenizer is named"
     preset, why_not = _preset_of(model)
-    if preset is not None and not any(_OTHERS.search(str(settings.get(name) or "")) for name in _HINTS):
+    if preset is not None and not _is_another(settings):
         settings.add(
             "data.tokenizer.type", "warning", "vocabulary-assumed",
             f"{what}, and NxDT takes the size of the vocabulary from it; assumed are {preset.vocab_size} tokens, that "

@@ -132,7 +132,7 @@ _RUN: dict[str, Key] = {
                        "Whose implementation of model and data NxDT uses: Hugging Face's or Megatron's.",
                        required=True),
     "seed": as_is("seed", seed, "Seed of the weights and of the order of the data.", default=1234),
-    "compiler_flags": ignored(_COMPILER, _TEXT, write=_always("--model-type transformer")),
+    "compiler_flags": ignored(_COMPILER, _TEXT, "Of the Neuron compiler.", write=_always("--model-type transformer")),
     "compiler_cache_url": as_is("execution.compile_cache", folder_here,
                                 "Where compiled programs are kept; an s3:// URL is ignored.", default=None,
                                 write=lambda spec: spec.execution.compile_cache or COMPILE_CACHE),
@@ -143,7 +143,8 @@ _RUN: dict[str, Key] = {
     "bucket_size_collectives": ignored("XLA's own thresholds combine collectives", whole, "In MB.",
                                        write=_always(1024)),
     "neuron_rt_exec_timeout": ignored(_RUNTIME, whole, "In seconds.", write=_always(100)),
-    "neuron_experimental_compress_rg": ignored(_COMPILER, boolean, write=_always(False)),
+    "neuron_experimental_compress_rg": ignored(_COMPILER, boolean, "Whether replica groups are compressed.",
+                                               write=_always(False)),
     **_in("run", {
         "name results_dir time_limit model_type": ignored(_HYPERPOD, _TEXT), "compile": ignored(_HYPERPOD, anything),
     }),
@@ -166,7 +167,7 @@ _TRAINER = _in("trainer", {
     "log_every_n_steps": as_is("logging.interval_steps", count, default=1),
     "val_check_interval": to(
         "evaluation.interval_steps,evaluation.interval_fraction", optional(steps_or_share),
-        "A whole number: steps. A number with a point: a share of an epoch.",
+        "A whole number: steps. A number with a point: a share of an epoch; 1.0 where it is not given.",
         write=_where(_validates, lambda spec: spec.evaluation.interval_steps or spec.evaluation.interval_fraction),
     ),
     "check_val_every_n_epoch": to(
@@ -183,7 +184,7 @@ _TRAINER = _in("trainer", {
         if spec.evaluation.batches is None else spec.evaluation.batches,
     ),
     "limit_test_batches": ignored("nothing is tested at the end of a run", optional(batches_or_share),
-                                  quiet=(None, 0, 1, 0.0, 1.0)),
+                                  "Batches of test data.", quiet=(None, 0, 1, 0.0, 1.0)),
     "gradient_clip_val": as_is("optimizer.clip_norm", lambda value: optional(not_negative)(value) or None,
                                "Global norm to which gradients are clipped; null or 0: off.", default=None),
     "sequential_move_factor": ignored("it concerns how Neuron loads weights", whole),
@@ -228,8 +229,8 @@ _CHECKPOINT = _in(CHECKPOINTS, {
     ),
     "dirpath": as_is("checkpoint.directory", path_or_none, default=None,
                      write=lambda spec: spec.checkpoint.directory or OMIT),
-    "save_last": ignored("the last checkpoint of a run is always saved", boolean, quiet=_BOTH),
-    "filename": ignored(_CHECKPOINT_NAMES, _TEXT),
+    "save_last": ignored("the last checkpoint of a run is always saved", boolean, "Whether it is kept.", quiet=_BOTH),
+    "filename": ignored(_CHECKPOINT_NAMES, _TEXT, "The pattern of their names."),
     "model_parallel_size": repeats("the sizes in distributed_strategy decide", count,
                                    lambda spec: spec.mesh["tensor"] * spec.mesh["pipeline"]),
     "use_master_weights_in_ckpt": equivalent(
@@ -247,7 +248,8 @@ _CHECKPOINT = _in(CHECKPOINTS, {
 })  # fmt: skip
 
 _EXPERIMENT = _in("exp_manager", {
-    "log_local_rank_0_only log_global_rank_0_only": ignored(_LOGS, boolean, quiet=_BOTH),
+    "log_local_rank_0_only": ignored(_LOGS, boolean, "One log a node; false where it is not given.", quiet=_BOTH),
+    "log_global_rank_0_only": ignored(_LOGS, boolean, "One log in all.", quiet=_BOTH),
     "create_tensorboard_logger": as_is("logging.tensorboard", boolean, default=False),
     "explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is.", write=lambda spec: spec.log_dir),
     "exp_dir": to("log_dir", _TEXT, "The folder above that of the logs, which is named exp_manager.name."),
@@ -268,7 +270,7 @@ _EXPERIMENT = _in("exp_manager", {
     "enable_recovery_time_instrumentation": as_is(
         "logging.startup_times", boolean, "Whether the times of starting and restoring are reported.", default=False
     ),
-    "save_xser load_xser": ignored(_FORMAT, boolean),
+    "save_xser load_xser": ignored(_FORMAT, boolean, "torch_xla's serialisation; false where it is not given."),
     "save_bf16": ignored(_FORMAT, boolean, quiet=(False,)),
     "ckpt_ptl_version": ignored(_FORMAT, text),
     "version": ignored("a run directory has a name of its own", _TEXT, quiet=(None,)),
@@ -394,14 +396,16 @@ _ALIGNMENT: dict[str, Key] = {
             (beta, "objective.beta", positive, meant, lambda spec: spec.objective.beta),
             ("max_prompt_length", "objective.max_prompt_length", count, _LONGEST,
              lambda spec: spec.objective.max_prompt_length or OMIT),
-            ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"), "What of a prompt stays.",
+            ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"),
+             "What of a prompt stays; keep_start where it is not given.",
              lambda spec: spec.objective.truncation),
         )
     },
-    "dpo.loss_type": rejected("the sigmoid is the only loss of NxDT too", text, quiet=("sigmoid",)),
+    "dpo.loss_type": rejected("the sigmoid is the only loss of NxDT too", text, "sigmoid where it is not given.",
+                              quiet=("sigmoid",)),
     "dpo.precompute_ref_log_probs": equivalent("the reference model's answers are the same, whenever they are made",
                                                boolean, "Whether the reference model runs once, before training."),
-    "sft.packing": to("data.packing", boolean, "Several examples in one sequence.",
+    "sft.packing": to("data.packing", boolean, "Several examples in one sequence; false where it is not given.",
                       write=_where(_is("sft"), lambda spec: spec.data.packing)),
     **_in("peft", {
         "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt save_lora_base "
@@ -495,11 +499,14 @@ _MODEL = _in("model", {
         "Attention over parts of a sequence, which go around; true where there are parts and it is not given.",
         write=_where(lambda spec: spec.mesh["context"] > 1, lambda spec: True),
     ),
-    "fusions.softmax masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
+    "fusions.softmax": ignored("XLA fuses what it can", boolean, "A fused softmax.", quiet=_BOTH),
+    "masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
     "gradient_accumulation_fusion": ignored("XLA fuses what it can", boolean, quiet=_BOTH),
-    "qkv_linear fuse_qkv transpose_nki_inputs": equivalent(_LAYOUT, boolean),
-    "persist_layer_norm": ignored("it chooses a kernel", boolean, quiet=_BOTH),
-    "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean),
+    "qkv_linear": equivalent(_LAYOUT, boolean, "NxD's GQAQKVLinear, which kv_replicator needs."),
+    "fuse_qkv": equivalent(_LAYOUT, boolean, "One matrix for queries, keys and values; true where it is not given."),
+    "transpose_nki_inputs": equivalent(_LAYOUT, boolean),
+    "persist_layer_norm": ignored("it chooses a kernel", boolean, "A fused norm.", quiet=_BOTH),
+    "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean, "Where it begins."),
     "pipeline_cuts": equivalent("stages have equal numbers of layers here; where they begin changes no result",
                                 optional(anything), "The layers at which pipeline stages begin."),
     "fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
@@ -545,7 +552,7 @@ _OPTIMIZER = _in(P, {
             "clip_threshold": (1, 1.0), "decay_rate": (0.8, -0.8), "min_step": (1e-2,),
         }.items()
     },
-    "capturable": ignored(_TORCH, boolean, quiet=_BOTH),
+    "capturable": ignored(_TORCH, boolean, "Whether CUDA graphs can hold the update.", quiet=_BOTH),
     "foreach fused": ignored(_TORCH, optional(boolean), quiet=(*_BOTH, None)),
     "sched.name": to("optimizer.schedule", text, f"One of {', '.join(SCHEDULES)}.",
                      write=lambda spec: schedule_name(spec.optimizer) or OMIT),
@@ -562,7 +569,7 @@ _OPTIMIZER = _in(P, {
         "optimizer.final_learning_rate_fraction", optional(not_negative), "The lowest rate.",
         write=lambda spec: coerce.part_of(spec.optimizer.final_learning_rate_fraction, spec.optimizer.learning_rate),
     ),
-    "sched.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole)),
+    "sched.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole), "Length of the schedule."),
     "sched.decay_rate": to("optimizer.decay_power", positive, "Of NoamHoldAnnealing; 0.5 where not given.",
                            write=lambda spec: spec.optimizer.decay_power),
     "sched.power": to("optimizer.decay_power", positive, "Of the polynomial schedules; 1 where not given.",
