@@ -69,7 +69,10 @@ FIELDS: dict[str, Field] = {
     "batch.global_batch_size": _field("Sequences per optimizer step, over all devices.", "sequences"),
     "batch.micro_batch_size": _field("Sequences per forward pass of a data-parallel replica.", "sequences"),
     "steps": _field("Optimizer steps after which the run ends.", "steps"),
-    "epochs": _field("Passes over the data after which the run ends, if that is sooner; null: no limit.", "epochs"),
+    "epochs": _field(
+        "Passes over the data after which the run ends, if sooner than steps, or where these are null; null: no limit.",
+        "epochs",
+    ),
     "topology": _field("The machines that the run needs."),
     "topology.num_nodes": _field("Nodes.", "nodes"),
     "topology.devices_per_node": _field("Accelerators of a node.", "devices"),
