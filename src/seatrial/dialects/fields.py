@@ -150,7 +150,7 @@ FIELDS: dict[str, Field] = {
     "evaluation.interval_steps": _field("Steps between evaluations.", "steps"),
     "evaluation.interval_fraction": _field("Part of an epoch between evaluations.", "fraction"),
     "evaluation.every_epochs": _field(
-        "Evaluations only in every so many epochs, in each of which interval_steps counts anew; null: in all, and it "
+        "Evaluations only in every so many epochs, in each of which interval_steps counts from 0; null: in all, and it "
         "counts on.", "epochs",
     ),
     "evaluation.batches": _field("Batches of an evaluation; null: as fraction says.", "batches"),

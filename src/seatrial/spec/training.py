@@ -147,7 +147,7 @@ class Evaluation:
 
     interval_steps: int | None = None
     interval_fraction: float | None = None  # of an epoch
-    # Only in every so many epochs, in each of which interval_steps counts anew; None: in all, and it counts on.
+    # Only in every so many epochs, in each of which interval_steps counts from 0; None: in all, and it counts on.
     every_epochs: int | None = None
     batches: int | None = None  # None: by `fraction`
     fraction: float = 1.0  # of the validation data

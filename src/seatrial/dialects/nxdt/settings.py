@@ -62,7 +62,7 @@ class Settings(table_settings.Settings):
 
     nodes: dict[str, Node] = field(default_factory=dict)  # the mappings of the file, by path
     own: dict[str, Entry] = field(default_factory=dict)  # keys that are the user's own
-    unresolved: set[str] = field(default_factory=set)  # keys whose interpolations lead nowhere, as they may
+    unresolved: set[str] = field(default_factory=set)  # keys whose interpolations have no value, as they may
 
     def has(self, prefix: str) -> bool:
         """Whether the file has a key, or any key of a section, or an empty section."""
@@ -127,7 +127,7 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
 
 
 def _take(settings: Settings, entries: Mapping[str, Entry], interpolation: Interpolation) -> None:
-    """Reads the entries; interpolations that lead nowhere are problems, but for those of keys that nothing reads."""
+    """Reads the entries; interpolations without a value are problems, but for those of keys that nothing reads."""
     broken = {".".join(path) for path in interpolation.broken}
     unread = {path for path in broken if not _is_read(settings, path)}
     is_needed = broken != unread
