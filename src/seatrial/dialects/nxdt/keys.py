@@ -172,7 +172,7 @@ _TRAINER = _in("trainer", {
     ),
     "check_val_every_n_epoch": to(
         "evaluation.every_epochs", optional(count),
-        "Validation in every so many epochs, in each of which val_check_interval counts from 0; 1 where it is not given. "
+        "Validation in every so many epochs, in each of which val_check_interval counts from 0; 1 if not given. "
         "null: val_check_interval counts steps across epochs.", write=_where(_validates, _every_epochs),
     ),
     "num_sanity_val_steps": to("evaluation.initial_batches", natural_or_all, "-1: all.", default=2,
