@@ -24,6 +24,7 @@ class Page:
     title: str
     module: str
     intro: str
+    others: str = "Any other key is an error."
 
 
 _CONTAINER = (
@@ -67,6 +68,8 @@ PAGES: dict[str, Page] = {
         "max_steps}`, `${.x}`, `${..x}`, `${multiply:a,b}`, `${sum:a,b}`. `${oc.env:NAME}` is read where the command "
         "line allows it by name: `allow_env=NAME,OTHER`. Two keys are Seatrial's own, and no part of NxDT: "
         "`model.vocab_size`, `topology.device`.",
+        others="Another key in `data` or `model`, but for `model.optim`, is the user's own: a note says that nothing "
+        "here reads it, and one that looks like a known key is reported. Any other key is an error.",
     ),
 }  # fmt: skip
 
@@ -96,7 +99,7 @@ def pages() -> Iterator[tuple[str, str]]:
 def _page(page: Page, keys: Mapping[str, Key]) -> str:
     counts = Counter(key.disposition for key in keys.values())
     said = ", ".join(f"{words} {counts[each]}" for each, (words, _, _) in _SECTIONS.items() if counts[each])
-    parts = [f"# {page.title}", MADE, page.intro, f"{len(keys)} keys. {said}. Any other key is an error."]
+    parts = [f"# {page.title}", MADE, page.intro, f"{len(keys)} keys. {said}. {page.others}"]
     for disposition, (_, title, last) in _SECTIONS.items():
         lines = [_row(name, row) for name, row in keys.items() if row.disposition == disposition]
         heads = ("key", "meaning", "default", last)

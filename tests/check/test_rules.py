@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seatrial.check import lint
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.estimate import memory
 from seatrial.spec import (
@@ -28,6 +29,7 @@ from seatrial.spec import (
     Origin,
     Parallelism,
     Precision,
+    Resolved,
     RunSpec,
     Topology,
 )
@@ -96,6 +98,11 @@ CASES: list[Case] = [
     # steps
     ({"optimizer": Optimizer(warmup_steps=20, decay_steps=10)}, "warning", "no-decay", "optimizer.decay_steps",
      "ends after 10 steps, within the warm-up of 20"),
+    ({"steps": None}, "error", "steps-unknown", "steps", "neither steps nor epochs"),
+    ({"optimizer": Optimizer(schedule="step", decay_interval_steps=100)}, "warning", "no-decay",
+     "optimizer.decay_interval_steps", "falls every 100 steps, and the run ends after 100"),
+    ({"optimizer": Optimizer(schedule="step")}, "warning", "no-decay", "optimizer.schedule",
+     "random data has no end"),
     ({"optimizer": Optimizer(learning_rate=3.0)}, "warning", "learning-rate", "optimizer.learning_rate",
      "by about 3, and"),
     ({"optimizer": Optimizer(beta2=1.0)}, "error", "bad-value", "optimizer.beta2", "divides by 0"),
@@ -183,6 +190,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"epochs": 2}, "epochs", "run train"),
     ({"evaluation": Evaluation(interval_fraction=0.5)}, "evaluation.interval_fraction", "run train"),
     ({"evaluation": EVERY_TEN}, "evaluation.batches", "run train"),
+    ({"evaluation": replace(EVERY_TEN, every_epochs=2)}, "evaluation.every_epochs", "run train"),
     ({"evaluation": replace(EVERY_TEN, batches=2, initial_batches=-1)}, "evaluation.batches", "run train"),
     ({"evaluation": EVERY_TEN, "data": HUB}, "evaluation.interval_steps", "run train"),
     ({"objective": Objective(kind="sft"), "data": HUB}, "data.kind", "run train"),
@@ -251,7 +259,7 @@ BESIDE: list[Case] = [
      "the run ends after 100 steps, before 500"),
     ({"checkpoint": Checkpoint(enabled=True, interval_steps=500)}, "warning", "never-reached",
      "checkpoint.interval_steps", "no checkpoint before the end"),
-    ({"checkpoint": Checkpoint(resume=True, resume_required=True)}, "warning", "nothing-to-resume",
+    ({"checkpoint": Checkpoint(resume=True, resume_required=True)}, "error", "nothing-to-resume",
      "checkpoint.resume_required", "a new run directory holds none"),
     ({"checkpoint": Checkpoint(enabled=True, keep_best="val_loss")}, "warning", "never-reached",
      "checkpoint.keep_best", "which is never measured"),
@@ -381,3 +389,10 @@ def test_every_spec_can_be_looked_at(spec: RunSpec, action: str) -> None:
         need = memory.per_device(spec, "native")
         assert all(size >= 0 for size in need.parts.values())
         assert 0 < need.state_bytes <= need.total_bytes
+
+
+@pytest.mark.parametrize(("action", "severity"), [("run", "error"), ("train", "warning"), ("check", "warning")])
+def test_a_run_that_can_only_stop_is_not_started(action: Any, severity: str) -> None:
+    spec = replace(SOUND, checkpoint=Checkpoint(enabled=True, resume=True, resume_required=True))
+    found = lint(Resolved(spec=spec, origins={}, problems=()), action=action).problems
+    assert [p.severity for p in found if p.code == "nothing-to-resume"] == [severity]

@@ -146,7 +146,6 @@ def test_a_model_given_by_name_can_be_changed_by_overrides_and_flags(tmp_path: P
         ({"steps": "10"}, "steps", "bad-value", "is text, not a whole number"),
         ({"steps": 1.5}, "steps", "bad-value", "not a whole number"),
         ({"steps": 0}, "steps", "bad-value", "less than 1"),
-        ({"steps": None}, "steps", "bad-value", "not a whole number"),
         ({"steps": True}, "steps", "bad-value", "not a whole number"),
         ({"steps": {}}, "steps", "bad-value", "a mapping is not"),
         ({"name": 7}, "name", "bad-value", "put it in quotes"),

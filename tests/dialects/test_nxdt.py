@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from seatrial import check, dialects
 from seatrial.dialects import nxdt
+from seatrial.dialects.convert import convert
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
 from seatrial.dialects.nxdt.keys import ALIGNMENT, OLD_ALIGNMENT
 from seatrial.dialects.nxdt.optimizer import OPTIMIZERS, SCHEDULES
@@ -24,6 +25,7 @@ from seatrial.spec import (
     Data,
     Dropout,
     Evaluation,
+    Execution,
     Initialization,
     MeshShape,
     Objective,
@@ -314,6 +316,62 @@ def test_a_whole_number_counts_and_a_number_with_a_point_is_a_share(
     assert spec_made(tmp_path, trainer=trainer).evaluation == expected
 
 
+@pytest.mark.parametrize(
+    ("trainer", "arrow", "megatron"),
+    [
+        # Lightning's default: within each epoch. Of .bin and .idx files NxDT's loader makes one epoch of the run.
+        ({"val_check_interval": 7}, (7, None, 1), (7, None, None)),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": 1}, (7, None, 1), (7, None, None)),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": 3}, (7, None, 3), (7, None, 3)),
+        ({"val_check_interval": 7, "check_val_every_n_epoch": None}, (7, None, None), (7, None, None)),
+        ({"check_val_every_n_epoch": 3}, (None, 1.0, 3), (None, 1.0, 3)),
+        ({"val_check_interval": 0.5, "check_val_every_n_epoch": 2}, (None, 0.5, 2), (None, 0.5, 2)),
+        ({"val_check_interval": 0.5, "check_val_every_n_epoch": 1}, (None, 0.5, None), (None, 0.5, None)),
+    ],
+)
+def test_validation_in_every_so_many_epochs(
+    trainer: dict[str, Any], arrow: tuple[Any, ...], megatron: tuple[Any, ...], tmp_path: Path
+) -> None:
+    files = ("data.train_dir=/llama2", "data.val_dir=/y", "trainer.limit_val_batches=1")
+    flat = [f"trainer.{name}={'null' if value is None else value}" for name, value in trainer.items()]
+    for spec, expected in (
+        (spec_of(HF, *files, "trainer.val_check_interval=1.0", "trainer.check_val_every_n_epoch=1", *flat), arrow),
+        (spec_made(tmp_path, trainer={"limit_val_batches": 1, **trainer}), megatron),
+    ):
+        e = spec.evaluation
+        assert (e.interval_steps, e.interval_fraction, e.every_epochs) == expected
+        assert nxdt.write(spec).text.count("check_val_every_n_epoch:") == 1
+
+
+def test_epochs_alone_are_the_length_of_a_run(tmp_path: Path) -> None:
+    block = {"data": {"train_dir": "/x.jsonl", "tokenizer": {"type": "/t"}},
+             "model_alignment_strategy": {"sft": {"packing": False}}}  # fmt: skip
+    spec = spec_made(tmp_path, "trainer.max_epochs=3", "trainer.max_steps=-1", **block)
+    assert (spec.steps, spec.epochs) == (None, 3)
+    assert "max_steps: -1" in nxdt.write(spec).text
+    cosine = ("model.optim.sched.name=CosineAnnealing",)
+    resolved = made(tmp_path, "trainer.max_epochs=3", "trainer.max_steps=-1", *cosine, **block)
+    assert any("the rate is constant" in problem.why for problem in found(resolved, "documented-otherwise"))
+    share = made(tmp_path, "trainer.max_epochs=3", "trainer.max_steps=-1", *cosine,
+                 "model.optim.sched.warmup_ratio=0.1", **block)  # fmt: skip
+    assert [problem.path for problem in found(share, "steps-unknown")] == ["model.optim.sched.warmup_ratio"]
+
+
+def test_a_run_without_any_length_is_an_error(tmp_path: Path) -> None:
+    (problem,) = found(made(tmp_path, "trainer.max_steps=-1"), "steps-unknown")
+    assert (problem.path, problem.fix) == ("trainer.max_steps", "give trainer.max_steps=… or trainer.max_epochs=…")
+    resolved = made(tmp_path, "trainer.max_steps=-1", "trainer.max_epochs=2")  # of .bin and .idx files
+    (problem,) = found(check.lint(resolved, action="check"), "steps-unknown")
+    assert "samples of .bin and .idx files are counted out for a number of steps" in problem.why
+
+
+@pytest.mark.parametrize("to", ["megatron", "maxtext", "cvs"])
+def test_epochs_alone_are_refused_where_there_are_none(to: str, tmp_path: Path) -> None:
+    spec = replace(spec_made(tmp_path), steps=None, epochs=2, data=Data(kind="records", paths=("/x",)))
+    with pytest.raises(InputError, match="for a number of steps, and this run for 2 epochs"):
+        convert(Resolved(spec=spec, origins={}, problems=()), to)
+
+
 FULL, HALF = "float32", "bfloat16"
 
 
@@ -337,6 +395,26 @@ def test_precision(given_: dict[str, Any], formats: tuple[str, ...], rounding: b
     p = spec_made(tmp_path, precision=given_).precision
     assert (p.compute_dtype, p.params_dtype, p.optimizer_dtype, p.gradient_dtype, p.reduce_dtype) == formats
     assert p.stochastic_rounding is rounding
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ({"type": "mixed_precision"}, None),
+        ({"type": "mixed_precision", "parallel_layers_reduce_dtype": "bf16"}, None),  # as the products are
+        ({"type": "mixed_precision", "parallel_layers_reduce_dtype": "fp32"}, FULL),
+        ({"type": "bf16SR", "parallel_layers_reduce_dtype": "fp32"}, FULL),
+        ({"type": "fp32"}, None),
+        ({"type": "fp32", "parallel_layers_reduce_dtype": "bf16"}, None),  # this type implies fp32
+        ({"type": "manual"}, HALF),  # bf16 "in all other cases unless specified", though the products are float32
+        ({"type": "manual", "parallel_layers_reduce_dtype": "fp32"}, None),
+        ({"type": "manual", "xla_downcast_bf16": "1"}, None),
+    ],
+)
+def test_sums_over_tensor_parallelism(given_: dict[str, Any], expected: str | None, tmp_path: Path) -> None:
+    spec = spec_made(tmp_path, precision=given_)
+    assert spec.precision.tensor_reduce_dtype == expected
+    assert [note for note in nxdt.write(spec).notes if note.path.startswith("precision")] == []
 
 
 # Defaults of torch.optim, NxD's AdamW and NeMo 2.1: epsilon, weight decay, betas.
@@ -386,12 +464,45 @@ def test_schedules(sched: dict[str, Any], expected: tuple[Any, ...], tmp_path: P
     ) == expected  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("sched", "interval", "factor"),
+    [
+        ({"name": "StepLR", "step_size": 30}, 30, 0.1),  # torch's gamma
+        ({"name": "StepLR", "step_size": 30, "gamma": 0.5}, 30, 0.5),
+        ({"name": "ExponentialLR", "gamma": 0.9}, None, 0.9),  # once an epoch
+    ],
+)
+def test_a_rate_that_falls_in_steps(sched: dict[str, Any], interval: int | None, factor: float, tmp_path: Path) -> None:
+    spec = scheduled(tmp_path, **sched).spec
+    assert spec is not None
+    o = spec.optimizer
+    assert (o.schedule, o.decay_interval_steps, o.decay_factor) == ("step", interval, factor)
+    assert (o.warmup_steps, o.final_learning_rate_fraction) == (0, 0.0)
+    (again,) = (yaml.safe_load(nxdt.write(spec).text)["model"]["optim"]["sched"],)
+    assert again == {"gamma": 0.1, **sched}
+
+
+@pytest.mark.parametrize(
+    ("sched", "code", "path"),
+    [
+        ({"name": "StepLR"}, "missing-key", "model.optim.sched.step_size"),
+        ({"name": "ExponentialLR"}, "missing-key", "model.optim.sched.gamma"),
+        ({"name": "ExponentialLR", "gamma": 0.9, "step_size": 3}, "unknown-argument", "model.optim.sched.step_size"),
+        ({"name": "StepLR", "step_size": 3, "warmup_steps": 3}, "unknown-argument", "model.optim.sched.warmup_steps"),
+        ({"name": "CosineAnnealing", "gamma": 0.9}, "unknown-argument", "model.optim.sched.gamma"),
+        ({"gamma": 0.9}, "missing-key", "model.optim.sched.name"),
+    ],
+)
+def test_torchs_schedules_take_torchs_arguments(sched: dict[str, Any], code: str, path: str, tmp_path: Path) -> None:
+    assert [problem.path for problem in found(scheduled(tmp_path, **sched), code)] == [path]
+
+
 def test_every_optimizer_and_schedule_of_the_documentation_is_known_or_refused() -> None:
     documented = "adamw adamw_fp32OptState sgd adam adadelta adamax adagrad rmsprop rprop novograd adafactor"
     assert set(documented.split()) == set(OPTIMIZERS)
     schedules = (
         "LinearAnnealingWithWarmUp CosineAnnealing WarmupPolicy WarmupHoldPolicy SquareAnnealing NoamAnnealing "
-        "WarmupAnnealing"
+        "WarmupAnnealing StepLR ExponentialLR"
     )
     assert set(schedules.split()) <= set(SCHEDULES)
 
@@ -527,6 +638,59 @@ def test_all_training_batches_is_1_with_a_point(tmp_path: Path) -> None:
     assert found(made(tmp_path, trainer={"limit_train_batches": 1}), "not-possible")
 
 
+# --- keys of one's own, and what is not read --------------------------------------------------------------------------
+
+
+def test_keys_of_ones_own_in_data_and_model_are_noted_once(tmp_path: Path) -> None:
+    resolved = made(
+        tmp_path, "data.shards=4", data={**PLAIN["data"], "my_filter": {"a": [1]}, "_note": 1},
+        model={**PLAIN["model"], "router": {"kind": "${nothing}"}},
+    )  # fmt: skip
+    (problem,) = found(resolved, "own-key")
+    assert (problem.severity, problem.path) == ("info", "data.my_filter")
+    assert "3 keys of your own (my_filter, shards, router)" in problem.why
+    assert resolved.spec is not None
+    assert not [p for p in resolved.problems if p.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "severity", "fix"),
+    [
+        ("data", "seq_lenght", "error", "did you mean data.seq_length?"),
+        ("model", "num_layer", "error", "did you mean model.num_layers?"),
+        ("model", "optims", "error", "did you mean model.optim?"),
+        ("model", "max_steps", "warning", "did you mean trainer.max_steps or model.optim.sched.max_steps?"),
+        ("trainer", "my_flag", "error", ""),  # goes to Lightning, which knows no other arguments
+    ],
+)
+def test_a_key_that_looks_like_a_known_one_is_reported(
+    section: str, key: str, severity: str, fix: str, tmp_path: Path
+) -> None:
+    (problem,) = found(made(tmp_path, **{section: {**PLAIN[section], key: 3}}), "unknown-key")
+    assert (problem.severity, problem.path) == (severity, f"{section}.{key}")
+    assert fix in problem.fix
+
+
+def test_an_argument_of_an_optimizer_is_nobodys_own(tmp_path: Path) -> None:
+    model = {**PLAIN["model"], "optim": {"name": "adamw", "lr": 0.1, "my_option": 3}}
+    (problem,) = found(made(tmp_path, model=model), "unknown-key")
+    assert (problem.severity, problem.path) == ("error", "model.optim.my_option")
+
+
+@pytest.mark.parametrize("text", ["${base_results_dir}/${.name}", "${hydra:runtime.cwd}", "${oc.env:HOME}", "${data}"])
+def test_an_interpolation_in_an_ignored_key_may_lead_nowhere(text: str, tmp_path: Path) -> None:
+    resolved = made(tmp_path, run={"name": "x", "results_dir": text}, bucket_size_collectives=text)
+    assert [p for p in resolved.problems if p.severity == "error"] == []
+    assert resolved.spec is not None
+    (problem,) = (p for p in found(resolved, "no-effect") if "HyperPod" in p.why)
+    assert "results_dir" in problem.why
+
+
+def test_an_interpolation_that_something_depends_on_may_not(tmp_path: Path) -> None:
+    resolved = made(tmp_path, "seed=${run.name}", run={"name": "${nowhere}"})
+    assert "unknown-reference" in [p.code for p in resolved.problems if p.severity == "error"]
+
+
 # --- config.json and tokenizers that are here -------------------------------------------------------------------------
 
 LLAMA = {
@@ -613,25 +777,69 @@ _EIGHT_B = (
 
 
 @pytest.mark.parametrize(
-    ("changes", "size", "why"),
-    [
-        (("model.position_freq_base=500000",), 128_256, "that of llama3-8b"),
-        (("model.position_freq_base=500000", "model.layernorm_epsilon=1e-6"), 128_256, "that of llama3-8b"),
-        ((), 32_000, "Llama 2's (the sizes are those of llama3-8b, but not its rope_theta)"),
-        (("model.sliding_window_size=4096",), 32_000, "but not its rope_theta, sliding_window)"),
-        (("model.position_freq_base=500000", "model.sliding_window_size=4096"), 32_000, "not its sliding_window)"),
-        (("model.position_freq_base=500000", "model.num_layers=4"), 32_000, "assumed are 32000 tokens, Llama 2's"),
-    ],
+    "changes",
+    [("model.position_freq_base=500000",), ("model.position_freq_base=500000", "model.layernorm_epsilon=1e-6")],
 )
-def test_the_vocabulary_of_a_preset_is_assumed_only_where_nothing_contradicts_it(
-    changes: tuple[str, ...], size: int, why: str
-) -> None:
+def test_the_vocabulary_is_that_of_the_preset_with_this_architecture(changes: tuple[str, ...]) -> None:
     resolved = load(MEGATRON, *_EIGHT_B, *changes)
     assert resolved.spec is not None
-    assert resolved.spec.model.vocab_size == size
+    assert resolved.spec.model.vocab_size == 128_256
     (problem,) = found(resolved, "vocabulary-assumed")
+    assert problem.why.endswith("that of llama3-8b")
+    assert (problem.severity, problem.fix) == ("warning", "give the size: model.vocab_size=128256")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ((), "the sizes are those of llama3-8b, but not its rope_theta"),
+        (("model.sliding_window_size=4096",), "but not its rope_theta, sliding_window"),
+        (("model.position_freq_base=500000", "model.sliding_window_size=4096"), "but not its sliding_window"),
+        (("model.position_freq_base=500000", "model.num_layers=4"), "no known model has these sizes"),
+        (("model.position_freq_base=500000", "name=megatron_mistral"), "the file's name for the model is another's"),
+    ],
+)
+def test_a_vocabulary_that_nothing_states_is_asked_for(changes: tuple[str, ...], why: str) -> None:
+    resolved = load(MEGATRON, *_EIGHT_B, *changes)
+    assert resolved.spec is None
+    (problem,) = found(resolved, "vocabulary-unknown")
+    assert (problem.severity, problem.path) == ("error", "model.vocab_size")
     assert problem.why.endswith(why)
-    assert (problem.severity, problem.fix) == ("warning", f"give the size: model.vocab_size={size}")
+    assert "model.vocab_size=…" in problem.fix
+    assert problem.mark is not None  # the section that it belongs into
+    assert spec_of(MEGATRON, *_EIGHT_B, *changes, "model.vocab_size=32000").model.vocab_size == 32_000
+
+
+_NAMELESS = ("data.train_dir=/data/tokens", "model.num_layers=32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (_NAMELESS, "could be llama2-7b, llama3-8b, llama3.1-8b"),  # of the training's length alone no model follows
+        ((*_NAMELESS, "model.encoder_seq_length=8192"), "could be llama2-7b, llama3-8b, llama3.1-8b"),
+        (("model.model_config=/models/mistral-7b",), "only Llama models are supported"),
+        (("name=hf_mixtral",), "only Llama models are supported"),
+    ],
+)
+def test_a_hugging_face_model_of_no_certain_vocabulary_is_asked_for(changes: tuple[str, ...], said: str) -> None:
+    (problem,) = found(load(HF, *changes), "no-model-config")
+    assert problem.severity == "error"
+    assert said in problem.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        (("data.train_dir=/data/llama3_8k", "model.encoder_seq_length=8192"), "llama3-8b"),
+        (("model.vocab_size=32000",), "llama2-7b"),
+        (("model.rope_theta=500000", "model.encoder_seq_length=8192"), "llama3-8b"),
+    ],
+)
+def test_what_the_file_says_of_a_hugging_face_models_vocabulary_tells_which_it_is(
+    changes: tuple[str, ...], model: str
+) -> None:
+    assert spec_of(HF, *_NAMELESS, *changes).model == MODELS[model]
 
 
 def test_of_presets_of_one_size_the_vocabulary_is_that_of_the_one_that_fits() -> None:
@@ -668,3 +876,63 @@ def test_the_examples_are_written_without_loss(path: Path) -> None:
     """But for the name of a model, which only presets have."""
     notes = {note.path for note in nxdt.write(spec_of(path)).notes}
     assert notes <= {"model.name"}
+
+
+# What NxDT reads as attributes, so that it does not start without: of every file, and of Megatron's data and models.
+ATTRIBUTES = (
+    "aync_exec_max_inflight_requests", "bucket_size_collectives", "compiler_cache_url", "compiler_flags",
+    "neuron_experimental_compress_rg", "neuron_rt_exec_timeout", "model.fusions.flash_attention",
+    "model.max_position_embeddings", "exp_manager.resume_from_checkpoint",
+)  # fmt: skip
+OF_MEGATRON = (
+    "data.data_impl", "data.dataloader_type", "data.num_workers", "data.splits_string", "data.seq_length",
+    "data.tokenizer.library", "data.tokenizer.type", "data.tokenizer.model", "data.tokenizer.vocab_file",
+    "data.tokenizer.merge_file", "model.ffn_hidden_size", "model.num_attention_heads",
+)  # fmt: skip
+
+
+def converted(path: Path, *overrides: str) -> dict[str, Any]:
+    text = convert(load(path, *overrides, action="convert"), "nxdt").text
+    return _flat(yaml.safe_load(text))
+
+
+def _flat(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
+    return {
+        name: leaf
+        for key, value in tree.items()
+        for name, leaf in (
+            _flat(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}": value}
+        ).items()
+    }
+
+
+def test_everything_that_nxdt_does_not_start_without_is_written() -> None:
+    spec = replace(spec_of(MEGATRON), execution=Execution())
+    text = yaml.safe_load(nxdt.write(spec).text)
+    assert [name for name in (*ATTRIBUTES, *OF_MEGATRON) if name not in _flat(text)] == []
+    text = yaml.safe_load(nxdt.write(replace(spec_of(HF), execution=Execution())).text)
+    assert [name for name in ATTRIBUTES if name not in _flat(text)] == []
+
+
+@pytest.mark.parametrize("path", [MEGATRON, HF, SFT, GPT, DPO], ids=lambda path: path.stem)
+def test_a_file_that_is_written_again_keeps_what_has_no_effect_here(path: Path) -> None:
+    before, after = _flat(yaml.safe_load(path.read_text())), converted(path)
+    for name, key in nxdt.KEYS.items():
+        if name in before and key.disposition in ("ignored", "equivalent") and key.effective is None:
+            assert name in after, name
+            assert "${" in str(before[name]) or after[name] == before[name]
+    assert after.get("model.model_config") == before.get("model.model_config")
+
+
+def test_a_file_that_is_written_again_keeps_keys_of_ones_own_and_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    own = {"data": {**PLAIN["data"], "my_filter": {"kind": "${nowhere}", "api_token": "s3cr3t-value"}}}
+    extra = {"run": {"results_dir": "${base}/${.name}"}, "compiler_cache_url": "s3://bucket/cache"}
+    flags = {"compiler_flags": "--opt '\\${x}'", "exp_manager": {"wandb_logger_kwargs": {"api_key": "s3cr3t-value"}}}
+    path.write_text(json.dumps({**PLAIN, **own, **extra, **flags}))
+    after = converted(path)
+    assert after["data.my_filter.kind"] == "${nowhere}"
+    assert after["run.results_dir"] == "${base}/${.name}"
+    assert after["compiler_cache_url"] == "s3://bucket/cache"
+    assert after["compiler_flags"] == "--opt '\\${x}'"
+    assert "s3cr3t-value" not in str(after)

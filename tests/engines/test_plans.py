@@ -211,6 +211,16 @@ def test_what_another_engine_cannot_do_is_refused_or_told(name: str, other: str,
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize("other", ["maxtext", "megatron"])
+def test_a_rate_that_falls_in_steps_is_refused_by_engines_without_one(other: str) -> None:
+    _, spec = read("maxtext-llama3-8b")
+    falling = replace(spec, optimizer=replace(spec.optimizer, schedule="step", decay_interval_steps=5))
+    with pytest.raises(InputError) as refused:
+        plan(falling, other)
+    assert "optimizer.schedule: " in str(refused.value)
+    assert "has no setting for step" in str(refused.value)
+
+
 def test_megatron_computes_on_no_cpu() -> None:
     _, spec = read("megatron-tiny")
     small = rehearse(spec, cores=2, memory_bytes=1 << 33)

@@ -121,7 +121,9 @@ def optimizers(steps: int) -> st.SearchStrategy[Optimizer]:
         Optimizer, algorithm=words(Algorithm), learning_rate=rates(), schedule=words(ScheduleKind),
         warmup_steps=st.integers(0, steps), hold_steps=st.integers(0, steps), constant_steps=st.integers(0, steps),
         decay_steps=maybe(st.integers(max(1, steps // 2), 2 * steps)), final_learning_rate_fraction=_SHARE,
-        decay_power=decimals(0.5, 4), beta1=_BELOW_ONE, beta2=_BELOW_ONE, epsilon=rates(-12, -3), momentum=_SHARE,
+        decay_power=decimals(0.5, 4), decay_factor=decimals(0.01, 1),
+        decay_interval_steps=maybe(st.integers(1, steps)), beta1=_BELOW_ONE, beta2=_BELOW_ONE, epsilon=rates(-12, -3),
+        momentum=_SHARE,
         weight_decay=decimals(0, 1), decay_norms=st.booleans(), clip_norm=maybe(decimals(0.1, 10)),
         on_non_finite=st.sampled_from(("abort", "skip", "continue")),
     )  # fmt: skip
@@ -152,6 +154,7 @@ _OBJECTIVES = some_of(Objective, max_prompt_length=maybe(st.integers(1, 4096))) 
 )  # fmt: skip
 _EVALUATIONS = some_of(
     Evaluation, interval_steps=maybe(_STEPS), interval_fraction=maybe(decimals(0.01, 1)),
+    every_epochs=maybe(st.integers(1, 5)),
     batches=maybe(st.integers(1, 1000)), fraction=decimals(0.01, 1), initial_batches=st.integers(-1, 8),
     target_loss=maybe(decimals(0.01, 10)), patience=maybe(st.integers(1, 10)),
 )  # fmt: skip
@@ -181,6 +184,7 @@ _EXECUTIONS = st.builds(
 _PRECISIONS = some_of(
     Precision, compute_dtype=words(Dtype), params_dtype=words(Dtype), optimizer_dtype=words(Dtype),
     gradient_dtype=words(Dtype), reduce_dtype=words(Dtype), stochastic_rounding=st.booleans(),
+    tensor_reduce_dtype=maybe(words(Dtype)),
     quantization=st.sampled_from((None, "fp8", "te_fp8_currentscaling", "fp8_e4m3", "nanoo_fp8", "int8")),
 )  # fmt: skip
 _DISTRIBUTED = some_of(

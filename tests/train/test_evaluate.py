@@ -55,6 +55,10 @@ def evaluated(evaluator, steps: int) -> dict[int, int]:
         ({"interval_fraction": 1.0, "batches": 1}, {10: 1, 20: 1}),
         ({"interval_fraction": 0.4, "batches": 1}, {4: 1, 8: 1, 14: 1, 18: 1}),  # counted anew in each epoch
         ({"interval_fraction": 0.01, "batches": 1}, dict.fromkeys(range(1, 21), 1)),
+        ({"interval_steps": 4, "every_epochs": 1, "batches": 1}, {4: 1, 8: 1, 14: 1, 18: 1}),
+        ({"interval_steps": 4, "every_epochs": 2, "batches": 1}, {14: 1, 18: 1}),
+        ({"interval_fraction": 1.0, "every_epochs": 2, "batches": 1}, {20: 1}),
+        ({"interval_fraction": 0.5, "every_epochs": 2, "batches": 1}, {15: 1, 20: 1}),
     ],
 )
 def test_when_and_on_how_much(asked, expected):
@@ -68,7 +72,14 @@ def test_it_is_off_without_an_interval():
 @pytest.mark.parametrize(
     ("training", "held", "asked", "message"),
     [
-        (None, 100, {"interval_fraction": 0.5}, "part of an epoch, and this data is endless: set interval_steps"),
+        (None, 100, {"interval_fraction": 0.5}, "counts in epochs, and this data is endless: set interval_steps"),
+        (
+            None,
+            100,
+            {"interval_steps": 5, "every_epochs": 2},
+            "every_epochs counts in epochs, and this data is endless",
+        ),
+        (170, 100, {"interval_steps": 11, "every_epochs": 1}, "is 11, and an epoch, in which it counts, has 10"),
         (170, None, {"interval_steps": 5}, "is endless: set evaluation.batches"),
         (170, None, {"interval_steps": 5, "batches": 1, "initial_batches": -1}, "is endless: set evaluation.batches"),
     ],

@@ -293,6 +293,27 @@ def test_epochs_end_a_run(tmp_path):
     assert len(steps_of(tmp_path)) == next(iter(events.read(tmp_path / "events-0.jsonl"))).planned_steps == 5
 
 
+def test_epochs_alone_are_the_length_of_a_run_and_of_its_schedule(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(160)) * 4)  # 20 sequences: in two epochs, five steps of 8
+    falling = Optimizer(learning_rate=1.0, schedule="linear", final_learning_rate_fraction=0.0)
+    spec = replace(TEXT, steps=None, epochs=2, optimizer=falling, data=Data(kind="text", paths=(str(path),)))
+    assert train(spec, tmp_path).returncode == 0
+    rates = [step.learning_rate for step in steps_of(tmp_path)]
+    np.testing.assert_allclose(rates, [1.0, 0.8, 0.6, 0.4, 0.2], rtol=1e-6)
+    found = judge_completion(measure(events.read(tmp_path / "events-0.jsonl"), spec=spec).completion)
+    assert {check.status for check in found if check.name in ("all steps done", "ran as configured")} == {"pass"}
+
+
+def test_a_rate_that_falls_once_an_epoch_does(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(160)) * 4)  # 20 sequences: two whole steps of 8 in an epoch
+    falls = Optimizer(learning_rate=1.0, schedule="step", decay_factor=0.5, final_learning_rate_fraction=0.0)
+    spec = replace(TEXT, steps=5, optimizer=falls, data=Data(kind="text", paths=(str(path),)))
+    assert train(spec, tmp_path).returncode == 0
+    assert [step.learning_rate for step in steps_of(tmp_path)] == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 

@@ -218,6 +218,27 @@ def test_gradients_cross_the_network_in_their_format(dtype):
     assert formats == {{"float32": "f32", "bfloat16": "bf16"}[dtype]}
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16"])
+def test_partial_results_cross_the_tensor_axis_in_their_format(dtype, sequence_parallel):
+    """Those of every block, forward and backward; sums of float32 losses, norms and gradients aside."""
+    spec = make_spec({"tensor": 2}, model=SMALL, precision=Precision(tensor_reduce_dtype=dtype))
+    spec = replace(spec, parallelism=replace(spec.parallelism, sequence_parallel=sequence_parallel))
+    sums = re.findall(
+        r'"stablehlo\.(?:reduce_scatter|all_reduce)".*?\}\) : \(tensor<([\dx]*)(\w+)>\)', lowered(spec), re.S
+    )
+    activations = {element for shape, element in sums if shape.count("x") == 3}  # sequences, tokens, width
+    assert activations == {{None: "bf16", "float32": "f32", "bfloat16": "bf16"}[dtype]}
+
+
+def test_sums_over_the_tensor_axis_are_as_good_in_either_format():
+    alone = run_steps(make_spec(model=SMALL, precision=Precision(compute_dtype="float32")), 3)
+    precision = Precision(compute_dtype="float32", tensor_reduce_dtype="bfloat16")
+    halved = run_steps(make_spec({"tensor": 2}, model=SMALL, precision=precision), 3)
+    np.testing.assert_allclose(alone[0], halved[0], rtol=1e-2)
+    assert not np.array_equal(alone[0], halved[0])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients_are_accumulated_in_their_format(dtype):
     precision = Precision(compute_dtype="float32", gradient_dtype=dtype)

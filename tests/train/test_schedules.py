@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 
 from seatrial.dialects.nxdt.optimizer import SCHEDULES as NEMO
 from seatrial.spec import Optimizer, ScheduleKind
@@ -30,7 +31,8 @@ def rates(steps, optimizer: Optimizer, total: int, width: int = 64) -> np.ndarra
 
 def test_every_kind_of_the_spec_has_a_row():
     assert set(SCHEDULES) == set(get_args(ScheduleKind))
-    assert {schedule.kind for schedule in NEMO.values()} == {NEMO[case["name"]].kind for case in CASES}
+    of_torch = {"step"}
+    assert {schedule.kind for schedule in NEMO.values()} == {NEMO[case["name"]].kind for case in CASES} | of_torch
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"] + str(c["args"].get("constant_steps", "")))
@@ -51,6 +53,47 @@ def test_nemos_schedules_are_nemos(case):
     ours = rates(steps, optimizer, total, arguments.get("d_model", 64))
     expected = [case["lr_at_step"][str(step)] for step in steps]
     np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-12 * peak)
+
+
+def of_torch(make, peak: float, steps: int, per_call: int = 1) -> list[float]:
+    """The rates of torch's own scheduler, which is called after every so many steps."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=peak)
+    scheduler, found = make(optimizer), []
+    for step in range(steps):
+        found.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        if (step + 1) % per_call == 0:
+            scheduler.step()
+    return found
+
+
+@pytest.mark.parametrize(("interval", "gamma"), [(1, 0.999), (7, 0.1), (30, 0.5), (1000, 0.1), (3, 1.01)])
+def test_steps_down_are_torchs_step_lr(interval, gamma):
+    optimizer = Optimizer(
+        learning_rate=3e-4, schedule="step", decay_interval_steps=interval, decay_factor=gamma,
+        final_learning_rate_fraction=0.0,
+    )  # fmt: skip
+    expected = of_torch(lambda o: torch.optim.lr_scheduler.StepLR(o, interval, gamma), 3e-4, 3000)
+    np.testing.assert_allclose(rates(np.arange(3000), optimizer, 3000), expected, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize(("epoch", "gamma"), [(1, 0.9999), (13, 0.9), (250, 0.5)])
+def test_a_step_down_an_epoch_is_torchs_exponential_lr(epoch, gamma):
+    optimizer = Optimizer(
+        learning_rate=1e-3, schedule="step", decay_interval_steps=epoch, decay_factor=gamma,
+        final_learning_rate_fraction=0.0,
+    )  # fmt: skip
+    expected = of_torch(lambda o: torch.optim.lr_scheduler.ExponentialLR(o, gamma), 1e-3, 2000, per_call=epoch)
+    np.testing.assert_allclose(rates(np.arange(2000), optimizer, 2000), expected, rtol=1e-6, atol=1e-37)
+
+
+def test_steps_down_end_at_the_final_rate_and_begin_after_the_warm_up():
+    optimizer = Optimizer(
+        learning_rate=1.0, schedule="step", warmup_steps=2, hold_steps=3, decay_interval_steps=2, decay_factor=0.5,
+        final_learning_rate_fraction=0.2,
+    )  # fmt: skip
+    expected = [0, 0.5, 1, 1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2]
+    np.testing.assert_allclose(rates(np.arange(13), optimizer, 13), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ from seatrial.check.precision import device_has_the_format, names_say_the_precis
 from seatrial.check.schedule import (
     enough_steps_to_judge,
     intervals_are_reached,
+    length_is_known,
     optimizer_is_stable,
+    rate_falls,
     schedule_has_room,
     something_to_resume,
     warmup_ends,
@@ -71,8 +73,10 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("the device has the number format", device_has_the_format),
     ("weights are stored finely enough for their updates", updates_are_kept),
     # steps
+    ("the run has a length", length_is_known),
     ("the warm-up ends before the run does", warmup_ends),
     ("the schedule has room for a decay", schedule_has_room),
+    ("a rate that falls in steps has time to", rate_falls),
     ("the optimizer's numbers are stable", optimizer_is_stable),
     ("every interval ends within the run", intervals_are_reached),
     ("a run that has to resume can find a checkpoint", something_to_resume),

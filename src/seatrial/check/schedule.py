@@ -11,10 +11,26 @@ MOST_LEARNING_RATE = 0.1  # of the Adam family, whose steps are as long as the r
 JUDGED_STEPS = 10  # that a target for speed needs at least, after the warm-up
 
 
+def length_is_known(finder: Finder) -> Iterator[Problem]:
+    """The run has a length: a number of steps, or of epochs of data that has them."""
+    spec = finder.spec
+    if spec.steps is not None:
+        return
+    why = ""
+    if spec.epochs is None:
+        why = "neither steps nor epochs say how long the run is"
+    elif spec.data.kind == "megatron":
+        why = "the samples of .bin and .idx files are counted out for a number of steps, and none is given"
+    elif spec.data.weights:
+        why = "data in shares are counted out for a number of steps, and none is given"
+    if why:
+        yield finder.at("steps", "error", "steps-unknown", why, f"give the number of steps ({finder.key('steps')})")
+
+
 def warmup_ends(finder: Finder) -> Iterator[Problem]:
     """The warm-up ends before the run does."""
     spec = finder.spec
-    if spec.optimizer.warmup_steps >= spec.steps > 1:
+    if spec.optimizer.warmup_steps >= spec.step_limit > 1:
         yield finder.at(
             "optimizer.warmup_steps", "warning", "endless-warm-up",
             f"the learning rate is still rising when the run ends after {spec.steps} steps",
@@ -24,7 +40,7 @@ def warmup_ends(finder: Finder) -> Iterator[Problem]:
 
 def schedule_has_room(finder: Finder) -> Iterator[Problem]:
     """The schedule's parts fit into its length."""
-    optimizer, steps = finder.spec.optimizer, finder.spec.steps
+    optimizer, steps = finder.spec.optimizer, finder.spec.step_limit
     length = optimizer.decay_steps or steps
     rest = length - optimizer.warmup_steps
     if optimizer.decay_steps and optimizer.decay_steps <= optimizer.warmup_steps:
@@ -45,6 +61,26 @@ def schedule_has_room(finder: Finder) -> Iterator[Problem]:
             "optimizer.hold_steps", "warning", "no-decay",
             f"{optimizer.hold_steps} steps at the full rate leave none of the {rest} after the warm-up for the decay",
             f"give fewer than {rest}",
+        )  # fmt: skip
+
+
+def rate_falls(finder: Finder) -> Iterator[Problem]:
+    """A learning rate that is to fall in steps has time to."""
+    optimizer, steps = finder.spec.optimizer, finder.spec.step_limit
+    if optimizer.schedule != "step":
+        return
+    interval = optimizer.decay_interval_steps
+    if interval and interval >= steps:
+        yield finder.at(
+            "optimizer.decay_interval_steps", "warning", "no-decay",
+            f"the learning rate falls every {interval} steps, and the run ends after {steps}: it never does",
+            f"give fewer than {steps}",
+        )  # fmt: skip
+    elif interval is None and finder.spec.data.kind == "synthetic":
+        yield finder.at(
+            "optimizer.schedule", "warning", "no-decay",
+            "the learning rate falls after each epoch, and random data has no end: it never does",
+            "give optimizer.decay_interval_steps",
         )  # fmt: skip
 
 
@@ -77,7 +113,7 @@ def intervals_are_reached(finder: Finder) -> Iterator[Problem]:
         ("logging.interval_steps", spec.logging.interval_steps, "no step is logged"),
         ("execution.profile_from_step", spec.execution.profile_from_step, "the profile is never taken"),
     ):  # fmt: skip
-        if interval and interval > spec.steps:
+        if interval and interval > spec.step_limit:
             why = f"{what}: the run ends after {spec.steps} steps, before {interval}"
             yield finder.at(path, "warning", "never-reached", why, f"give {spec.steps} or fewer, or train for longer")
     best = spec.checkpoint.keep_best
@@ -97,17 +133,19 @@ def something_to_resume(finder: Finder) -> Iterator[Problem]:
     """A run that must go on from a checkpoint can find one: each run directory is a new one."""
     asked = finder.spec.checkpoint
     if asked.resume and asked.resume_required and asked.directory is None and asked.resume_from is None:
+        is_new = finder.needs.cluster and finder.needs.trainer  # `run` begins a directory; `train` may go on in one
         yield finder.at(
-            "checkpoint.resume_required", "warning", "nothing-to-resume",
+            "checkpoint.resume_required", "error" if is_new else "warning", "nothing-to-resume",
             "the run will stop: it has to go on from a checkpoint, and a new run directory holds none",
-            f"say where the checkpoints are ({finder.key('checkpoint.directory')}), or let the run start from scratch",
+            f"say where the checkpoints are ({finder.key('checkpoint.directory')}), or let the run start from scratch "
+            f"({finder.key('checkpoint.resume_required')})",
         )  # fmt: skip
 
 
 def enough_steps_to_judge(finder: Finder) -> Iterator[Problem]:
     """A run with targets for its speed has enough steps to be judged by them."""
     spec = finder.spec
-    if spec.expectations and spec.steps < JUDGED_STEPS:
+    if spec.expectations and spec.step_limit < JUDGED_STEPS:
         yield finder.at(
             "steps", "warning", "too-few-steps",
             f"{spec.steps} steps are too few to judge the speed: at least {JUDGED_STEPS} must count after the warm-up, "

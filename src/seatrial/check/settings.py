@@ -19,9 +19,12 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("parallelism.sequence_parallel", lambda s: s.mesh["tensor"] > 1, "sequence parallelism splits over the tensor "
      "axis, which has one device"),
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
+    ("precision.tensor_reduce_dtype", lambda s: s.mesh["tensor"] > 1, "no product is split over the tensor axis"),
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
     ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
+    ("optimizer.decay_factor", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
+    ("optimizer.decay_interval_steps", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
     ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.keep_best", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
@@ -29,6 +32,8 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("checkpoint.weights_only", lambda s: s.checkpoint.resume_from, "no checkpoint is given to begin with"),
     ("evaluation.batches", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction
      or s.evaluation.initial_batches, "nothing is evaluated"),
+    ("evaluation.every_epochs", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
+     "nothing is evaluated"),
     ("evaluation.target_loss", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,
      "nothing is evaluated"),
     ("evaluation.patience", lambda s: s.evaluation.interval_steps or s.evaluation.interval_fraction,

@@ -58,6 +58,8 @@ def _of_data(spec: RunSpec) -> Iterator[Refusal]:
             yield "epochs", f"{endless}, and so no epochs", "give the number of steps alone"
         if evaluation.interval_fraction:
             yield interval, f"{endless}, and so no epochs", "give evaluation.interval_steps"
+        elif asked and evaluation.every_epochs:
+            yield "evaluation.every_epochs", f"{endless}, and so no epochs", "give evaluation.interval_steps alone"
         elif asked and (evaluation.batches is None or evaluation.initial_batches < 0):
             yield "evaluation.batches", f"{endless}, so that all of it cannot be evaluated", "give a number of batches"
     elif data.kind not in FROM_FILES:

@@ -32,7 +32,7 @@ def attach(run_dir: Path) -> Verdict:
     there, engine = target_and_engine(run_dir)
     try:
         with watched(run_dir, spec, engine) as following:
-            there.attach(run_dir, following, name=spec.name, planned_steps=spec.steps)
+            there.attach(run_dir, following, name=spec.name, planned_steps=spec.step_limit)
     except OSError as error:
         raise LaunchError(f"the run cannot be followed here: {shortage(error, run_dir)}") from error
     _, verdict, text = judge_and_report(run_dir)

@@ -34,9 +34,10 @@ class Target:
     module: str
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def write(self, spec: RunSpec) -> Written:
-        """The spec in this spelling."""
-        return cast(Written, self._load().write(spec, **self.options))
+    def write(self, spec: RunSpec, kept: Mapping[str, Any] | None = None) -> Written:
+        """The spec in this spelling; `kept`: what a file of the same spelling says beside it."""
+        options = {**self.options, "kept": kept} if kept else self.options
+        return cast(Written, self._load().write(spec, **options))
 
     def read(self, document: Document) -> Resolved:
         """A document, read as one in this spelling."""
@@ -83,7 +84,8 @@ def convert(resolved: Resolved, to: str) -> Converted:
     if resolved.spec is None or any(problem.severity == "error" for problem in problems):
         raise InputError(problems)
     spec, secrets = _without_secrets(resolved.spec)
-    written = TARGETS[to].write(spec)
+    is_same = spec.dialect == TARGETS[to].dialect
+    written = TARGETS[to].write(spec, resolved.kept if is_same else None)
     notes = [*secrets, *written.notes, *unsaid(spec, written, to)]
     lines = tuple(_line(resolved, note) for note in notes)
     title = TARGETS[to].title

@@ -69,7 +69,10 @@ FIELDS: dict[str, Field] = {
     "batch.global_batch_size": _field("Sequences per optimizer step, over all devices.", "sequences"),
     "batch.micro_batch_size": _field("Sequences per forward pass of a data-parallel replica.", "sequences"),
     "steps": _field("Optimizer steps after which the run ends.", "steps"),
-    "epochs": _field("Passes over the data after which the run ends, if that is sooner; null: no limit.", "epochs"),
+    "epochs": _field(
+        "Passes over the data after which the run ends, if sooner than steps, or where these are null; null: no limit.",
+        "epochs",
+    ),
     "topology": _field("The machines that the run needs."),
     "topology.num_nodes": _field("Nodes.", "nodes"),
     "topology.devices_per_node": _field("Accelerators of a node.", "devices"),
@@ -89,6 +92,9 @@ FIELDS: dict[str, Field] = {
     "precision.optimizer_dtype": _field("Format of the optimizer's moments."),
     "precision.gradient_dtype": _field("Format in which gradients are accumulated over micro-batches."),
     "precision.reduce_dtype": _field("Format in which gradients are summed over replicas."),
+    "precision.tensor_reduce_dtype": _field(
+        "Format in which partial results are summed over tensor parallelism; null: compute_dtype."
+    ),
     "precision.stochastic_rounding": _field("Whether results are rounded at random where they are stored as bfloat16."),
     "precision.quantization": _field("Quantised matrix products, such as fp8; null: in compute_dtype."),
     "initialization": _field("How parameters are initialised."),
@@ -108,6 +114,8 @@ FIELDS: dict[str, Field] = {
     "optimizer.decay_steps": _field("Length of the whole schedule, warm-up included; null: the run's steps.", "steps"),
     "optimizer.final_learning_rate_fraction": _field("Final learning rate as a part of the peak.", "fraction"),
     "optimizer.decay_power": _field("Power of the polynomial schedules; of noam_hold, its decay rate."),
+    "optimizer.decay_factor": _field("Of the schedule step: what the rate is multiplied by at each interval."),
+    "optimizer.decay_interval_steps": _field("Of the schedule step: its interval; null: an epoch.", "steps"),
     "optimizer.beta1": _field("Decay of Adam's first moment."),
     "optimizer.beta2": _field("Decay of Adam's second moment."),
     "optimizer.epsilon": _field("Added to the denominator of the update."),
@@ -141,6 +149,10 @@ FIELDS: dict[str, Field] = {
     "evaluation": _field("When the loss on validation data is measured; off unless an interval is given."),
     "evaluation.interval_steps": _field("Steps between evaluations.", "steps"),
     "evaluation.interval_fraction": _field("Part of an epoch between evaluations.", "fraction"),
+    "evaluation.every_epochs": _field(
+        "Evaluations only in every so many epochs, in each of which interval_steps counts from 0; null: in all, and it "
+        "counts on.", "epochs",
+    ),
     "evaluation.batches": _field("Batches of an evaluation; null: as fraction says.", "batches"),
     "evaluation.fraction": _field("Part of the validation data that an evaluation uses.", "fraction"),
     "evaluation.initial_batches": _field("Batches evaluated before the first step; -1: all, 0: none.", "batches"),

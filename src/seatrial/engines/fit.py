@@ -14,6 +14,8 @@ _DECISIVE = (
     "model", "batch", "steps", "objective.kind", "data.kind", "data.paths", "data.weights", "precision.compute_dtype",
     "precision.quantization", "optimizer.algorithm",
 )  # fmt: skip
+# Schedules that nothing like exists of elsewhere; of the others the nearest is taken, with a note.
+_OWN_SCHEDULES = ("step",)
 _HARMLESS_IN_MODEL = ("model.name", "model.vocab_multiple", "model.max_positions", "initialization")
 # Values that are said in another way, or that are Seatrial's own business.
 _SAID_OTHERWISE = (
@@ -41,7 +43,12 @@ def left(notes: Sequence[Note], *, besides: Sequence[str] = ()) -> list[Note]:
 
 def unfit(notes: Sequence[Note]) -> list[Note]:
     """Those of the notes with which it would be another training."""
-    return [note for note in notes if _is(note.path, _DECISIVE) and not _is(note.path, _HARMLESS_IN_MODEL)]
+    return [note for note in notes if _decides(note) and not _is(note.path, _HARMLESS_IN_MODEL)]
+
+
+def _decides(note: Note) -> bool:
+    has_own_schedule = note.path == "optimizer.schedule" and note.value in _OWN_SCHEDULES
+    return has_own_schedule or _is(note.path, _DECISIVE)
 
 
 def dropped(spec: RunSpec, engine: str) -> list[str]:

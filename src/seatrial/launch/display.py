@@ -42,7 +42,7 @@ def _full_disk_ignored() -> Iterator[None]:
 def watched(run_dir: Path, spec: RunSpec, engine_name: str, deadlines: Deadlines | None = None) -> Iterator[Following]:
     """The display of a run, and what else is needed to follow it."""
     has_events = engine(engine_name).FAMILY is None
-    with View(run_dir, name=spec.name, planned_steps=spec.steps, has_events=has_events) as view:
+    with View(run_dir, name=spec.name, planned_steps=spec.step_limit, has_events=has_events) as view:
         yield Following(deadlines or deadlines_for(spec), view.update, view.say)
 
 
@@ -170,6 +170,9 @@ class View:
     def _take(self, event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             self._started = event
+            self._planned = min(self._planned, event.planned_steps or self._planned)  # epochs may be over sooner
+            if self._live is not None:
+                self._bar.update(self._task, total=self._planned)
             if self._live is None:
                 self.say(self._headline())
         elif isinstance(event, events.Step):

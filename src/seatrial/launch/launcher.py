@@ -59,7 +59,7 @@ def launch(
         following.say("the run was asked to stop before anything was started")
         raise KeyboardInterrupt
     return supervise(
-        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.steps, root=root,
+        lambda: begin(jobs), run_dir, following, name=plan.spec.name, planned_steps=plan.spec.step_limit, root=root,
         detached=not leased, queue=queue, stop_file=run_dir / STOP,
     )  # fmt: skip
 

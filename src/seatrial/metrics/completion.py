@@ -195,7 +195,8 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
     steps = [step.step for step in main.steps]
     counted_from = _counted_from(main.started, steps)
     said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
-    planned = asked = spec.steps if spec else next(said, None)
+    asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
+    planned = asked = asked_for or next(said, spec.steps if spec else None)
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason == "stopped_early"
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.is_foreign and evals else steps[-1]
@@ -311,7 +312,7 @@ def _compared(
     if not started:
         return (), None
     asked = (
-        ("steps", spec.steps),
+        ("steps", spec.steps if spec.epochs is None else None),
         ("devices", spec.topology.num_devices),
         ("tokens per step", spec.tokens_per_step),
         ("parameters", flops.num_parameters(spec.model)),
@@ -321,7 +322,7 @@ def _compared(
     for own in started:
         ran = (own.planned_steps, own.num_devices, own.tokens_per_step, own.num_parameters)
         for (what, expected), found in zip(asked, ran, strict=True):
-            if found is None:
+            if found is None or expected is None:
                 continue
             compared[what] = None
             allowed = PARAMETERS_WITHIN * expected if is_foreign and what == "parameters" else 0

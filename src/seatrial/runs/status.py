@@ -119,7 +119,7 @@ def require_over(run_dir: Path) -> tuple[Problem, ...]:
 
 def write_status(run_dir: Path, spec: RunSpec, state: str) -> None:
     """Writes the status of a run before its first process starts. Raises OSError."""
-    write_json(run_dir / STATUS_FILE, new_status(spec.name, spec.steps, state))
+    write_json(run_dir / STATUS_FILE, new_status(spec.name, spec.step_limit, state))
 
 
 def new_status(name: str, planned_steps: int, state: str) -> dict[str, Any]:

@@ -59,9 +59,11 @@ RULES: dict[str, str] = {
     "optimizer.hold_steps": "in proportion to the steps",
     "optimizer.constant_steps": "in proportion to the steps",
     "optimizer.decay_steps": "in proportion to the steps",
+    "optimizer.decay_interval_steps": "in proportion to the steps",
     "data": "not all of it is on this machine: random tokens in the same form",
     "evaluation.interval_steps": "in proportion to the steps, and of random tokens once",
     "evaluation.interval_fraction": "random tokens have no end, and so no epochs",
+    "evaluation.every_epochs": "a rehearsal has no time for epochs",
     "evaluation.batches": f"at most {EVALUATION_BATCHES}",
     "evaluation.target_loss": "a small model's loss says nothing",
     "evaluation.patience": "a small model's loss says nothing",
@@ -122,7 +124,7 @@ def rehearse(
         spec.parallelism.within_node.resolve(spec.topology.devices_per_node).sizes, devices // math.prod(slow.values())
     )
     mesh = {axis: slow[axis] * fast[axis] for axis in AXES}
-    steps = min(spec.steps, MAX_STEPS)
+    steps = min(spec.step_limit, MAX_STEPS)
     ratio = steps / spec.steps if spec.steps else 1.0
     batch = _batch(spec, mesh)
     small = dataclasses.replace(
@@ -242,7 +244,7 @@ def _random_data(data: Data) -> Data:
 
 def _evaluation(evaluation: Evaluation, steps: int, ratio: float, *, has_end: bool) -> Evaluation:
     """As often in proportion, and to the end; of data without an end, a number of batches, and at a number of steps."""
-    evaluation = dataclasses.replace(evaluation, target_loss=None, patience=None)
+    evaluation = dataclasses.replace(evaluation, target_loss=None, patience=None, every_epochs=None)
     interval, batches = _scaled(evaluation.interval_steps, ratio), evaluation.batches
     most = None if batches is None else min(batches, EVALUATION_BATCHES)
     if has_end or not (interval or evaluation.interval_fraction):
@@ -262,7 +264,7 @@ def _scaled(steps: int | None, ratio: float) -> int | None:
 
 
 def _schedule(optimizer: Optimizer, ratio: float) -> Optimizer:
-    lengths = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps")
+    lengths = ("warmup_steps", "hold_steps", "constant_steps", "decay_steps", "decay_interval_steps")
     changed: dict[str, Any] = {name: _scaled(getattr(optimizer, name), ratio) for name in lengths}
     return dataclasses.replace(optimizer, **changed)
 

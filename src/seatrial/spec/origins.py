@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from seatrial.errors import Mark, Problem
 from seatrial.spec.run import RunSpec
@@ -32,6 +32,8 @@ class Resolved:
     spec: RunSpec | None
     origins: Mapping[str, Origin]
     problems: tuple[Problem, ...]
+    # Keys of the file that the spec does not hold, as they are written: for a copy of it in the same dialect.
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
     def origin(self, path: str) -> Origin:
         """The origin of a spec path; the nearest parent's where the path itself has none, else the default."""

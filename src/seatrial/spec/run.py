@@ -50,6 +50,9 @@ class Expectation:
     tolerance: float | None = None  # None: the verdict's default
 
 
+ENDLESS = 2**31 - 1  # steps of a run whose data decide
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """One training run."""
@@ -58,7 +61,7 @@ class RunSpec:
     dialect: str  # which spelling it was read from: "native", "cvs-jax", …
     model: ModelSpec
     batch: Batch
-    steps: int
+    steps: int | None  # None: as many as the epochs have, which only the data can tell
     epochs: int | None = None  # a run ends after so many, if that is sooner
     topology: Topology = field(default_factory=Topology)
     parallelism: Parallelism = field(default_factory=Parallelism)
@@ -86,6 +89,11 @@ class RunSpec:
         fast = self.parallelism.within_node.resolve(self.topology.devices_per_node).sizes
         slow = self.parallelism.across_nodes.resolve(self.topology.num_nodes).sizes
         return {axis: fast[axis] * slow[axis] for axis in AXES}
+
+    @property
+    def step_limit(self) -> int:
+        """The steps that the run has at most; more than any has, where only the data can tell."""
+        return ENDLESS if self.steps is None else self.steps
 
     @property
     def data_parallel_size(self) -> int:

@@ -30,6 +30,8 @@ class Precision:
     optimizer_dtype: Dtype = "float32"
     gradient_dtype: Dtype = "float32"  # in which gradients are accumulated over micro-batches
     reduce_dtype: Dtype = "float32"  # in which they are summed over data-parallel replicas
+    # In which partial results are summed over tensor parallelism; None: compute_dtype.
+    tensor_reduce_dtype: Dtype | None = None
     stochastic_rounding: bool = False  # where a float32 result is stored as bfloat16
     quantization: str | None = None  # a name of QUANTIZATIONS; None: the matrix products run in compute_dtype
 
@@ -66,6 +68,7 @@ Algorithm = Literal[
 ScheduleKind = Literal[
     "cosine", "nemo_cosine", "linear", "constant", "warmup", "warmup_hold", "square", "square_root", "noam",
     "noam_hold", "warmup_annealing", "inverse_square_root", "t5_inverse_square_root", "polynomial", "polynomial_hold",
+    "step",
 ]  # fmt: skip
 
 
@@ -74,7 +77,8 @@ class Optimizer:
     """How parameters are updated; by default AdamW with linear warm-up, cosine decay, and clipping by global norm.
 
     `cosine` is MaxText's and Megatron's schedule; `nemo_cosine` and the others are NeMo's of these names, whose warm-up
-    differs by a step. `adamw_fp32` is NxD's AdamW, which adds epsilon before the bias correction.
+    differs by a step. `step` is torch's StepLR, and its ExponentialLR where it falls once an epoch. `adamw_fp32` is
+    NxD's AdamW, which adds epsilon before the bias correction.
     """
 
     algorithm: Algorithm = "adamw"
@@ -86,6 +90,8 @@ class Optimizer:
     decay_steps: int | None = None  # length of the whole schedule, warm-up included; None: the run's steps
     final_learning_rate_fraction: float = 0.1
     decay_power: float = 1.0  # of the polynomial schedules; of noam_hold, its decay rate
+    decay_factor: float = 0.1  # of step: what the rate is multiplied by each time
+    decay_interval_steps: int | None = None  # of step: how often; None: after each epoch
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -141,6 +147,8 @@ class Evaluation:
 
     interval_steps: int | None = None
     interval_fraction: float | None = None  # of an epoch
+    # Only in every so many epochs, in each of which interval_steps counts from 0; None: in all, and it counts on.
+    every_epochs: int | None = None
     batches: int | None = None  # None: by `fraction`
     fraction: float = 1.0  # of the validation data
     initial_batches: int = 0  # before the first step

@@ -23,13 +23,15 @@ from seatrial.train.trainer import Trainer
 class Evaluator:
     """Evaluates after every `interval` steps, counted from the start of each `epoch` (in steps) where there are epochs.
 
-    Every evaluation uses the first `batches` batches of the validation data, `initial` of them before the first step.
+    Only in the last of every `every` epochs. Every evaluation uses the first `batches` batches of the validation data,
+    `initial` of them before the first step.
     """
 
     interval: int
     epoch: int | None
     batches: int
     initial: int
+    every: int
     trainer: Trainer
     source: Source
 
@@ -42,8 +44,9 @@ class Evaluator:
         """How many batches are evaluated after this many steps; 0: none."""
         if done == 0:
             return self.initial
-        within = (done - 1) % self.epoch + 1 if self.epoch else done
-        return 0 if within % self.interval else self.batches
+        epochs, within = divmod(done - 1, self.epoch) if self.epoch else (0, done - 1)
+        is_due = (epochs + 1) % self.every == 0 and (within + 1) % self.interval == 0
+        return self.batches if is_due else 0
 
     def evaluate(self, params: Any, done: int, process: int) -> tuple[events.Eval, str]:
         """An evaluation as an event, and as MaxText prints it."""
@@ -94,12 +97,17 @@ def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluat
     asked, size, epoch, validation = spec.evaluation, spec.sequences_per_step, None, sources.validation
     if validation is None or (asked.interval_steps is None and asked.interval_fraction is None):
         return None
-    if asked.interval_fraction is not None:
-        if sources.train.num_examples is None:
-            raise ValueError(
-                "evaluation.interval_fraction is a part of an epoch, and this data is endless: set interval_steps"
-            )
-        epoch = max(1, sources.train.num_examples // size)
+    for name in ("interval_fraction", "every_epochs"):
+        if getattr(asked, name) is not None:
+            if sources.train.num_examples is None:
+                raise ValueError(f"evaluation.{name} counts in epochs, and this data is endless: set interval_steps")
+            epoch = max(1, sources.train.num_examples // size)
+    if epoch and asked.interval_steps and asked.interval_steps > epoch:
+        raise ValueError(
+            f"evaluation.interval_steps is {asked.interval_steps}, and an epoch, in which it counts, has {epoch}, "
+            "so nothing would be evaluated; give fewer, or no evaluation.every_epochs "
+            "(NxDT: check_val_every_n_epoch: null)"
+        )
     whole = None if validation.num_examples is None else max(1, validation.num_examples // size)
     if whole is None and (asked.batches is None or asked.initial_batches < 0):
         raise ValueError("the validation data is endless: set evaluation.batches")
@@ -111,6 +119,7 @@ def make_evaluator(spec: RunSpec, trainer: Trainer, sources: Sources) -> Evaluat
         epoch=epoch,
         batches=batches,
         initial=initial if whole is None else min(whole, initial),
+        every=asked.every_epochs or 1,
         trainer=trainer,
         source=validation,
     )

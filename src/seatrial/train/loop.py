@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Never
 
@@ -257,10 +257,11 @@ def train(spec: RunSpec, place: Place, out: Path) -> int:
 
 def _prepare(spec: RunSpec, place: Place, out: Path, journal: Journal, phases: Phases) -> Loop:
     """Everything that the first step needs, but for its program. Raises ValueError where the spec cannot be served."""
-    trainer = make_trainer(spec, make_mesh(spec))
+    mesh = make_mesh(spec)
     phases.ended("connect")
     sources = make_sources(spec)
-    steps = _num_steps(spec, sources.train.num_examples)
+    spec = _with_epochs(spec, sources.train.num_examples)
+    trainer, steps = make_trainer(spec, mesh), _num_steps(spec, sources.train.num_examples)
     evaluator = make_evaluator(spec, trainer, sources)
     phases.ended("data")
     checkpoints = Checkpoints(spec, out, trainer, emit=journal.write, say=journal.say)
@@ -300,10 +301,19 @@ def _fail(error: Exception, journal: Journal, place: Place) -> Never:
         os._exit(code)
 
 
+def _with_epochs(spec: RunSpec, num_examples: int | None) -> RunSpec:
+    """The spec with what its data alone can tell: its steps, and those of an epoch for a rate that falls with each."""
+    optimizer = spec.optimizer
+    if num_examples is not None and optimizer.schedule == "step" and optimizer.decay_interval_steps is None:
+        optimizer = replace(optimizer, decay_interval_steps=max(1, num_examples // spec.sequences_per_step))
+    return replace(spec, optimizer=optimizer, steps=spec.steps or _num_steps(spec, num_examples))
+
+
 def _num_steps(spec: RunSpec, num_examples: int | None) -> int:
     """The steps of a run, which may be ended sooner by its epochs. Raises ValueError where data have no epochs."""
-    if spec.epochs is None:
+    if spec.epochs is None and spec.steps is not None:
         return spec.steps
-    if num_examples is None:
-        raise ValueError(f"epochs = {spec.epochs}, but this data is endless: set only the number of steps")
-    return min(spec.steps, max(1, spec.epochs * num_examples // spec.sequences_per_step))
+    if num_examples is None or spec.epochs is None:
+        data = "no epochs are given" if spec.epochs is None else f"epochs = {spec.epochs}, but this data is endless"
+        raise ValueError(f"{data}: set only the number of steps")
+    return min(spec.step_limit, max(1, spec.epochs * num_examples // spec.sequences_per_step))

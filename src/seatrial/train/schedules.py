@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from seatrial.spec import RunSpec
 
@@ -27,6 +28,8 @@ class Plan(NamedTuple):
     end: int  # of the schedule, counted from the first step
     power: float
     width: int  # of the model
+    factor: float  # by which the rate falls at a time
+    interval: int  # between two such falls
 
     @property
     def fall(self) -> int:
@@ -100,6 +103,25 @@ def _noam_hold(t: jax.Array, plan: Plan) -> Rate:
     return jnp.maximum(falling, plan.final)
 
 
+def _steps_down(t: jax.Array, plan: Plan) -> Rate:
+    """Every interval the rate is multiplied by the factor; the final rate is a floor."""
+    falls = jnp.maximum(t - plan.fall, 0) // plan.interval
+    return jnp.maximum(plan.peak * _power(plan.factor, falls), plan.final)
+
+
+def _power(base: float, exponent: jax.Array) -> jax.Array:
+    """base ** exponent for whole numbers below 2³⁰, of which float32's own power loses most digits.
+
+    The product of three powers that were rounded once each: one for each 10 bits of the exponent.
+    """
+    product = jnp.ones(jnp.shape(exponent), jnp.float32)
+    for shift in (0, 10, 20):
+        with np.errstate(over="ignore", under="ignore"):
+            powers = (np.float64(base) ** (np.arange(1024.0) * 2**shift)).astype(np.float32)
+        product *= jnp.asarray(powers)[(exponent >> shift) & 1023]
+    return product
+
+
 def _peak(t: jax.Array, plan: Plan) -> Rate:
     return jnp.full(jnp.shape(t), plan.peak, jnp.float32)
 
@@ -123,20 +145,24 @@ SCHEDULES: dict[str, Schedule] = {
     "t5_inverse_square_root": _t5,
     "polynomial": _polynomial,
     "polynomial_hold": _polynomial,
+    "step": _from_zero(_steps_down),  # torch's StepLR and ExponentialLR, which have no warm-up
 }
 
 
 def learning_rate(step: jax.Array, spec: RunSpec) -> Rate:
     """The rate of step 0, 1, … of a run."""
     optimizer = spec.optimizer
+    end = optimizer.decay_steps or spec.step_limit
     plan = Plan(
         peak=optimizer.learning_rate,
         final=optimizer.learning_rate * optimizer.final_learning_rate_fraction,
         warmup=optimizer.warmup_steps,
         hold=optimizer.hold_steps,
         constant=optimizer.constant_steps,
-        end=optimizer.decay_steps or spec.steps,
+        end=end,
         power=optimizer.decay_power,
         width=spec.model.hidden_dim,
+        factor=optimizer.decay_factor,
+        interval=optimizer.decay_interval_steps or end,
     )
     return SCHEDULES[optimizer.schedule](step, plan)

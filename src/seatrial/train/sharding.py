@@ -74,6 +74,7 @@ class Rules:
     boundary: str  # row of BOUNDARIES: how activations cross into and out of a tensor-parallel block
     partial: Axes  # axes over which devices compute different parts of the loss
     reduce_dtype: str = "float32"  # in which gradients cross the network
+    tensor_reduce_dtype: str | None = None  # in which partial results cross it; None: in their own
     copied_heads: int = 0  # key/value heads where they are fewer than the devices of `tensor`, several of which use one
 
     @property
@@ -119,6 +120,7 @@ def make_rules(spec: RunSpec) -> Rules:
         boundary="alone" if "tensor" not in axes else "sequence" if sequence_parallel else "replicated",
         partial=tuple(axis for axis in splits_tokens if axis in axes),
         reduce_dtype=spec.precision.reduce_dtype,
+        tensor_reduce_dtype=spec.precision.tensor_reduce_dtype,
         copied_heads=heads if heads < tensor else 0,
     )
 
@@ -261,6 +263,18 @@ BOUNDARIES: dict[str, Boundary] = {
         tokens=_own_tokens,
     ),
 }
+
+
+def boundary_of(rules: Rules) -> Boundary:
+    """The row of a mesh, whose sums over `tensor` are in the format that the run asks for."""
+    row, dtype = BOUNDARIES[rules.boundary], rules.tensor_reduce_dtype
+    if dtype is None or rules.boundary == "alone":
+        return row
+
+    def summed_in(cross: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        return lambda x: cross(x.astype(dtype)).astype(x.dtype)  # so that the gradient crosses in it too
+
+    return Boundary(enter=summed_in(row.enter), leave=summed_in(row.leave), tokens=row.tokens)
 
 
 def tensor_offset(rules: Rules, local_size: int) -> jax.Array | int:

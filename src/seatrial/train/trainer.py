@@ -81,7 +81,7 @@ def make_setup(spec: RunSpec, backend: str) -> Setup:
         dtype=DTYPES[spec.precision.compute_dtype],
         linear=fp8.make_linear(spec, rules, products),
         attention=make_attention(spec, rules, backend),
-        boundary=sharding.BOUNDARIES[rules.boundary],
+        boundary=sharding.boundary_of(rules),
         remat=make_remat(spec.execution),
         scan_layers=spec.execution.scan_layers,
         chunks=chunks_per_stage(spec),

@@ -28,7 +28,7 @@ from seatrial.dialects.table.engine_keys import value_of
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.dialects.table.versions import versions
-from seatrial.dialects.table.written import Written
+from seatrial.dialects.table.written import Written, with_steps
 from seatrial.errors import Problem
 from seatrial.spec import (
     Batch,
@@ -87,7 +87,7 @@ def read(request: Request) -> Resolved:
 
 def write(spec: RunSpec) -> Written:
     """The spec as a CVS JAX configuration of one cell, with a note for each value that such a file cannot say."""
-    return written(spec, TABLE, nearest(spec.model, MODELS), read, _WHY)
+    return written(with_steps(spec, "CVS"), TABLE, nearest(spec.model, MODELS), read, _WHY)
 
 
 def _of_maxtext(settings: Settings) -> Iterator[tuple[str, Any]]:

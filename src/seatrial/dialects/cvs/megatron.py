@@ -22,7 +22,7 @@ from seatrial.dialects.cvs.table import ENV
 from seatrial.dialects.cvs.write import written
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.layouts import lay_out
-from seatrial.dialects.table.written import Written
+from seatrial.dialects.table.written import Written, with_steps
 from seatrial.spec import (
     AXES,
     Batch,
@@ -174,4 +174,4 @@ _WHY = {
 
 def write(spec: RunSpec) -> Written:
     """The spec as a CVS Megatron configuration of one cell, with a note for each value that it cannot say."""
-    return written(spec, TABLE, f"llama3_1_{size_of(spec)}b", read, _WHY)
+    return written(with_steps(spec, "CVS"), TABLE, f"llama3_1_{size_of(spec)}b", read, _WHY)

@@ -12,7 +12,7 @@ from seatrial.dialects.maxtext.keys import KEYS, OURS
 from seatrial.dialects.maxtext.settings import gather
 from seatrial.dialects.maxtext.writer import with_engine_keys, written
 from seatrial.dialects.table.entries import Request
-from seatrial.dialects.table.written import Written
+from seatrial.dialects.table.written import Written, with_steps
 from seatrial.spec import Resolved, RunSpec
 
 __all__ = ["KEYS", "NAME", "read", "write"]
@@ -33,4 +33,4 @@ def read(request: Request) -> Resolved:
 
 def write(spec: RunSpec) -> Written:
     """A command that starts MaxText with a run, as a shell text, with a note for what MaxText has no words for."""
-    return written(spec, read)
+    return written(with_steps(spec, "MaxText"), read)

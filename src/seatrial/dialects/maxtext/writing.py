@@ -97,7 +97,7 @@ def quantization(spec: RunSpec) -> str | None:
 def phases(spec: RunSpec) -> tuple[float, float | None]:
     """(warm-up, decay) as fractions of the schedule; the decay is that of wsd, which has a stable phase before it."""
     optimizer = spec.optimizer
-    length = optimizer.decay_steps or spec.steps
+    length = optimizer.decay_steps or spec.step_limit
     warmup, hold = min(optimizer.warmup_steps, length), optimizer.hold_steps
     is_wsd = optimizer.schedule == "linear" or (optimizer.schedule == "cosine" and hold > 0)
     decay = length - warmup - hold

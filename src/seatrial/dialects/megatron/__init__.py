@@ -17,7 +17,7 @@ from seatrial.dialects.megatron.script import VARIABLES
 from seatrial.dialects.megatron.settings import settings
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key
-from seatrial.dialects.table.written import Written
+from seatrial.dialects.table.written import Written, with_steps
 from seatrial.spec import Resolved, RunSpec
 
 NAME = megatron_build.NAME
@@ -38,4 +38,4 @@ def read(request: Request) -> Resolved:
 
 def write(spec: RunSpec, style: Literal["arguments", "environment"] = "arguments") -> Written:
     """The spec as a command: torchrun with pretrain_gpt.py's arguments, or the variables of one of ROCm's scripts."""
-    return megatron_write.write(spec, style, read)
+    return megatron_write.write(with_steps(spec, "Megatron-LM"), style, read)

@@ -123,14 +123,14 @@ def _fp8(spec: RunSpec) -> tuple[str | None, str | None]:
 
 
 def _warmup(spec: RunSpec) -> int:
-    return min(spec.optimizer.warmup_steps, (spec.optimizer.decay_steps or spec.steps) - 1)
+    return min(spec.optimizer.warmup_steps, (spec.optimizer.decay_steps or spec.step_limit) - 1)
 
 
 def _schedule(spec: RunSpec) -> tuple[str, str | None, int | None]:
     """(--lr-decay-style, --lr-wsd-decay-style, --lr-wsd-decay-iters)."""
     optimizer = spec.optimizer
     style = next((word for word, name in SCHEDULES.items() if name == optimizer.schedule), "cosine")
-    fall = (optimizer.decay_steps or spec.steps) - _warmup(spec) - optimizer.hold_steps
+    fall = (optimizer.decay_steps or spec.step_limit) - _warmup(spec) - optimizer.hold_steps
     is_held = optimizer.hold_steps > 0 and style in ("linear", "cosine") and fall > 0
     return ("WSD", style, fall) if is_held else (style, None, None)
 

@@ -6,6 +6,9 @@ schedules. Where its documentation and its code differ, the documentation is fol
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from seatrial.dialects.nxdt import build as nxdt_build
 from seatrial.dialects.nxdt import findings as nxdt_findings
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
@@ -30,15 +33,20 @@ def read(request: Request) -> Resolved:
         raise InputError.single("dialect-not-supported-yet", document.file, why, fix, document.root.mark)
     settings = gather(request, KEYS)
     nxdt_findings.refused(settings)
+    nxdt_findings.own(settings)
     spec = nxdt_build.build(settings)
     if spec is not None:
         nxdt_findings.about(settings, spec)
     settings.without_effect(aside=nxdt_findings.CHECKED)
-    return Resolved(spec=spec, origins=nxdt_build.origins(settings, spec), problems=tuple(settings.problems))
+    origins, problems = nxdt_build.origins(settings, spec), tuple(settings.problems)
+    return Resolved(spec=spec, origins=origins, problems=problems, kept=settings.kept())
 
 
-def write(spec: RunSpec) -> Written:
-    """The spec as an NxDT file: with a Hugging Face model or a Megatron one, whichever can say more of it."""
+def write(spec: RunSpec, kept: Mapping[str, Any] | None = None) -> Written:
+    """The spec as an NxDT file: with a Hugging Face model or a Megatron one, whichever can say more of it.
+
+    `kept`: what an NxDT file that it was read from says beside the spec.
+    """
     from seatrial.dialects.nxdt.writer import written  # late: only those who convert pay for it
 
-    return written(spec, read)
+    return written(spec, read, kept or {})

@@ -6,6 +6,7 @@ Files that a configuration names are read where they exist on this machine.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,13 +23,16 @@ from seatrial.spec.presets import MODELS, known_vocabulary
 from seatrial.spec.presets import architecture as shape_of
 
 MAX_TOKENIZER_BYTES = 20_000_000  # Llama 3's has 17 MB at most
-ASSUMED_VOCABULARY = 32_000
 # What tells models of one size apart. Left out: what people change in a model that stays the same.
 _SIZES = ("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim")
 _TELLING = (
     "head_dim", "rope_theta", "sliding_window", "tied_embeddings", "norm", "activation", "positions",
     "rotary_fraction", "biases",
 )  # fmt: skip
+# Families of models that are none of the presets, as people write them in names and paths.
+_OTHERS = re.compile(r"mistral|mixtral|qwen|gemma|deepseek|falcon|baichuan|phi-?\d|olmo|bloom|yi-\d", re.IGNORECASE)
+# Keys whose text tells of which family a model is.
+_HINTS = ("name", "model.model_config", "data.tokenizer.type", "data.tokenizer.model", "data.train_dir")
 # The longest sequence that each family was released for: Meta's config.json, max_position_embeddings.
 _PUBLISHED_POSITIONS = {"llama2": 4096, "llama3": 8192, "llama3.1": 131_072, "llama3.2": 131_072, "llama3.3": 131_072}
 
@@ -183,6 +187,10 @@ def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
     """The preset that the sizes in the file are those of, where its config.json is not here."""
     candidates = _candidates(settings)
     missing = f"there is no config.json at {coerce.shown(wanted)}" if wanted else "no model is named"
+    if _is_another(settings):
+        why = f"{missing}, and the file calls the model by another family's name: only Llama models are supported"
+        settings.add("model.model_config", "error", "no-model-config", why, "name a Llama's config.json, or a preset")
+        return None
     given = {name: settings.get(f"model.{name}") for name in _SIZE_KEYS}
     sizes = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
     if len(candidates) == 1:
@@ -199,20 +207,32 @@ def _identified(settings: Settings, wanted: str | None) -> Architecture | None:
     return None
 
 
+def _is_another(settings: Settings) -> bool:
+    """Whether a name or path in the file says that the model is of another family than the presets."""
+    return any(_OTHERS.search(str(settings.get(name) or "")) for name in _HINTS if name != "data.train_dir")
+
+
 def _candidates(settings: Settings) -> list[str]:
-    """The presets that nothing in the file speaks against; of several, those of the released sequence length."""
+    """The presets that nothing in the file speaks against; of several, those of the released sequence length.
+
+    The length is only the training's, so it does not choose between models that differ in more than positions.
+    """
     layers, hidden, theta = (settings.get(f"model.{name}") for name in ("num_layers", "hidden_size", "rope_theta"))
     tensor = settings.get("distributed_strategy.tensor_model_parallel_size", 1)
     copies = settings.get("distributed_strategy.kv_replicator", 1)
+    hints = [str(settings.get(name) or "") for name in _HINTS]
     if hidden is None:
         return []
     named = [model for model in MODELS.values() if model.hidden_dim == hidden]
     whole = [model for model in named if layers in (None, model.num_layers)]
     found = [model for model in whole or named if theta in (None, model.rope_theta)]
     found = [model for model in found if not model.num_kv_heads * copies % tensor] or found
+    sizes = {known_vocabulary(None, hint) for hint in hints} | {settings.get("model.vocab_size")}
+    found = [model for model in found if model.vocab_size in sizes] or found
     positions = settings.get("model.max_position_embeddings", settings.get("model.encoder_seq_length"))
     fitting = [model for model in found if _PUBLISHED_POSITIONS[model.name.rpartition("-")[0]] == positions]
-    chosen = fitting or found
+    is_sure = len({model.vocab_size for model in found}) == 1
+    chosen = (is_sure and fitting) or found
     distinct = {json.dumps(shape_of(model), default=str): model.name for model in reversed(chosen)}
     return list(reversed(distinct.values()))
 
@@ -220,40 +240,44 @@ def _candidates(settings: Settings) -> list[str]:
 # --- model_source megatron: the vocabulary ----------------------------------------------------------------------------
 
 
-def assumed_vocabulary(settings: Settings, model: ModelSpec) -> int:
-    """The size of the vocabulary: of the tokenizer, where it is here; else the likeliest, with a warning."""
+def vocabulary_of(settings: Settings, model: ModelSpec) -> int | None:
+    """The size of the vocabulary: of the tokenizer, where it is known, or of the preset of just this architecture.
+
+    Else None, and an error that asks for it: NxDT takes it from the tokenizer, and another size is another model.
+    """
     tokenizer = settings.get("data.tokenizer.type") or settings.get("data.tokenizer.model")
-    counted = _counted(tokenizer) if tokenizer else None
-    if counted:
-        return counted
-    known = known_vocabulary(None, tokenizer)
+    known = (tokenizer and _counted(tokenizer)) or known_vocabulary(None, tokenizer)
     if known:
         return known
-    size, why = _likeliest_vocabulary(model)
     what = f"the tokenizer {coerce.shown(tokenizer)} is not here" if tokenizer else "no tokenizer is named"
+    preset, why_not = _preset_of(model)
+    if preset is not None and not _is_another(settings):
+        settings.add(
+            "data.tokenizer.type", "warning", "vocabulary-assumed",
+            f"{what}, and NxDT takes the size of the vocabulary from it; assumed are {preset.vocab_size} tokens, that "
+            f"of {preset.name}", f"give the size: model.vocab_size={preset.vocab_size}",
+        )  # fmt: skip
+        return preset.vocab_size
     settings.add(
-        "data.tokenizer.type", "warning", "vocabulary-assumed",
-        f"{what}, and NxDT takes the size of the vocabulary from it; assumed are {size} tokens, {why}",
-        f"give the size: model.vocab_size={size}",
+        "model.vocab_size", "error", "vocabulary-unknown",
+        f"the size of the vocabulary is not stated: {what}, and {why_not}",
+        "give model.vocab_size=… on the command line, or name a tokenizer.json that is here in data.tokenizer.type",
     )  # fmt: skip
-    return size
+    return None
 
 
-def _likeliest_vocabulary(model: ModelSpec) -> tuple[int, str]:
-    """The vocabulary of a preset of these sizes, unless anything else of the model speaks against it; and why it is."""
+def _preset_of(model: ModelSpec) -> tuple[ModelSpec | None, str]:
+    """The preset of these sizes, unless anything else of the model speaks against it; and why there is none."""
     alike = {
         preset.name: [name for name in _TELLING if getattr(preset, name) != getattr(model, name)]
         for preset in MODELS.values()
         if all(getattr(preset, name) == getattr(model, name) for name in _SIZES)
     }
-    for name, differing in alike.items():
-        if not differing:
-            return MODELS[name].vocab_size, f"that of {name}"
-    why = "Llama 2's"
-    if alike:
-        nearest = min(alike, key=lambda name: len(alike[name]))
-        why += f" (the sizes are those of {nearest}, but not its {', '.join(alike[nearest])})"
-    return ASSUMED_VOCABULARY, why
+    exact = next((MODELS[name] for name, differing in alike.items() if not differing), None)
+    if exact or not alike:
+        return exact, "the file's name for the model is another's" if exact else "no known model has these sizes"
+    nearest = min(alike, key=lambda name: len(alike[name]))
+    return None, f"the sizes are those of {nearest}, but not its {', '.join(alike[nearest])}"
 
 
 def _counted(tokenizer: str) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from seatrial.dialects.nxdt.architecture import Architecture, assumed_vocabulary, found_architecture, published
+from seatrial.dialects.nxdt.architecture import Architecture, found_architecture, published, vocabulary_of
 from seatrial.dialects.nxdt.keys import ALIGNMENT, CHECKPOINTS, FUSIONS, HF_ONLY, MEGATRON_ONLY, MONITORS, STRATEGY
 from seatrial.dialects.nxdt.optimizer import optimizer as optimizer_of
 from seatrial.dialects.nxdt.precision import precision
@@ -52,25 +52,19 @@ def build(settings: Settings) -> RunSpec | None:
     """The spec, as far as the values allow one; everything is checked even if there is none."""
     placed = settings.placed()
     steps, topology, kind = placed.get("steps"), _topology(settings), _kind(settings)
-    if steps is None and "trainer.max_steps" in settings.values:
-        settings.add(
-            "trainer.max_steps", "error", "steps-unknown",
-            "-1 leaves the number of steps to the length of the data, and the schedule needs the number",
-            "give trainer.max_steps=…; trainer.max_epochs may end the run sooner",
-        )  # fmt: skip
+    has_length = _has_length(settings, steps, placed["epochs"])
     length = _sequence_length(settings, kind)
     data = _data(settings, kind, placed)
     architecture = _architecture(settings, placed)
     width = architecture.model.hidden_dim if architecture else settings.get("model.hidden_size") or 1
-    optimizer = optimizer_of(settings, placed, steps or 1, width)
+    optimizer = optimizer_of(settings, placed, steps, width)
     formats, checkpoint = precision(settings), _checkpoint(settings, placed)
-    has_data = bool(data.validation_paths) or (data.kind == "megatron" and not data.test_paths)
-    evaluation = _evaluation(settings, has_data=has_data)
+    evaluation = _evaluation(settings, data)
     parallelism = _parallelism(settings, topology, placed) if topology else None
     sizes = [placed.get(f"batch.{name}_batch_size") for name in ("global", "micro")]
     if topology is None or architecture is None or optimizer is None or parallelism is None:
         return None
-    if steps is None or length is None or None in sizes or not data.paths:
+    if not has_length or length is None or None in sizes or not data.paths:
         return None
     return RunSpec(
         name=as_name(settings.get("name", NAME)),
@@ -94,6 +88,19 @@ def build(settings: Settings) -> RunSpec | None:
         log_dir=_log_dir(settings),
         seed=placed["seed"],
     )
+
+
+def _has_length(settings: Settings, steps: int | None, epochs: int | None) -> bool:
+    """Whether the run has a number of steps, or of epochs; else an error. Which data have epochs, the rules say."""
+    if steps is None and epochs is None and "trainer.max_steps" in settings.values:
+        settings.add(
+            "trainer.max_steps", "error", "steps-unknown",
+            "-1 leaves the number of steps to trainer.max_epochs, and that gives no number either",
+            "give trainer.max_steps=… or trainer.max_epochs=…",
+        )  # fmt: skip
+    elif steps is None and epochs is None:
+        settings.missing("trainer.max_steps", "nothing says how long the run is; trainer.max_epochs would too")
+    return steps is not None or (epochs is not None and not settings.wrong("trainer.max_steps"))
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------
@@ -181,8 +188,11 @@ def _megatron(settings: Settings, placed: Placed) -> Architecture | None:
             "model.max_positions": settings.get("model.max_position_embeddings") if is_learned else None,
         },
     )  # fmt: skip
+    vocabulary = model.vocab_size or vocabulary_of(settings, model)
+    if vocabulary is None:
+        return None
     return Architecture(
-        model=model if model.vocab_size else replace(model, vocab_size=assumed_vocabulary(settings, model)),
+        model=replace(model, vocab_size=vocabulary),
         initialization=gather_part(Initialization, "initialization", placed),
         dropout=gather_part(Dropout, "dropout", placed),
     )
@@ -302,8 +312,9 @@ def _data_of(
 # --- evaluation, checkpoints, logs ------------------------------------------------------------------------------------
 
 
-def _evaluation(settings: Settings, *, has_data: bool) -> Evaluation:
+def _evaluation(settings: Settings, data: Data) -> Evaluation:
     """When validation runs, and on how much. Lightning skips it where there is no validation data."""
+    has_data = bool(data.validation_paths) or (data.kind == "megatron" and not data.test_paths)
     interval, how_much = "trainer.val_check_interval", "trainer.limit_val_batches"
     every, limit = (1.0 if settings.get(name) is None else settings.get(name) for name in (interval, how_much))
     epochs = settings.get("trainer.check_val_every_n_epoch", 1)
@@ -313,23 +324,20 @@ def _evaluation(settings: Settings, *, has_data: bool) -> Evaluation:
         why = "there is no validation data (data.val_dir), so nothing is validated"
         settings.add(interval, "info", "no-effect", why, "no change is needed")
         return Evaluation()
-    if isinstance(every, float) and epochs != 1:
+    in_steps = every if isinstance(every, int) else None
+    if in_steps is None and epochs is None:
         settings.add(
             interval, "error", "contradiction",
-            f"a share of an epoch ({every:g}) with check_val_every_n_epoch {'null' if epochs is None else epochs} is "
-            "not supported" + ("; Lightning refuses it too" if epochs is None else ""),
-            "give the interval as a number of steps, without a point, or check_val_every_n_epoch: 1",
+            f"a share of an epoch ({every:g}) with check_val_every_n_epoch null is not supported; Lightning refuses it "
+            "too", "give the interval as a number of steps, without a point, or check_val_every_n_epoch: 1",
         )  # fmt: skip
-        every = 1.0
-    if isinstance(every, int) and epochs not in (None, 1):
-        settings.add(
-            "trainer.check_val_every_n_epoch", "error", "contradiction",
-            f"validation only in every {epochs}th epoch is not supported",
-            "give trainer.check_val_every_n_epoch: null, and the interval in steps",
-        )  # fmt: skip
+    is_plain = epochs == 1 and (
+        in_steps is None or data.kind == "megatron"
+    )  # whose loader has one epoch, the whole run
     return Evaluation(
-        interval_steps=every if isinstance(every, int) else None,
-        interval_fraction=None if isinstance(every, int) else every,
+        interval_steps=in_steps,
+        interval_fraction=every if in_steps is None else None,
+        every_epochs=None if is_plain else epochs,
         batches=limit if isinstance(limit, int) else None,
         fraction=1.0 if isinstance(limit, int) else limit,
         initial_batches=settings.get("trainer.num_sanity_val_steps"),

@@ -1,4 +1,4 @@
-"""NxDT's deviations from its own documentation: 22 places, and what Seatrial does there.
+"""NxDT's deviations from its own documentation, and what Seatrial does there.
 
 Found in aws-neuron/neuronx-distributed-training at 9169aa0 (Neuron 2.26). `touches` says whether a file meets one, and
 `numbers` whether it then computed something else than what is documented, or only stopped or did nothing.
@@ -48,6 +48,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         actual="it stops with an error; mixed_precision_SR, which no document names, keeps no master weights",
         here="as documented, by either name",
         touches=lambda settings, spec: settings.get("precision.type") in ("mixed_precisionSR", "mixed_precision_SR"),
+    ),
+    Deviation(
+        key="trainer.max_epochs", documented="without max_steps, the epochs are the run's length",
+        actual="then it makes no schedule: the rate is constant",
+        here="the schedule ends with the last epoch",
+        touches=lambda settings, spec: spec.steps is None and spec.optimizer.schedule != "constant", numbers=True,
     ),
     Deviation(
         key="trainer.gradient_clip_val", documented="gradients are clipped at this norm",
@@ -151,6 +157,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         key="model.optim.sched.name", documented="rprop is one of the schedules", actual="it is an optimizer",
         here="rejected",
+    ),
+    Deviation(
+        key="precision.parallel_layers_reduce_dtype", documented="sums over tensor parallelism are in this format",
+        actual="megatron models do not read it",
+        touches=lambda settings, spec: not _is_hf(settings) and spec.mesh["tensor"] > 1
+        and spec.precision.tensor_reduce_dtype is not None
+        and "precision.parallel_layers_reduce_dtype" in settings.entries, numbers=True,
     ),
     Deviation(
         key="model.apply_query_key_layer_scaling", documented="scores are scaled by 1 / layer",

@@ -29,6 +29,15 @@ def refused(settings: Settings) -> None:
         settings.add(names[0], "error", "not-possible", f"{shown} is not supported{also}: {why}", f"remove it{or_say}")
 
 
+def own(settings: Settings) -> None:
+    """One note on the keys that are the user's own."""
+    if settings.own:
+        first, *_ = settings.own.values()
+        which, it = ("a key", "it") if len(settings.own) == 1 else (f"{len(settings.own)} keys", "them")
+        why = f"{which} of your own ({listed(settings.own)}): NxDT hands {it} to your code, and nothing here reads {it}"
+        settings.problems.append(first.key_problem("info", "own-key", why, "no change is needed"))
+
+
 def about(settings: Settings, spec: RunSpec) -> None:
     """What is accepted, but hardly meant; what NxDT does otherwise; and what the sizes in the file come to."""
     for rule in (_constant_steps, _contradictions, _copies, _deviations, _mesh):
@@ -39,7 +48,7 @@ def about(settings: Settings, spec: RunSpec) -> None:
 def _constant_steps(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
     """NeMo's cosine has no room left where the constant end is longer than what follows the warm-up."""
     optimizer = spec.optimizer
-    rest = spec.steps - optimizer.warmup_steps
+    rest = spec.step_limit - optimizer.warmup_steps
     if optimizer.schedule == "nemo_cosine" and optimizer.constant_steps >= rest > 0:
         lowest = optimizer.learning_rate * optimizer.final_learning_rate_fraction
         key = f"{S}.constant_steps" if f"{S}.constant_steps" in settings.values else f"{S}.constant_ratio"
@@ -54,7 +63,7 @@ def _constant_steps(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
 def _contradictions(settings: Settings, spec: RunSpec) -> Iterator[Finding]:
     """Keys that say something else than what runs."""
     given, kind = settings.get(f"{S}.max_steps"), settings.get("precision.type")
-    if given is not None and given != spec.steps:
+    if given not in (None, -1, spec.steps) and spec.steps is not None:
         why = f"the schedule is to have {given} steps, but trainer.max_steps decides, as in NxDT: {spec.steps}"
         yield f"{S}.max_steps", "warning", "contradiction", why, "write ${trainer.max_steps}, or remove it"
     switches = [f"precision.{name}" for name in SWITCHES if settings.get(f"precision.{name}")]

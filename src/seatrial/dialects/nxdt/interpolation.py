@@ -47,6 +47,15 @@ def escape(text: str) -> str:
     return _BEGIN.sub(lambda match: match[1] * 2 + "\\${", text)
 
 
+def escaped(value: Any) -> Any:
+    """The same for every text in a value."""
+    if isinstance(value, Mapping):
+        return {key: escaped(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [escaped(child) for child in value]
+    return escape(value) if isinstance(value, str) else value
+
+
 class Interpolation:
     """Resolves a tree; `environment` holds the variables that may be read."""
 

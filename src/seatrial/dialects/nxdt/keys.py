@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, KINDS, OPTIMIZERS, REFUSED, SCHEDULES, P
-from seatrial.dialects.nxdt.precision import MANUAL, SPELLINGS, SWITCHES, TYPES, formats
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, OPTIMIZERS, REFUSED, SCHEDULES, P, schedule_name
+from seatrial.dialects.nxdt.precision import MANUAL, REDUCE, SPELLINGS, SWITCHES, TYPES, formats, reduce_format
 from seatrial.dialects.nxdt.readers import (
     MODULES,
     OPEN,
@@ -48,6 +48,7 @@ from seatrial.spec import RunSpec
 ALIGNMENT, OLD_ALIGNMENT = "model_alignment_strategy", "data.alignment_strategy"
 CHECKPOINTS = "exp_manager.checkpoint_callback_params"
 STRATEGY = "distributed_strategy"
+COMPILE_CACHE = "/var/tmp/neuron-compile-cache"  # Neuron's own
 FUSIONS = "model.fusions"
 MONITORS = {"val_loss": "validation_loss", "reduced_train_loss": "loss", "train_loss": "loss", "loss": "loss"}
 _MONITOR = {metric: name for name, metric in reversed(MONITORS.items())}
@@ -79,6 +80,11 @@ def _in(section: str, rows: Mapping[str, Key]) -> dict[str, Key]:
     return {f"{section}.{name}": key for names, key in rows.items() for name in names.split()}
 
 
+def _always(value: Any) -> Values:
+    """A value without effect here that NxDT does not start without: it reads the key as an attribute."""
+    return lambda spec: value
+
+
 def _where(is_so: Callable[[RunSpec], bool], value: Values) -> Values:
     """A value that is written only in some runs."""
     return lambda spec: value(spec) if is_so(spec) else OMIT
@@ -88,6 +94,16 @@ def _validates(spec: RunSpec) -> bool:
     """Whether there is validation data, and an interval at which it is used."""
     has_interval = (spec.evaluation.interval_steps, spec.evaluation.interval_fraction) != (None, None)
     return has_interval and (bool(spec.data.validation_paths) or spec.data.kind == "megatron")
+
+
+def _every_epochs(spec: RunSpec) -> int | None:
+    evaluation = spec.evaluation
+    return evaluation.every_epochs or (1 if evaluation.interval_steps is None else None)
+
+
+def _of_blends(value: Any) -> Values:
+    """The same of what NxDT's module for .bin and .idx files reads beside them."""
+    return lambda spec: value if spec.data.kind == "megatron" else OMIT
 
 
 def _is(kind: str) -> Callable[[RunSpec], bool]:
@@ -116,16 +132,19 @@ _RUN: dict[str, Key] = {
                        "Whose implementation of model and data NxDT uses: Hugging Face's or Megatron's.",
                        required=True),
     "seed": as_is("seed", seed, "Seed of the weights and of the order of the data.", default=1234),
-    "compiler_flags": ignored(_COMPILER, _TEXT),
+    "compiler_flags": ignored(_COMPILER, _TEXT, "Of the Neuron compiler.", write=_always("--model-type transformer")),
     "compiler_cache_url": as_is("execution.compile_cache", folder_here,
                                 "Where compiled programs are kept; an s3:// URL is ignored.", default=None,
-                                write=lambda spec: spec.execution.compile_cache or OMIT),
-    "aync_exec_max_inflight_requests": ignored(_RUNTIME, whole,
-                                               "Steps in flight. NxDT spells it like this; async_… is accepted too."),
+                                write=lambda spec: spec.execution.compile_cache or COMPILE_CACHE),
+    "aync_exec_max_inflight_requests": ignored(
+        _RUNTIME, whole, "Steps in flight. NxDT spells it like this; async_… is accepted too.", write=_always(5)
+    ),
     "async_exec_max_inflight_requests": ignored(_RUNTIME, whole, "The other spelling of aync_…."),
-    "bucket_size_collectives": ignored("XLA's own thresholds combine collectives", whole, "In MB."),
-    "neuron_rt_exec_timeout": ignored(_RUNTIME, whole, "In seconds."),
-    "neuron_experimental_compress_rg": ignored(_COMPILER, boolean),
+    "bucket_size_collectives": ignored("XLA's own thresholds combine collectives", whole, "In MB.",
+                                       write=_always(1024)),
+    "neuron_rt_exec_timeout": ignored(_RUNTIME, whole, "In seconds.", write=_always(100)),
+    "neuron_experimental_compress_rg": ignored(_COMPILER, boolean, "Whether replica groups are compressed.",
+                                               write=_always(False)),
     **_in("run", {
         "name results_dir time_limit model_type": ignored(_HYPERPOD, _TEXT), "compile": ignored(_HYPERPOD, anything),
     }),
@@ -141,20 +160,20 @@ _TRAINER = _in("trainer", {
     "lnc": ignored("it maps logical to physical NeuronCores", optional(one_of("1", "2")), "1 or 2."),
     "num_nodes": to("topology.num_nodes", count, "1 where it is not given.",
                     write=lambda spec: spec.parallelism.across_nodes.resolve(spec.topology.num_nodes).product),
-    "max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit.", default=None,
-                        write=lambda spec: spec.epochs or -1),
-    "max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every "
-                       "schedule.", required=True),
+    "max_epochs": as_is("epochs", optional(count_or_all), "-1: no limit, so that max_steps is the run's length.",
+                        default=None, write=lambda spec: spec.epochs or -1),
+    "max_steps": as_is("steps", steps, "Optimizer steps, one global batch each; also the length of every schedule. "
+                       "-1, or not given: as many as max_epochs has.", write=lambda spec: spec.steps or -1),
     "log_every_n_steps": as_is("logging.interval_steps", count, default=1),
     "val_check_interval": to(
         "evaluation.interval_steps,evaluation.interval_fraction", optional(steps_or_share),
-        "A whole number: steps. A number with a point: a share of an epoch.",
+        "A whole number: steps. A number with a point: a share of an epoch; 1.0 where it is not given.",
         write=_where(_validates, lambda spec: spec.evaluation.interval_steps or spec.evaluation.interval_fraction),
     ),
     "check_val_every_n_epoch": to(
-        "evaluation.interval_fraction", optional(count),
-        "null: val_check_interval counts steps across epochs. 1: within each.",
-        write=_where(_validates, lambda spec: 1 if spec.evaluation.interval_steps is None else None),
+        "evaluation.every_epochs", optional(count),
+        "Validation in every so many epochs, in each of which val_check_interval counts from 0; 1 if not given. "
+        "null: val_check_interval counts steps across epochs.", write=_where(_validates, _every_epochs),
     ),
     "num_sanity_val_steps": to("evaluation.initial_batches", natural_or_all, "-1: all.", default=2,
                                write=_where(_validates, lambda spec: spec.evaluation.initial_batches)),
@@ -165,7 +184,7 @@ _TRAINER = _in("trainer", {
         if spec.evaluation.batches is None else spec.evaluation.batches,
     ),
     "limit_test_batches": ignored("nothing is tested at the end of a run", optional(batches_or_share),
-                                  quiet=(None, 0, 1, 0.0, 1.0)),
+                                  "Batches of test data.", quiet=(None, 0, 1, 0.0, 1.0)),
     "gradient_clip_val": as_is("optimizer.clip_norm", lambda value: optional(not_negative)(value) or None,
                                "Global norm to which gradients are clipped; null or 0: off.", default=None),
     "sequential_move_factor": ignored("it concerns how Neuron loads weights", whole),
@@ -210,8 +229,8 @@ _CHECKPOINT = _in(CHECKPOINTS, {
     ),
     "dirpath": as_is("checkpoint.directory", path_or_none, default=None,
                      write=lambda spec: spec.checkpoint.directory or OMIT),
-    "save_last": ignored("the last checkpoint of a run is always saved", boolean, quiet=_BOTH),
-    "filename": ignored(_CHECKPOINT_NAMES, _TEXT),
+    "save_last": ignored("the last checkpoint of a run is always saved", boolean, "Whether it is kept.", quiet=_BOTH),
+    "filename": ignored(_CHECKPOINT_NAMES, _TEXT, "The pattern of their names."),
     "model_parallel_size": repeats("the sizes in distributed_strategy decide", count,
                                    lambda spec: spec.mesh["tensor"] * spec.mesh["pipeline"]),
     "use_master_weights_in_ckpt": equivalent(
@@ -229,7 +248,8 @@ _CHECKPOINT = _in(CHECKPOINTS, {
 })  # fmt: skip
 
 _EXPERIMENT = _in("exp_manager", {
-    "log_local_rank_0_only log_global_rank_0_only": ignored(_LOGS, boolean, quiet=_BOTH),
+    "log_local_rank_0_only": ignored(_LOGS, boolean, "One log a node; false where it is not given.", quiet=_BOTH),
+    "log_global_rank_0_only": ignored(_LOGS, boolean, "One log in all.", quiet=_BOTH),
     "create_tensorboard_logger": as_is("logging.tensorboard", boolean, default=False),
     "explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is.", write=lambda spec: spec.log_dir),
     "exp_dir": to("log_dir", _TEXT, "The folder above that of the logs, which is named exp_manager.name."),
@@ -250,7 +270,7 @@ _EXPERIMENT = _in("exp_manager", {
     "enable_recovery_time_instrumentation": as_is(
         "logging.startup_times", boolean, "Whether the times of starting and restoring are reported.", default=False
     ),
-    "save_xser load_xser": ignored(_FORMAT, boolean),
+    "save_xser load_xser": ignored(_FORMAT, boolean, "torch_xla's serialisation; false where it is not given."),
     "save_bf16": ignored(_FORMAT, boolean, quiet=(False,)),
     "ckpt_ptl_version": ignored(_FORMAT, text),
     "version": ignored("a run directory has a name of its own", _TEXT, quiet=(None,)),
@@ -305,6 +325,13 @@ DATA_PREFIXES = _in("data", {
     "data_prefix": to("data.paths,data.weights,data.validation_paths,data.test_paths", data_prefix,
                       "Common path of .bin and .idx files, with weights, or by split.", write=prefixes),
     "index_mapping_dir": as_is("data.index_dir", _TEXT, default=None),
+    "data_impl": replace(rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
+                         write=_always("mmap")),
+    "dataloader_type": replace(rejected(
+        "data is read in one shuffled order, which a resumed run continues", optional(one_of("single", "cyclic")),
+        quiet=(None, "single"),
+    ), write=_always("single")),
+    "num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2), write=_always(2)),
     "splits_string": as_is("data.split", optional(shares), default=None),
     "reset_position_ids": as_is("data.reset_positions", boolean, default=False),
     "reset_attention_mask": as_is("data.reset_attention", boolean, default=False),
@@ -327,16 +354,12 @@ _DATA = _in("data", {
     "global_batch_size": as_is("batch.global_batch_size", count, "Sequences per step.", required=True),
     "seq_length": to("batch.sequence_length", count, "Tokens per sequence; decides where alignment is.",
                      write=lambda spec: spec.batch.sequence_length),
-    "data_impl": rejected("only memory-mapped .bin and .idx files are read", _TEXT, quiet=(None, "mmap")),
-    "dataloader_type": rejected("data is read in one shuffled order, which a resumed run continues",
-                                optional(one_of("single", "cyclic")), quiet=(None, "single")),
     "no_seqlen_plus_one_input_tokens": rejected("the last token of a sequence always has a next one", boolean,
                                                 quiet=(False,)),
     "validation_drop_last": ignored("incomplete batches of validation data are left out", boolean, quiet=(True,)),
     "pad_samples_to_global_batch_size": ignored("incomplete batches of validation data are left out", boolean,
                                                 quiet=(False,)),
     "skip_warmup": ignored(_LOADER, boolean, quiet=_BOTH),
-    "num_workers": ignored(_LOADER, natural, quiet=(0, 1, 2)),
     "fine_tuning": rejected("NxDT does not support it either; use an alignment block", boolean, quiet=(False,)),
     "train_ds": rejected("NxDT does not support it either; use data.train_dir", anything, quiet=(None,)),
     "validation_ds": rejected("NxDT does not support it either; use data.val_dir", anything, quiet=(None,)),
@@ -348,13 +371,14 @@ _DATA = _in("data", {
     "packing": to("data.packing", boolean, "Of old SFT samples; NxDT does not read it.", default=False),
     "tokenizer.type": to("data.tokenizer", _TEXT, "The path or name of a Hugging Face tokenizer.",
                          write=lambda spec: named_path(spec.data.tokenizer)),
-    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model."),
+    "tokenizer.model": to("data.tokenizer", _TEXT, "The path of a SentencePiece model.", write=_of_blends(None)),
     "tokenizer.library": replace(ignored(
         "it only tells NxDT how to read the tokenizer",
         optional(one_of("huggingface", "megatron", "sentencepiece", "byte-level", "regex", "tabular", "tiktoken")),
         quiet=("huggingface", "megatron", "sentencepiece", None),
     ), write=lambda spec: "huggingface"),
-    "tokenizer.vocab_file tokenizer.merge_file": ignored("the tokenizer's folder holds it", _TEXT, quiet=(None,)),
+    "tokenizer.vocab_file tokenizer.merge_file": ignored("the tokenizer's folder holds it", _TEXT, quiet=(None,),
+                                                         write=_of_blends(None)),
     "tokenizer.delimiter": ignored("it is for tables", _TEXT, quiet=(None,)),
     "tokenizer.sentencepiece_legacy": ignored("the tokenizer's folder decides", boolean, quiet=_BOTH),
     "tokenizer.use_fast": equivalent("both kinds of a tokenizer make the same tokens", boolean),
@@ -372,14 +396,16 @@ _ALIGNMENT: dict[str, Key] = {
             (beta, "objective.beta", positive, meant, lambda spec: spec.objective.beta),
             ("max_prompt_length", "objective.max_prompt_length", count, _LONGEST,
              lambda spec: spec.objective.max_prompt_length or OMIT),
-            ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"), "What of a prompt stays.",
+            ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"),
+             "What of a prompt stays; keep_start where it is not given.",
              lambda spec: spec.objective.truncation),
         )
     },
-    "dpo.loss_type": rejected("the sigmoid is the only loss of NxDT too", text, quiet=("sigmoid",)),
+    "dpo.loss_type": rejected("the sigmoid is the only loss of NxDT too", text, "sigmoid where it is not given.",
+                              quiet=("sigmoid",)),
     "dpo.precompute_ref_log_probs": equivalent("the reference model's answers are the same, whenever they are made",
                                                boolean, "Whether the reference model runs once, before training."),
-    "sft.packing": to("data.packing", boolean, "Several examples in one sequence.",
+    "sft.packing": to("data.packing", boolean, "Several examples in one sequence; false where it is not given.",
                       write=_where(_is("sft"), lambda spec: spec.data.packing)),
     **_in("peft", {
         "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt save_lora_base "
@@ -449,7 +475,7 @@ _MODEL = _in("model", {
                              write=lambda spec: spec.batch.sequence_length),
     "max_position_embeddings": to("model.max_positions", optional(count),
                                   "Rows of the table of learned positions; rotary ones have none.",
-                                  write=lambda spec: spec.model.max_positions or OMIT),
+                                  write=lambda spec: spec.model.max_positions or spec.batch.sequence_length),
     "num_layers": as_is("model.num_layers", optional(size_of_model), "-1 keeps that of model_config."),
     "hidden_size": as_is("model.hidden_dim", optional(size_of_model), "-1 keeps that of model_config."),
     "vocab_size": as_is("model.vocab_size", optional(count), "Seatrial's own key, which NxDT does not read: "
@@ -465,20 +491,23 @@ _MODEL = _in("model", {
                      or ["CoreAttention"]),
     ),
     "fusions.flash_attention": to(
-        "execution.attention", boolean, "Attention without a table of all scores.",
-        write=_where(lambda spec: spec.execution.attention != "auto",
-                     lambda spec: spec.execution.attention != "dot_product"),
+        "execution.attention", optional(boolean), "Attention without a table of all scores; null: what is fastest.",
+        write=lambda spec: None if spec.execution.attention == "auto" else spec.execution.attention != "dot_product",
     ),
     "fusions.ring_attention": to(
         "parallelism.context_strategy", boolean,
         "Attention over parts of a sequence, which go around; true where there are parts and it is not given.",
         write=_where(lambda spec: spec.mesh["context"] > 1, lambda spec: True),
     ),
-    "fusions.softmax masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
+    "fusions.softmax": ignored("XLA fuses what it can", boolean, "A fused softmax.", quiet=_BOTH),
+    "masked_softmax_fusion bias_gelu_fusion bias_activation_fusion bias_dropout_add_fusion "
     "gradient_accumulation_fusion": ignored("XLA fuses what it can", boolean, quiet=_BOTH),
-    "qkv_linear fuse_qkv transpose_nki_inputs": equivalent(_LAYOUT, boolean),
-    "persist_layer_norm": ignored("it chooses a kernel", boolean, quiet=_BOTH),
-    "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean),
+    "qkv_linear": equivalent(_LAYOUT, boolean, "NxD's GQAQKVLinear, which kv_replicator needs."),
+    "fuse_qkv": equivalent(_LAYOUT, boolean, "One matrix for queries, keys and values; true where it is not given."),
+    "transpose_nki_inputs": equivalent(_LAYOUT, boolean),
+    "persist_layer_norm": ignored("it chooses a kernel", boolean, "A fused norm.", quiet=_BOTH),
+    "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean,
+                                         "Whether weights are initialised on the CPU."),
     "pipeline_cuts": equivalent("stages have equal numbers of layers here; where they begin changes no result",
                                 optional(anything), "The layers at which pipeline stages begin."),
     "fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
@@ -524,10 +553,10 @@ _OPTIMIZER = _in(P, {
             "clip_threshold": (1, 1.0), "decay_rate": (0.8, -0.8), "min_step": (1e-2,),
         }.items()
     },
-    "capturable": ignored(_TORCH, boolean, quiet=_BOTH),
+    "capturable": ignored(_TORCH, boolean, "Whether CUDA graphs can hold the update.", quiet=_BOTH),
     "foreach fused": ignored(_TORCH, optional(boolean), quiet=(*_BOTH, None)),
     "sched.name": to("optimizer.schedule", text, f"One of {', '.join(SCHEDULES)}.",
-                     write=lambda spec: KINDS.get(spec.optimizer.schedule, OMIT)),
+                     write=lambda spec: schedule_name(spec.optimizer) or OMIT),
     **{
         f"sched.{part}_steps": to(f"optimizer.{part}_steps", optional(natural), meaning, write=_steps(part))
         for part, meaning in (("warmup", ""), ("hold", "At the full rate, after the warm-up."),
@@ -541,7 +570,7 @@ _OPTIMIZER = _in(P, {
         "optimizer.final_learning_rate_fraction", optional(not_negative), "The lowest rate.",
         write=lambda spec: coerce.part_of(spec.optimizer.final_learning_rate_fraction, spec.optimizer.learning_rate),
     ),
-    "sched.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole)),
+    "sched.max_steps": ignored("trainer.max_steps decides, as in NxDT", optional(whole), "Length of the schedule."),
     "sched.decay_rate": to("optimizer.decay_power", positive, "Of NoamHoldAnnealing; 0.5 where not given.",
                            write=lambda spec: spec.optimizer.decay_power),
     "sched.power": to("optimizer.decay_power", positive, "Of the polynomial schedules; 1 where not given.",
@@ -550,7 +579,11 @@ _OPTIMIZER = _in(P, {
     "sched.d_model": ignored("the model's width decides", optional(count)),
     "sched.last_epoch": ignored("a resumed run continues where it was", whole, quiet=(-1,)),
     "sched.monitor": ignored("no schedule here depends on a metric", _TEXT, quiet=(None, "val_loss")),
-    "sched.step_size sched.gamma": ignored(REFUSED["StepLR"], anything),
+    "sched.step_size": to("optimizer.decay_interval_steps", count, "Of StepLR: the rate falls every so many steps.",
+                          write=lambda spec: spec.optimizer.decay_interval_steps),
+    "sched.gamma": to("optimizer.decay_factor", positive, "Of StepLR (0.1 where not given) and ExponentialLR, which "
+                      "falls once an epoch: what the rate is multiplied by.",
+                      write=lambda spec: spec.optimizer.decay_factor),
     "sched.reduce_on_plateau": rejected(REFUSED["ReduceLROnPlateau"], boolean, quiet=(False,)),
 })  # fmt: skip
 
@@ -561,9 +594,10 @@ _FORMATS = _in("precision", {
         name: to(path, optional(switch), f"{meaning} Read where type is manual only.", write=_format(name))
         for name, (path, meaning) in SWITCHES.items()
     },
-    "parallel_layers_reduce_dtype": ignored(
-        "partial products are summed over tensor parallelism in the format of the product",
-        one_of("bf16", "fp32"), "Format of sums over tensor parallelism.", quiet=("bf16",),
+    "parallel_layers_reduce_dtype": to(
+        "precision.tensor_reduce_dtype", optional(one_of(*REDUCE)),
+        "Format of sums over tensor parallelism: bf16 where it is not given, and fp32 where type is.",
+        write=lambda spec: reduce_format(spec.precision),
     ),
     "fp32_grads_cc": ignored("precision.type decides; NxDT does not read it either", optional(boolean),
                                        quiet=(*_BOTH, None)),

@@ -67,11 +67,17 @@ class Schedule:
     min_lr: float | None = 0.0
     more: tuple[str, ...] = ()
     power: float = 1.0
+    warms: bool = True  # whether it begins with a warm-up
+    required: tuple[str, ...] = ()  # arguments without a default
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Every argument beside `name`, `max_steps` and the warm-up."""
-        return (*(("min_lr",) if self.min_lr is not None else ()), *self.more)
+        """Every argument beside those of ALWAYS."""
+        lowest = ("min_lr",) if self.min_lr is not None else ()
+        return (*(_WARMUP if self.warms else ()), *lowest, *self.more)
+
+
+_WARMUP = ("warmup_steps", "warmup_ratio")
 
 
 _HOLD = ("hold_steps", "hold_ratio")
@@ -90,23 +96,30 @@ SCHEDULES: dict[str, Schedule] = {
     "T5InverseSquareRootAnnealing": Schedule(kind="t5_inverse_square_root", more=_CONSTANT),
     "PolynomialDecayAnnealing": Schedule(kind="polynomial", more=("power", "cycle")),
     "PolynomialHoldDecayAnnealing": Schedule(kind="polynomial_hold", more=("power", "cycle", *_HOLD)),
+    # torch's own: the first falls every so many steps, the second once an epoch.
+    "StepLR": Schedule(kind="step", min_lr=None, more=("step_size", "gamma"), warms=False, required=("step_size",)),
+    "ExponentialLR": Schedule(kind="step", min_lr=None, more=("gamma",), warms=False, required=("gamma",)),
 }
 REFUSED = {
     "rprop": "rprop is an optimizer (model.optim.name); NxDT's documentation lists it among the schedules by mistake",
-    "StepLR": "a rate that falls in steps is not supported",
-    "ExponentialLR": "it falls once an epoch, which is not supported",
     "CyclicLR": "a rate that rises again is not supported",
     "ReduceLROnPlateau": "it depends on the validation loss, and a rate here on the step alone",
 }
 
 # Arguments of every schedule.
-ALWAYS = ("name", "warmup_steps", "warmup_ratio", "max_steps", "last_epoch", "monitor", "reduce_on_plateau")
+ALWAYS = ("name", "max_steps", "last_epoch", "monitor", "reduce_on_plateau")
 ALGORITHMS = {rule.algorithm: name for name, rule in OPTIMIZERS.items()}
-KINDS: dict[str, str] = {"cosine": "CosineAnnealing", **{schedule.kind: name for name, schedule in SCHEDULES.items()}}
+_KINDS: dict[str, str] = {"cosine": "CosineAnnealing", **{schedule.kind: name for name, schedule in SCHEDULES.items()}}
 
 
-def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_dim: int) -> Optimizer | None:
-    """The optimizer and its schedule over so many steps; None where there is none to be had."""
+def schedule_name(optimizer: Optimizer) -> str | None:
+    """NeMo's name of a run's schedule; None where it has none, which is a constant rate."""
+    falls_by_steps = optimizer.schedule == "step" and optimizer.decay_interval_steps is not None
+    return "StepLR" if falls_by_steps else _KINDS.get(optimizer.schedule)
+
+
+def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int | None, hidden_dim: int) -> Optimizer | None:
+    """The optimizer and its schedule over so many steps (None: the data decide); None where there is none to be had."""
     rate = settings.get(f"{P}.lr")
     rule = _rule(settings)
     if rule is None or rate is None:
@@ -128,6 +141,8 @@ def optimizer(settings: Settings, placed: Mapping[str, Any], steps: int, hidden_
         **{f"{part}_steps": _steps(settings, part, steps) for part in ("warmup", "hold", "constant")},
         final_learning_rate_fraction=_final(settings, schedule, rate),
         decay_power=settings.get(f"{S}.power", settings.get(f"{S}.decay_rate", power)),
+        decay_factor=settings.get(f"{S}.gamma", Optimizer().decay_factor),
+        decay_interval_steps=settings.get(f"{S}.step_size"),
         beta1=beta1,
         beta2=settings.get(f"{P}.{second[0]}", second[1]) if second else beta2,
         epsilon=rule.epsilon or 1e-8,
@@ -152,7 +167,7 @@ def _schedule(settings: Settings) -> Schedule | None:
     """The schedule by its name; without one, the rate is constant."""
     name = settings.get(f"{S}.name")
     if name is None:
-        if any(settings.has(f"{S}.{argument}") for argument in ("warmup_steps", "min_lr", "max_steps")):
+        if any(settings.has(f"{S}.{argument}") for argument in ("warmup_steps", "min_lr", "max_steps", "gamma")):
             settings.missing(f"{S}.name", "a schedule has to have a name")
         return None
     schedule = SCHEDULES.get(name)
@@ -163,6 +178,8 @@ def _schedule(settings: Settings) -> Schedule | None:
         settings.add(f"{S}.name", "error", "unknown-schedule", why, fix)
         return None
     _refuse(settings, S, (*ALWAYS, *schedule.arguments), f"the schedule {name} has no such argument")
+    for argument in schedule.required:
+        settings.missing(f"{S}.{argument}", f"the schedule {name} needs it")
     return schedule
 
 
@@ -174,13 +191,16 @@ def _refuse(settings: Settings, section: str, arguments: tuple[str, ...], why: s
             settings.problems.append(settings.entries[name].key_problem("error", "unknown-argument", why, fix))
 
 
-def _steps(settings: Settings, part: str, steps: int) -> int:
+def _steps(settings: Settings, part: str, steps: int | None) -> int:
     """A part of a schedule in steps, given as such or as a share of the run."""
     number, ratio = settings.get(f"{S}.{part}_steps"), settings.get(f"{S}.{part}_ratio")
     if number is not None and ratio is not None:
         why = f"{part}_steps and {part}_ratio say the same thing twice, which NeMo refuses"
         settings.add(f"{S}.{part}_ratio", "error", "contradiction", why, "keep one of the two")
-    return number if number is not None else int((ratio or 0.0) * steps)
+    if ratio and steps is None and not settings.wrong("trainer.max_steps"):
+        why = "it is a share of trainer.max_steps, which is not given"
+        settings.add(f"{S}.{part}_ratio", "error", "steps-unknown", why, f"give {part}_steps, or trainer.max_steps=…")
+    return number if number is not None else int((ratio or 0.0) * (steps or 1))
 
 
 def _final(settings: Settings, schedule: Schedule | None, rate: float) -> float:

@@ -20,6 +20,7 @@ TYPES: dict[str, Precision] = {
 }  # fmt: skip
 SPELLINGS = {"mixed_precision_SR": "mixed_precisionSR"}  # what NxDT's code tests for, and no document says
 MANUAL = "manual"
+REDUCE: dict[str, Dtype] = {"bf16": "bfloat16", "fp32": "float32"}
 SWITCHES = {  # name → path of the spec, meaning
     "master_weights": ("precision.params_dtype,precision.optimizer_dtype",
                        "Weights, and the optimizer's state, in float32 beside the bfloat16 ones."),
@@ -33,11 +34,17 @@ SWITCHES = {  # name → path of the spec, meaning
 
 
 def precision(settings: Settings) -> Precision:
-    """The formats that a name, or the five switches, stand for."""
+    """The formats that a name, or the five switches, stand for, and that of sums over tensor parallelism."""
     kind = settings.get("precision.type", "mixed_precision")
     kind = SPELLINGS.get(kind, kind)
-    if kind != MANUAL:
-        return TYPES[kind]
+    found = _manual(settings) if kind == MANUAL else TYPES[kind]
+    given: Dtype = REDUCE[settings.get("precision.parallel_layers_reduce_dtype") or "bf16"]
+    if kind == "fp32" or given == found.compute_dtype:
+        return found
+    return replace(found, tensor_reduce_dtype=given)
+
+
+def _manual(settings: Settings) -> Precision:
     masters, sums, uses, downcasts, rounds = (bool(settings.get(f"precision.{name}")) for name in SWITCHES)
     if uses and (masters or sums):
         settings.add(
@@ -58,9 +65,17 @@ def precision(settings: Settings) -> Precision:
     )
 
 
+def reduce_format(precision: Precision) -> str:
+    """The word for the format of sums over tensor parallelism."""
+    dtype = precision.tensor_reduce_dtype or precision.compute_dtype
+    return next(word for word, known in REDUCE.items() if known == dtype)
+
+
 def formats(precision: Precision) -> dict[str, Any]:
     """The keys that say what the formats are: a name, or the switches."""
-    plain = replace(precision, quantization=None)
+    sums = precision.tensor_reduce_dtype
+    is_plain = sums in (None, precision.compute_dtype) or sums == "float32"  # what each of the types can say
+    plain = replace(precision, quantization=None, tensor_reduce_dtype=None if is_plain else sums)
     named = next((name for name, formats in TYPES.items() if formats == plain), None)
     if named:
         return {"type": named}

@@ -8,21 +8,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from seatrial import source
+from seatrial.command import is_secret
 from seatrial.dialects import placeholders
-from seatrial.dialects.nxdt.interpolation import Interpolation
+from seatrial.dialects.nxdt.interpolation import Interpolation, escaped
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
+from seatrial.dialects.table.suggestions import likeness, suggestions
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin
+from seatrial.spec.presets import MODELS
 
 ALLOW_ENV = "allow_env"  # allow_env=NAME,NAME: the variables that ${oc.env:NAME} may read
+COMPILE_CACHE = "compiler_cache_url"
+# What identifies the config.json of a Hugging Face model, or overrides it; a spec has the model itself.
+OF_CONFIG = ("model.model_config", "model.rope_theta", "model.max_position_embeddings")
 MISSING = "???"  # OmegaConf's word for a value that has to be given
+# Sections to which users add keys of their own, for a data module or a model of their own; not what is in the second.
+OWN, NOT_OWN = ("data", "model"), ("model.optim",)
+ALIKE = 0.8  # how much of a user's own key has to be like a known one to be taken for that
+# What is wrong with an interpolation alone, and with nothing else of the file.
+UNRESOLVED = ("unknown-reference", "unknown-resolver", "environment-refused", "unknown-variable", "bad-interpolation")
 
 # Older spellings, and others of the same thing, by the beginning of the key; the first that fits.
 _SAME = (
@@ -49,6 +61,8 @@ class Settings(table_settings.Settings):
     REJECTED = ""  # grouped by their reasons, in `findings.refused`
 
     nodes: dict[str, Node] = field(default_factory=dict)  # the mappings of the file, by path
+    own: dict[str, Entry] = field(default_factory=dict)  # keys that are the user's own
+    unresolved: set[str] = field(default_factory=set)  # keys whose interpolations have no value, as they may
 
     def has(self, prefix: str) -> bool:
         """Whether the file has a key, or any key of a section, or an empty section."""
@@ -66,6 +80,21 @@ class Settings(table_settings.Settings):
         """Where the value of a key came from; of an interpolation, its value too."""
         is_open = name in self.values and "${" in self.entries[name].text
         return super().origin(name, note or (f"= {self.values[name]}" if is_open else ""))
+
+    def kept(self) -> dict[str, Any]:
+        """The keys of the file that the spec does not hold, as they are to be written; secrets are left out."""
+        found = dict(self.own)
+        for name, value in self.values.items():
+            key = self.keys[name]
+            is_lost = key.disposition in ("ignored", "equivalent") or (name == COMPILE_CACHE and value is None)
+            is_lost |= name in OF_CONFIG and self.get("model_source") == "hf" and self.get(OF_CONFIG[0]) not in MODELS
+            if is_lost and key.effective is None:
+                found[name] = self.entries[name]
+        return {
+            name: _public(entry.value) if name in self.unresolved else escaped(_public(entry.value))
+            for name, entry in found.items()
+            if not is_secret(name)
+        }
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there; text that is still to be filled in may be one, OmegaConf's ??? is not."""
@@ -86,21 +115,59 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     root, allowed = _override(request.document.root, request.overrides, keys, problems)
     interpolation = Interpolation(root, {name: os.environ.get(name) for name in allowed})
     root = interpolation.resolve()
-    problems += [replace(p, mark=None) if p.mark is COMMAND_LINE else p for p in interpolation.problems]
     settings.nodes[""] = root
     entries: dict[str, Entry] = {}
     for entry in _entries(settings, root):
         _keep(settings, entries, entry)
-    broken = {".".join(path) for path in interpolation.broken}
-    for name, entry in entries.items():
-        if any(path == entry.key or path.startswith(f"{entry.key}.") for path in broken):
-            settings.entries[name] = entry
-        else:
-            settings.take(name, entry)
+    _take(settings, entries, interpolation)
     for name, key in keys.items():
         if key.required:
             settings.missing(name)
     return settings
+
+
+def _take(settings: Settings, entries: Mapping[str, Entry], interpolation: Interpolation) -> None:
+    """Reads the entries; interpolations without a value are problems, but for those of keys that nothing reads."""
+    broken = {".".join(path) for path in interpolation.broken}
+    unread = {path for path in broken if not _is_read(settings, path)}
+    is_needed = broken != unread
+    settings.problems += [
+        replace(p, mark=None) if p.mark is COMMAND_LINE else p
+        for p in interpolation.problems
+        if is_needed or p.path not in unread or p.code not in UNRESOLVED
+    ]
+    for name, entry in entries.items():
+        below = _at_or_below(entry.key, broken)
+        if not below:
+            settings.take(name, entry)
+            continue
+        settings.entries[name] = entry
+        if below <= unread:
+            settings.values[name] = entry.text
+            settings.unresolved.add(name)
+    settings.unresolved |= {name for name in settings.own if _at_or_below(name, unread)}
+
+
+def _at_or_below(key: str, paths: set[str]) -> set[str]:
+    return {path for path in paths if f"{path}.".startswith(f"{key}.")}
+
+
+def _public(value: Any) -> Any:
+    """A value without what is a secret by its name."""
+    if isinstance(value, dict):
+        return {name: _public(child) for name, child in value.items() if not is_secret(str(name))}
+    return [_public(child) for child in value] if isinstance(value, list) else value
+
+
+def _is_read(settings: Settings, path: str) -> bool:
+    """Whether anything depends on the value at a path of the file: not on that of an ignored key, or a user's own."""
+    parts = path.split(".")
+    for end in range(1, len(parts) + 1):
+        name = canonical(".".join(parts[:end]))
+        key = settings.keys.get(name)
+        if key or name in settings.own:
+            return key is not None and (key.disposition != "ignored" or key.effective is not None)
+    return True
 
 
 def _override(
@@ -116,7 +183,7 @@ def _override(
             continue
         wanted = replace(override, key="model.model_config" if key == "model" else key)
         try:
-            name = resolve(wanted, given=given, possible=keys, open_=())
+            name = resolve(wanted, given=given, possible=keys, open_=OWN)
             leaf = value_node(override, is_json=False)
         except InputError as error:
             problems.extend(error.problems)
@@ -146,7 +213,24 @@ def _entries(settings: Settings, root: Node) -> Iterator[Entry]:
                 fix = "write key: value below it"
                 settings.problems.append(Entry.of(name, node).problem("error", "bad-value", why, fix))
         elif not name.rpartition(".")[2].startswith("_"):
-            settings.problems.append(settings.unknown(name, Entry.of(name, node)))
+            _unknown(settings, name, Entry.of(name, node))
+
+
+def _unknown(settings: Settings, name: str, entry: Entry) -> None:
+    """Takes a key without a row for the user's own where there may be one; what looks like a known key is reported."""
+    is_own = name.startswith(tuple(f"{section}." for section in OWN))
+    if not is_own or name.startswith(tuple(f"{section}." for section in NOT_OWN)):
+        settings.problems.append(settings.unknown(name, entry))
+        return
+    known = tuple(settings.keys)
+    meant = [path for path in suggestions(name, known) if likeness(name, path) >= ALIKE]
+    if not meant:
+        settings.own[name] = entry
+        return
+    is_typo = any(likeness(name, path) < 1 for path in meant)
+    why = "NxDT has no such key here, so it is read by nothing but code of your own"
+    fix = f"did you mean {' or '.join(meant)}?"
+    settings.problems.append(entry.key_problem("error" if is_typo else "warning", "unknown-key", why, fix))
 
 
 def _keep(settings: Settings, entries: dict[str, Entry], entry: Entry) -> None:

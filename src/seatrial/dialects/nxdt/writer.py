@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from seatrial.dialects import yaml_writer
-from seatrial.dialects.nxdt.interpolation import escape
+from seatrial.dialects.nxdt.interpolation import escaped
 from seatrial.dialects.nxdt.keys import DATA_FILES, DATA_PREFIXES, HF_ONLY, KEYS, MEGATRON_ONLY
-from seatrial.dialects.nxdt.optimizer import ALGORITHMS, ALWAYS, KINDS, OPTIMIZERS, SCHEDULES, P, S
+from seatrial.dialects.nxdt.optimizer import ALGORITHMS, ALWAYS, OPTIMIZERS, SCHEDULES, P, S, schedule_name
+from seatrial.dialects.nxdt.settings import OF_CONFIG
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import written_values
-from seatrial.dialects.table.written import Written, nested, write
+from seatrial.dialects.table.written import Written, nested, parse, write
 from seatrial.spec import Resolved, RunSpec
 from seatrial.spec.presets import MODELS, architecture
 
@@ -47,6 +49,7 @@ WHY = {
     "execution.xla_flags": "NxDT has no XLA flags",
     "execution.environment": "NxDT's file exports no variables",
     "execution.attention": "the nearest of NxDT's two is written",
+    "execution.compile_cache": "NxDT always keeps compiled programs: Neuron's own folder is written",
     "execution": "NxDT has no such setting",
     "checkpoint": "NxDT cannot say it together with the rest",
     "checkpoint.keep_best": "NxDT knows validation loss and training loss",
@@ -60,13 +63,28 @@ WHY = {
 }
 
 
-def written(spec: RunSpec, read: Read) -> Written:
-    """The text of the model source that loses less: Hugging Face's, for a preset that can be named, or Megatron's."""
+def written(spec: RunSpec, read: Read, kept: Mapping[str, Any]) -> Written:
+    """The text of the model source that loses less: Hugging Face's, for a preset that can be named, or Megatron's.
+
+    `kept` are keys of the file that the spec was read from: what it does not hold of them, and users' own.
+    """
     preset = _preset(spec)
-    texts = [yaml_writer.dump(_escaped(nested(_values(spec, name)))) for name in ([preset] if preset else []) + [None]]
+    unnamed = {name: value for name, value in kept.items() if name not in OF_CONFIG}
+    forms = [(preset, unnamed), (None, unnamed)] if preset else [(None, unnamed)]
+    texts = [yaml_writer.dump(nested(_values(spec, *form))) for form in forms]
+    if preset and OF_CONFIG[0] in kept:  # the file's own config.json rather than the preset that it is
+        named = yaml_writer.dump(nested(_values(spec, preset, kept)))
+        texts = [named, *texts] if _names_the_model(named, spec, read) else texts
     whole = ("container", "distributed", "model.rope_scaling")  # one note for each of these parts
     files = (write(spec, text, ".yaml", read, WHY, whole=whole) for text in texts)
     return min(files, key=lambda file: len(file.notes))
+
+
+def _names_the_model(text: str, spec: RunSpec, read: Read) -> bool:
+    """Whether a text, with the config.json that it names, is read as the same model."""
+    request = Request(document=parse(text, ".yaml"), overrides=(), action="plan", user="user", home=Path("/"))
+    again = read(request).spec
+    return again is not None and architecture(again.model) == architecture(spec.model)
 
 
 def _preset(spec: RunSpec) -> str | None:
@@ -79,13 +97,13 @@ def _preset(spec: RunSpec) -> str | None:
     return wanted if wanted in (exact or names) else next(iter(exact or names), None)
 
 
-def _values(spec: RunSpec, preset: str | None) -> dict[str, Any]:
-    """Key → value, for a Hugging Face model by its preset, or for a Megatron one."""
+def _values(spec: RunSpec, preset: str | None, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Key → value as it is written, for a Hugging Face model by its preset, or for a Megatron one."""
     is_blend = preset is None and spec.objective.kind == "pretraining"
     apart = {*(MEGATRON_ONLY if preset else HF_ONLY), *(DATA_FILES if is_blend else DATA_PREFIXES)}
     apart |= {"model.vocab_size"} if preset else set()
     rule = OPTIMIZERS[ALGORITHMS[spec.optimizer.algorithm]]
-    schedule = SCHEDULES.get(KINDS.get(spec.optimizer.schedule, ""))
+    schedule = SCHEDULES.get(schedule_name(spec.optimizer) or "")
     arguments = {P: ("name", *rule.arguments), S: (*ALWAYS, *schedule.arguments) if schedule else ()}
     values = {
         name: value for name, value in written_values(spec, KEYS)
@@ -96,12 +114,6 @@ def _values(spec: RunSpec, preset: str | None) -> dict[str, Any]:
         values["model.model_config"] = preset
         if spec.model.rope_theta != MODELS[preset].rope_theta:
             values["model.rope_theta"] = spec.model.rope_theta
-    return {name: values[name] for name in KEYS if name in values}
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _escaped(child) for key, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_escaped(child) for child in value]
-    return escape(value) if isinstance(value, str) else value
+    values = {name: escaped(value) for name, value in values.items()}
+    values |= {name: value for name, value in kept.items() if name not in apart}
+    return {name: values[name] for name in (*KEYS, *kept) if name in values}

@@ -33,6 +33,12 @@ def suggestions(key: str, known: Collection[str], *, path: str = "") -> list[str
     return list(_search(full, _index(tuple(known)))[:MOST])
 
 
+def likeness(key: str, suggestion: str) -> float:
+    """How much of two keys' last names is the same: 1 for all, 0 for nothing."""
+    a, b = _plain(_name(key)), _plain(_name(suggestion))
+    return 1 - distance(a, b) / max(len(a), len(b), 1)
+
+
 def start_anew() -> None:
     """Forgets what was looked for, so that the next file gets its CLOSE_LOOKS."""
     _search.cache_clear()

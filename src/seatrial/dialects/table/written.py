@@ -10,6 +10,7 @@ from typing import Any
 from seatrial import source
 from seatrial.command import MASK, is_secret
 from seatrial.dialects.table.entries import Request
+from seatrial.errors import InputError
 from seatrial.source import Document
 from seatrial.spec import Expectation, Resolved, RunSpec, flatten
 
@@ -37,6 +38,14 @@ def parse(text: str, suffix: str) -> Document:
     if suffix == ".sh":
         return source.parse_shell(text, file="run.sh")
     return source.parse(text, file=f"run{suffix}", is_json=suffix == ".json")
+
+
+def with_steps(spec: RunSpec, title: str) -> RunSpec:
+    """A spec for a dialect that has no epochs. Raises InputError where it has no number of steps."""
+    if spec.steps is None:
+        why = f"{title} trains for a number of steps, and this run for {spec.epochs} epochs of its data"
+        raise InputError.single("steps-unknown", "steps", why, "give the number of steps")
+    return spec
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

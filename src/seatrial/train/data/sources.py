@@ -96,7 +96,7 @@ def _mixed(
     groups = [[path] for path in paths] if separate else [list(paths)]
     make = _samples if spec.data.kind == "megatron" else _epochs
     weights = weights or (1.0,) * len(groups)
-    count = _num_examples(spec, name)
+    count = _num_examples(spec, name) if separate else 1
     counts = [ceil(count * share * 1.005) for share in shares_of(weights)] if len(groups) > 1 else [count]
     made = [make(spec, name, group, split, n, notes) for group, n in zip(groups, counts, strict=True)]
     sources = [_InVocabulary(source, spec) for source in made if source is not None]
@@ -110,6 +110,8 @@ def _mixed(
 
 def _num_examples(spec: RunSpec, name: str) -> int:
     """How many examples a run reads for training (`train`) or validation (`valid`); at least 1."""
+    if spec.steps is None:
+        raise ValueError("the samples of these data are counted out for a number of steps: set steps beside epochs")
     evaluations = 1 + spec.steps // (spec.evaluation.interval_steps or spec.steps)
     steps = spec.steps if name == "train" else evaluations * (spec.evaluation.batches or 0)
     return steps * spec.sequences_per_step or 1

@@ -78,9 +78,9 @@ class MaxTextReading:
         for match in _STEP.finditer(line):
             self.is_meant = True
             profiler, step = match[1], int(match[2][:18])
-            if step == self._spec.steps - 1 and not profiler:
+            if step == self._spec.step_limit - 1 and not profiler:
                 self._final_line = number
-            if step >= self._spec.steps or step < self._next or step in self._ahead:
+            if step >= self._spec.step_limit or step < self._next or step in self._ahead:
                 continue
             if profiler or match[3] is None:
                 row = "malformed" if _NOT_FINITE.search(line) else "spelling"
@@ -120,7 +120,7 @@ class MaxTextReading:
         if not crashed:
             if not self._shut_down:
                 complaints.append(self._no_marker(completed))
-            if read and self._spec.steps > _WARMUP + 1:
+            if read and self._spec.step_limit > _WARMUP + 1:
                 crashed = self._compare(complaints)
         verdict = verdict_of(complaints, crashed=crashed)
         silences = self._silences(verdict, completed)
@@ -128,7 +128,7 @@ class MaxTextReading:
 
     def _read_steps(self, complaints: list[Finding]) -> bool:
         """The steps that it misses and those that are too fast; whether CVS breaks on what it has read."""
-        steps = self._spec.steps
+        steps = self._spec.step_limit
         missing = steps - len(self._numbers)
         complaints += self._missing(missing)
         gap = missing > sum(1 for step in (0, 1) if step >= self._next and step not in self._ahead)
@@ -208,5 +208,5 @@ class MaxTextReading:
     def _silences(self, verdict: Answer, completed: bool) -> tuple[Finding, ...]:
         if completed or verdict != "pass":
             return ()
-        says = f"nothing of the steps that were not done ({self._next} of {self._spec.steps} were)"
+        says = f"nothing of the steps that were not done ({self._next} of {self._spec.step_limit} were)"
         return (found(says, MISTAKES["early end"], right=False, about="early end"),)

@@ -116,7 +116,7 @@ class MegatronReading:
         if before:
             right = any(finding.right for finding in before)
             return found(says, "a consequence of the above: CVS read no further", right=right)
-        minutes = (self._spec.steps + _EXTRA_POLLS) * _POLL_SECONDS / 60
+        minutes = (self._spec.step_limit + _EXTRA_POLLS) * _POLL_SECONDS / 60
         why = f"no summary was printed; but {MISTAKES['no cause']}, here {minutes:.0f} minutes"
         return found(says, why, right=True, about="no cause")
 
