@@ -137,7 +137,7 @@ def _outcome(problems: Sequence[Problem], by: str) -> Outcome:
     if not has_errors(problems):
         return Outcome(outcome=RESOLVED, by=by, warnings=warnings)
     errors = [problem for problem in problems if problem.severity == "error"]
-    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    others = f"; also {', '.join(f'{each.code} {each.path}' for each in errors[1:9])}" if len(errors) > 1 else ""
     message = f"{errors[0].path}: {errors[0].why}{others}"
     return Outcome(outcome=REFUSED, by=by, code=errors[0].code, message=message, warnings=warnings)
 

@@ -25,6 +25,7 @@ from seatrial.capture.inside import stand_in
 from seatrial.errors import InputError
 
 HERE = "/seatrial"
+SETTINGS = "/proc/sys/"  # of the kernel: an empty folder, into which a script may write
 MAX_PROCESSES = 256
 MAX_FILE_BYTES = 32 * 2**20  # of each file that is written, the script's output among them
 MAX_MEMORY_FILES = 256 * 2**20  # of all of them together
@@ -83,8 +84,8 @@ def _refused(why: str, fix: str) -> InputError:
     return InputError.single("no-sandbox", "capture", f"a script is only run in a sandbox, and {why}", fix)
 
 
-def prepare(scratch: Path, project: Path) -> None:
-    """Lays out what the sandbox gets: stand-ins, an empty record, and a copy of the project."""
+def prepare(scratch: Path, project: Path, script: Path, text: str) -> None:
+    """Lays out what the sandbox gets: stand-ins, an empty record, and a copy of the project, its script with a text."""
     for name in ("bin", "modules", "records", "scripts", "home"):
         (scratch / name).mkdir(parents=True)
     source = files("seatrial.capture.inside")
@@ -103,7 +104,9 @@ def prepare(scratch: Path, project: Path) -> None:
     accounts = f"root:x:0:0::/root:/bin/bash\n{user}:x:{number}:{number}::{_home()}:/bin/bash\n"
     (scratch / "passwd").write_text(accounts, encoding="utf-8")
     (scratch / "group").write_text(f"root:x:0:\n{user}:x:{number}:\n", encoding="utf-8")
-    copy(project, scratch / "project")
+    copy(project, scratch / "project", script)
+    if script.is_relative_to(project):
+        (scratch / "project" / script.relative_to(project)).write_text(text, encoding="utf-8", errors="surrogateescape")
     if os.geteuid() == 0:
         for path in (scratch, *scratch.rglob("*")):
             os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
@@ -113,14 +116,19 @@ def _python() -> str:
     return f"{_PYTHON}/bin/python3.{sys.version_info.minor}"
 
 
-def copy(project: Path, to: Path) -> None:
-    """Copies a folder without hidden files; what is large is empty in the copy, and links out of it are left out."""
+def copy(project: Path, to: Path, script: Path) -> None:
+    """Copies a folder without hidden files but the script; what is large is empty, and links out of it are left out."""
     count, top = 0, project.resolve()
+    wanted = {script, *script.parents}
     for folder, names, plain in os.walk(project):
         here, there = Path(folder), to / Path(folder).relative_to(project)
-        names[:] = sorted(name for name in names if not name.startswith(".") and not (here / name).is_symlink())
+        names[:] = sorted(
+            name
+            for name in names
+            if (not name.startswith(".") or here / name in wanted) and not (here / name).is_symlink()
+        )
         there.mkdir(parents=True, exist_ok=True)
-        for path in sorted(here / name for name in plain if not name.startswith(".")):
+        for path in sorted(here / name for name in plain if not name.startswith(".") or here / name in wanted):
             count += 1
             if count > MAX_COPIED:
                 why = f"{project} has more than {MAX_COPIED} files"
@@ -188,6 +196,7 @@ def _layout(scratch: Path, project: Path) -> list[str]:
     argv += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else ["--unshare-user"]
     argv += ["--die-with-parent", "--new-session", "--hostname", "node1"]
     argv += ["--perms", "1777", "--size", str(MAX_MEMORY_FILES), "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
+    argv += ["--perms", "0777", "--size", str(MAX_MEMORY_FILES), "--tmpfs", SETTINGS]
     for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/") / name
         if path.is_symlink():

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from seatrial import capture as sandboxed
-from seatrial.capture import Captured, training
+from seatrial.capture import Captured, placeholders, training
 from seatrial.capture.training import Training
 from seatrial.command import masked
 from seatrial.console import inert
@@ -154,6 +154,13 @@ def _nothing(captured: Captured) -> InputError:
     place = f" at {inert(last.file)}:{last.line}" if last else ""
     output = [line for line in ended.output.splitlines() if line.strip()]
     said = f", and said: {inert(masked(' / '.join(output[-3:])))[-300:]}" if output else ""
+    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    if left := list(placeholders.left(text, captured.request.variables)):
+        names = list(dict.fromkeys(name for name, _, _ in left))
+        why = f"{left[0][0]} is still {inert(left[0][2])} (line {left[0][1]})"
+        why += f", and so are {', '.join(names[1:])}" if names[1:] else ""
+        fix = f"give it: seatrial capture {shlex.quote(str(script))} {' '.join(f'{name}=…' for name in names)}"
+        return _error("placeholder", script, why, fix)
     asks = next((match for match in _UNSET.finditer(ended.output) if _is_unset(match["why"])), None)
     if asks is not None and ended.exit_code:
         name, line = asks["name"], f"line {asks['line']}"

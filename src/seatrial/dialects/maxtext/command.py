@@ -148,7 +148,9 @@ def read_files(folder: Path, word: Node | None, key: str) -> tuple[list[File], l
 
 
 def _find(folder: Path, name: str) -> Path | None:
+    """The file of a name: beside the one that names it, from here, or as MaxText has it, from the folder of base.yml."""
     try:
-        return next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+        base = next((above for above in folder.absolute().parents if (above / BASE).is_file()), folder)
+        return next((path for path in (folder / name, Path(name), base / name) if path.is_file()), None)
     except (OSError, ValueError):  # a name that no file can have
         return None
