@@ -49,7 +49,13 @@ _AS_NOBODY = (
 )
 # Where memory runs out, the kernel ends the script first; no file of the sandbox is larger than the limit.
 _ENDS_FIRST = ("choom", "-n", "1000", "--", "prlimit", f"--fsize={MAX_FILE_BYTES}", "--")
-_LIMITS = f'ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_ADDRESSES // 1024}; exec "$@"'
+_LIMITS = f"ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_ADDRESSES // 1024}"
+# What a script leaves in the background is given a second: of all processes, two are the sandbox's own.
+_START = (
+    _LIMITS
+    + """; "$@"; code=$?
+for _ in {1..20}; do all=(/proc/[0-9]*); ((${#all[@]} > 2)) || break; sleep 0.05; done; exit $code"""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +163,7 @@ def run(
         "--norc",
         "--noprofile",
         "-c",
-        _LIMITS,
+        _START,
         "bash",
         *command,
     ]

@@ -24,6 +24,12 @@ _SHOWN = 96  # characters of a command in the list of what was started
 _UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): (?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
 
 
+_ASKED = re.compile(  # in a script's own words
+    r"\b(?P<name>[A-Z][A-Z0-9]*_?[A-Z0-9_]+)\b[\w` '\"/-]{0,40}?\b(not set|unset|undefined|required|must be set)\b"
+    r"|\b[Ss]et (the )?(?P<other>[A-Z][A-Z0-9_]{2,})\b"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CaptureRequest:
     """A script with NAME=value words and arguments, and what to do with what it starts."""
@@ -169,6 +175,10 @@ def _nothing(captured: Captured) -> InputError:
             return _error("missing-argument", script, f"it asks for its argument {name} ({line})", fix)
         fix = f"give it: seatrial capture {shlex.quote(str(script))} {name}=…"
         return _error("missing-variable", script, f"it asks for the variable {name} ({line})", fix)
+    if ended.exit_code and (asked := list(_ASKED.finditer(ended.output))):
+        name = asked[-1]["name"] or asked[-1]["other"]
+        fix = f"give it: seatrial capture {shlex.quote(str(script))} {name}=…"
+        return _error("missing-variable", script, f"it asks for the variable {name}{place}{said}", fix)
     if ended.exit_code is None:
         fix = "look whether it waits for something; --time-limit gives it longer"
         return _error(
