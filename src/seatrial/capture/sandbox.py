@@ -203,6 +203,8 @@ def _layout(scratch: Path, project: Path) -> list[str]:
     argv += ["--die-with-parent", "--new-session", "--hostname", "node1"]
     argv += ["--perms", "1777", "--size", str(MAX_MEMORY_FILES), "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
     argv += ["--perms", "0777", "--size", str(MAX_MEMORY_FILES), "--tmpfs", SETTINGS]
+    for name in ("net/core", "net/ipv4", "kernel", "vm"):
+        argv += [*_folder(f"{SETTINGS}{name.partition('/')[0]}"), *_folder(f"{SETTINGS}{name}")]
     for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/") / name
         if path.is_symlink():

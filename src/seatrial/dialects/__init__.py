@@ -91,10 +91,13 @@ def _command(*programs: str) -> Callable[[Node], bool]:
     return recognise
 
 
+_OF_MAXTEXT = ("M_", "XLA_", "LIBTPU_", "JAX_", "NVTE_", "NNODES", "NCCL_", "HIP_", "HSA_")  # of its variables
+
+
 def _maxtext_command(root: Node) -> bool:
     """Whether a command starts MaxText, or nothing: a train.py with nothing but --options is another's."""
     if not _command(*MAXTEXT_PROGRAMS)(root):
-        return _command()(root)
+        return _command()(root) and any(name.startswith(_OF_MAXTEXT) for name in root.members["environment"].members)
     words = [str(word) for word in root.members["argv"].plain()]
     behind = words[next(i for i, word in enumerate(words) if Path(word).name.startswith(MAXTEXT_PROGRAMS)) :]
     return any("=" in word or word.endswith((".yml", ".yaml")) for word in behind) or not any(

@@ -134,7 +134,8 @@ def python(words: Words) -> int | None:
         place += 2 if words[place] in ("-W", "-X") else 1
     first = words[place] if place < len(words) else "-"
     if RUNNERS.fullmatch(Path(first if first != "-m" else words[min(place + 1, len(words) - 1)]).name):
-        return wrapper(words)
+        wrapper(words)
+        return 0
     if first not in ("-", "-c"):
         record(words, "start")
         return 0
