@@ -106,6 +106,7 @@ def prepare(scratch: Path, project: Path, script: Path, text: str) -> None:
     )
     (scratch / "startup.sh").write_text(source.joinpath("startup.sh").read_text(encoding="utf-8"), encoding="utf-8")
     (scratch / "trace").touch()
+    (scratch / "empty").touch()
     user, number = _user(), os.getuid() or _NOBODY
     accounts = f"root:x:0:0::/root:/bin/bash\n{user}:x:{number}:{number}::{_home()}:/bin/bash\n"
     (scratch / "passwd").write_text(accounts, encoding="utf-8")
@@ -243,7 +244,7 @@ def _made(missing: Iterable[Missing]) -> list[str]:
         if each.kind == "folder":
             argv += _folder(each.path)
         else:
-            argv += ["--symlink", f"{HERE}/bin/.any" if each.kind == "program" else "/dev/null", each.path]
+            argv += ["--symlink", f"{HERE}/bin/.any" if each.kind == "program" else f"{HERE}/empty", each.path]
     return argv
 
 

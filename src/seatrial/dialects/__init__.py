@@ -224,7 +224,8 @@ def _unknown(root: Node, path: Path) -> tuple[str, str, str, str]:
         if program is not None:
             why = f"`{program}` trains in a way that is not supported: it is none of Megatron-LM's GPT, nor MaxText"
             return "other-program", str(path), why, fix
-        return "unknown-dialect", str(path), f"`{words[0]}` is no training command that Seatrial knows", fix
+        what = f"`{words[0]}` is no training command that Seatrial knows" if words else "no command is in it"
+        return "unknown-dialect", str(path), what, fix
     return "unknown-dialect", str(path), *_no_kind(root)
 
 
