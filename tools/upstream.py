@@ -1,4 +1,4 @@
-"""What Seatrial makes of launch scripts and configuration files of other repositories, beside what is expected of each.
+"""Tries launch scripts and configuration files of other repositories, beside what is expected of each.
 
     tools/upstream.py tests/upstream/corpus.toml FOLDER… [--json OUT]
 
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,11 @@ def outcome(entry: Entry, folders: Sequence[Path]) -> Outcome:
     names = (entry.repository.replace("/", "+"), entry.repository.rpartition("/")[2])
     checkout = next((folder / name for folder in folders for name in names if (folder / name).is_dir()), None)
     if checkout is None or not (checkout / entry.path).is_file():
-        what = f"no checkout of {entry.repository}" if checkout is None else f"{checkout} has no {entry.path}"
+        what = f"no checkout of {entry.repository}" if checkout is None else f"the checkout has no {entry.path}"
         return Outcome(outcome=ABSENT, message=what)
     with chdir(checkout / entry.folder):
-        return _tried(entry, checkout / entry.path)
+        found = _tried(entry, checkout / entry.path)
+    return replace(found, message=found.message.replace(f"{checkout}/", ""))  # the same on every machine
 
 
 def _tried(entry: Entry, path: Path) -> Outcome:
@@ -122,7 +123,8 @@ def _tried(entry: Entry, path: Path) -> Outcome:
             return _outcome(error.problems, "captured")
         written = Path(folder) / "captured.json"
         written.write_text(document, encoding="utf-8")
-        return _read(written, "captured")
+        found = _read(written, "captured")
+        return replace(found, message=found.message.replace(str(written), entry.path))
 
 
 def _read(path: Path, by: str, overrides: Sequence[str] = ()) -> Outcome:

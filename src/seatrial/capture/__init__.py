@@ -1,4 +1,4 @@
-"""What a launch script starts, found by letting bash run it in a sandbox with stand-ins for all programs that act.
+"""The trainings that a launch script starts: bash runs it in a sandbox with stand-ins for all programs that act.
 
 `capture` runs the script, again where a folder or program that it names is not there, until it meets nothing new.
 """

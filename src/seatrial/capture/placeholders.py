@@ -1,4 +1,4 @@
-"""What a script leaves to be filled in: `DATA_PATH=<path and prefix>`, which is an error of syntax to bash."""
+"""Placeholders of a script, `DATA_PATH=<path and prefix>`: errors of syntax to bash, until variables fill them."""
 
 from __future__ import annotations
 

@@ -129,13 +129,9 @@ def copy(project: Path, to: Path, script: Path) -> None:
     wanted = {script, *script.parents}
     for folder, names, plain in os.walk(project):
         here, there = Path(folder), to / Path(folder).relative_to(project)
-        names[:] = sorted(
-            name
-            for name in names
-            if (not name.startswith(".") or here / name in wanted) and not (here / name).is_symlink()
-        )
+        names[:] = [name for name in _shown(here, names, wanted) if not (here / name).is_symlink()]
         there.mkdir(parents=True, exist_ok=True)
-        for path in sorted(here / name for name in plain if not name.startswith(".") or here / name in wanted):
+        for path in (here / name for name in _shown(here, plain, wanted)):
             count += 1
             if count > MAX_COPIED:
                 why = f"{project} has more than {MAX_COPIED} files"
@@ -146,6 +142,11 @@ def copy(project: Path, to: Path, script: Path) -> None:
                     is_small = path.stat().st_size <= MAX_COPIED_FILE
                     (there / path.name).write_bytes(path.read_bytes() if is_small else b"")
                     (there / path.name).chmod(0o755 if os.access(path, os.X_OK) else 0o644)
+
+
+def _shown(folder: Path, names: Iterable[str], wanted: set[Path]) -> list[str]:
+    """The names in a folder without hidden ones, but with those of wanted paths."""
+    return sorted(name for name in names if not name.startswith(".") or folder / name in wanted)
 
 
 def run(

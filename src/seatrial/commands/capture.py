@@ -160,25 +160,8 @@ def _nothing(captured: Captured) -> InputError:
     place = f" at {inert(last.file)}:{last.line}" if last else ""
     output = [line for line in ended.output.splitlines() if line.strip()]
     said = f", and said: {inert(masked(' / '.join(output[-3:])))[-300:]}" if output else ""
-    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
-    if left := list(placeholders.left(text, captured.request.variables)):
-        names = list(dict.fromkeys(name for name, _, _ in left))
-        why = f"{left[0][0]} is still {inert(left[0][2])} (line {left[0][1]})"
-        why += f", and so are {', '.join(names[1:])}" if names[1:] else ""
-        fix = f"give it: seatrial capture {shlex.quote(str(script))} {' '.join(f'{name}=…' for name in names)}"
-        return _error("placeholder", script, why, fix)
-    asks = next((match for match in _UNSET.finditer(ended.output) if _is_unset(match["why"])), None)
-    if asks is not None and ended.exit_code:
-        name, line = asks["name"], f"line {asks['line']}"
-        if name.isdigit():
-            fix = f"give it: seatrial capture {shlex.quote(str(script))} -- ARGUMENT…"
-            return _error("missing-argument", script, f"it asks for its argument {name} ({line})", fix)
-        fix = f"give it: seatrial capture {shlex.quote(str(script))} {name}=…"
-        return _error("missing-variable", script, f"it asks for the variable {name} ({line})", fix)
-    if ended.exit_code and (asked := list(_ASKED.finditer(ended.output))):
-        name = asked[-1]["name"] or asked[-1]["other"]
-        fix = f"give it: seatrial capture {shlex.quote(str(script))} {name}=…"
-        return _error("missing-variable", script, f"it asks for the variable {name}{place}{said}", fix)
+    if (asked := _asked(captured, place + said)) is not None:
+        return asked
     if ended.exit_code is None:
         fix = "look whether it waits for something; --time-limit gives it longer"
         return _error(
@@ -193,6 +176,31 @@ def _nothing(captured: Captured) -> InputError:
     started = f"it started {'; '.join(list(others)[:5])}" if others else f"it started nothing{said}"
     fix = "name the script that starts train.py, pretrain_gpt.py or MaxText, with the arguments that make it do so"
     return _error("no-training", script, f"no training command was reached: {started}", fix)
+
+
+def _asked(captured: Captured, said: str) -> InputError | None:
+    """What a script asks for: a placeholder to fill in, an argument, a variable."""
+    script, ended = captured.request.script, captured.ended
+    again = f"give it: seatrial capture {shlex.quote(str(script))}"
+    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    if left := list(placeholders.left(text, captured.request.variables)):
+        names = list(dict.fromkeys(name for name, _, _ in left))
+        why = f"{left[0][0]} is still {inert(left[0][2])} (line {left[0][1]})"
+        why += f", and so are {', '.join(names[1:])}" if names[1:] else ""
+        return _error("placeholder", script, why, f"{again} {' '.join(f'{name}=…' for name in names)}")
+    asks = next((match for match in _UNSET.finditer(ended.output) if _is_unset(match["why"])), None)
+    if asks is not None and ended.exit_code:
+        name, line = asks["name"], f"line {asks['line']}"
+        if name.isdigit():
+            return _error(
+                "missing-argument", script, f"it asks for its argument {name} ({line})", f"{again} -- ARGUMENT…"
+            )
+        return _error("missing-variable", script, f"it asks for the variable {name} ({line})", f"{again} {name}=…")
+    asked = list(_ASKED.finditer(ended.output)) if ended.exit_code else []
+    if asked:
+        name = asked[-1]["name"] or asked[-1]["other"]
+        return _error("missing-variable", script, f"it asks for the variable {name}{said}", f"{again} {name}=…")
+    return None
 
 
 def _is_unset(why: str) -> bool:
