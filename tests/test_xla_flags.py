@@ -18,7 +18,7 @@ FLAGS = {
     "xla_gpu_enable_cublaslt": "True",
     "xla_gpu_all_gather_combine_threshold_bytes": "a lot".replace(" ", "_"),
     "xla_no_such_flag": "",
-    "xla_gpu_enable_command_buffer": "",
+    "xla_gpu_enable_command_buffer": "''",
     "xla dump": "1",
     "xla_dump_to": "a b",
 }

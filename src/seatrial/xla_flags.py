@@ -52,6 +52,7 @@ SHARE_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 OWN_SHARE = 0.9
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_VALUE = re.compile(r"""[^\s'"\x00]*|'[^\s'"\x00]*'|"[^\s'"\x00\\]*\"""")
 _UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: (.*)")
 _BAD_VALUE = re.compile(r"Couldn't interpret value .* for flag (\w+)\.")
 _PROGRAM = "from jaxlib import xla_client; xla_client.make_cpu_client()"
@@ -138,8 +139,8 @@ def probe(flags: Mapping[str, str]) -> dict[str, Verdict] | None:
 
 
 def is_sound(name: str, value: str) -> bool:
-    """Whether a flag stays one flag in XLA_FLAGS, which is split at blanks and quotes."""
-    return _NAME.fullmatch(name) is not None and re.search(r"[\s'\"\x00]", value) is None
+    """Whether a flag stays one flag in XLA_FLAGS, which is split at blanks; all of a value may be in quotes."""
+    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
 
 
 def replacement(name: str) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from seatrial import source
-from seatrial.capture import training
-from tests.helpers.capturing import captured, repository, trainings
+from seatrial.capture import placeholders, training
+from seatrial.commands import capture as capture_command
+from seatrial.errors import InputError
+from tests.helpers.capturing import captured, repository, sandboxed_or_skip, trainings
 
 TRAIN = "torchrun --nproc_per_node 8 pretrain_gpt.py"
 
@@ -90,6 +92,21 @@ STARTED = {
     ),
     "address": ("python train.py --m $(hostname -I | awk '{print $1}')", "python train.py --m 10.0.0.1"),
     "sh": ("sh -c 'python train.py'", "python train.py"),
+    "settings of the kernel": ("set -e\necho 4096 > /proc/sys/net/core/somaxconn\npython train.py", "python train.py"),
+    "nohup": (
+        "nohup /opt/py/bin/python train.py > log 2>&1 < /dev/null",
+        "/opt/py/bin/python train.py",
+    ),
+    "not waited for": ("bash -c 'sleep 0.3; python train.py > log 2>&1 &'", "python train.py"),
+    "on each host of a TPU": (
+        "python multihost_runner.py --TPU_PREFIX=t --COMMAND='python train.py'",
+        "python multihost_runner.py --TPU_PREFIX=t python train.py",
+    ),
+    "modules that do not train": (
+        "python -m maxtext.inference.decode base.yml\npython -m maxtext.checkpoint_conversion.to_maxtext base.yml\n"
+        "python -m maxtext.trainers.pre_train.train base.yml",
+        "python -m maxtext.trainers.pre_train.train base.yml",
+    ),
 }
 
 
@@ -123,9 +140,48 @@ def test_a_loop_over_hosts_is_one_training_and_a_sweep_is_several(tmp_path: Path
 
 
 def test_arguments_variables_and_paths_reach_the_script(tmp_path: Path) -> None:
-    script = 'set -u\n[ -d /data/c4 ] || exit 3\npython train.py $MODEL "$1" "$2"'
-    (found,) = trainings(tmp_path, script, "a b", "K=v", variables={"MODEL": "7b"}, existing=["/data/c4/"])
+    script = 'set -u\n[ -d /data/c4 ] && [ -f /i.sqsh ] || exit 3\npython train.py $MODEL "$1" "$2"'
+    (found,) = trainings(tmp_path, script, "a b", "K=v", variables={"MODEL": "7b"}, existing=["/data/c4/", "/i.sqsh"])
     assert found.argv == ["python", "train.py", "7b", "a b", "K=v"]
+
+
+def test_placeholders_are_filled_by_variables(tmp_path: Path) -> None:
+    script = """DATA_PATH=<path and file prefix>_text
+export OUT=<folder> # of checkpoints
+IN=<folder> (e.g., /in)
+python train.py \\
+  $DATA_PATH $OUT $IN
+"""
+    values = {"DATA_PATH": "/data/a b", "OUT": "/out", "IN": "/in"}
+    (found,) = trainings(tmp_path, script, variables=values)
+    assert found.argv == ["python", "train.py", "/data/a", "b", "/out", "/in"]
+    assert trainings(tmp_path, script, variables={"OUT": "/out"}) == []
+    assert [(name, line) for name, line, _ in placeholders.left(script, {"OUT": "/out"})] == [
+        ("DATA_PATH", 1),
+        ("IN", 3),
+    ]
+
+
+def test_what_a_script_asks_for_is_said(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    asks = {
+        "A=<path>\npython train.py": "placeholder",
+        'if [ -z "$BUCKET" ]; then echo "[ERROR] BUCKET is not set"; exit 1; fi': "missing-variable",
+        'echo "Please set WORK_DIR for your checkpoints"; exit 1': "missing-variable",
+        "echo this fails; exit 1": "script-failed",
+    }
+    path = tmp_path / "launch.sh"
+    for script, code in asks.items():
+        path.write_text(script)
+        with pytest.raises(InputError) as caught:
+            capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+        assert [problem.code for problem in caught.value.problems] == [code]
+
+
+def test_a_script_in_a_hidden_folder_is_there(tmp_path: Path) -> None:
+    repository(tmp_path)
+    (found,) = trainings(tmp_path, "python train.py", name=".github/run.sh")
+    assert found.argv == ["python", "train.py"]
 
 
 def test_the_repository_around_a_script_is_there_but_nothing_hidden(tmp_path: Path) -> None:

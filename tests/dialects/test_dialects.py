@@ -44,6 +44,22 @@ def test_what_nobody_knows_is_said(data: Any, tmp_path: Path) -> None:
     assert [finding.code for finding in caught.value.problems] == ["unknown-dialect"]
 
 
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("torchrun pretrain_t5.py --num-layers 12", "other-program"),
+        ("torchrun examples/multimodal/train.py --num-layers 12 --micro-batch-size 1", "other-program"),
+        ('MODEL_OPTIONS="--num-layers 12"', "unknown-dialect"),
+    ],
+)
+def test_a_script_for_something_else_is_refused_for_that(script: str, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(script + "\n")
+    with pytest.raises(InputError) as caught:
+        dialects.load(path, (), action="check")
+    assert [finding.code for finding in caught.value.problems] == [code]
+
+
 def test_names_of_files_say_nothing(tmp_path: Path) -> None:
     path = tmp_path / "llama.yaml"  # JSON is YAML
     path.write_text(MULTI_70B.read_text(encoding="utf-8"))

@@ -409,6 +409,31 @@ def test_a_base_file_that_is_not_here_is_an_error(tmp_path: Path) -> None:
     assert codes(maxtext.read(request(source.read(tmp_path / "run.yml")))) == {"base_config": "missing-base"}
 
 
+def test_a_base_file_is_found_from_the_folder_of_base_yml(tmp_path: Path) -> None:
+    for name, text in (
+        ("configs/base.yml", "steps: 7\n"),
+        ("configs/gpu/llama2_7b.yml", "base_config: base.yml\nmodel_name: llama2-7b\n"),
+        ("configs/gpu/big/run.yml", "base_config: gpu/llama2_7b.yml\nper_device_batch_size: 1\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    spec = sound(maxtext.read(request(source.read(tmp_path / "configs/gpu/big/run.yml"))))
+    assert (spec.steps, spec.model.name) == (7, "llama2-7b")
+
+
+def test_the_program_is_not_the_one_that_starts_it_on_each_host(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python runner.py --on=all python3 -u -m MaxText.train base.yml steps=3\n")
+    assert sound(maxtext.read(request(source.read(tmp_path / "run.sh")))).steps == 3
+
+
+def test_a_custom_remat_policy_recomputes_everything(tmp_path: Path) -> None:
+    (tmp_path / "run.yml").write_text("base_config: base.yml\nmodel_name: llama2-7b\nremat_policy: custom\n")
+    resolved = maxtext.read(request(source.read(tmp_path / "run.yml")))
+    assert resolved.spec is not None
+    assert resolved.spec.execution.remat == "full"
+    assert [each.code for each in resolved.problems if each.path == "remat_policy"] == ["nearest-remat"]
+
+
 def test_files_that_read_each_other_end_in_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text("base_config: b.yml\nsteps: 2\n")
     (tmp_path / "b.yml").write_text("base_config: a.yml\n")

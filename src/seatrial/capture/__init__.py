@@ -1,4 +1,4 @@
-"""The trainings that a launch script starts, found by letting bash run it in a sandbox with stand-ins for programs.
+"""The trainings that a launch script starts: bash runs it in a sandbox with stand-ins for all programs that act.
 
 `capture` runs the script, again where a folder or program that it names is not there, until it meets nothing new.
 """
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.capture import record, sandbox
+from seatrial.capture import placeholders, record, sandbox
 from seatrial.capture.inside import stand_in
 from seatrial.capture.record import Call, Step
 from seatrial.capture.sandbox import Missing
@@ -24,6 +24,7 @@ from seatrial.errors import InputError
 SECONDS = 8.0  # for all runs together
 _MAX_RUNS = 8
 _SECONDS_TO_END = 5.0
+_OURS = ("/usr/", "/proc/", "/dev/", "/bin/", "/seatrial")
 _NOT_THERE = re.compile(
     r"^(?P<file>[^\n]*?): line (?P<line>\d+): (?P<verb>cd: |pushd: |exec: )?(?P<path>/[^\n:]+): "
     r"No such file or directory$",
@@ -68,12 +69,13 @@ def capture(request: Request) -> Captured:
     here = Path.cwd()
     folder = here if here.is_relative_to(project) else script.parent
     name = os.path.relpath(script, folder)
+    text = placeholders.filled(text, request.variables)
     command = ["sbatch" if stand_in.directives(text) else "bash", name, *request.arguments]
     until = time.monotonic() + request.seconds
     for _ in range(_MAX_RUNS):
         with _temporary() as own:
             scratch = own / "scratch"
-            sandbox.prepare(scratch, project)
+            sandbox.prepare(scratch, project, script, text)
             ended = sandbox.run(
                 bubblewrap, scratch, project, command, folder=folder, variables=request.variables,
                 missing=missing, seconds=max(0.5, until - time.monotonic()),
@@ -119,7 +121,7 @@ def _not_there(output: str, steps: Sequence[Step]) -> Iterator[Missing]:
     for match in _NOT_THERE.finditer(output):
         path, place = os.path.normpath(match["path"]), (match["file"], int(match["line"]))
         written = [step.text for step in steps if (step.file, step.line) == place]
-        if path.startswith(("/usr/", "/proc/", "/dev/", "/bin/", "/seatrial")):
+        if path.startswith(_OURS) and not path.startswith(sandbox.SETTINGS):
             continue
         if match["verb"] in ("cd: ", "pushd: "):
             yield Missing(path=path, kind="folder")

@@ -1,4 +1,4 @@
-"""The calls that a script made in the sandbox, as its stand-ins wrote them down: untrusted text, of bounded size."""
+"""The record of a script's run in the sandbox, as its stand-ins wrote it down: untrusted text, of bounded size."""
 
 from __future__ import annotations
 

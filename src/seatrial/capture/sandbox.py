@@ -25,6 +25,7 @@ from seatrial.capture.inside import stand_in
 from seatrial.errors import InputError
 
 HERE = "/seatrial"
+SETTINGS = "/proc/sys/"  # of the kernel: an empty folder, into which a script may write
 MAX_PROCESSES = 256
 MAX_FILE_BYTES = 32 * 2**20  # of each file that is written, the script's output among them
 MAX_MEMORY_FILES = 256 * 2**20  # of all of them together
@@ -48,7 +49,13 @@ _AS_NOBODY = (
 )
 # Where memory runs out, the kernel ends the script first; no file of the sandbox is larger than the limit.
 _ENDS_FIRST = ("choom", "-n", "1000", "--", "prlimit", f"--fsize={MAX_FILE_BYTES}", "--")
-_LIMITS = f'ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_ADDRESSES // 1024}; exec "$@"'
+_LIMITS = f"ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_ADDRESSES // 1024}"
+# What a script leaves in the background is given a second: of all processes, two are the sandbox's own.
+_START = (
+    _LIMITS
+    + """; "$@"; code=$?
+for _ in {1..20}; do all=(/proc/[0-9]*); ((${#all[@]} > 2)) || break; sleep 0.05; done; exit $code"""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +90,8 @@ def _refused(why: str, fix: str) -> InputError:
     return InputError.single("no-sandbox", "capture", f"a script is only run in a sandbox, and {why}", fix)
 
 
-def prepare(scratch: Path, project: Path) -> None:
-    """Lays out what the sandbox gets: stand-ins, an empty record, and a copy of the project."""
+def prepare(scratch: Path, project: Path, script: Path, text: str) -> None:
+    """Lays out what the sandbox gets: stand-ins, an empty record, and a copy of the project, its script with a text."""
     for name in ("bin", "modules", "records", "scripts", "home"):
         (scratch / name).mkdir(parents=True)
     source = files("seatrial.capture.inside")
@@ -99,11 +106,14 @@ def prepare(scratch: Path, project: Path) -> None:
     )
     (scratch / "startup.sh").write_text(source.joinpath("startup.sh").read_text(encoding="utf-8"), encoding="utf-8")
     (scratch / "trace").touch()
+    (scratch / "empty").touch()
     user, number = _user(), os.getuid() or _NOBODY
     accounts = f"root:x:0:0::/root:/bin/bash\n{user}:x:{number}:{number}::{_home()}:/bin/bash\n"
     (scratch / "passwd").write_text(accounts, encoding="utf-8")
     (scratch / "group").write_text(f"root:x:0:\n{user}:x:{number}:\n", encoding="utf-8")
-    copy(project, scratch / "project")
+    copy(project, scratch / "project", script)
+    if script.is_relative_to(project):
+        (scratch / "project" / script.relative_to(project)).write_text(text, encoding="utf-8", errors="surrogateescape")
     if os.geteuid() == 0:
         for path in (scratch, *scratch.rglob("*")):
             os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
@@ -113,14 +123,15 @@ def _python() -> str:
     return f"{_PYTHON}/bin/python3.{sys.version_info.minor}"
 
 
-def copy(project: Path, to: Path) -> None:
-    """Copies a folder without hidden files; what is large is empty in the copy, and links out of it are left out."""
+def copy(project: Path, to: Path, script: Path) -> None:
+    """Copies a folder without hidden files but the script; what is large is empty, and links out of it are left out."""
     count, top = 0, project.resolve()
+    wanted = {script, *script.parents}
     for folder, names, plain in os.walk(project):
         here, there = Path(folder), to / Path(folder).relative_to(project)
-        names[:] = sorted(name for name in names if not name.startswith(".") and not (here / name).is_symlink())
+        names[:] = [name for name in _shown(here, names, wanted) if not (here / name).is_symlink()]
         there.mkdir(parents=True, exist_ok=True)
-        for path in sorted(here / name for name in plain if not name.startswith(".")):
+        for path in (here / name for name in _shown(here, plain, wanted)):
             count += 1
             if count > MAX_COPIED:
                 why = f"{project} has more than {MAX_COPIED} files"
@@ -131,6 +142,11 @@ def copy(project: Path, to: Path) -> None:
                     is_small = path.stat().st_size <= MAX_COPIED_FILE
                     (there / path.name).write_bytes(path.read_bytes() if is_small else b"")
                     (there / path.name).chmod(0o755 if os.access(path, os.X_OK) else 0o644)
+
+
+def _shown(folder: Path, names: Iterable[str], wanted: set[Path]) -> list[str]:
+    """The names in a folder without hidden ones, but with those of wanted paths."""
+    return sorted(name for name in names if not name.startswith(".") or folder / name in wanted)
 
 
 def run(
@@ -149,7 +165,7 @@ def run(
         "--norc",
         "--noprofile",
         "-c",
-        _LIMITS,
+        _START,
         "bash",
         *command,
     ]
@@ -188,6 +204,9 @@ def _layout(scratch: Path, project: Path) -> list[str]:
     argv += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else ["--unshare-user"]
     argv += ["--die-with-parent", "--new-session", "--hostname", "node1"]
     argv += ["--perms", "1777", "--size", str(MAX_MEMORY_FILES), "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
+    argv += ["--perms", "0777", "--size", str(MAX_MEMORY_FILES), "--tmpfs", SETTINGS]
+    for name in ("net/core", "net/ipv4", "kernel", "vm"):
+        argv += [*_folder(f"{SETTINGS}{name.partition('/')[0]}"), *_folder(f"{SETTINGS}{name}")]
     for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/") / name
         if path.is_symlink():
@@ -226,7 +245,7 @@ def _made(missing: Iterable[Missing]) -> list[str]:
         if each.kind == "folder":
             argv += _folder(each.path)
         else:
-            argv += ["--symlink", f"{HERE}/bin/.any" if each.kind == "program" else "/dev/null", each.path]
+            argv += ["--symlink", f"{HERE}/bin/.any" if each.kind == "program" else f"{HERE}/empty", each.path]
     return argv
 
 

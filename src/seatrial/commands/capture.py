@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from seatrial import capture as sandboxed
-from seatrial.capture import Captured, training
+from seatrial.capture import Captured, placeholders, training
 from seatrial.capture.training import Training
 from seatrial.command import masked
 from seatrial.console import inert
@@ -22,6 +22,12 @@ from seatrial.runs.files import read_object, write_text
 
 _SHOWN = 96  # characters of a command in the list of what was started
 _UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): \$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
+
+
+_ASKED = re.compile(  # in a script's own words
+    r"\b(?P<name>[A-Z][A-Z0-9]*_?[A-Z0-9_]+)\b[\w` '\"/-]{0,40}?\b(not set|unset|undefined|required|must be set)\b"
+    r"|\b[Ss]et (the )?(?P<other>[A-Z][A-Z0-9_]{2,})\b"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,14 +160,8 @@ def _nothing(captured: Captured) -> InputError:
     place = f" at {inert(last.file)}:{last.line}" if last else ""
     output = [line for line in ended.output.splitlines() if line.strip()]
     said = f", and said: {inert(masked(' / '.join(output[-3:])))[-300:]}" if output else ""
-    asks = next((match for match in _UNSET.finditer(ended.output) if _is_unset(match["why"])), None)
-    if asks is not None and ended.exit_code:
-        name, line = asks["name"], f"line {asks['line']}"
-        if name.isdigit():
-            fix = f"give it: seatrial capture {shlex.quote(str(script))} -- ARGUMENT…"
-            return _error("missing-argument", script, f"it asks for its argument {name} ({line})", fix)
-        fix = f"give it: seatrial capture {shlex.quote(str(script))} {name}=…"
-        return _error("missing-variable", script, f"it asks for the variable {name} ({line})", fix)
+    if (asked := _asked(captured, place + said)) is not None:
+        return asked
     if ended.exit_code is None:
         fix = "look whether it waits for something; --time-limit gives it longer"
         return _error(
@@ -176,6 +176,31 @@ def _nothing(captured: Captured) -> InputError:
     started = f"it started {'; '.join(list(others)[:5])}" if others else f"it started nothing{said}"
     fix = "name the script that starts train.py, pretrain_gpt.py or MaxText, with the arguments that make it do so"
     return _error("no-training", script, f"no training command was reached: {started}", fix)
+
+
+def _asked(captured: Captured, said: str) -> InputError | None:
+    """What a script asks for: a placeholder to fill in, an argument, a variable."""
+    script, ended = captured.request.script, captured.ended
+    again = f"give it: seatrial capture {shlex.quote(str(script))}"
+    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    if left := list(placeholders.left(text, captured.request.variables)):
+        names = list(dict.fromkeys(name for name, _, _ in left))
+        why = f"{left[0][0]} is still {inert(left[0][2])} (line {left[0][1]})"
+        why += f", and so are {', '.join(names[1:])}" if names[1:] else ""
+        return _error("placeholder", script, why, f"{again} {' '.join(f'{name}=…' for name in names)}")
+    asks = next((match for match in _UNSET.finditer(ended.output) if _is_unset(match["why"])), None)
+    if asks is not None and ended.exit_code:
+        name, line = asks["name"], f"line {asks['line']}"
+        if name.isdigit():
+            return _error(
+                "missing-argument", script, f"it asks for its argument {name} ({line})", f"{again} -- ARGUMENT…"
+            )
+        return _error("missing-variable", script, f"it asks for the variable {name} ({line})", f"{again} {name}=…")
+    asked = list(_ASKED.finditer(ended.output)) if ended.exit_code else []
+    if asked:
+        name = asked[-1]["name"] or asked[-1]["other"]
+        return _error("missing-variable", script, f"it asks for the variable {name}{said}", f"{again} {name}=…")
+    return None
 
 
 def _is_unset(why: str) -> bool:

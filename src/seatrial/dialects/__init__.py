@@ -19,6 +19,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.written import Written
 from seatrial.errors import InputError, Problem
 from seatrial.source import Document, Node
+from seatrial.source.programs import is_program
 from seatrial.spec import NEEDS, Action, Resolved, RunSpec
 
 if TYPE_CHECKING:
@@ -90,6 +91,20 @@ def _command(*programs: str) -> Callable[[Node], bool]:
     return recognise
 
 
+_OF_MAXTEXT = ("M_", "XLA_", "LIBTPU_", "JAX_", "NVTE_", "NNODES", "NCCL_", "HIP_", "HSA_")  # of its variables
+
+
+def _maxtext_command(root: Node) -> bool:
+    """Whether a command starts MaxText, or nothing: a train.py with nothing but --options is another's."""
+    if not _command(*MAXTEXT_PROGRAMS)(root):
+        return _command()(root) and any(name.startswith(_OF_MAXTEXT) for name in root.members["environment"].members)
+    words = [str(word) for word in root.members["argv"].plain()]
+    behind = words[next(i for i, word in enumerate(words) if Path(word).name.startswith(MAXTEXT_PROGRAMS)) :]
+    return any("=" in word or word.endswith((".yml", ".yaml")) for word in behind) or not any(
+        word.startswith("--") for word in behind
+    )
+
+
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "train_llama")
 MAXTEXT_PROGRAMS = ("train.py", "maxtext.", "MaxText.", "base.yml")
 # What stands at least behind a program that is started.
@@ -103,7 +118,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="maxtext", title="a MaxText command, or a file that changes its base.yml",
-        recognise=lambda root: _command(*MAXTEXT_PROGRAMS)(root) or _command()(root) or _has("base_config")(root),
+        recognise=lambda root: _maxtext_command(root) or _has("base_config")(root),
         module="maxtext", gpu_key="topology.device",
     ),
     Dialect(
@@ -174,7 +189,7 @@ def _load(
             why = "this is a cluster file: it describes hosts, not a training run"
             fix = "name a training configuration; `seatrial check` takes this file by itself"
             raise InputError.single("cluster-file", str(path), why, fix)
-        raise InputError.single("unknown-dialect", str(path), *_unknown(document.root))
+        raise InputError.single(*_unknown(document.root, path))
     flags = [overrides.Override(key=key, text=text) for key, text in (("model", model), (dialect.gpu_key, gpu)) if text]
     user, home = _person()
     request = Request(document=document, overrides=[*flags, *given], action=action, user=user, home=home, engine=engine)
@@ -201,14 +216,23 @@ def cluster_of(path: Path) -> tuple[Cluster | None, tuple[Problem, ...]]:
     return clusters.read_cluster(path, user=user, home=home)
 
 
-def _unknown(root: Node) -> tuple[str, str]:
-    """Why a text is no configuration, and what to do."""
+def _unknown(root: Node, path: Path) -> tuple[str, str, str, str]:
+    """Why a text is no configuration, and what to do: code, path, reason and fix."""
     if "argv" in root.members:
         words = [str(word) for word in root.members["argv"].plain()]
-        return (
-            f"`{words[0]}` is no training command that Seatrial knows",
-            f"give the command that does: one with {', '.join((*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS[:1]))} in it",
-        )
+        names = [*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS[:1]]
+        fix = f"give the command that does: one with {', '.join(names)} in it"
+        program = next((Path(word).name for i, word in enumerate(words) if is_program(words, i)), None)
+        if program is not None:
+            why = f"`{program}` trains in a way that is not supported: it is none of Megatron-LM's GPT, nor MaxText"
+            return "other-program", str(path), why, fix
+        what = f"`{words[0]}` is no training command that Seatrial knows" if words else "no command is in it"
+        return "unknown-dialect", str(path), what, fix
+    return "unknown-dialect", str(path), *_no_kind(root)
+
+
+def _no_kind(root: Node) -> tuple[str, str]:
+    """Why a tree of keys is no configuration, and what to do."""
     fix = "start from an example: `seatrial init`"
     if not isinstance(root.value, dict):
         what = "a list" if isinstance(root.value, list) else f"one value, {shown(root.plain())}"

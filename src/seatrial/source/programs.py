@@ -6,8 +6,11 @@ import re
 from collections.abc import Sequence
 
 # A file, by the last part of its path, or a module behind -m.
-_PROGRAM = re.compile(r"(pre)?train(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
-_MODULE = re.compile(r"(.*\.)?[Mm]ax[Tt]ext(\..*)?|(.*\.)?(pretrain_gpt|train)")
+_PROGRAM = re.compile(r"((pre)?train|finetune)(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
+_MAXTEXT = r"[Mm]ax[Tt]ext(?!.*\b(inference|checkpoint_conversion|utils)\b)(\.\w+)*"
+_MODULE = re.compile(
+    rf"(.*\.)?{_MAXTEXT}\.((train|sft)\w*|trainers\.[\w.]+)|(.*\.)?[Mm]ax[Tt]ext|(.*\.)?(pretrain_gpt|train)"
+)
 
 
 def is_program(words: Sequence[str], index: int) -> bool:

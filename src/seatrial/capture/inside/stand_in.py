@@ -24,6 +24,7 @@ ANY = ROOT / "bin" / ".any"
 MAX_TEXT = 1_000_000
 GPUS = range(8)
 PYTHONS = re.compile(r"python[\d.]*")
+RUNNERS = re.compile(r"([\w.]+\.)?multihost_(runner|job)\w*(\.py)?")  # MaxText's: start --COMMAND on each host of a TPU
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 REAL = ("env", "timeout", "nohup", "nice", "stdbuf", "time", "taskset", "printenv", "mkdir")
 SCRIPTS = (".sh", ".bash", ".py", ".slurm", ".sbatch")
@@ -132,6 +133,9 @@ def python(words: Words) -> int | None:
             return 0
         place += 2 if words[place] in ("-W", "-X") else 1
     first = words[place] if place < len(words) else "-"
+    if RUNNERS.fullmatch(Path(first if first != "-m" else words[min(place + 1, len(words) - 1)]).name):
+        wrapper(words)
+        return 0
     if first not in ("-", "-c"):
         record(words, "start")
         return 0
@@ -167,9 +171,20 @@ def wrapper(words: Words) -> None:
     if name in ("mpirun", "mpiexec", "orterun", "prterun"):
         environment |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "PMI_RANK": "0"}
     environment["SEATRIAL_PARENT"] = record_number
+    start(command, environment)
+
+
+def nohup(words: Words) -> None:
+    """Goes on to its command, which it does not change."""
+    if words[1:]:
+        start(words[1:], {**os.environ})
+
+
+def start(command: Words, environment: dict[str, str]) -> None:
+    """Becomes a command; of one that is not here, what it is called is recorded all the same."""
     try:
         os.execvpe(command[0], command, environment)
-    except OSError:  # it is not here: what it is called is recorded all the same
+    except OSError:
         os.execve(ANY, [str(ANY), *command], environment)
 
 
@@ -179,7 +194,7 @@ def inside(words: Words) -> tuple[int, Words]:
     for place, word in enumerate(words[1:], start=1):
         option, equals, value = word.partition("=")
         following = words[place + 1 : place + 2]
-        if option in ("--command", "--wrap") and name != "kubectl":
+        if option.lower() in ("--command", "--wrap") and name != "kubectl":
             return place, ["bash", "-c", value if equals else " ".join(following)]
         if name == "su" and word == "-c":
             return place, ["bash", "-c", *following]
@@ -190,6 +205,8 @@ def inside(words: Words) -> tuple[int, Words]:
             return place + 1, words[place + 1 :]
     if name in REMOTE:
         return remote(words)
+    if PYTHONS.fullmatch(name):
+        return len(words), []
     for place, word in enumerate(words[1:], start=1):
         if not word.startswith("-") and words[place - 1] not in TAKING and ":" not in word and is_known(word):
             return place, words[place:]
@@ -400,7 +417,7 @@ def fetch(words: Words) -> None:
 
 
 PARTS: dict[str, Callable[[Words], int | None]] = {
-    "sbatch": batch, "git": git, "wget": fetch, "curl": fetch, "hostname": answer(hostname),
+    "sbatch": batch, "nohup": nohup, "git": git, "wget": fetch, "curl": fetch, "hostname": answer(hostname),
     "nvidia-smi": answer(nvidia_smi), "ip": answer(interface), "ifconfig": answer(interface),
     "scontrol": answer(scontrol), "ibdev2netdev": answer(each_gpu("mlx5_{0} port 1 ==> ib{0} (Up)")),
     "ibv_devices": answer(each_gpu("    mlx5_{}")), "ibstat": answer(each_gpu("CA 'mlx5_{}'\n\tState: Active")),

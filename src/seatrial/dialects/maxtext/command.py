@@ -12,6 +12,7 @@ from seatrial import source
 from seatrial.dialects.table.entries import Entry
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
+from seatrial.source.programs import is_program
 
 BASE = "base.yml"
 COMMAND_LINE = "command line"  # the name of a document that is made of words
@@ -42,7 +43,8 @@ def _problem(path: str, node: Node, code: str, why: str, fix: str) -> Problem:
 def split(words: Sequence[Node]) -> Words:
     """Which word of a command is what. What stands before the program is how it is started."""
     texts = [str(word.value) for word in words]
-    programs = [i for i, text in enumerate(texts) if text.endswith(".py")]
+    programs = [i for i in range(len(texts)) if is_program(texts, i)]
+    programs = programs or [i for i, text in enumerate(texts) if text.endswith(".py")]
     modules = [i + 1 for i, text in enumerate(texts[:-1]) if text == "-m"]
     start = next(iter(programs + modules), None)
     arguments = words[0 if start is None else start + 1 :]
@@ -148,7 +150,9 @@ def read_files(folder: Path, word: Node | None, key: str) -> tuple[list[File], l
 
 
 def _find(folder: Path, name: str) -> Path | None:
+    """The file of a name: beside the one that names it, from here, or, as MaxText has it, from base.yml's folder."""
     try:
-        return next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+        base = next((above for above in folder.absolute().parents if (above / BASE).is_file()), folder)
+        return next((path for path in (folder / name, Path(name), base / name) if path.is_file()), None)
     except (OSError, ValueError):  # a name that no file can have
         return None

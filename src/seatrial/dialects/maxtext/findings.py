@@ -62,8 +62,8 @@ def _remat(settings: Settings) -> Iterator[Finding]:
         return
     text = settings.entries[name].text
     if text == "custom":
-        why = "custom chooses tensors key by key; only policies with a name are supported here"
-        yield name, "error", "not-supported-yet", why, "name a policy, for example minimal_with_context"
+        why = "custom chooses tensors key by key; everything is recomputed here, with the same result in another time"
+        yield name, "warning", "nearest-remat", why, "name a policy, for example minimal_with_context, or keep it"
     elif text in NEAREST_REMAT:
         why = f"there is no such policy here; {NEAREST_REMAT[text]} is used instead, with the same result"
         yield name, "warning", "nearest-remat", why, f"write {NEAREST_REMAT[text]}, or keep it"

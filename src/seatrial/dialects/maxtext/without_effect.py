@@ -37,6 +37,7 @@ _ROWS: dict[str, Key] = {
         because="only Llama's decoder is supported here")),
     "matmul_precision": ignored("float32 products are exact here, bfloat16 products are not changed", choice(
         same(("default", "high", "highest", "bfloat16", "float32"))), quiet=("default",)),
+    "mhc_expansion_rate": rejected("hyper-connections are not supported here", coerce.whole, quiet=(0, 1)),
     "attn_logits_soft_cap": rejected("attention is not capped here", or_none(coerce.decimal), quiet=(None, 0.0)),
     "final_logits_soft_cap": rejected("logits are not capped here", or_none(coerce.decimal), quiet=(None, 0.0)),
     "weight_sparsity_n": rejected("weights are dense here", or_none(coerce.whole), quiet=(None,)),
