@@ -128,10 +128,19 @@ def _tried(entry: Entry, path: Path) -> Outcome:
 
 
 def _read(path: Path, by: str, overrides: Sequence[str] = ()) -> Outcome:
-    try:
-        return _outcome(read(ConfigArguments(config=path, overrides=tuple(overrides)), action="check").problems, by)
-    except InputError as error:
-        return _outcome(error.problems, by)
+    """What becomes of a file for Seatrial's own trainer; where that lacks something, for the file's own program."""
+    given = ConfigArguments(config=path, overrides=tuple(overrides))
+    tried: list[tuple[int, Outcome]] = []
+    for engine in (None, "maxtext", "megatron"):
+        try:
+            problems = read(given, action="check", engine=engine).problems
+        except InputError as error:
+            return _outcome(error.problems, by)
+        errors = sum(problem.severity == "error" for problem in problems)
+        tried.append((errors, _outcome(problems, f"{by}, {engine}" if engine else by)))
+        if not errors:
+            break
+    return min(tried, key=lambda each: each[0])[1]
 
 
 def _outcome(problems: Sequence[Problem], by: str) -> Outcome:

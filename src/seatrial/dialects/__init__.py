@@ -91,7 +91,7 @@ def _command(*programs: str) -> Callable[[Node], bool]:
     return recognise
 
 
-_OF_MAXTEXT = ("M_", "XLA_", "LIBTPU_", "JAX_", "NVTE_", "NNODES", "NCCL_", "HIP_", "HSA_")  # of its variables
+_OF_MAXTEXT = ("M_", "XLA_FLAGS", "LIBTPU_", "JAX_")  # of its variables, that nobody else has
 
 
 def _maxtext_command(root: Node) -> bool:
