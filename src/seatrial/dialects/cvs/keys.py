@@ -28,6 +28,7 @@ from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import OMIT, FromSpec, Key
 from seatrial.spec import Data, RunSpec
+from seatrial.xla_flags import unquoted
 
 _to, _as_is, _repeats = keys.to, keys.as_is, keys.repeats
 
@@ -217,7 +218,7 @@ KEYS: dict[str, Key] = {
     "precision": _repeats(f"{_NOTE}: dtype and quantization decide", coerce.mapped(PRECISIONS), _number_format),
 }  # fmt: skip
 
-_FLAGS = _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes")
+_FLAGS = _to("execution.xla_flags", lambda value: unquoted(coerce.text(value)), "flags of XLA, without their dashes")
 
 
 def _variables(spec: RunSpec) -> dict[str, str]:

@@ -57,6 +57,10 @@ class Settings(table_settings.Settings):
     cell: Cell | None
     known: Mapping[str, str]  # what placeholders in braces stand for
 
+    def is_override(self, name: str) -> bool:
+        """Whether a key's value is one of the command line."""
+        return name in self.entries and self.entries[name].is_override
+
     def section(self, name: str) -> dict[str, Entry]:
         """The user's own keys in a section, filled in as their values are; those that have rows of their own aside."""
         return {
