@@ -21,6 +21,8 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
     ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
+    ("execution.remat_kept", lambda s: s.execution.remat == "custom", "only custom recomputation reads it"),
+    ("execution.remat_offloaded", lambda s: s.execution.remat == "custom", "only custom recomputation reads it"),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
     ("checkpoint.interval_steps", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),
     ("checkpoint.interval_minutes", lambda s: s.checkpoint.enabled, "no checkpoint is saved"),

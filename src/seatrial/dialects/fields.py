@@ -155,6 +155,8 @@ FIELDS: dict[str, Field] = {
     "execution": _field("Choices that change speed and memory, never the result."),
     "execution.remat": _field("Which activations are kept for the backward pass, and which are recomputed."),
     "execution.remat_modules": _field('What "selective" recomputes.'),
+    "execution.remat_kept": _field('What "custom" keeps of a layer beside its input.'),
+    "execution.remat_offloaded": _field('What "custom" keeps in the host\'s memory.'),
     "execution.scan_layers": _field("Whether layers are compiled as a loop rather than unrolled."),
     "execution.attention": _field("Implementation of attention; auto: the best one for the device."),
     "execution.xla_flags": _field("Flags for XLA's compiler, by name without dashes."),

@@ -15,7 +15,9 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Range
 from seatrial.estimate import hardware
 from seatrial.spec import (
+    INPUT,
     METRICS,
+    TENSORS,
     Data,
     Distributed,
     Dropout,
@@ -63,7 +65,9 @@ _RANGES: dict[tuple[type, str], Range] = {
 }
 
 _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
-    (Execution, "remat"): (*REMAT, "selective", "auto"),
+    (Execution, "remat"): (*REMAT, "selective", "custom", "auto"),
+    (Execution, "remat_kept"): TENSORS,
+    (Execution, "remat_offloaded"): (INPUT, *TENSORS),
     (Expectation, "metric"): tuple(METRICS),
 }
 

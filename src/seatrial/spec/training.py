@@ -159,12 +159,19 @@ class Logging:
     startup_times: bool = True
 
 
+# A layer's tensors that recomputation can be told to keep, beside its input.
+TENSORS = ("query", "key", "value", "context", "out", "gate", "up", "down")
+INPUT = "input"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """Choices that change speed and memory, never the result."""
 
     remat: str = "full"  # a row of the trainer's remat table
     remat_modules: tuple[str, ...] = ()  # what the row "selective" recomputes
+    remat_kept: tuple[str, ...] = ()  # some of TENSORS: what the row "custom" keeps beside a layer's input
+    remat_offloaded: tuple[str, ...] = ()  # what the row "custom" keeps in the host's memory; "input": that too
     scan_layers: bool = True
     attention: str = "auto"  # a row of the trainer's attention table
     xla_flags: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from seatrial.dialects.maxtext.writing import of_data, of_mapped, of_unnamed, of
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import OMIT, Key, as_is, equivalent, ignored, to
-from seatrial.spec import AXES, METRICS, RopeScaling
+from seatrial.spec import AXES, INPUT, METRICS, RopeScaling
 
 _PATH = or_none(coerce.text)
 _DTYPE = choice(same(("bfloat16", "float32")), refused=("float16", "float8_e4m3fn", "float8_e5m2"),
@@ -241,6 +241,14 @@ _EXECUTION_AND_FILES: dict[str, Key] = {
         "execution.remat", choice(values.REMAT, empty="none"), "which activations are kept for the backward pass",
         default="full", write=lambda spec: spec.execution.remat if spec.execution.remat in values.REMAT else "full",
     ),
+    **{
+        name: to(
+            "execution.remat_kept, execution.remat_offloaded", choice(same(values.PLACES)),
+            f"where remat_policy=custom keeps {', '.join(tensors)}",
+            default="device" if tensors == (INPUT,) else "remat", write=writing.place_of(name),
+        )
+        for name, tensors in values.ALL_TENSORS.items()
+    },
     "scan_layers": as_is("execution.scan_layers", switch, default=True),
     "attention": as_is(
         "execution.attention",
