@@ -78,6 +78,8 @@ FIELDS: dict[str, Field] = {
     **{f"parallelism.{part}": _field(f"Sizes of the mesh axes {where}.") for part, where in _PARTS.items()},
     **_MESH,
     "parallelism.virtual_pipeline": _field("Model chunks per pipeline stage (interleaved schedule).", "chunks"),
+    "parallelism.counts_embedding": _field("Whether the embedding counts as a layer of the first pipeline stage."),
+    "parallelism.counts_head": _field("Whether the output head counts as a layer of the last pipeline stage."),
     "parallelism.zero1": _field("Whether optimizer state is sharded over data-parallel replicas (ZeRO-1)."),
     "parallelism.sequence_parallel": _field(
         "Whether activations between tensor-parallel regions are sharded along the sequence (Megatron)."
@@ -91,6 +93,11 @@ FIELDS: dict[str, Field] = {
     "precision.reduce_dtype": _field("Format in which gradients are summed over replicas."),
     "precision.stochastic_rounding": _field("Whether results are rounded at random where they are stored as bfloat16."),
     "precision.quantization": _field("Quantised matrix products, such as fp8; null: in compute_dtype."),
+    "precision.loss_scale": _field("Scale of float16's loss; null: it follows the gradients."),
+    "precision.initial_loss_scale": _field("The scale with which it begins."),
+    "precision.min_loss_scale": _field("The least scale."),
+    "precision.loss_scale_window": _field("Steps with finite gradients after which the scale doubles.", "steps"),
+    "precision.loss_scale_hysteresis": _field("Steps with other gradients after which the scale halves.", "steps"),
     "initialization": _field("How parameters are initialised."),
     "initialization.std": _field("Standard deviation of the normal distribution that weights are drawn from."),
     "initialization.scaled": _field("Whether projections into the residual stream use std ÷ √(2 × layers)."),
@@ -107,6 +114,10 @@ FIELDS: dict[str, Field] = {
     "optimizer.constant_steps": _field("Steps at the final rate, at the end.", "steps"),
     "optimizer.decay_steps": _field("Length of the whole schedule, warm-up included; null: the run's steps.", "steps"),
     "optimizer.final_learning_rate_fraction": _field("Final learning rate as a part of the peak.", "fraction"),
+    "optimizer.embedding_learning_rate": _field(
+        "Peak learning rate of the embedding and the output head; null: as all others."
+    ),
+    "optimizer.embedding_final_learning_rate": _field("Their final learning rate; null: as all others."),
     "optimizer.decay_power": _field("Power of the polynomial schedules; of noam_hold, its decay rate."),
     "optimizer.beta1": _field("Decay of Adam's first moment."),
     "optimizer.beta2": _field("Decay of Adam's second moment."),

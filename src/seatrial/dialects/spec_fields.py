@@ -50,6 +50,7 @@ _RANGES: dict[tuple[type, str], Range] = {
     (Optimizer, "hold_steps"): FROM_ZERO,
     (Optimizer, "constant_steps"): FROM_ZERO,
     (Optimizer, "final_learning_rate_fraction"): FRACTION,
+    (Optimizer, "embedding_final_learning_rate"): FROM_ZERO,
     (Optimizer, "beta1"): LESS_THAN_ALL,
     (Optimizer, "beta2"): LESS_THAN_ALL,
     (Optimizer, "momentum"): FRACTION,

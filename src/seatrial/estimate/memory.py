@@ -34,7 +34,7 @@ from seatrial.estimate import hardware
 from seatrial.spec import INPUT, RunSpec
 from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
 
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Values that an optimizer keeps for each parameter.
 MOMENTS = {

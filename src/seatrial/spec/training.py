@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,12 @@ class Precision:
     reduce_dtype: Dtype = "float32"  # in which they are summed over data-parallel replicas
     stochastic_rounding: bool = False  # where a float32 result is stored as bfloat16
     quantization: str | None = None  # a name of QUANTIZATIONS; None: the matrix products run in compute_dtype
+    # Of float16, whose gradients are those of a scaled loss.
+    loss_scale: float | None = None  # None: it follows the gradients, as the others say
+    initial_loss_scale: float = 2.0**32
+    min_loss_scale: float = 1.0
+    loss_scale_window: int = 1000  # steps with finite gradients after which it doubles
+    loss_scale_hysteresis: int = 2  # steps with other gradients after which it halves
 
 
 # What configurations call quantised matrix products → a row of the trainer's table of recipes. The names are MaxText's;
@@ -85,6 +91,8 @@ class Optimizer:
     constant_steps: int = 0  # at the final rate, at the end
     decay_steps: int | None = None  # length of the whole schedule, warm-up included; None: the run's steps
     final_learning_rate_fraction: float = 0.1
+    embedding_learning_rate: float | None = None  # of the embedding and the output head; None: as all others
+    embedding_final_learning_rate: float | None = None  # theirs at the end; None: as all others
     decay_power: float = 1.0  # of the polynomial schedules; of noam_hold, its decay rate
     beta1: float = 0.9
     beta2: float = 0.95
