@@ -23,6 +23,11 @@ from seatrial.estimate import hardware
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin
 
+# Keys that CVS wants to be there, and that may say nothing.
+MAY_BE_EMPTY = (
+    "config.container_image", "config.container_name", "config.hf_token_file", "config.coordinator_ip", "hf_path",
+    "hf_train_files", "tokenizer_path", "config.xla_gpu_executable_warn_stuck_timeout",
+)  # fmt: skip
 TOPOLOGIES = ("single_node", "multi_node")
 
 
@@ -100,6 +105,8 @@ class Settings(table_settings.Settings):
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether neither a name nor a value holds `<changeme>`, which is reported for the whole file, or braces."""
         if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
+            return False
+        if entry.value == "" and name in MAY_BE_EMPTY:
             return False
         strange = placeholders.fill(entry.value, self.known)[1] + placeholders.fill(name, self.known)[1]
         if strange:

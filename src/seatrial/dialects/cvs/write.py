@@ -15,6 +15,8 @@ from seatrial.dialects.table.written import Written, write
 from seatrial.spec import ModelSpec, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, same_architecture
 
+NEEDED = ("container_image", "container_name", "hf_token_file")  # CVS ends where one of them is not there
+
 _WHY = {
     "topology.device": "the cell is named after the GPU, and this is none of them",
     "execution.environment": "only variables that have a key of their own are exported",
@@ -45,13 +47,16 @@ def written(
     config: dict[str, Any] = {}
     cell: dict[str, Any] = {}
     for name, value in (*written_values(spec, table.sections), *written_values(spec, table.keys)):
-        if value in (None, (), {}) or not _is_taken(value, table.keys.get(name)):
+        if value in (None, ()) or not _is_taken(value, table.keys.get(name)):
             continue
         parent = config if name.startswith("config.") else cell
         *parents, last = name.removeprefix("config.").split(".")
         for part in parents:
             parent = parent.setdefault(part, {})
-        parent[last] = value if isinstance(value, dict) else _text(value)
+        parent[last] = {**parent.get(last, {}), **value} if isinstance(value, dict) else _text(value)
+    for name in NEEDED:
+        config.setdefault(name, "")
+    cell.setdefault("result_dict", {})
     topology = "multi_node" if spec.topology.num_nodes > 1 else "single_node"
     tree = {"config": config, "model_params": {topology: {model: {gpu: cell}}}}
     text = json.dumps(tree, indent=4, ensure_ascii=False) + "\n"
