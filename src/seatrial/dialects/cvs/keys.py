@@ -6,8 +6,9 @@ What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from seatrial.check import REMAT
@@ -44,6 +45,12 @@ def _dimension(field: str, read: Reader) -> Key:
     return _to(f"model.{field}", read, write=lambda spec: getattr(MODELS[nearest(spec.model, MODELS)], field))
 
 
+def _one_of(words: Collection[str], path: str, otherwise: str) -> FromSpec:
+    """The word at a path, or another where CVS does not know it."""
+    get = attrgetter(path)
+    return lambda spec: get(spec) if get(spec) in words else otherwise
+
+
 def _said(value: Any, why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
     """A key without effect that CVS wants to be there, with the value that is written."""
     return keys.ignored(why, read, quiet=quiet, write=lambda spec: value)
@@ -73,7 +80,8 @@ def _of_files(read: Callable[[Data], Any]) -> FromSpec:
     return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else ""
 
 
-_DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
+_DTYPES = ("bfloat16", "float32")
+_DTYPE = coerce.mapped({name: name for name in _DTYPES})
 _SWITCH = coerce.mapped({"0": "off", "1": "on"})
 _REMAT = coerce.one_of(*REMAT)
 
@@ -135,7 +143,7 @@ KEYS: dict[str, Key] = {
         write=_within(axis),
     ) for word, axis in AXES.items()},
     "attention": _as_is("execution.attention", coerce.text),
-    "remat_policy": _as_is("execution.remat", _REMAT),
+    "remat_policy": _as_is("execution.remat", _REMAT, write=_one_of(REMAT, "execution.remat", "full")),
     "scan_layers": _as_is("execution.scan_layers", coerce.boolean),
     # --- the cell: batch, precision, data ---
     "per_device_batch_size": _to(
@@ -143,8 +151,9 @@ KEYS: dict[str, Key] = {
         required=True, write=lambda spec: coerce.fraction_of(spec.batch.global_batch_size, spec.topology.num_devices),
     ),
     "max_target_length": _as_is("batch.sequence_length", coerce.count, required=True),
-    "dtype": _as_is("precision.compute_dtype", _DTYPE),
-    "weight_dtype": _as_is("precision.params_dtype", _DTYPE),
+    "dtype": _as_is("precision.compute_dtype", _DTYPE, write=_one_of(_DTYPES, "precision.compute_dtype", "bfloat16")),
+    "weight_dtype": _as_is("precision.params_dtype", _DTYPE,
+                           write=_one_of(_DTYPES, "precision.params_dtype", "float32")),
     "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None,
                         write=lambda spec: spec.precision.quantization or ""),
     "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"}),

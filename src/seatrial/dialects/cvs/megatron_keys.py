@@ -181,7 +181,7 @@ DEFAULTS = {
     "model_size": "70", "sequence_length": "8192", "batch_size": "128", "micro_batch_size": "2", "fsdp": "0",
     "tensor_parallelism": "1", "pipeline_parallelism": "1", "recompute": "0", "precision": "TE_FP8",
 }  # fmt: skip
-KEYS |= {name: replace(KEYS[name], default=KEYS[name].read(text)) for name, text in DEFAULTS.items()}
+KEYS |= {name: replace(KEYS[name], default=KEYS[name].read(text), shown=text) for name, text in DEFAULTS.items()}
 
 TABLE = Table(
     title="CVS's Megatron configurations",

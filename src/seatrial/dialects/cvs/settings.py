@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.dialects import placeholders
-from seatrial.dialects.cvs.table import Table
+from seatrial.dialects.cvs.table import MAY_BE_EMPTY, Table
 from seatrial.dialects.detection import installed_gpu
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
@@ -23,11 +23,6 @@ from seatrial.estimate import hardware
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin
 
-# Keys that CVS wants to be there, and that may say nothing.
-MAY_BE_EMPTY = (
-    "config.container_image", "config.container_name", "config.hf_token_file", "config.coordinator_ip", "hf_path",
-    "hf_train_files", "tokenizer_path", "config.xla_gpu_executable_warn_stuck_timeout",
-)  # fmt: skip
 TOPOLOGIES = ("single_node", "multi_node")
 
 

@@ -20,6 +20,12 @@ NODES = "config.nnodes"
 VOLUMES = "config.container_config.volume_dict"
 ENV = "config.container_config.env_dict"
 
+# Keys that CVS wants to be there, and that may say nothing.
+MAY_BE_EMPTY = (
+    "config.container_image", "config.container_name", "config.hf_token_file", "config.coordinator_ip", "hf_path",
+    "hf_train_files", "tokenizer_path", "config.xla_gpu_executable_warn_stuck_timeout",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:

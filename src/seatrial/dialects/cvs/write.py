@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from seatrial.dialects.cvs.table import Table
+from seatrial.dialects.cvs.table import MAY_BE_EMPTY, Table
 from seatrial.dialects.placeholders import stands_for_itself
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
 from seatrial.dialects.table.written import Written, write
 from seatrial.spec import ModelSpec, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, same_architecture
-
-NEEDED = ("container_image", "container_name", "hf_token_file")  # CVS ends where one of them is not there
 
 _WHY = {
     "topology.device": "the cell is named after the GPU, and this is none of them",
@@ -54,8 +52,9 @@ def written(
         for part in parents:
             parent = parent.setdefault(part, {})
         parent[last] = {**parent.get(last, {}), **value} if isinstance(value, dict) else _text(value)
-    for name in NEEDED:
-        config.setdefault(name, "")
+    for name in MAY_BE_EMPTY:
+        if name in table.keys:
+            (config if name.startswith("config.") else cell).setdefault(name.removeprefix("config."), "")
     cell.setdefault("result_dict", {})
     topology = "multi_node" if spec.topology.num_nodes > 1 else "single_node"
     tree = {"config": config, "model_params": {topology: {model: {gpu: cell}}}}

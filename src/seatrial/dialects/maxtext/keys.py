@@ -6,6 +6,7 @@ run, in the order in which a run is written; the others are in `without_effect`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -300,6 +301,12 @@ KEYS: dict[str, Key] = {
     **_NAME_AND_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE_AND_DATA, **_EXECUTION_AND_FILES,
     **without_effect.KEYS, **OURS,
 }  # fmt: skip
+
+# Defaults that are other words in MaxText than here.
+KEYS |= {
+    name: replace(KEYS[name], shown=text)
+    for name, text in {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}.items()
+}
 
 # What MaxText assumes where a key is not given.
 DEFAULTS: dict[str, Any] = {name: key.default for name, key in KEYS.items() if key.default is not OMIT}
