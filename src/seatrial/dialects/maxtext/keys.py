@@ -152,7 +152,7 @@ _OPTIMIZER: dict[str, Key] = {
     "weight_dtype": as_is("precision.params_dtype", _DTYPE, default="float32"),
     "grad_dtype": as_is("precision.gradient_dtype", _DTYPE, default="float32"),
     "mu_dtype": to("precision.optimizer_dtype", or_none(_DTYPE), "format of Adam's first moment; empty: weight_dtype",
-                   default=None, write=attrgetter("precision.optimizer_dtype")),
+                   default=None, write=writing.moments_dtype),
     "quantization": as_is(
         "precision.quantization",
         or_none(choice(same(values.QUANTIZATION) | {"": None, "te_no_quant": None}, refused=("serve_fp8_weight",),

@@ -157,6 +157,12 @@ def checkpoint_path(spec: RunSpec) -> str | None:
     return checkpoint.resume_from if checkpoint.enabled and not checkpoint.weights_only else None
 
 
+def moments_dtype(spec: RunSpec) -> str | None:
+    """The format of Adam's moments, where MaxText's reader knows it."""
+    dtype = spec.precision.optimizer_dtype
+    return None if dtype == "float16" else dtype
+
+
 # --- execution --------------------------------------------------------------------------------------------------------
 
 
