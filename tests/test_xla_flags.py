@@ -170,3 +170,9 @@ def test_the_trainer_takes_more_of_a_device_than_jax_unless_it_is_told_how_much(
 def test_nothing_asked_is_nothing_answered() -> None:
     assert probe({}) == {}
     assert known({}) == set()
+
+
+def test_quotes_around_a_value_are_not_part_of_it() -> None:
+    """XLA takes them off, so that '' is an empty value; jaxlib accepts that as a list of nothing."""
+    flags = xla_flags.flags_of("""--xla_a='' --xla_b="2" --xla_c='3 --xla_d=' --xla_e""")
+    assert flags == {"xla_a": "", "xla_b": "2", "xla_c": "'3", "xla_d": "'", "xla_e": "true"}

@@ -116,7 +116,7 @@ def _row(name: str, row: Key) -> tuple[str, str, str, str]:
     versions = [f"{word} {version}" for word, version in (("since", row.since), ("until", row.until)) if version]
     meaning += f" ({', '.join(versions)})" * bool(versions)
     if row.disposition == "done":
-        default = "" if row.default is OMIT else _code(_shown(row.default))
+        default = "" if row.default is OMIT else _code(row.shown or _shown(row.default))
         return _code(name), _cell(meaning), default, ", ".join(map(_code, row.paths)) or _cell(row.why)
     quiet = ", ".join(_code(_shown(value)) for value in row.quiet)
     accepted = f"; accepted: {quiet}" if row.disposition == "rejected" and quiet else ""

@@ -72,7 +72,13 @@ def jaxlib_version() -> str | None:
 def flags_of(text: str) -> dict[str, str]:
     """The flags of a text as XLA_FLAGS holds them, name → value; of one that is given twice, the last counts."""
     words = (word.removeprefix("--").partition("=") for word in text.split())
-    return {name: value if given else "true" for name, given, value in words}
+    return {name: unquoted(value) if given else "true" for name, given, value in words}
+
+
+def unquoted(value: str) -> str:
+    """A flag's value without the quotes around it, as XLA takes it: '' is empty."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if is_quoted else value
 
 
 def as_text(flags: Mapping[str, str]) -> str:

@@ -167,6 +167,7 @@ COMMANDS = {
             --xla_gpu_simplify_all_fp_conversions
             --xla_gpu_graph_level=0
             --xla_gpu_all_reduce_combine_threshold_bytes=1073741824
+            --xla_gpu_enable_command_buffer=''
             --xla_disable_hlo_passes=rematerialization" """,
 }
 
@@ -178,7 +179,8 @@ def test_commands_of_nvidias_recipe_pass(name: str, tmp_path: Path) -> None:
     spec = sound(resolved)
     if name == "flags":
         assert spec.execution.xla_flags["xla_gpu_simplify_all_fp_conversions"] == "true"
-        assert len(spec.execution.xla_flags) == 5
+        assert spec.execution.xla_flags["xla_gpu_enable_command_buffer"] == ""
+        assert len(spec.execution.xla_flags) == 6
     if name == "flash":
         assert spec.execution.environment == {"NVTE_FUSED_ATTN": "1"}
         assert codes(resolved, "warning")["attention"] == "maxtext-differs"

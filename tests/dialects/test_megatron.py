@@ -46,6 +46,7 @@ _STRATEGY = "parallelism.context_strategy"
 _BLEND = {"data.kind": "megatron"}
 
 # The arguments beside the least that a command needs → what they change of its run.
+_HALF = {f"precision.{name}_dtype": "float16" for name in ("compute", "gradient", "reduce")}
 SAID: dict[str, dict[str, Any]] = {
     "--ffn-hidden-size 1000": {"model.ffn_dim": 1000},
     "--kv-channels 32": {"model.head_dim": 32},
@@ -96,6 +97,18 @@ SAID: dict[str, dict[str, Any]] = {
     "--num-distributed-optimizer-instances 2": {FSDP: 8, DATA: 1},
     "--use-custom-fsdp --data-parallel-sharding-strategy optim": {"parallelism.zero1": True},
     "--bf16": {"precision.compute_dtype": "bfloat16"},
+    "--fp16": {**_HALF, "optimizer.on_non_finite": "skip"},
+    "--fp16 --loss-scale 8": {**_HALF, "precision.loss_scale": 8.0},
+    "--loss-scale 8 --initial-loss-scale 4 --min-loss-scale 2 --loss-scale-window 9 --hysteresis 3": {
+        "precision.loss_scale": 8.0, "precision.initial_loss_scale": 4.0, "precision.min_loss_scale": 2.0,
+        "precision.loss_scale_window": 9, "precision.loss_scale_hysteresis": 3,
+    },
+    "--decoupled-lr 2e-4 --decoupled-min-lr 1e-6": {
+        "optimizer.embedding_learning_rate": 2e-4, "optimizer.embedding_final_learning_rate": 1e-6,
+    },
+    "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split": {
+        "parallelism.counts_embedding": True, "parallelism.counts_head": True,
+    },
     "--bf16 --grad-reduce-in-bf16": {"precision.compute_dtype": "bfloat16", "precision.gradient_dtype": "bfloat16",
                                      "precision.reduce_dtype": "bfloat16"},
     "--bf16 --accumulate-allreduce-grads-in-fp32": {"precision.compute_dtype": "bfloat16"},

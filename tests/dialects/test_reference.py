@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -44,3 +45,12 @@ def test_every_key_means_something(name: str) -> None:
 def test_every_field_of_a_run_is_on_the_native_page() -> None:
     text = MADE_PAGES["native.md"]
     assert [path for path in FIELDS if f"`{path}`" not in text and f"## {path}" not in text] == []
+
+
+@pytest.mark.parametrize("page", ["cvs-megatron", "maxtext"])
+def test_a_default_is_shown_as_a_file_has_it(page: str) -> None:
+    for name, key in table(PAGES[page].module).items():
+        if key.shown:
+            assert key.read(json.loads(key.shown) if key.shown.startswith("[") else key.shown) == key.default
+            line = next(line for line in MADE_PAGES[f"{page}.md"].splitlines() if line.startswith(f"| `{name}` |"))
+            assert f"`{key.shown}`" in line

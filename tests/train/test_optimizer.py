@@ -233,3 +233,17 @@ def test_norms_decay_only_where_the_optimizer_asks_for_it():
         np.testing.assert_allclose(difference, expected, rtol=0, atol=1e-6, err_msg=name)
         seen.add(expected)
     assert seen == {0.0, 0.005}
+
+
+def test_the_embedding_and_the_head_may_have_a_rate_of_their_own():
+    """As if there were two runs: one of their rate, one of the others'."""
+    rates = {"embedding_learning_rate": 5e-2, "embedding_final_learning_rate": 2e-2}
+    settings = Optimizer(learning_rate=1e-3, clip_norm=None, final_learning_rate_fraction=0.5)
+    theirs = replace(settings, learning_rate=5e-2, final_learning_rate_fraction=0.4)
+    both, slow, fast = (
+        run_steps(make_spec(optimizer=optimizer), steps=1)[2]
+        for optimizer in (replace(settings, **rates), settings, theirs)
+    )
+    for name, part in both.items():
+        same = fast if name in ("embedding", "head") else slow
+        jax.tree.map(np.testing.assert_array_equal, part, same[name])

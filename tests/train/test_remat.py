@@ -26,7 +26,10 @@ SHAPES = {
     "up": "2,32,96",
 }  # fmt: skip
 SELECTIVE = [(part,) for part in PARTS] + [("core_attn", "layernorm", "mlp_act")]
-EXECUTIONS = [*(Execution(remat=row) for row in REMAT if row != "none")] + [
+CUSTOM = Execution(
+    remat="custom", remat_kept=("query", "gate", "down", "out"), remat_offloaded=("key", "up", "out", "input")
+)
+EXECUTIONS = [CUSTOM, *(Execution(remat=row) for row in REMAT if row != "none")] + [
     Execution(remat="selective", remat_modules=parts) for parts in SELECTIVE
 ]
 
@@ -68,6 +71,15 @@ def test_a_row_keeps_what_it_names(row, decoder, operands, capsys):
     assert text.count("rms_norm") == 0 or row == "none"
 
 
+def test_custom_keeps_what_it_names_where_it_says(decoder, operands, capsys):
+    assert kept_by(decoder, Execution(remat="custom"), operands, capsys) == kept_by(
+        decoder, Execution(remat="full"), operands, capsys
+    )
+    named, in_host, _ = kept_by(decoder, CUSTOM, operands, capsys)
+    assert named == {"query", "gate"}  # of the last product, nothing is needed
+    assert in_host == sorted([*(SHAPES[name] for name in ("key", "up", "out")), "2,32,64"])
+
+
 def test_selective_recomputes_the_parts_that_it_names_and_no_other(decoder, operands, capsys):
     everything = kept_by(decoder, Execution(remat="none"), operands, capsys)
 
@@ -86,10 +98,14 @@ def test_selective_recomputes_the_parts_that_it_names_and_no_other(decoder, oper
     assert gone("layer") == (everything[0], True)
 
 
-ESTIMATED = [Execution(remat=row) for row in REMAT if not row.endswith("offloaded")] + [
-    Execution(remat="selective", remat_modules=parts)
-    for parts in (("mlp",), ("layernorm",), ("mlp_act", "layernorm"), ("layer",))
-]
+ESTIMATED = (
+    [Execution(remat="custom", remat_kept=("query", "up", "context")), CUSTOM]
+    + [Execution(remat=row) for row in REMAT if not row.endswith("offloaded")]
+    + [
+        Execution(remat="selective", remat_modules=parts)
+        for parts in (("mlp",), ("layernorm",), ("mlp_act", "layernorm"), ("layer",))
+    ]
+)
 
 
 @pytest.mark.parametrize("execution", ESTIMATED, ids=lambda e: "+".join((e.remat, *e.remat_modules)))

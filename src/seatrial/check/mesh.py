@@ -90,10 +90,12 @@ def pipeline_is_even(finder: Finder) -> Iterator[Problem]:
     stages, virtual, layers = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.model.num_layers
     within = spec.parallelism.within_node.pipeline > 1
     where = f"parallelism.{'within_node' if within else 'across_nodes'}.pipeline"
-    if "num_layers" in _uneven(spec, finder.needs):
+    if split := _uneven(spec, finder.needs).get("num_layers"):
         parts = f"{stages} stages" + (f" × {virtual} virtual ones" if virtual > 1 else "")
-        why = f"{layers} layers cannot be split evenly over {parts}"
-        yield finder.at(where, "error", "not-divisible", why, f"use a divisor of {layers} in all")
+        ends = split.size - layers
+        whole = f"{layers} layers" + (f" and {ends} for the ends, which count as layers," if ends else "")
+        why = f"{whole} cannot be split evenly over {parts}"
+        yield finder.at(where, "error", "not-divisible", why, f"use a divisor of {split.size} in all")
     passes = spec.accumulation_steps
     if virtual > 1 and passes % stages:
         why = f"interleaved stages take micro-batches in groups of {stages}, and a step has {passes}"

@@ -7,10 +7,18 @@ from collections.abc import Callable, Iterator
 
 from seatrial.check.finder import Finder
 from seatrial.errors import Problem
-from seatrial.spec import RunSpec, flatten
+from seatrial.spec import Precision, RunSpec, flatten
 
 # A setting, where it has an effect at all, and the reason where it has none.
 _Effect = Callable[[RunSpec], object]
+_SCALING = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "loss_scale_hysteresis")
+
+
+def _is_usual(name: str, holds: _Effect) -> _Effect:
+    """Where something holds, or a number of the scaled loss is the one that holds anyway."""
+    return lambda spec: holds(spec) or getattr(spec.precision, name) == getattr(Precision(), name)
+
+
 _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("model.sliding_window", lambda s: (s.model.sliding_window or 0) < s.batch.sequence_length, "no sequence is longer "
      "than the window"),
@@ -20,8 +28,16 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
      "axis, which has one device"),
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
     ("precision.tensor_reduce_dtype", lambda s: s.mesh["tensor"] > 1, "no product is split over the tensor axis"),
+    *((f"parallelism.{name}", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage")
+      for name in ("counts_embedding", "counts_head")),
+    *((f"precision.{name}", _is_usual(name, lambda s: s.precision.compute_dtype == "float16"),
+       "only float16 has a scaled loss") for name in _SCALING),
+    *((f"precision.{name}", _is_usual(name, lambda s: s.precision.loss_scale is None), "the scale of the loss is "
+       "constant") for name in _SCALING[1:]),
     ("parallelism.zero1", lambda s: s.mesh["data"] > 1, "ZeRO-1 splits over the data axis, which has one device"),
     ("execution.remat_modules", lambda s: s.execution.remat == "selective", "only selective recomputation reads it"),
+    ("execution.remat_kept", lambda s: s.execution.remat == "custom", "only custom recomputation reads it"),
+    ("execution.remat_offloaded", lambda s: s.execution.remat == "custom", "only custom recomputation reads it"),
     ("optimizer.momentum", lambda s: s.optimizer.algorithm in ("sgd", "rmsprop"), "only sgd and rmsprop have one"),
     ("optimizer.decay_factor", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),
     ("optimizer.decay_interval_steps", lambda s: s.optimizer.schedule == "step", "only the schedule step has one"),

@@ -8,6 +8,7 @@ from seatrial.check.data import FROM_FILES, has_validation
 from seatrial.check.finder import Finder
 from seatrial.check.mesh import mesh_is_sound
 from seatrial.errors import Problem
+from seatrial.estimate import memory
 from seatrial.estimate.memory import PARTS
 from seatrial.spec import LOSS_TOKENS, NOT_QUANTIZATIONS, QUANTIZATIONS, RunSpec, uneven_splits
 
@@ -20,6 +21,7 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     """Seatrial's own trainer supports all of the run."""
     spec, needs = finder.spec, finder.needs
     for refusals, fails in ((_refused(spec), needs.trainer), (_of_data(spec), needs.data)):
+        fails = fails and finder.engine == memory.OWN
         for path, why, fix in refusals:
             yield finder.at(
                 path, "error" if fails else "warning", "not-supported-yet",
@@ -33,7 +35,15 @@ def _refused(spec: RunSpec) -> Iterator[Refusal]:
     if spec.execution.remat == "selective" and unknown:
         why = f"{unknown[0]!r} is not a part of a layer that it can recompute"
         yield "execution.remat_modules", why, f"use some of {', '.join(PARTS)}"
+    for name in ("compute_dtype", "params_dtype", "optimizer_dtype", "gradient_dtype", "reduce_dtype"):
+        if getattr(spec.precision, name) == "float16":
+            why = "float16, whose range needs a scaled loss"
+            yield f"precision.{name}", why, "use bfloat16 or float32, or --engine megatron"
+            break
     sizes = spec.mesh if mesh_is_sound(spec) else {}
+    if sizes and _has_uneven_stages(spec):
+        why = "stages of a pipeline with different numbers of layers"
+        yield "model.num_layers", why, f"make it a multiple of {sizes['pipeline'] * spec.parallelism.virtual_pipeline}"
     quantization = spec.precision.quantization
     if reason := _no_recipe(quantization, sizes):
         yield "precision.quantization", f"{quantization} products, since {reason}", "turn it off"
@@ -68,6 +78,13 @@ def _of_data(spec: RunSpec) -> Iterator[Refusal]:
             yield "data.kind", why, "write them as JSON lines, and give those as records"
         if asked and not has_validation(data):
             yield interval, f"of {data.kind} data it evaluates what files of their own hold", "give validation files"
+
+
+def _has_uneven_stages(spec: RunSpec) -> bool:
+    """Whether the embedding or the head takes a layer's place, so that stages differ in their layers."""
+    parallelism, stages = spec.parallelism, spec.mesh["pipeline"]
+    counts = parallelism.counts_embedding or parallelism.counts_head
+    return bool(stages > 1 and counts and spec.model.num_layers % (stages * parallelism.virtual_pipeline))
 
 
 def _no_recipe(quantization: str | None, sizes: dict[str, int]) -> str | None:

@@ -81,6 +81,8 @@ FIELDS: dict[str, Field] = {
     **{f"parallelism.{part}": _field(f"Sizes of the mesh axes {where}.") for part, where in _PARTS.items()},
     **_MESH,
     "parallelism.virtual_pipeline": _field("Model chunks per pipeline stage (interleaved schedule).", "chunks"),
+    "parallelism.counts_embedding": _field("Whether the embedding counts as a layer of the first pipeline stage."),
+    "parallelism.counts_head": _field("Whether the output head counts as a layer of the last pipeline stage."),
     "parallelism.zero1": _field("Whether optimizer state is sharded over data-parallel replicas (ZeRO-1)."),
     "parallelism.sequence_parallel": _field(
         "Whether activations between tensor-parallel regions are sharded along the sequence (Megatron)."
@@ -97,6 +99,11 @@ FIELDS: dict[str, Field] = {
     ),
     "precision.stochastic_rounding": _field("Whether results are rounded at random where they are stored as bfloat16."),
     "precision.quantization": _field("Quantised matrix products, such as fp8; null: in compute_dtype."),
+    "precision.loss_scale": _field("Scale of float16's loss; null: it follows the gradients."),
+    "precision.initial_loss_scale": _field("The scale with which it begins."),
+    "precision.min_loss_scale": _field("The least scale."),
+    "precision.loss_scale_window": _field("Steps with finite gradients after which the scale doubles.", "steps"),
+    "precision.loss_scale_hysteresis": _field("Steps with other gradients after which the scale halves.", "steps"),
     "initialization": _field("How parameters are initialised."),
     "initialization.std": _field("Standard deviation of the normal distribution that weights are drawn from."),
     "initialization.scaled": _field("Whether projections into the residual stream use std ÷ √(2 × layers)."),
@@ -113,6 +120,10 @@ FIELDS: dict[str, Field] = {
     "optimizer.constant_steps": _field("Steps at the final rate, at the end.", "steps"),
     "optimizer.decay_steps": _field("Length of the whole schedule, warm-up included; null: the run's steps.", "steps"),
     "optimizer.final_learning_rate_fraction": _field("Final learning rate as a part of the peak.", "fraction"),
+    "optimizer.embedding_learning_rate": _field(
+        "Peak learning rate of the embedding and the output head; null: as all others."
+    ),
+    "optimizer.embedding_final_learning_rate": _field("Their final learning rate; null: as all others."),
     "optimizer.decay_power": _field("Power of the polynomial schedules; of noam_hold, its decay rate."),
     "optimizer.decay_factor": _field("Of the schedule step: what the rate is multiplied by at each interval."),
     "optimizer.decay_interval_steps": _field("Of the schedule step: its interval; null: an epoch.", "steps"),
@@ -167,6 +178,8 @@ FIELDS: dict[str, Field] = {
     "execution": _field("Choices that change speed and memory, never the result."),
     "execution.remat": _field("Which activations are kept for the backward pass, and which are recomputed."),
     "execution.remat_modules": _field('What "selective" recomputes.'),
+    "execution.remat_kept": _field('What "custom" keeps of a layer beside its input.'),
+    "execution.remat_offloaded": _field('What "custom" keeps in the host\'s memory.'),
     "execution.scan_layers": _field("Whether layers are compiled as a loop rather than unrolled."),
     "execution.attention": _field("Implementation of attention; auto: the best one for the device."),
     "execution.xla_flags": _field("Flags for XLA's compiler, by name without dashes."),

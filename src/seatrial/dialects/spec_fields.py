@@ -15,7 +15,9 @@ from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Range
 from seatrial.estimate import hardware
 from seatrial.spec import (
+    INPUT,
     METRICS,
+    TENSORS,
     Data,
     Distributed,
     Dropout,
@@ -48,6 +50,7 @@ _RANGES: dict[tuple[type, str], Range] = {
     (Optimizer, "hold_steps"): FROM_ZERO,
     (Optimizer, "constant_steps"): FROM_ZERO,
     (Optimizer, "final_learning_rate_fraction"): FRACTION,
+    (Optimizer, "embedding_final_learning_rate"): FROM_ZERO,
     (Optimizer, "beta1"): LESS_THAN_ALL,
     (Optimizer, "beta2"): LESS_THAN_ALL,
     (Optimizer, "momentum"): FRACTION,
@@ -63,7 +66,9 @@ _RANGES: dict[tuple[type, str], Range] = {
 }
 
 _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
-    (Execution, "remat"): (*REMAT, "selective", "auto"),
+    (Execution, "remat"): (*REMAT, "selective", "custom", "auto"),
+    (Execution, "remat_kept"): TENSORS,
+    (Execution, "remat_offloaded"): (INPUT, *TENSORS),
     (Expectation, "metric"): tuple(METRICS),
 }
 

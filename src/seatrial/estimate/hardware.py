@@ -18,6 +18,9 @@ GB = 10**9
 TERA = 1e12
 
 
+_AS_FAST = {"float16": "bfloat16"}  # as all of these devices' data sheets say
+
+
 @dataclass(frozen=True, kw_only=True)
 class Device:
     """`peak_flops` maps a matrix format ("bfloat16", "fp8", "float32") to dense FLOP/s."""
@@ -31,7 +34,7 @@ class Device:
 
     def peak(self, compute_dtype: str, quantization: str | None = None) -> tuple[float, str] | None:
         """(dense peak FLOP/s, its format) for a run in these formats; None where no figure is known."""
-        name = "fp8" if quantization and "fp8" in quantization else compute_dtype
+        name = "fp8" if quantization and "fp8" in quantization else _AS_FAST.get(compute_dtype, compute_dtype)
         return (self.peak_flops[name], name) if name in self.peak_flops else None
 
 

@@ -27,13 +27,14 @@ What a runtime takes beside that (CUDA context, communication buffers, fragmenta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from seatrial.estimate import hardware
-from seatrial.spec import RunSpec
+from seatrial.spec import INPUT, RunSpec
 from seatrial.xla_flags import OWN_SHARE, SHARE_VARIABLES
 
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Values that an optimizer keeps for each parameter.
 MOMENTS = {
@@ -265,7 +266,16 @@ def _kept(spec: RunSpec, remat: str, *, whole_width: bool = False) -> float:
     """Numbers per token that a row of recomputation keeps of a layer."""
     sizes = _sizes(spec, whole_width=whole_width)
     dropped = {name for part in _recomputed(spec) for name in PARTS.get(part, ())} if remat == "selective" else set()
+    if remat == "custom":
+        return _of_custom(spec, sizes)
     return sizes["input"] + sum(sizes[name] for name in KEPT.get(remat, EVERYTHING) if name not in dropped)
+
+
+def _of_custom(spec: RunSpec, sizes: Mapping[str, float]) -> float:
+    """Numbers per token that the row "custom" keeps on the device; what waits in the host's memory is not there."""
+    execution = spec.execution
+    kept = {INPUT, *execution.remat_kept} - {*execution.remat_offloaded}
+    return sum(sizes.get(name, 0.0) for name in kept)  # the last product's is the next layer's input
 
 
 def _scores(spec: RunSpec) -> float:

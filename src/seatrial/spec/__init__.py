@@ -13,8 +13,10 @@ from seatrial.spec.model import Dropout, Initialization, ModelSpec, RopeScaling
 from seatrial.spec.origins import Origin, Resolved
 from seatrial.spec.run import METRICS, Expectation, MetricKind, Part, RunSpec, flatten, from_dict, gather_part, to_dict
 from seatrial.spec.training import (
+    INPUT,
     NOT_QUANTIZATIONS,
     QUANTIZATIONS,
+    TENSORS,
     Algorithm,
     Batch,
     Checkpoint,
@@ -31,11 +33,13 @@ from seatrial.spec.training import (
 
 __all__ = [
     "AXES",
+    "INPUT",
     "LOSS_TOKENS",
     "METRICS",
     "NEEDS",
     "NOT_QUANTIZATIONS",
     "QUANTIZATIONS",
+    "TENSORS",
     "Action",
     "Algorithm",
     "Batch",

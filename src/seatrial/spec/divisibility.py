@@ -36,9 +36,10 @@ def uneven_splits(
     shards = {"fsdp": mesh["fsdp"], **({"data": mesh["data"]} if parallelism.zero1 else {})}
     tokens = {"2 × context" if balances_context else "context": context * (2 if balances_context else 1)}
     tokens = (tokens if context > 1 else {}) | ({"tensor": tensor} if parallelism.sequence_parallel else {})
+    layers = model.num_layers + (parallelism.counts_embedding + parallelism.counts_head if stages > 1 else 0)
     share = spec.tokens_per_step // (replicas * context * tokens.get("tensor", 1))
     for split in (
-        Split("model.num_layers", "num_layers", model.num_layers, "pipeline × virtual_pipeline", stages * virtual),
+        Split("model.num_layers", "num_layers", layers, "pipeline × virtual_pipeline", stages * virtual),
         Split("model.num_heads", "num_heads", model.num_heads, "tensor", tensor),
         Split("model.num_kv_heads", "num_kv_heads", model.num_kv_heads, "tensor", head_parts),
         Split("model.ffn_dim", "ffn_dim", model.ffn_dim, "tensor", tensor),

@@ -62,6 +62,8 @@ class Parallelism:
     within_node: MeshShape = field(default_factory=MeshShape)
     across_nodes: MeshShape = field(default_factory=MeshShape)
     virtual_pipeline: int = 1  # model chunks per pipeline stage
+    counts_embedding: bool = False  # Megatron: the embedding takes a layer's place in the first pipeline stage
+    counts_head: bool = False  # and the output head one in the last
     zero1: bool = False  # optimizer state sharded over `data`, parameters replicated
     sequence_parallel: bool = False  # Megatron: activations between blocks sharded along the sequence over `tensor`
     context_strategy: Literal["all_gather", "ring"] = "all_gather"  # how keys and values come together over `context`

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,12 @@ class Precision:
     tensor_reduce_dtype: Dtype | None = None
     stochastic_rounding: bool = False  # where a float32 result is stored as bfloat16
     quantization: str | None = None  # a name of QUANTIZATIONS; None: the matrix products run in compute_dtype
+    # Of float16, whose gradients are those of a scaled loss.
+    loss_scale: float | None = None  # None: it follows the gradients, as the others say
+    initial_loss_scale: float = 2.0**32
+    min_loss_scale: float = 1.0
+    loss_scale_window: int = 1000  # steps with finite gradients after which it doubles
+    loss_scale_hysteresis: int = 2  # steps with other gradients after which it halves
 
 
 # What configurations call quantised matrix products → a row of the trainer's table of recipes. The names are MaxText's;
@@ -89,6 +95,8 @@ class Optimizer:
     constant_steps: int = 0  # at the final rate, at the end
     decay_steps: int | None = None  # length of the whole schedule, warm-up included; None: the run's steps
     final_learning_rate_fraction: float = 0.1
+    embedding_learning_rate: float | None = None  # of the embedding and the output head; None: as all others
+    embedding_final_learning_rate: float | None = None  # theirs at the end; None: as all others
     decay_power: float = 1.0  # of the polynomial schedules; of noam_hold, its decay rate
     decay_factor: float = 0.1  # of step: what the rate is multiplied by each time
     decay_interval_steps: int | None = None  # of step: how often; None: after each epoch
@@ -167,12 +175,19 @@ class Logging:
     startup_times: bool = True
 
 
+# A layer's tensors that recomputation can be told to keep, beside its input.
+TENSORS = ("query", "key", "value", "context", "out", "gate", "up", "down")
+INPUT = "input"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """Choices that change speed and memory, never the result."""
 
     remat: str = "full"  # a row of the trainer's remat table
     remat_modules: tuple[str, ...] = ()  # what the row "selective" recomputes
+    remat_kept: tuple[str, ...] = ()  # some of TENSORS: what the row "custom" keeps beside a layer's input
+    remat_offloaded: tuple[str, ...] = ()  # what the row "custom" keeps in the host's memory; "input": that too
     scan_layers: bool = True
     attention: str = "auto"  # a row of the trainer's attention table
     xla_flags: Mapping[str, str] = field(default_factory=dict)

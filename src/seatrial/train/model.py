@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from seatrial.spec import Dropout, ModelSpec
+from seatrial.spec import INPUT, Dropout, ModelSpec
 from seatrial.train import sharding
 from seatrial.train.attention import Attention
 from seatrial.train.fp8 import Linear
@@ -167,6 +167,7 @@ def _ffn_block(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: 
 
 
 def _layer(x_BTD: jax.Array, layer: Weights, around: Surroundings, decoder: Decoder) -> jax.Array:
+    x_BTD = checkpoint_name(x_BTD, INPUT)
     with jax.named_scope("attention"):
         x_BTD = x_BTD + _attention_block(x_BTD, layer, around, decoder)
     with jax.named_scope("ffn"):

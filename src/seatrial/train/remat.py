@@ -88,6 +88,9 @@ def make_remat(execution: Execution) -> Remat:
                 f"known: {', '.join(PARTS)}"
             )
         return Remat(REMAT["full" if "layer" in parts else "none"], parts)
+    if name == "custom":
+        offloaded = execution.remat_offloaded
+        return Remat(Row(tuple(tensor for tensor in execution.remat_kept if tensor not in offloaded), offloaded))
     if name not in REMAT:
-        raise ValueError(f"execution.remat: unknown policy {name!r}; known: {', '.join(REMAT)}, selective")
+        raise ValueError(f"execution.remat: unknown policy {name!r}; known: {', '.join(REMAT)}, selective, custom")
     return Remat(REMAT[name])

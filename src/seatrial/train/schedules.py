@@ -152,10 +152,25 @@ SCHEDULES: dict[str, Schedule] = {
 def learning_rate(step: jax.Array, spec: RunSpec) -> Rate:
     """The rate of step 0, 1, … of a run."""
     optimizer = spec.optimizer
+    return _rate(step, spec, optimizer.learning_rate, optimizer.learning_rate * optimizer.final_learning_rate_fraction)
+
+
+def embedding_rate(step: jax.Array, spec: RunSpec) -> Rate:
+    """The rate of the embedding and the output head: another peak and another end, by the same schedule."""
+    optimizer = spec.optimizer
+    peak, final = optimizer.embedding_learning_rate, optimizer.embedding_final_learning_rate
+    others_final = optimizer.learning_rate * optimizer.final_learning_rate_fraction
+    return _rate(
+        step, spec, optimizer.learning_rate if peak is None else peak, others_final if final is None else final
+    )
+
+
+def _rate(step: jax.Array, spec: RunSpec, peak: float, final: float) -> Rate:
+    optimizer = spec.optimizer
     end = optimizer.decay_steps or spec.step_limit
     plan = Plan(
-        peak=optimizer.learning_rate,
-        final=optimizer.learning_rate * optimizer.final_learning_rate_fraction,
+        peak=peak,
+        final=final,
         warmup=optimizer.warmup_steps,
         hold=optimizer.hold_steps,
         constant=optimizer.constant_steps,

@@ -20,7 +20,7 @@ from seatrial.train.params import Declaration, Declarations, Params
 from seatrial.train.pipeline import forward
 from seatrial.train.precision import DTYPES, ROUNDING
 from seatrial.train.random import Key, fold, make_key
-from seatrial.train.schedules import learning_rate
+from seatrial.train.schedules import embedding_rate, learning_rate
 
 Batch = dict[str, jax.Array]  # the fields of `data.fields_of`, each [A, B, T]
 Pass = tuple[Batch, jax.Array]  # micro-batches that go through the layers together, [M, B, T], and their numbers
@@ -29,6 +29,9 @@ Metrics = dict[str, jax.Array]
 ROUNDED = 2**30 + 16  # folded into a step's key for stochastic rounding
 DATA = (*sharding.BATCH, *sharding.SEQUENCE)  # the mesh axes that split a batch,
 TOKENS = ("pipeline", *DATA)  # and those that split the tokens of which a loss is computed
+
+
+TABLES = ("embedding", "head")
 
 
 class State(TypedDict):
@@ -70,7 +73,7 @@ def train_step(state: State, batch: Batch, setup: Setup) -> tuple[State, Metrics
     norm = sharding.global_norm(gradients, places, rules) / amount
     scale = clip_scale(norm, spec.optimizer.clip_norm) / amount
     rate = learning_rate(state["step"], spec)
-    params, slots = update(state, gradients, scale, rate, keys, setup)
+    params, slots = update(state, gradients, scale, _rates(state["step"], rate, setup), keys, setup)
     metrics = {name: sharding.over(TOKENS, rules)(x) / amount for name, x in sums.items()} | {
         "grad_norm": norm,
         "learning_rate": rate,
@@ -136,14 +139,15 @@ def accumulate(
 
 
 def update(
-    state: State, gradients: Params, scale: jax.Array, rate: jax.Array, keys: Params, setup: Setup
+    state: State, gradients: Params, scale: jax.Array, rates: Params, keys: Params, setup: Setup
 ) -> tuple[Params, dict[str, Params]]:
     """Parameters and optimizer slots after these gradients, times `scale`; they lie as the optimizer's table says."""
     spec, row = setup.spec, setup.optimizer
 
     def one(
-        leaf: Declaration, place: sharding.Placement, param: jax.Array, gradient: jax.Array, key: Key, *slots: jax.Array
-    ) -> tuple[jax.Array, ...]:
+        leaf: Declaration, place: sharding.Placement, param: jax.Array, gradient: jax.Array, rate: jax.Array, key: Key,
+        *slots: jax.Array,
+    ) -> tuple[jax.Array, ...]:  # fmt: skip
         """The work on this device's shard of one parameter, which is then brought back to rest."""
         decay = spec.optimizer.weight_decay if leaf.decay or spec.optimizer.decay_norms else 0.0
         tensor = tensor_of(leaf, place)
@@ -161,11 +165,22 @@ def update(
         p = _stored(p, param.dtype, leaf, place.optimizer, key[1], setup)
         return sharding.gather(p, place.optimizer, place.rest), *written
 
-    trees = (state["params"], gradients, keys, *(state["slots"][name] for name in row.slots))
+    trees = (state["params"], gradients, rates, keys, *(state["slots"][name] for name in row.slots))
     updated = jax.tree.map(one, setup.declarations, setup.decoder.placements, *trees)
     parts = jax.tree.structure((0,) * (1 + len(row.slots)))
     params, *slots = jax.tree.transpose(jax.tree.structure(setup.declarations), parts, updated)
     return params, dict(zip(row.slots, slots, strict=True))
+
+
+def _rates(step: jax.Array, rate: jax.Array, setup: Setup) -> Params:
+    """The learning rate of each parameter: the embedding and the output head may have one of their own."""
+    optimizer = setup.spec.optimizer
+    is_one = optimizer.embedding_learning_rate is None and optimizer.embedding_final_learning_rate is None
+    own = rate if is_one else embedding_rate(step, setup.spec)
+    return {
+        name: jax.tree.map(lambda _, name=name: own if name in TABLES else rate, part)
+        for name, part in setup.declarations.items()
+    }
 
 
 def _stored(

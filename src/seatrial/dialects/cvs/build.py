@@ -8,7 +8,6 @@ from typing import Any
 
 from seatrial.dialects.cvs.settings import Cell, Settings, cells, gather, select
 from seatrial.dialects.cvs.table import ENV, NODES, Table
-from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import OMIT
 from seatrial.dialects.table.suggestions import did_you_mean
@@ -49,12 +48,18 @@ def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
 
 
 def place(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
-    """Spec path → value and → origin, for every value that goes somewhere as it is, CVS's defaults included."""
+    """Spec path → value and → origin, for every value that goes somewhere as it is, CVS's defaults included.
+
+    Of a variable that a key and a section give, the section counts: CVS exports its entries last.
+    """
     placed, origins = _of_sections(settings)
+    exported = set(placed)
     known = {name: key.default for name, key in settings.keys.items() if key.default is not OMIT} | settings.values
     for name, value in known.items():
         row = settings.keys.get(name)
         for path in row.paths if row else ():
+            if path in exported and not settings.is_override(name):
+                continue
             placed[path], origins[path] = value, settings.origin(name)
     for name, source in settings.table.derived.items():
         if name not in settings.values and source in settings.values and name in settings.entries:
@@ -71,7 +76,7 @@ def _of_sections(settings: Settings) -> tuple[Placed, dict[str, Origin]]:
         entries = settings.section(section) if key.to else {}
         if entries:
             origins[key.to] = Origin(kind="file", key=settings.path(section))
-        placed |= {f"{key.to}.{part}": coerce.text(entry.value) for part, entry in entries.items()}
+        placed |= {f"{key.to}.{part}": key.read(entry.value) for part, entry in entries.items()}
         origins |= {f"{key.to}.{part}": entry.origin() for part, entry in entries.items()}
     return placed, origins
 

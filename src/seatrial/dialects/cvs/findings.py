@@ -14,7 +14,8 @@ from seatrial.dialects.table import coerce
 from seatrial.spec import RunSpec
 
 PORT = f"{ENV}.JAX_COORDINATOR_PORT"
-CVS_PORT = 12345
+CVS_PORT = 12345  # of CVS until 2025; since 2026 it exports the file's
+EXPORTS = "config.env_vars"
 _NO_CHANGE = "no change is needed"
 
 
@@ -38,7 +39,7 @@ def _architecture(settings: Settings, spec: RunSpec) -> None:
     if why is not None:
         settings.add(
             next(iter(differing.values())), "warning", "architecture-contradicts-name",
-            f"{why}; the name decides, as in CVS, where these keys reach no run",
+            f"{why}; the name decides, as in CVS: MaxText's own file of the model overrides these keys",
             "correct the numbers or the name; an override (base_emb_dim=…) counts",
         )  # fmt: skip
 
@@ -72,8 +73,9 @@ def done_otherwise(settings: Settings, *, shm_size: str) -> None:
 
 def _jax(settings: Settings, spec: RunSpec) -> None:
     values = settings.values
-    if values.get(PORT, CVS_PORT) != CVS_PORT:
-        why = f"CVS itself exports {CVS_PORT} after it, and that wins there; here {values[PORT]} counts"
+    is_new = settings.has("config.xla_flags") or settings.has(EXPORTS)
+    if values.get(PORT, CVS_PORT) != CVS_PORT and not is_new:
+        why = f"CVS of 2025 exports {CVS_PORT} after it, and that wins there; here {values[PORT]} counts"
         settings.add(PORT, "info", "cvs-differs", why, "no change is needed if the port is free")
     if "quantization" in values and values["quantization"] is None:
         why = (
@@ -92,6 +94,20 @@ def _jax(settings: Settings, spec: RunSpec) -> None:
         if values.get(name):
             settings.add(name, "info", "no-effect", "it has no effect: synthetic data needs no files", _NO_CHANGE)
     flags = next((name for name in values if name.startswith("xla_flags.")), None)
+    _exported_twice(settings)
     if flags and not any(name.startswith("config.xla_flags.") for name in values):
         why = "since 2026 CVS reads config.xla_flags instead, and silently ignores the flags here; here they hold"
         settings.add(flags, "info", "cvs-differs", why, "give them as config.xla_flags for a newer CVS")
+
+
+def _exported_twice(settings: Settings) -> None:
+    """Variables that a key of `config` and its `env_vars` give differently."""
+    for name, value in settings.values.items():
+        key = settings.keys.get(name)
+        if key is None or not key.to.startswith("execution.environment.") or settings.is_override(name):
+            continue
+        variable = key.to.rpartition(".")[2]
+        counts = settings.get(f"{EXPORTS}.{variable}", value)
+        if counts != value:
+            why = f"{EXPORTS} exports {variable}={counts} after it, and that counts"
+            settings.add(name, "warning", "contradiction", why, "make them equal, or remove one")

@@ -6,8 +6,9 @@ What CVS does with each was read from its own code (ROCm/cvs 7afb1ca3, lib/jax_t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from seatrial.check import REMAT
@@ -24,16 +25,35 @@ from seatrial.dialects.cvs.table import (
     target,
     user_keys,
 )
+from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import OMIT, FromSpec, Key
 from seatrial.spec import Data, RunSpec
+from seatrial.spec.presets import MODELS
+from seatrial.xla_flags import unquoted
 
 _to, _as_is, _repeats = keys.to, keys.as_is, keys.repeats
 
 
 def _ignored(why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
     return keys.ignored(why, read, quiet=quiet)
+
+
+def _dimension(field: str, read: Reader) -> Key:
+    """A number of the model, which is written as the cell's name has it."""
+    return _to(f"model.{field}", read, write=lambda spec: getattr(MODELS[nearest(spec.model, MODELS)], field))
+
+
+def _one_of(words: Collection[str], path: str, otherwise: str) -> FromSpec:
+    """The word at a path, or another where CVS does not know it."""
+    get = attrgetter(path)
+    return lambda spec: get(spec) if get(spec) in words else otherwise
+
+
+def _said(value: Any, why: str, read: Reader = coerce.text, *, quiet: tuple[Any, ...] = ()) -> Key:
+    """A key without effect that CVS wants to be there, with the value that is written."""
+    return keys.ignored(why, read, quiet=quiet, write=lambda spec: value)
 
 
 def _activations(value: Any) -> tuple[str, ...]:
@@ -57,13 +77,15 @@ def _within(axis: str) -> FromSpec:
 
 def _of_files(read: Callable[[Data], Any]) -> FromSpec:
     """What is written of real data: a Hugging Face data set by one pattern of files."""
-    return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else OMIT
+    return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else ""
 
 
-_DTYPE = coerce.mapped({"bfloat16": "bfloat16", "float32": "float32"})
+_DTYPES = ("bfloat16", "float32")
+_DTYPE = coerce.mapped({name: name for name in _DTYPES})
 _SWITCH = coerce.mapped({"0": "off", "1": "on"})
 _REMAT = coerce.one_of(*REMAT)
 
+_STUCK = "xla_gpu_executable_warn_stuck_timeout"
 _SYNTHETIC = "synthetic data needs no files"
 _INFERENCE = "it concerns inference only"
 _GOODPUT = "it is a service of Google Cloud's"
@@ -79,7 +101,8 @@ KEYS: dict[str, Key] = {
         "distributed.initialization_timeout_seconds", coerce.count
     ),
     f"{ENV}.JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS": _as_is("distributed.heartbeat_timeout_seconds", coerce.count),
-    "config.coordinator_ip": _as_is("distributed.coordinator_host", coerce.text),
+    "config.coordinator_ip": _as_is("distributed.coordinator_host", coerce.text,
+                                   write=lambda spec: spec.distributed.coordinator_host or ""),
     "config.training_steps": _as_is("steps", coerce.count, required=True),
     "config.enable_checkpointing": _as_is("checkpoint.enabled", coerce.boolean),
     "config.nccl_ib_hca": exported("NCCL_IB_HCA"),
@@ -95,9 +118,12 @@ KEYS: dict[str, Key] = {
     "config.nvte_ck_bwd_v3": exported("NVTE_CK_BWD_V3"),
     "config.nvte_ck_v3_bf16_cvt": exported("NVTE_CK_V3_BF16_CVT"),
     "config.xla_python_client_mem_fraction": exported("XLA_PYTHON_CLIENT_MEM_FRACTION"),
-    "config.xla_gpu_executable_warn_stuck_timeout": _repeats(
-        "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
-        coerce.text, lambda spec: spec.execution.xla_flags.get("xla_gpu_executable_warn_stuck_timeout"),
+    "config.xla_gpu_executable_warn_stuck_timeout": replace(
+        _repeats(
+            "as an environment variable it means nothing to XLA; the flag of this name stands in xla_flags",
+            coerce.text, lambda spec: spec.execution.xla_flags.get(_STUCK),
+        ),
+        write=lambda spec: spec.execution.xla_flags.get(_STUCK, ""),
     ),
     "config.data_cache_dir": _ignored(_SYNTHETIC),
     "config.mock_data": _repeats(
@@ -117,7 +143,7 @@ KEYS: dict[str, Key] = {
         write=_within(axis),
     ) for word, axis in AXES.items()},
     "attention": _as_is("execution.attention", coerce.text),
-    "remat_policy": _as_is("execution.remat", _REMAT),
+    "remat_policy": _as_is("execution.remat", _REMAT, write=_one_of(REMAT, "execution.remat", "full")),
     "scan_layers": _as_is("execution.scan_layers", coerce.boolean),
     # --- the cell: batch, precision, data ---
     "per_device_batch_size": _to(
@@ -125,8 +151,9 @@ KEYS: dict[str, Key] = {
         required=True, write=lambda spec: coerce.fraction_of(spec.batch.global_batch_size, spec.topology.num_devices),
     ),
     "max_target_length": _as_is("batch.sequence_length", coerce.count, required=True),
-    "dtype": _as_is("precision.compute_dtype", _DTYPE),
-    "weight_dtype": _as_is("precision.params_dtype", _DTYPE),
+    "dtype": _as_is("precision.compute_dtype", _DTYPE, write=_one_of(_DTYPES, "precision.compute_dtype", "bfloat16")),
+    "weight_dtype": _as_is("precision.params_dtype", _DTYPE,
+                           write=_one_of(_DTYPES, "precision.params_dtype", "float32")),
     "quantization": _to("precision.quantization", lambda value: coerce.text(value) or None,
                         write=lambda spec: spec.precision.quantization or ""),
     "dataset_type": _to("data.kind", coerce.mapped({"synthetic": "synthetic", "hf": "huggingface"}),
@@ -137,21 +164,23 @@ KEYS: dict[str, Key] = {
                           write=_of_files(lambda data: data.paths[0] if len(data.paths) == 1 else OMIT)),
     "tokenizer_path": _to("data.tokenizer", coerce.text, write=_of_files(lambda data: data.tokenizer)),
     "packing": _to("data.packing", coerce.boolean, "several examples in one sequence",
-                   write=_of_files(lambda data: data.packing)),
+                   write=lambda spec: spec.data.packing if spec.data.kind == "huggingface" else OMIT),
     "async_checkpointing": _as_is("checkpoint.asynchronous", coerce.boolean),
     # --- the cell: the model's shape, which its name already fixes ---
-    "base_emb_dim": _to("model.hidden_dim", coerce.count),
-    "base_num_query_heads": _to("model.num_heads", coerce.count),
-    "base_num_kv_heads": _to("model.num_kv_heads", coerce.count),
-    "base_num_decoder_layers": _to("model.num_layers", coerce.count),
-    "base_mlp_dim": _to("model.ffn_dim", coerce.count),
-    "head_dim": _to("model.head_dim", coerce.count),
-    "vocab_size": _to("model.vocab_size", coerce.count),
-    "logits_via_embedding": _to("model.tied_embeddings", coerce.boolean),
-    "normalization_layer_epsilon": _to("model.norm_epsilon", coerce.positive),
-    "rope_max_timescale": _to("model.rope_theta", coerce.positive),
-    "mlp_activations": _ignored("CVS's models are all SwiGLU", _activations, quiet=(("silu", "linear"),)),
-    "decoder_block": _ignored("CVS's models are Llamas", coerce.one_of(
+    "base_emb_dim": _dimension("hidden_dim", coerce.count),
+    "base_num_query_heads": _dimension("num_heads", coerce.count),
+    "base_num_kv_heads": _dimension("num_kv_heads", coerce.count),
+    "base_num_decoder_layers": _dimension("num_layers", coerce.count),
+    "base_mlp_dim": _dimension("ffn_dim", coerce.count),
+    "head_dim": _dimension("head_dim", coerce.count),
+    "vocab_size": _dimension("vocab_size", coerce.count),
+    "logits_via_embedding": _dimension("tied_embeddings", coerce.boolean),
+    "normalization_layer_epsilon": _dimension("norm_epsilon", coerce.positive),
+    "rope_max_timescale": _dimension("rope_theta", coerce.positive),
+    "mlp_activations": _said(
+        ("silu", "linear"), "CVS's models are all SwiGLU", _activations, quiet=(("silu", "linear"),)
+    ),
+    "decoder_block": _said("llama2", "CVS's models are Llamas", coerce.one_of(
         "llama2", otherwise="only Llama decoders are supported"
     ), quiet=("llama2",)),
     # --- the cell: the targets ---
@@ -162,17 +191,17 @@ KEYS: dict[str, Key] = {
         "tokens_per_second_per_device", coerce.positive, "tokens per second and GPU, at least"
     ),
     # --- the cell: what MaxText reads, but nothing here depends on ---
-    "use_iota_embed": _ignored("it chooses how an embedding is looked up, not what is computed", coerce.boolean,
+    "use_iota_embed": _said(True, "it chooses how an embedding is looked up, not what is computed", coerce.boolean,
                                quiet=(True, False)),
-    "logits_dot_in_fp32": _ignored("logits are always accumulated in float32", coerce.boolean, quiet=(False,)),
-    "megablox": _ignored("it concerns mixtures of experts only", coerce.boolean, quiet=(False,)),
-    "enable_dropout": _ignored("MaxText's dropout rate is 0 unless dropout_rate says otherwise", coerce.boolean,
+    "logits_dot_in_fp32": _said(False, "logits are always accumulated in float32", coerce.boolean, quiet=(False,)),
+    "megablox": _said(False, "it concerns mixtures of experts only", coerce.boolean, quiet=(False,)),
+    "enable_dropout": _said(False, "MaxText's dropout rate is 0 unless dropout_rate says otherwise", coerce.boolean,
                                quiet=(False,)),
-    "quantize_kvcache": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
-    "kv_quant_axis": _ignored(_INFERENCE, quiet=("heads_and_dkv",)),
-    "kv_quant_dtype": _ignored(_INFERENCE, quiet=("int8",)),
-    "checkpoint_is_quantized": _ignored(_INFERENCE, coerce.boolean, quiet=(False,)),
-    "skip_first_n_steps_for_profiler": _ignored("no profiler is asked for", coerce.whole, quiet=(1, 3)),
+    "quantize_kvcache": _said(False, _INFERENCE, coerce.boolean, quiet=(False,)),
+    "kv_quant_axis": _said("heads_and_dkv", _INFERENCE, quiet=("heads_and_dkv",)),
+    "kv_quant_dtype": _said("int8", _INFERENCE, quiet=("int8",)),
+    "checkpoint_is_quantized": _said(False, _INFERENCE, coerce.boolean, quiet=(False,)),
+    "skip_first_n_steps_for_profiler": _said(1, "no profiler is asked for", coerce.whole, quiet=(1, 3)),
     "max_segments_per_seq": _ignored(_SYNTHETIC, coerce.whole, quiet=(-1, 32)),
     "enable_goodput_recording": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
     "monitor_goodput": _ignored(_GOODPUT, coerce.boolean, quiet=(False,)),
@@ -217,13 +246,16 @@ KEYS: dict[str, Key] = {
     "precision": _repeats(f"{_NOTE}: dtype and quantization decide", coerce.mapped(PRECISIONS), _number_format),
 }  # fmt: skip
 
-_FLAGS = _to("execution.xla_flags", coerce.text, "flags of XLA, without their dashes")
+_FLAGS = _to("execution.xla_flags", lambda value: unquoted(coerce.text(value)), "flags of XLA, without their dashes")
+
+
+def _flags(spec: RunSpec) -> dict[str, str]:
+    return user_keys(spec.execution.xla_flags.items())
 
 
 def _variables(spec: RunSpec) -> dict[str, str]:
-    """The variables that have no key of their own."""
-    own = {key.to.rpartition(".")[2] for key in KEYS.values()}
-    return user_keys((name, value) for name, value in spec.execution.environment.items() if name not in own)
+    """All of them: those that have keys of their own were read there until 2025 only."""
+    return user_keys(spec.execution.environment.items())
 
 
 TABLE = Table(
@@ -231,9 +263,9 @@ TABLE = Table(
     keys=KEYS,
     sections={
         **cvs_table.SECTIONS,
-        "xla_flags": _FLAGS,
+        "xla_flags": replace(_FLAGS, write=_flags),
         # Since 2026 these stand in `config`, and CVS reads them nowhere else.
-        "config.xla_flags": replace(_FLAGS, write=lambda spec: user_keys(spec.execution.xla_flags.items())),
+        "config.xla_flags": replace(_FLAGS, write=_flags),
         "config.env_vars": _to(
             "execution.environment", coerce.text, "variables of every process", write=_variables
         ),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
+from seatrial.dialects import placeholders
 from seatrial.dialects.cvs.findings import done_otherwise, without_effect
-from seatrial.dialects.cvs.megatron_keys import DEFAULTS, SET_BY_CVS, billions
+from seatrial.dialects.cvs.megatron_keys import DEFAULTS, SCRIPTS, SET_BY_CVS, billions
 from seatrial.dialects.cvs.settings import Settings
 from seatrial.dialects.cvs.table import ENV
 from seatrial.spec import RunSpec
 from seatrial.spec.presets import MODELS
 
 _NO_CHANGE = "no change is needed"
+LLAMA_3 = "train_llama3.sh"
 
 
 def findings(settings: Settings, spec: RunSpec) -> None:
@@ -48,10 +52,27 @@ def _model(settings: Settings, spec: RunSpec) -> None:
         "no key of CVS changes it",
     )  # fmt: skip
     tokenizer = settings.entries.get("tokenizer_model")
-    if tokenizer and "llama-3" not in tokenizer.text.lower() and "<changeme>" not in tokenizer.text.lower():
-        script = "train_llama2.sh" if "llama-2" in tokenizer.text.lower() else "no script at all, and fails"
-        why = f"CVS chooses the script by this name: without llama-3 in it, it starts {script}; here Llama 3 is read"
+    if tokenizer and not placeholders.is_unfilled(tokenizer.value) and (script := _script(settings, tokenizer.text)):
+        why = f"CVS chooses the script by this name: here it starts {script}; what is read is {LLAMA_3}"
         settings.add("tokenizer_model", "warning", "cvs-differs", why, "name a tokenizer of Llama 3")
+
+
+def _script(settings: Settings, tokenizer: str) -> str | None:
+    """What CVS starts with a tokenizer, where that is not Llama 3's script."""
+    given = {family: entry.text for family, entry in settings.section("config.training_scripts").items()}
+    families = given or SCRIPTS
+    script = next((families[family] for family in families if _is_of(family, tokenizer)), None)
+    if script is None:
+        return "no script at all, and fails"
+    return None if script.rpartition("/")[2] == LLAMA_3 else script.rpartition("/")[2]
+
+
+def _is_of(family: str, tokenizer: str) -> bool:
+    """Whether a family's pattern is found in a tokenizer's name, as CVS looks for it."""
+    try:
+        return re.search(family, tokenizer, re.IGNORECASE) is not None
+    except re.error:
+        return False
 
 
 def _names(settings: Settings, spec: RunSpec) -> None:

@@ -21,6 +21,8 @@ _to, _as_is, _ignored = keys.to, keys.as_is, keys.ignored
 DEVICES_PER_NODE = 8  # of every node with these GPUs; the script counts what is there
 MASTER_PORT = 6000  # of train_llama3.sh
 
+SCRIPTS = {"llama-3": "examples/llama/train_llama3.sh", "llama-2": "examples/llama/train_llama2.sh"}  # CVS's default
+
 # MODEL_SIZE is the script's only word about the model.
 SIZES = {"8": "llama3.1-8b", "70": "llama3.1-70b"}
 
@@ -104,8 +106,12 @@ KEYS: dict[str, Key] = {
         "CVS accepts only the JSON word true for true, and never asks; network counters are not read here",
         coerce.boolean, quiet=(False,),
     ),
-    "config.hca_id_pattern": _ignored("network cards are not asked for their names here", coerce.text),
-    "config.megatron_root": _ignored("it is a folder in the container, which the image decides", coerce.text),
+    "config.hca_id_pattern": _ignored(
+        "network cards are not asked for their names here", coerce.text, quiet=("bnxt_|rocep",)
+    ),
+    "config.megatron_root": _ignored(
+        "it is a folder in the container, which the image decides", coerce.text, quiet=("/workspace/Megatron-LM",)
+    ),
     "config.scripts_dir": _ignored("no scripts are written to the nodes here", coerce.text),
     "config.rocm_dir": _ignored("it is where CVS's own tools look for ROCm", coerce.text),
     # --- variables of train_llama3.sh that CVS leaves to the container, written where they are not its defaults ---
@@ -175,10 +181,20 @@ DEFAULTS = {
     "model_size": "70", "sequence_length": "8192", "batch_size": "128", "micro_batch_size": "2", "fsdp": "0",
     "tensor_parallelism": "1", "pipeline_parallelism": "1", "recompute": "0", "precision": "TE_FP8",
 }  # fmt: skip
-KEYS |= {name: replace(KEYS[name], default=KEYS[name].read(text)) for name, text in DEFAULTS.items()}
+KEYS |= {name: replace(KEYS[name], default=KEYS[name].read(text), shown=text) for name, text in DEFAULTS.items()}
 
 TABLE = Table(
-    title="CVS's Megatron configurations", keys=KEYS, sections=cvs_table.SECTIONS, defaults=DEFAULTS
+    title="CVS's Megatron configurations",
+    keys=KEYS,
+    sections={
+        **cvs_table.SECTIONS,
+        "config.training_scripts": _ignored(
+            "what runs is train_llama3.sh, wherever the image has it", coerce.text,
+            "family of models → script: the first family that tokenizer_model names decides",
+            quiet=tuple(SCRIPTS.values()),
+        ),
+    },
+    defaults=DEFAULTS,
 )  # fmt: skip
 
 # Variables that CVS's command sets itself, after those of the container.

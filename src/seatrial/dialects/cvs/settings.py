@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.dialects import placeholders
-from seatrial.dialects.cvs.table import Table
+from seatrial.dialects.cvs.table import MAY_BE_EMPTY, Table
 from seatrial.dialects.detection import installed_gpu
 from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.entries import Entry, Request
@@ -57,6 +57,10 @@ class Settings(table_settings.Settings):
     cell: Cell | None
     known: Mapping[str, str]  # what placeholders in braces stand for
 
+    def is_override(self, name: str) -> bool:
+        """Whether a key's value is one of the command line."""
+        return name in self.entries and self.entries[name].is_override
+
     def section(self, name: str) -> dict[str, Entry]:
         """The user's own keys in a section, filled in as their values are; those that have rows of their own aside."""
         return {
@@ -96,6 +100,8 @@ class Settings(table_settings.Settings):
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether neither a name nor a value holds `<changeme>`, which is reported for the whole file, or braces."""
         if placeholders.is_unfilled(entry.value) or placeholders.is_unfilled(name):
+            return False
+        if entry.value == "" and name in MAY_BE_EMPTY:
             return False
         strange = placeholders.fill(entry.value, self.known)[1] + placeholders.fill(name, self.known)[1]
         if strange:

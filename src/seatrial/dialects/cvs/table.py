@@ -20,6 +20,12 @@ NODES = "config.nnodes"
 VOLUMES = "config.container_config.volume_dict"
 ENV = "config.container_config.env_dict"
 
+# Keys that CVS wants to be there, and that may say nothing.
+MAY_BE_EMPTY = (
+    "config.container_image", "config.container_name", "config.hf_token_file", "config.coordinator_ip", "hf_path",
+    "hf_train_files", "tokenizer_path", "config.xla_gpu_executable_warn_stuck_timeout",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -59,7 +65,7 @@ def user_keys(entries: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _of_container(entries: Callable[[Container], Iterable[tuple[str, str]]]) -> keys.FromSpec:
-    return lambda spec: user_keys(entries(spec.container)) if spec.container else OMIT
+    return lambda spec: user_keys(entries(spec.container)) if spec.container else {}
 
 
 def anything(value: Any) -> Any:
@@ -82,7 +88,9 @@ CONFIG: dict[str, Key] = {
     "config.shm_size": keys.as_is(
         "container.shm_size", coerce.text, "the container's shared memory (docker --shm-size)"
     ),
-    "config.container_config.device_list": keys.as_is("container.devices", coerce.texts),
+    "config.container_config.device_list": keys.as_is(
+        "container.devices", coerce.texts, write=lambda spec: list(spec.container.devices) if spec.container else [],
+    ),
     NODES: keys.as_is("topology.num_nodes", coerce.count, required=True),
     "config.distributed_training": keys.repeats(
         "CVS does not use it: the section single_node or multi_node decides",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from seatrial.dialects.cvs.table import Table
+from seatrial.dialects.cvs.table import MAY_BE_EMPTY, Table
 from seatrial.dialects.placeholders import stands_for_itself
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
@@ -45,13 +45,17 @@ def written(
     config: dict[str, Any] = {}
     cell: dict[str, Any] = {}
     for name, value in (*written_values(spec, table.sections), *written_values(spec, table.keys)):
-        if value in (None, (), {}) or not _is_taken(value, table.keys.get(name)):
+        if value in (None, ()) or not _is_taken(value, table.keys.get(name)):
             continue
         parent = config if name.startswith("config.") else cell
         *parents, last = name.removeprefix("config.").split(".")
         for part in parents:
             parent = parent.setdefault(part, {})
-        parent[last] = value if isinstance(value, dict) else _text(value)
+        parent[last] = {**parent.get(last, {}), **value} if isinstance(value, dict) else _text(value)
+    for name in MAY_BE_EMPTY:
+        if name in table.keys:
+            (config if name.startswith("config.") else cell).setdefault(name.removeprefix("config."), "")
+    cell.setdefault("result_dict", {})
     topology = "multi_node" if spec.topology.num_nodes > 1 else "single_node"
     tree = {"config": config, "model_params": {topology: {model: {gpu: cell}}}}
     text = json.dumps(tree, indent=4, ensure_ascii=False) + "\n"

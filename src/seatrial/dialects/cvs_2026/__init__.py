@@ -20,6 +20,7 @@ from seatrial.dialects.table.entries import Entry, Request
 from seatrial.errors import InputError
 from seatrial.source import Document, Node
 from seatrial.spec import Resolved
+from seatrial.xla_flags import as_text, unquoted
 
 NAME = "cvs-2026"
 
@@ -140,6 +141,6 @@ def _environment(file: File) -> dict[str, Node]:
     }
     flags = file.below("training.xla_flags")
     if flags:
-        text = " ".join(f"--{name}={coerce.text(entry.value).strip(chr(39))}" for name, entry in flags.items())
+        text = as_text({name: unquoted(coerce.text(entry.value)) for name, entry in flags.items()})
         environment["XLA_FLAGS"] = Node(value=text, text=text, mark=next(iter(flags.values())).mark or file.start)
     return environment

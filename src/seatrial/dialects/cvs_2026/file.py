@@ -221,4 +221,8 @@ def number_of_nodes(file: File, stated: str | None) -> int:
 
 def overrides_for(pairs: Mapping[str, object]) -> list[Override]:
     """Values as they are handed on to another dialect's reader."""
-    return [Override(key=key, text=coerce.text(value)) for key, value in pairs.items() if value is not None]
+    return [
+        Override(key=key, text=json.dumps(value) if isinstance(value, (list, dict)) else coerce.text(value))
+        for key, value in pairs.items()
+        if value is not None
+    ]

@@ -10,13 +10,14 @@ from seatrial.dialects import jobs
 from seatrial.dialects.jobs import JOB, NODES
 from seatrial.dialects.maxtext import machines as maxtext_machines
 from seatrial.dialects.maxtext import model as maxtext_model
+from seatrial.dialects.maxtext import values
 from seatrial.dialects.maxtext.keys import KEYS, OURS
 from seatrial.dialects.maxtext.machines import Built
 from seatrial.dialects.maxtext.settings import Settings
 from seatrial.dialects.maxtext.values import DATASETS
 from seatrial.dialects.spec_fields import fields_of
 from seatrial.dialects.typed import as_name
-from seatrial.spec import METRICS, Expectation, Origin, RunSpec
+from seatrial.spec import INPUT, METRICS, TENSORS, Expectation, Origin, RunSpec
 
 NAME = "maxtext"
 
@@ -200,6 +201,8 @@ def _mixture(settings: Settings, built: Built) -> None:
 def _execution(settings: Settings, built: Built) -> None:
     first = settings.get("skip_first_n_steps_for_profiler") if settings.get("profiler") else None
     built.put("execution.profile_from_step", "profiler", first)
+    if settings.get("remat_policy") == "custom":
+        _tensors(settings, built)
     variables = settings.variables
     built.values[JOB] = jobs.options(settings.job)
     built.origins |= jobs.origins(settings.job)
@@ -211,6 +214,29 @@ def _execution(settings: Settings, built: Built) -> None:
         is_key = any(key.to == path and name in settings.values for name, key in KEYS.items())
         if path != NODES and not is_key:
             built.values[path], built.origins[path] = value, entry.origin()
+
+
+def _tensors(settings: Settings, built: Built) -> None:
+    """What remat_policy=custom keeps, and what of it in the host's memory."""
+    there = tensors_of(settings)
+    for place, path, possible in (
+        ("device", "execution.remat_kept", TENSORS), ("offload", "execution.remat_offloaded", (INPUT, *TENSORS)),
+    ):  # fmt: skip
+        names = [name for name in there if settings.get(name) == place]
+        kept = {tensor for name in names for tensor in there[name]}
+        note = ", ".join(f"{name}={place}" for name in names)
+        value = tuple(tensor for tensor in possible if tensor in kept)
+        built.put(path, next((name for name in names if name in settings.values), "remat_policy"), value, note)
+
+
+def tensors_of(settings: Settings) -> Mapping[str, tuple[str, ...]]:
+    """Keys of remat_policy=custom → tensors of a layer here: those that MaxText names in the layers of this model."""
+    is_gated = settings.get("mlp_activations") == "swiglu"
+    missing = {"mlpwi_0", "mlpwi_1"} if settings.get("fused_mlp") or not is_gated else {"mlpwi"}
+    if not settings.get("fused_qkv"):
+        missing.add("qkv_proj")
+    there = values.ALL_TENSORS if is_gated else {**values.ALL_TENSORS, "mlpwi": ("up",)}
+    return {name: tensors for name, tensors in there.items() if name not in missing}
 
 
 def _checkpoint(settings: Settings, built: Built) -> None:

@@ -15,6 +15,7 @@ from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Problem
 from seatrial.source import Node
+from seatrial.xla_flags import unquoted
 
 FLAGS = "XLA_FLAGS"
 PREFIX = "M_"
@@ -95,7 +96,7 @@ def _read_flags(variables: Variables, entry: Entry) -> None:
         if not word.startswith("--") or not name:
             malformed.append(word)
             continue
-        value = value if equals else "true"
+        value = unquoted(value) if equals else "true"
         if name in variables.flags and variables.flags[name][0] != value:
             why = f"--{name} is given twice with different values; XLA uses the last one"
             variables.problems.append(entry.problem("warning", "duplicate-flag", why, "keep one of the two"))

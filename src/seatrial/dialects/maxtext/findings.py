@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from seatrial.dialects.maxtext.build import SOURCES
+from seatrial.dialects.maxtext.build import SOURCES, tensors_of
+from seatrial.dialects.maxtext.keys import KEYS
 from seatrial.dialects.maxtext.settings import Settings
-from seatrial.dialects.maxtext.values import NEAREST_REMAT, NO_ACCUMULATION
+from seatrial.dialects.maxtext.values import ALL_TENSORS, NEAREST_REMAT, NO_ACCUMULATION
 
 Finding = tuple[str, Any, str, str, str]  # key, severity, code, why, fix
 
@@ -26,7 +27,7 @@ def find(settings: Settings) -> None:
         if is_refused:
             settings.add(name, "error", "refused-by-maxtext", f"MaxText refuses {why}", fix)
     data = _synthetic_data if settings.get("dataset_type") == "synthetic" else _data_of_files
-    for rule in (_remat, _attention, data, _schedule, _others):
+    for rule in (_remat, _tensors, _attention, data, _schedule, _others):
         for finding in rule(settings):
             settings.add(*finding)
     reported = {problem.path for problem in settings.problems}
@@ -61,10 +62,7 @@ def _remat(settings: Settings) -> Iterator[Finding]:
     if name not in settings.values:
         return
     text = settings.entries[name].text
-    if text == "custom":
-        why = "custom chooses tensors key by key; everything is recomputed here, with the same result in another time"
-        yield name, "warning", "nearest-remat", why, "name a policy, for example minimal_with_context, or keep it"
-    elif text in NEAREST_REMAT:
+    if text in NEAREST_REMAT:
         why = f"there is no such policy here; {NEAREST_REMAT[text]} is used instead, with the same result"
         yield name, "warning", "nearest-remat", why, f"write {NEAREST_REMAT[text]}, or keep it"
     elif settings.values[name] == "none":
@@ -73,6 +71,20 @@ def _remat(settings: Settings) -> Iterator[Finding]:
     elif text == "minimal_flash":
         why = "MaxText calls it minimal_with_context now, and warns of the old name"
         yield name, "info", "renamed-value", why, "write minimal_with_context"
+
+
+def _tensors(settings: Settings) -> Iterator[Finding]:
+    """Keys of remat_policy=custom that are given where nothing reads them."""
+    is_custom, there = settings.get("remat_policy") == "custom", tensors_of(settings)
+    for name in ALL_TENSORS:
+        if name not in settings.values or settings.values[name] == KEYS[name].default:
+            continue
+        if not is_custom:
+            why = "it has no effect: only remat_policy=custom reads it"
+            yield name, "info", "no-effect", why, "add remat_policy=custom, if it is meant"
+        elif name not in there:
+            why = "it has no effect: with these fused_qkv, fused_mlp and mlp_activations, no tensor has this name"
+            yield name, "info", "no-effect", why, _NO_CHANGE
 
 
 def _attention(settings: Settings) -> Iterator[Finding]:

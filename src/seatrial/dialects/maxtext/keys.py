@@ -6,6 +6,7 @@ run, in the order in which a run is written; the others are in `without_effect`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -15,7 +16,7 @@ from seatrial.dialects.maxtext.writing import of_data, of_mapped, of_unnamed, of
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.keys import OMIT, Key, as_is, equivalent, ignored, to
-from seatrial.spec import AXES, METRICS, RopeScaling
+from seatrial.spec import AXES, INPUT, METRICS, RopeScaling
 
 _PATH = or_none(coerce.text)
 _DTYPE = choice(same(("bfloat16", "float32")), refused=("float16", "float8_e4m3fn", "float8_e5m2"),
@@ -151,7 +152,7 @@ _OPTIMIZER: dict[str, Key] = {
     "weight_dtype": as_is("precision.params_dtype", _DTYPE, default="float32"),
     "grad_dtype": as_is("precision.gradient_dtype", _DTYPE, default="float32"),
     "mu_dtype": to("precision.optimizer_dtype", or_none(_DTYPE), "format of Adam's first moment; empty: weight_dtype",
-                   default=None, write=attrgetter("precision.optimizer_dtype")),
+                   default=None, write=writing.moments_dtype),
     "quantization": as_is(
         "precision.quantization",
         or_none(choice(same(values.QUANTIZATION) | {"": None, "te_no_quant": None}, refused=("serve_fp8_weight",),
@@ -241,6 +242,14 @@ _EXECUTION_AND_FILES: dict[str, Key] = {
         "execution.remat", choice(values.REMAT, empty="none"), "which activations are kept for the backward pass",
         default="full", write=lambda spec: spec.execution.remat if spec.execution.remat in values.REMAT else "full",
     ),
+    **{
+        name: to(
+            "execution.remat_kept, execution.remat_offloaded", choice(same(values.PLACES)),
+            f"where remat_policy=custom keeps {', '.join(tensors)}",
+            default="device" if tensors == (INPUT,) else "remat", write=writing.place_of(name),
+        )
+        for name, tensors in values.ALL_TENSORS.items()
+    },
     "scan_layers": as_is("execution.scan_layers", switch, default=True),
     "attention": as_is(
         "execution.attention",
@@ -292,6 +301,12 @@ KEYS: dict[str, Key] = {
     **_NAME_AND_MODEL, **_BATCH, **_MESH, **_OPTIMIZER, **_OBJECTIVE_AND_DATA, **_EXECUTION_AND_FILES,
     **without_effect.KEYS, **OURS,
 }  # fmt: skip
+
+# Defaults that are other words in MaxText than here.
+KEYS |= {
+    name: replace(KEYS[name], shown=text)
+    for name, text in {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}.items()
+}
 
 # What MaxText assumes where a key is not given.
 DEFAULTS: dict[str, Any] = {name: key.default for name, key in KEYS.items() if key.default is not OMIT}

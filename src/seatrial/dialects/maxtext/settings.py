@@ -33,7 +33,6 @@ _UNFILLED = re.compile(r"\$\{?[A-Za-z_]|\$\(|`|<[A-Za-z][\w -]*>")
 _OPTIONS = {"model": "model_name"}  # what --model says
 _MAY_BE_UNFILLED = {"run_name"}
 _MODEL_IS_USED = "no change is needed: the model's name is used instead"
-_SHOWN = {"attention": "autoselected", "mlp_activations": '["silu","linear"]'}  # defaults, as MaxText writes them
 
 
 @dataclass(kw_only=True)
@@ -93,7 +92,7 @@ class Settings(table_settings.Settings):
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
         """What the error says, or MaxText's default."""
-        default = _SHOWN.get(name, DEFAULTS.get(name))
+        default = key.shown or DEFAULTS.get(name)
         fix = "correct it" if default is None else f"correct it; MaxText's default is {coerce.shown(default)}"
         return getattr(error, "fix", fix)
 

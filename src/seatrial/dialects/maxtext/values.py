@@ -26,8 +26,18 @@ REMAT = {
         "save_dot_with_context_except_mlp", "save_dot_except_mlpwi", "save_qkv_proj", "save_out_proj",
         "qkv_proj_offloaded", "minimal_offloaded",
     )),
-    **NEAREST_REMAT, "custom": "full",
+    **NEAREST_REMAT, "custom": "custom",
 }  # fmt: skip
+
+# What remat_policy=custom is told of, key by key → the tensors of a layer here. The first three are there instead of
+# others: of products computed as one, of an MLP without a gate, and where attention's result gets a second name.
+PLACES = ("remat", "device", "offload")
+OTHER_TENSORS = {"qkv_proj": ("query", "key", "value"), "mlpwi": ("gate", "up"), "attention_out": ("context",)}
+TENSORS: dict[str, tuple[str, ...]] = {
+    "decoder_layer_input": ("input",), "context": ("context",), "query_proj": ("query",), "key_proj": ("key",),
+    "value_proj": ("value",), "out_proj": ("out",), "mlpwi_0": ("gate",), "mlpwi_1": ("up",), "mlpwo": ("down",),
+}  # fmt: skip
+ALL_TENSORS = {**TENSORS, **OTHER_TENSORS}
 
 ATTENTION = {"autoselected": "auto", **same(("dot_product", "flash", "cudnn_flash_te", "cudnn_flash_jax"))}
 SERVING_ATTENTION = ("paged", "vllm_rpa", "vllm_batched_rpa")

@@ -53,6 +53,8 @@ _WHY = {
     "evaluation": "MaxText evaluates every N steps, on M batches",
     "logging": "MaxText has one way of logging",
     "execution.remat": "MaxText has no policy of this name",
+    "execution.remat_kept": "MaxText's remat_policy=custom reads it, and this run has another",
+    "execution.remat_offloaded": "MaxText's remat_policy=custom reads it, and this run has another",
     "execution.remat_modules": "MaxText chooses by its policies' names",
     "execution.attention": "MaxText has no attention of this name",
     "execution.xla_flags": "a flag with blanks or quotes in it does not stay one flag",

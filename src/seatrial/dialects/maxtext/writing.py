@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.table import coerce
-from seatrial.spec import Data, ModelSpec, RunSpec
+from seatrial.spec import INPUT, Data, ModelSpec, RunSpec
 from seatrial.spec.presets import MODELS
 
 Write = Callable[[RunSpec], Any]
@@ -155,3 +155,28 @@ def checkpoint_path(spec: RunSpec) -> str | None:
     """The checkpoint that the run goes on from: MaxText does so only where it saves."""
     checkpoint = spec.checkpoint
     return checkpoint.resume_from if checkpoint.enabled and not checkpoint.weights_only else None
+
+
+def moments_dtype(spec: RunSpec) -> str | None:
+    """The format of Adam's moments, where MaxText's reader knows it."""
+    dtype = spec.precision.optimizer_dtype
+    return None if dtype == "float16" else dtype
+
+
+# --- execution --------------------------------------------------------------------------------------------------------
+
+
+def place_of(name: str) -> Write:
+    """Where remat_policy=custom keeps a tensor of MaxText's; nothing of those that this model's layers do not have."""
+    tensor = "up" if name == "mlpwi" else values.TENSORS.get(name, ("",))[0]
+
+    def place(spec: RunSpec) -> str | None:
+        execution = spec.execution
+        is_there = not name.startswith("mlpwi") or (name != "mlpwi") == (spec.model.activation == "swiglu")
+        if execution.remat != "custom" or not tensor or not is_there:
+            return None
+        if tensor in execution.remat_offloaded:
+            return "offload"
+        return "device" if tensor in (INPUT, *execution.remat_kept) else "remat"
+
+    return place

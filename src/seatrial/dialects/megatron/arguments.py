@@ -49,6 +49,15 @@ def window(value: Any) -> int | None:
     return None if sides[0] == -1 else sides[0] + 1
 
 
+@coerce.takes("a number of steps")
+def steps(value: Any) -> int:
+    """A whole number of steps, which may be written as 1000.0."""
+    number = positive(value)
+    if not number.is_integer():
+        raise ValueError(f"{number:g} is not a whole number")
+    return int(number)
+
+
 # How keys and values are exchanged; the result is the same.
 CONTEXT = {"p2p": "ring", "a2a+p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "all_gather"}
 
@@ -83,6 +92,15 @@ def _where(holds: FromSpec, value: Any) -> FromSpec:
     """A value, or that of a path, where something holds."""
     is_path = isinstance(value, str) and "." in value
     return lambda spec: (attrgetter(value)(spec) if is_path else value) if holds(spec) else None
+
+
+def _is_float16(spec: RunSpec) -> bool:
+    return spec.precision.compute_dtype == "float16"
+
+
+def _scales(spec: RunSpec) -> bool:
+    """Whether the scale of the loss follows the gradients."""
+    return _is_float16(spec) and spec.precision.loss_scale is None
 
 
 def is_sharded(spec: RunSpec) -> bool:
@@ -249,6 +267,12 @@ ARGUMENTS: Mapping[str, Key] = {
         "parallelism.virtual_pipeline", count,
         write=_where(lambda s: s.parallelism.virtual_pipeline > 1, "parallelism.virtual_pipeline"),
     ),
+    "account-for-embedding-in-pipeline-split": as_is(
+        "parallelism.counts_embedding", flag, "The embedding counts as a layer of the first stage."
+    ),
+    "account-for-loss-in-pipeline-split": as_is(
+        "parallelism.counts_head", flag, "The output head counts as a layer of the last stage."
+    ),
     "use-distributed-optimizer": as_is("parallelism.zero1", flag),
     "use-torch-fsdp2": to(_FSDP, flag, "Parameters sharded over all replicas."),
     "use-megatron-fsdp": to(_FSDP, flag, "Sharding as --data-parallel-sharding-strategy says.", write=is_sharded),
@@ -265,9 +289,24 @@ ARGUMENTS: Mapping[str, Key] = {
     # number formats
     "bf16": to("precision.compute_dtype", flag, "bfloat16 with float32 master weights; default: float32.",
                write=lambda s: s.precision.compute_dtype == "bfloat16"),
+    "fp16": to("precision.compute_dtype", flag, "float16 with float32 master weights and a scaled loss.",
+               write=_is_float16),
+    "loss-scale": as_is("precision.loss_scale", positive, "One scale for the whole run; default: it follows the "
+                        "gradients.", write=_where(_is_float16, "precision.loss_scale")),
+    "initial-loss-scale": as_is("precision.initial_loss_scale", positive, default=2.0**32,
+                                write=_where(_scales, "precision.initial_loss_scale")),
+    "min-loss-scale": as_is("precision.min_loss_scale", positive, default=1.0,
+                            write=_where(_scales, "precision.min_loss_scale")),
+    "loss-scale-window": as_is("precision.loss_scale_window", steps, default=1000,
+                               write=_where(_scales, "precision.loss_scale_window")),
+    "hysteresis": as_is("precision.loss_scale_hysteresis", count, default=2,
+                        write=_where(_scales, "precision.loss_scale_hysteresis")),
     "grad-reduce-in-bf16": to(_GRADIENTS, flag, write=lambda s: s.precision.compute_dtype
                               == s.precision.gradient_dtype == s.precision.reduce_dtype == "bfloat16"),
-    "accumulate-allreduce-grads-in-fp32": to(_GRADIENTS, flag),
+    "accumulate-allreduce-grads-in-fp32": to(
+        _GRADIENTS, flag, "Of bfloat16 they are unless told otherwise.",
+        write=lambda s: _is_float16(s) and s.precision.gradient_dtype == s.precision.reduce_dtype == "float32",
+    ),
     "use-precision-aware-optimizer": to("precision.optimizer_dtype", flag, "Lets the formats of its state be chosen.",
                                         write=_keeps_half),
     "main-grads-dtype": to(_GRADIENTS, one_of("fp32", "bf16"), default="fp32"),
@@ -300,6 +339,8 @@ ARGUMENTS: Mapping[str, Key] = {
     "min-lr": to("optimizer.final_learning_rate_fraction", not_negative, "Rate at the end of the schedule.",
                  default=0.0, write=lambda s: min(s.optimizer.learning_rate, coerce.part_of(
                      s.optimizer.final_learning_rate_fraction, s.optimizer.learning_rate))),
+    "decoupled-lr": as_is("optimizer.embedding_learning_rate", positive, "Of the embedding and the output head."),
+    "decoupled-min-lr": as_is("optimizer.embedding_final_learning_rate", not_negative, "Theirs at the end."),
     "lr-decay-iters": as_is("optimizer.decay_steps", count, "Length of the schedule, warm-up included."),
     "lr-decay-samples": to("optimizer.decay_steps", count, "The same in sequences."),
     "lr-warmup-fraction": to("optimizer.warmup_steps", share, "Share of the schedule that is warm-up."),

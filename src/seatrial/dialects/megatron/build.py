@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from seatrial.dialects import jobs
 from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, SCHEDULES
@@ -159,6 +160,8 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
         within_node=within, across_nodes=across, virtual_pipeline=_chunks(s, pipeline, model),
         zero1=bool(s.given("use-distributed-optimizer") or shards_state),
         sequence_parallel=s.given("sequence-parallel") and tensor > 1,
+        counts_embedding=s.given("account-for-embedding-in-pipeline-split"),
+        counts_head=s.given("account-for-loss-in-pipeline-split"),
         context_strategy=s["cp-comm-type"] or ("ring" if context > 1 else "all_gather"),
     )  # fmt: skip
 
@@ -175,15 +178,19 @@ def _chunks(s: Settings, pipeline: int, model: ModelSpec | None) -> int:
 
 
 def _precision(s: Settings) -> Precision:
-    if not s.given("bf16"):
-        return Precision(compute_dtype="float32", quantization=_quantization(s))
     is_aware = s.given("use-precision-aware-optimizer")
     half = is_aware and s["exp-avg-dtype"] == s["exp-avg-sq-dtype"] == "bf16"
     in_half = s.given("grad-reduce-in-bf16") or (is_aware and s["main-grads-dtype"] == "bf16")
-    gradients: Dtype = "bfloat16" if in_half else "float32"
-    return Precision(
-        optimizer_dtype="bfloat16" if half else "float32", gradient_dtype=gradients, reduce_dtype=gradients,
-        quantization=_quantization(s),
+    compute: Dtype = "float16" if s.given("fp16") else "bfloat16" if s.given("bf16") else "float32"
+    gradients: Dtype = "float32"
+    if compute == "bfloat16" and in_half:
+        gradients = "bfloat16"
+    elif compute == "float16" and not s.given("accumulate-allreduce-grads-in-fp32"):
+        gradients = "float16"
+    return gather_part(
+        Precision, "precision", s.placed(), compute_dtype=compute,
+        optimizer_dtype="bfloat16" if half and compute == "bfloat16" else "float32", gradient_dtype=gradients,
+        reduce_dtype=gradients, quantization=_quantization(s),
     )  # fmt: skip
 
 
@@ -226,8 +233,15 @@ def _optimizer(s: Settings, steps: int, ends: int, batch: int) -> Optimizer | No
         decay_steps=decay or (steps if ends != steps else None),
         final_learning_rate_fraction=coerce.fraction_of(s["min-lr"], rate),
         momentum=s["sgd-momentum"] if is_sgd else 0.0, clip_norm=s["clip-grad"] or None,
-        on_non_finite="continue" if s.given("no-check-for-nan-in-loss-and-grad") else "abort",
+        on_non_finite=_on_non_finite(s),
     )  # fmt: skip
+
+
+def _on_non_finite(s: Settings) -> Literal["abort", "skip", "continue"]:
+    """A scale that follows the gradients skips the steps in which they overflow, and Megatron checks nothing else."""
+    if s.given("fp16") and s["loss-scale"] is None:
+        return "skip"
+    return "continue" if s.given("no-check-for-nan-in-loss-and-grad") else "abort"
 
 
 def _data(s: Settings) -> Data:

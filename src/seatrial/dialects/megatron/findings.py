@@ -53,6 +53,7 @@ _CONFLICTS = (
     ("data-path", "valid-data-path", "there are paths for validation alone, too"),
     ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
      "--num-layers-per-virtual-pipeline-stage says it, too"),
+    ("fp16", "bf16", "there can be one number format only"),
     ("swiglu", "squared-relu", "there can be one activation only"),
     ("use-flash-attn", "deterministic-mode", "flash attention is not deterministic"),
     ("cross-entropy-loss-fusion", "deterministic-mode", "the fused loss is not deterministic"),

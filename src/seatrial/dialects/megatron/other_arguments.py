@@ -45,8 +45,7 @@ _EQUIVALENT: Mapping[str, str] = {
         distributed-backend= distributed-timeout-minutes= distributed-timeout-seconds-after-init= local-rank=
         lazy-mpu-init= disable-gloo-process-groups""",
     "which layers are on which pipeline stage does not change the result": """
-        decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
-        account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
+        decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=""",
     "prefetching changes speed only": """
         num-workers= no-mmap-bin-files num-dataset-builder-threads= object-storage-cache-path=
         no-create-attention-mask-in-dataloader mid-level-dataset-surplus= disable-msc""",
@@ -128,8 +127,8 @@ _IGNORED: Mapping[str, str] = {
         rotary-scaling-factor= mscale= mscale-all-dim= cache-mla-latents mtp-loss-scaling-factor=
         sft-tokenizer-prompt-format= muon-momentum= muon-no-split-qkv muon-use-nesterov muon-scale-mode=
         muon-fp32-matmul-prec= muon-num-ns-steps= muon-tp-mode= muon-extra-scale-factor= fp4-recipe=
-        fp4-quantizer-factory= fp4-param-gather initial-loss-scale= min-loss-scale= loss-scale-window= hysteresis=
-        loss-scale= fp16-lm-cross-entropy activation-func-clamp-value= glu-linear-offset= rl-prompts-per-eval=
+        fp4-quantizer-factory= fp4-param-gather fp16-lm-cross-entropy activation-func-clamp-value=
+        glu-linear-offset= rl-prompts-per-eval=
         grpo-prompts-per-step= grpo-group-size= grpo-iterations= grpo-clamp-eps-lower= grpo-clamp-eps-upper=
         grpo-kl-beta= grpo-entropy-term-weight= grpo-filter-groups-with-same-reward grpo-default-temperature=
         grpo-default-top-p= retro-project-dir= retro-cyclic-train-iters= retro-encoder-layers=
@@ -154,11 +153,11 @@ _REJECTED: Mapping[str, str] = {
     "rotary positions of this kind are not supported here": """
         rotary-interleaved rotary-seq-len-interpolation-factor= no-rope-freq= rope-type=rope""",
     "biases are on all linear layers, or on none, here": "add-qkv-bias",
-    "float16 is not supported here": "fp16 main-params-dtype=fp32",
+    "parameters are updated in float32 here": "main-params-dtype=fp32",
     "FP4 is not supported here": "fp4-format=",
     "the batch has one size for the whole run here": "rampup-batch-size* decrease-batch-size-if-needed",
     "weight decay is constant here": "weight-decay-incr-style=constant start-weight-decay= end-weight-decay=",
-    "there is one learning rate for all layers here": "decoupled-lr= decoupled-min-lr= lr-warmup-init=0.0",
+    "the warm-up begins at 0 here": "lr-warmup-init=0.0",
     "weights are initialized from one normal distribution here": """
         init-method-xavier-uniform embedding-init-method-std= data-parallel-random-init""",
     "steps cannot be skipped here, nor evaluation run alone": "iterations-to-skip* skip-train",

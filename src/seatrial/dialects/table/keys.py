@@ -37,7 +37,8 @@ class Key:
     which no effect is expected; of a rejected key, those that are accepted. `effective` gives what the run really
     does, for a key that repeats a decision made elsewhere: it is reported only where the two differ.
 
-    `default` is what the key's own system assumes where it is not given. `write` gives the key's value for a spec, or
+    `default` is what the key's own system assumes where it is not given; `shown` is how a file has that, where it is
+    another word than the value. `write` gives the key's value for a spec, or
     OMIT; a row without it is written by others, or not at all. `as_is` says that no other key has a say in the value
     at the path, so that the row writes itself. `since` and `until` are the versions of the system that have the key.
     """
@@ -52,6 +53,7 @@ class Key:
     effective: FromSpec | None = None
     needs_nodes: bool = False  # what is effective depends on the number of nodes
     default: Any = OMIT
+    shown: str = ""
     write: FromSpec | None = None
     as_is: bool = False
     since: str = ""

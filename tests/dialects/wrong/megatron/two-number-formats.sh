@@ -5,4 +5,4 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \
     --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights \
     --disable-bias-linear --attention-dropout 0 --hidden-dropout 0 --lr-decay-style cosine --mock-data \
     --eval-iters 0 --log-interval 1 \
-    --fp16 --initial-loss-scale 65536
+    --bf16 --fp16 --initial-loss-scale 65536
