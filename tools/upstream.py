@@ -140,7 +140,7 @@ def _read(path: Path, by: str, overrides: Sequence[str] = ()) -> Outcome:
         tried.append((errors, _outcome(problems, f"{by}, {engine}" if engine else by)))
         if not errors:
             break
-    return min(tried, key=lambda each: each[0])[1]
+    return min(reversed(tried), key=lambda each: each[0])[1]
 
 
 def _outcome(problems: Sequence[Problem], by: str) -> Outcome:

@@ -84,6 +84,11 @@ STARTED = {
         "sbatch -N 2 <<EOF\n#!/bin/bash\n#SBATCH --qos=high\nsrun python train.py \\$SLURM_NNODES\nEOF",
         "sbatch --qos=high -N 2 srun python train.py 2",
     ),
+    "a folder that pyxis mounts, with functions": (
+        "mkdir cfg; echo 'go() { python train.py; }' > cfg/f.sh\n"
+        "srun --container-image i --container-mounts /out,$PWD/cfg:/cfg bash -c 'source /cfg/f.sh && go'",
+        "srun --container-image i --container-mounts /out,PWD/cfg:/cfg python train.py",
+    ),
     "sbatch --wrap": ("sbatch -N 3 --wrap='python train.py $SLURM_NNODES'", "sbatch -N 3 python train.py 3"),
     "a job": (
         "#!/bin/bash\n#SBATCH -N 4\n#SBATCH --gpus-per-node=8\nH=$(scontrol show hostnames | head -n 1)\n"
@@ -229,3 +234,16 @@ def test_a_script_may_replace_its_record_by_links_and_nothing_is_read_through_th
     script = "rm -rf /seatrial/records /seatrial/trace; ln -s /usr /seatrial/records; ln -s /etc/shadow /seatrial/trace"
     done = captured(tmp_path, script)
     assert (list(done.calls), "root:" in str(done.steps)) == ([], False)
+
+
+def test_nodes_that_slurm_would_say_are_those_of_the_job(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --time=1:00\nsrun python train.py --n $SLURM_JOB_NUM_NODES\n"
+    (found,) = trainings(tmp_path, script, variables={"SLURM_JOB_NUM_NODES": "8"})
+    assert "--nodes=8" in found.argv
+    assert found.argv[-1] == "8"
+
+
+def test_a_script_that_a_text_sources_and_that_is_not_here_is_an_empty_file(tmp_path: Path) -> None:
+    done = captured(tmp_path, "bash -c 'source /elsewhere/env.sh && python train.py'\n")
+    assert [(each.path, each.kind) for each in done.missing] == [("/elsewhere/env.sh", "file")]
+    assert any(call.argv[-1] == "train.py" for call in done.calls)

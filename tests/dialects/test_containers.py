@@ -117,6 +117,14 @@ def test_what_no_container_of_a_run_has_is_reported_at_its_place(before: str, co
     assert (resolved.spec.container is None) == (before in _NOT_KNOWN)
 
 
+def test_a_mount_of_a_variable_that_is_not_set_is_left_out(command: str, tmp_path: Path) -> None:
+    resolved = read("srun --container-image=img --container-mounts=/a:/b,:/c", command, tmp_path)
+    assert resolved.spec is not None
+    assert resolved.spec.container is not None
+    assert resolved.spec.container.volumes == (("/a", "/b"),)
+    assert [p.path for p in resolved.problems if p.code == "empty-mount"] == ["--container-mounts"]
+
+
 def test_a_misspelt_option_gets_its_likely_name(tmp_path: Path) -> None:
     resolved = read("docker run --volumee=/a:/b img", COMMANDS["maxtext"], tmp_path)
     (problem,) = (p for p in resolved.problems if p.code == "unknown-option")

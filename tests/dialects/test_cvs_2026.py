@@ -161,6 +161,19 @@ def test_megatron_with_framework_config_and_targets_in_its_combinations(tmp_path
     assert resolved.spec.batch == newer.batch
 
 
+def test_nodes_that_are_still_to_be_filled_in_may_be_given(tmp_path: Path) -> None:
+    def unfilled(tree: Any) -> None:
+        tree["framework"] = "megatron_distributed"
+        tree["config"] = tree.pop("paths") | {"nnodes": "<changeme>", "master_address": "10.0.0.1"}
+
+    path = copy(tmp_path, MEGATRON_FILE, unfilled)
+    assert ("placeholder", "config.nnodes") in codes(load(path, action="check"))
+    given = load(path, "config.nnodes=2", action="check")
+    assert ("placeholder", "config.nnodes") not in codes(given)
+    assert given.spec is not None
+    assert given.spec.topology.num_nodes == 2
+
+
 def test_empty_mappings_say_nothing(tmp_path: Path) -> None:
     def emptied(tree: Any) -> None:
         tree["training"] |= {"env_vars": {}, "xla_flags": {}, "checkpoint_resume": {"smoke_model_overrides": {}}}

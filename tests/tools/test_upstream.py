@@ -91,3 +91,10 @@ def test_a_row_that_says_something_unknown_is_refused(checkout: Path) -> None:
     done = CliRunner().invoke(upstream.main, [str(path), str(checkout)])
     assert done.exit_code == 1
     assert "we/ours, script 2" in done.output
+
+
+@pytest.mark.parametrize(("kind", "least"), [("script", 0.90), ("configuration", 0.95)])
+def test_the_committed_result_has_the_rates_that_are_claimed(kind: str, least: float) -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    found = [each["outcome"] for each in result["entries"] if each["kind"] == kind]
+    assert found.count("resolved") >= least * len(found)

@@ -23,6 +23,7 @@ from seatrial.errors import InputError
 
 SECONDS = 8.0  # for all runs together
 _MAX_RUNS = 8
+_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _SECONDS_TO_END = 5.0
 _OURS = ("/usr/", "/proc/", "/dev/", "/bin/", "/seatrial")
 _NOT_THERE = re.compile(
@@ -70,7 +71,9 @@ def capture(request: Request) -> Captured:
     folder = here if here.is_relative_to(project) else script.parent
     name = os.path.relpath(script, folder)
     text = placeholders.filled(text, request.variables)
-    command = ["sbatch" if stand_in.directives(text) else "bash", name, *request.arguments]
+    nodes = next((request.variables[each] for each in _NODES if request.variables.get(each, "").isdecimal()), "")
+    job = ["sbatch", *([f"--nodes={nodes}"] if nodes else [])]  # as Slurm would have set it, for an `sbatch -N`
+    command = [*(job if stand_in.directives(text) else ["bash"]), name, *request.arguments]
     until = time.monotonic() + request.seconds
     for _ in range(_MAX_RUNS):
         with _temporary() as own:
@@ -116,6 +119,12 @@ def _project(script: Path) -> Path:
     return above[0] if above else script.parent
 
 
+def _is_sourced(path: str, steps: Sequence[Step]) -> bool:
+    """Whether any text that ran reads a path as a script of its own shell: `bash -c "source /cfg/x.sh && …"`."""
+    pattern = re.compile(rf"(?:^|[\s;&|'\"(])(?:source|\.)\s+[\"']?{re.escape(path)}")
+    return any(pattern.search(step.text) for step in steps)
+
+
 def _not_there(output: str, steps: Sequence[Step]) -> Iterator[Missing]:
     """The absolute paths for want of which a command of the script has failed, and what each would be."""
     for match in _NOT_THERE.finditer(output):
@@ -125,7 +134,7 @@ def _not_there(output: str, steps: Sequence[Step]) -> Iterator[Missing]:
             continue
         if match["verb"] in ("cd: ", "pushd: "):
             yield Missing(path=path, kind="folder")
-        elif any(re.match(r"\s*(source|\.)\s", text) for text in written):
+        elif any(re.match(r"\s*(source|\.)\s", text) for text in written) or _is_sourced(path, steps):
             yield Missing(path=path, kind="file")
         elif any(re.search(r">\s*\S", text) for text in written):
             yield Missing(path=str(Path(path).parent), kind="folder")

@@ -318,6 +318,10 @@ class _Reading:
                 why = f"{error}; the run's own container is started without it"
                 self._say(at, name, "warning", "no-effect", why, "write it in another way, or omit it")
                 return
+            if option.field == "volumes" and any(not here for here, _ in read):
+                why = "a mount names no path of the host: a variable is not set; it is left out"
+                self._say(at, name, "warning", "empty-mount", why, "set the variable, or remove the mount")
+                read = [(here, there) for here, there in read if here]
             self._put(option.field, read, at, name)
         elif "*" not in option.quiet and value not in option.quiet:
             self._say(at, name, option.severity, "no-effect", f"it has no effect: {option.why}", option.fix)

@@ -164,6 +164,7 @@ def wrapper(words: Words) -> None:
     environment = {**os.environ}
     if name in CUTTING:
         environment = {key: value for key, value in environment.items() if key in KEPT}
+    if name in CUTTING or any(word.startswith("--container-mounts") for word in words[:place]):
         mount(words[:place])
     environment |= passed(words[:place])
     if name in ("srun", "salloc"):
@@ -246,7 +247,7 @@ def mount(words: Words) -> None:
     """Makes a container's paths (-v here:there) lead to those here, where there is nothing yet."""
     for here, there in re.findall(r"(/[^:,\s]+):(/[^:,\s]+)", " ".join(words)):
         with suppress(OSError):
-            if Path(here).is_dir() and not Path(there).exists():
+            if Path(here).exists() and not Path(there).exists():
                 Path(there).parent.mkdir(parents=True, exist_ok=True)
                 Path(there).symlink_to(here)
 

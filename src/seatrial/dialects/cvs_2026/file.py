@@ -59,6 +59,8 @@ class File(table_settings.Settings):
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is none that is still to be filled in."""
         if placeholders.is_unfilled(entry.value):
+            if name.rpartition(".")[2] == "nnodes" and "nodes" in self.selected:  # the command line says it
+                return False
             needed = bool(key.to) and NEEDS[self.action].cluster
             why = "it is still <changeme>" + (", and a run on the cluster needs it" if needed else "")
             fix = f"fill it in, or give {name}=… on the command line"
