@@ -59,6 +59,16 @@ def test_an_argument_that_is_gone_and_one_that_came_later(tmp_path: Path) -> Non
     assert "--delay-param-gather: gone since core 0.9" in why
 
 
+def test_an_argument_of_a_fork_goes_to_it_and_one_that_is_misspelt_does_not(tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, "--zigzag-quux a b --use-mpi", "megatron")
+    assert spec is not None
+    assert found["unknown-argument --zigzag-quux"].severity == "warning"
+    assert spec.execution.engine_keys == {"--zigzag-quux": "a b", "--use-mpi": ""}
+    spec, found = megatron(tmp_path, "--num-layerss 3", "megatron")
+    assert spec is None
+    assert found["unknown-argument --num-layerss"].severity == "error"
+
+
 def test_a_name_that_no_version_has_stays_an_error(tmp_path: Path) -> None:
     spec, found = megatron(tmp_path, "--add-skiping")
     assert spec is None

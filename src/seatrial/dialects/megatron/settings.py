@@ -20,8 +20,8 @@ from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.overrides import Override
-from seatrial.dialects.table.suggestions import did_you_mean, distance
-from seatrial.dialects.table.versions import versions
+from seatrial.dialects.table.suggestions import did_you_mean, distance, suggestions
+from seatrial.dialects.table.versions import Versions, versions
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import Origin
@@ -71,6 +71,7 @@ class Settings(table.Settings):
     environment: dict[str, str] = field(default_factory=dict)
     around: Around = field(default_factory=Around)
     job: Mapping[str, Entry] = field(default_factory=dict)  # what is requested of Slurm, by spec path
+    of_forks: set[str] = field(default_factory=set)  # arguments that no Megatron-LM has which is known here
 
     def get(self, name: str, default: Any = OMIT) -> Any:
         """An argument's value by any of its names, or Megatron's default for it."""
@@ -85,6 +86,13 @@ class Settings(table.Settings):
 
     def place(self, name: str) -> tuple[str, Mark | None]:
         return self.script or (name if name in OURS else f"--{name}"), self.mark
+
+    def unknown(self, name: str, entry: Entry) -> Problem:
+        """What to say of an argument without a row: with Megatron as the engine, its own fork may have it."""
+        if name in self.of_forks:
+            why = "no Megatron-LM that is known here has it; it goes to this one as it stands"
+            return entry.key_problem("warning", "unknown-argument", why, "no change is needed, if this one has it")
+        return super().unknown(name, entry)
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
         if key.read is flag:
@@ -236,6 +244,9 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
     name, equals, value = str(option.value).removeprefix("--").partition("=")
     key = ALL.get(name) if str(option.value).startswith("--") else None
     known = found.version(name) if str(option.value).startswith("--") else None
+    if key is None and known is None and _is_of_a_fork(found, str(option.value).partition("=")[0]):
+        found.of_forks.add(name)
+        known = Versions(values="*", since="", gone="")
     if key is None and known is None:
         _unknown_argument(found, option)
         return
@@ -253,6 +264,12 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
     mark = values[0].mark if taken else option.mark
     found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
     _stray(found, values[taken:])
+
+
+def _is_of_a_fork(found: Settings, word: str) -> bool:
+    """Whether an argument may be one of the program's own that trains, which another Megatron-LM does not have."""
+    is_sound = re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
+    return found.engine == found.ENGINE and is_sound and not suggestions(word, _WRITTEN)
 
 
 def _stray(found: Settings, words: Sequence[Node]) -> None:
