@@ -428,14 +428,6 @@ def test_the_program_is_not_the_one_that_starts_it_on_each_host(tmp_path: Path) 
     assert sound(maxtext.read(request(source.read(tmp_path / "run.sh")))).steps == 3
 
 
-def test_a_custom_remat_policy_recomputes_everything(tmp_path: Path) -> None:
-    (tmp_path / "run.yml").write_text("base_config: base.yml\nmodel_name: llama2-7b\nremat_policy: custom\n")
-    resolved = maxtext.read(request(source.read(tmp_path / "run.yml")))
-    assert resolved.spec is not None
-    assert resolved.spec.execution.remat == "full"
-    assert [each.code for each in resolved.problems if each.path == "remat_policy"] == ["nearest-remat"]
-
-
 def test_files_that_read_each_other_end_in_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text("base_config: b.yml\nsteps: 2\n")
     (tmp_path / "b.yml").write_text("base_config: a.yml\n")

@@ -39,7 +39,7 @@ def test_any_text_is_a_number_or_refused(texts: list[str]) -> None:
             found = read(texts)
         except ValueError:
             continue
-        assert found == [by(text) for text in texts]
+        assert repr(found) == repr([by(text) for text in texts])  # of which NaN may be one
 
 
 STYLES = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S,%f", "%Y%m%d %H:%M:%S")

@@ -77,7 +77,7 @@ def _within(axis: str) -> FromSpec:
 
 def _of_files(read: Callable[[Data], Any]) -> FromSpec:
     """What is written of real data: a Hugging Face data set by one pattern of files."""
-    return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else ""
+    return lambda spec: read(spec.data) if spec.data.kind == "huggingface" else OMIT
 
 
 _DTYPES = ("bfloat16", "float32")

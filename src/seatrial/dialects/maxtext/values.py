@@ -29,7 +29,7 @@ REMAT = {
     **NEAREST_REMAT, "custom": "custom",
 }  # fmt: skip
 
-# What remat_policy=custom is told of, key by key → the tensors of a layer here. The first three are there instead of
+# The keys that remat_policy=custom reads → the tensors of a layer here. The first three are there instead of
 # others: of products computed as one, of an MLP without a gate, and where attention's result gets a second name.
 PLACES = ("remat", "device", "offload")
 OTHER_TENSORS = {"qkv_proj": ("query", "key", "value"), "mlpwi": ("gate", "up"), "attention_out": ("context",)}

@@ -119,7 +119,8 @@ def written_values(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[tuple[str
         else:
             value = leaves.get(key.to, OMIT) if key.as_is else OMIT
             value = value if value is OMIT or _holds(key, value) else OMIT
-        if value is OMIT and name in spec.execution.engine_keys:
+        says_nothing = key.disposition == "ignored" or value is OMIT
+        if says_nothing and name in spec.execution.engine_keys:
             value = value_of(spec.execution.engine_keys[name])
         if value is not OMIT:
             yield name, value
