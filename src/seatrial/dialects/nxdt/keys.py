@@ -597,7 +597,7 @@ _FORMATS = _in("precision", {
     "parallel_layers_reduce_dtype": to(
         "precision.tensor_reduce_dtype", optional(one_of(*REDUCE)),
         "Format of sums over tensor parallelism: bf16 where it is not given, and fp32 where type is.",
-        write=lambda spec: reduce_format(spec.precision),
+        write=lambda spec: reduce_format(spec.precision) or OMIT,
     ),
     "fp32_grads_cc": ignored("precision.type decides; NxDT does not read it either", optional(boolean),
                                        quiet=(*_BOTH, None)),

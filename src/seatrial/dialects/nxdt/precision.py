@@ -65,10 +65,10 @@ def _manual(settings: Settings) -> Precision:
     )
 
 
-def reduce_format(precision: Precision) -> str:
-    """The word for the format of sums over tensor parallelism."""
+def reduce_format(precision: Precision) -> str | None:
+    """The word for the format of sums over tensor parallelism, or None where NxDT has none (float16)."""
     dtype = precision.tensor_reduce_dtype or precision.compute_dtype
-    return next(word for word, known in REDUCE.items() if known == dtype)
+    return next((word for word, known in REDUCE.items() if known == dtype), None)
 
 
 def formats(precision: Precision) -> dict[str, Any]:
