@@ -115,3 +115,35 @@ def test_a_table_is_of_all_the_years(dialect: str) -> None:
     assert len(found) > 900
     assert sum(not each.since and not each.gone for each in found.values()) > 50
     assert all(in_order(e.since) < in_order(e.gone) for e in found.values() if e.since and e.gone)
+
+
+def test_keys_of_a_base_file_that_is_a_forks_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = "use_kd: False\nkd_alpha: 0.5\nsteps: 9\nlearning_rate: 1.e-3\n"
+    (tmp_path / "base.yml").write_text(base, encoding="utf-8")
+    command = f"{MAXTEXT} use_kd=True"
+    spec, found = read(tmp_path, command)
+    assert spec is not None
+    assert (spec.steps, spec.optimizer.learning_rate) == (5, 1e-3)
+    assert (found["key-of-fork use_kd"].severity, found["not-known-here use_kd"].severity) == ("info", "warning")
+    assert "kd_alpha" in found["key-of-fork use_kd"].why
+    assert "use_kd" in spec.execution.engine_keys
+    assert "kd_alpha" not in spec.execution.engine_keys
+    _, found = read(tmp_path, f"{command} use_kdd=3", "maxtext")
+    assert "only-of-engine use_kd" in found
+    assert found["unknown-key use_kdd"].severity == "error"
+
+
+@pytest.mark.parametrize(("tokenizer", "size"), [
+    ("--vocab-file /v/gpt2.json --merge-file /v/merges.txt", 50_257),
+    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model someone/tokenizer", 128_256),
+])  # fmt: skip
+def test_the_vocabulary_of_a_tokenizer_that_only_megatron_can_read(tmp_path: Path, tokenizer: str, size: int) -> None:
+    path = tmp_path / "launch.sh"
+    given = LEAST.replace("--tokenizer-type NullTokenizer --vocab-size 999", tokenizer)
+    path.write_text(f"torchrun pretrain_gpt.py {given}\n", encoding="utf-8")
+    resolved = load(path, [], action="plan", engine="megatron")
+    assert resolved.spec is not None, resolved.problems
+    assert resolved.spec.model.vocab_size == size
+    unsure = [problem.severity for problem in resolved.problems if problem.code == "unknown-vocabulary"]
+    assert unsure == ([] if size == 50_257 else ["warning"])

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from seatrial.dialects import jobs
 from seatrial.dialects.containers import Around, around
 from seatrial.dialects.maxtext import command as maxtext_command
+from seatrial.dialects.maxtext.command import BASE
 from seatrial.dialects.maxtext.environment import Variables, sort_variables
 from seatrial.dialects.maxtext.keys import DEFAULTS, KEYS, OURS
 from seatrial.dialects.maxtext.other_names import OF_OTHERS, REMOVED, RENAMED
@@ -48,6 +49,7 @@ class Settings(table_settings.Settings):
     around: Around = field(default_factory=Around)
     job: Mapping[str, Entry] = field(default_factory=dict)  # the nodes and devices requested of Slurm, by spec path
     known_unfilled: set[str] = field(default_factory=set)  # keys with a variable that the shell text does not set
+    of_fork: set[str] = field(default_factory=set)  # keys of its base.yml that no MaxText has which is known here
 
     def put(self, layer: Layer, name: str, entry: Entry) -> None:
         """Puts an entry, under its key's present name, in the place of what said the same before it."""
@@ -86,6 +88,8 @@ class Settings(table_settings.Settings):
             since = f" since {known.gone}" if known and known.gone else ""
             why = f"MaxText no longer has it{since}, and refuses the configuration; it has no effect here"
             return entry.key_problem("warning", "removed-key", why, REMOVED[name])
+        if name in self.of_fork:
+            return entry.key_problem(*self.unknown_here(None))
         if name in OF_OTHERS:
             return entry.key_problem("error", "unknown-key", self.UNKNOWN, f"use {OF_OTHERS[name]}")
         return super().unknown(name, entry)
@@ -121,6 +125,7 @@ def gather(request: Request) -> Settings:
         files, problems = maxtext_command.read_files(folder, root.members.get("base_config"), "base_config")
         files.append(list(maxtext_command.entries(root)))
     settings.problems[:0] = [*(_soften(problem) for problem in found), *problems]
+    files = [list(_without_keys_of_fork(settings, file)) for file in files]
     given: list[tuple[Layer, str, Entry]] = [("file", name, entry) for file in files for name, entry in file]
     given += [("environment", name, entry) for name, entry in settings.variables.keys]
     if words:
@@ -135,6 +140,20 @@ def gather(request: Request) -> Settings:
     if words:
         _say_defaults(settings, root, words)
     return settings
+
+
+def _without_keys_of_fork(settings: Settings, file: maxtext_command.File) -> maxtext_command.File:
+    """A file without the defaults of keys that only this MaxText has: those of a base.yml that is its own."""
+    own = {name: entry for name, entry in file if PurePath(entry.key_mark.file if entry.key_mark else "").name == BASE
+           and settings.row(name) is None and settings.version(name) is None
+           and name not in {*REMOVED, *RENAMED}}  # fmt: skip
+    if own:
+        settings.of_fork |= own.keys()
+        first, *others = own
+        also = f" (nor {table_settings.listed(others)})" if others else ""
+        why = f"no MaxText that is known here has it{also}; this base.yml has, and its default has no effect here"
+        settings.problems.append(own[first].key_problem("info", "key-of-fork", why, "no change is needed"))
+    return [(name, entry) for name, entry in file if name not in own]
 
 
 def _command(settings: Settings, root: Node) -> maxtext_command.Words:
@@ -194,7 +213,7 @@ def _say_defaults(settings: Settings, root: Node, words: maxtext_command.Words) 
     if not root.members["argv"].value:
         path, code = "(command)", "no-command"
         why = "there are only variables here, and no command that starts MaxText: its defaults hold for the rest"
-    elif config is not None and Path(str(config.value)).name == maxtext_command.BASE:
+    elif config is not None and Path(str(config.value)).name == BASE:
         path, code = str(config.value), "maxtext-defaults"
         mark = None if config.mark.file == maxtext_command.COMMAND_LINE else config.mark
         why = "MaxText's own file is not read; the defaults of MaxText 0.2.5 hold for keys that are not given"

@@ -9,6 +9,8 @@ from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.spec import ModelSpec, RopeScaling, gather_part
 from seatrial.spec.presets import MODELS, architecture, known_vocabulary
 
+_ASSUMED_VOCABULARY = 128_256  # Llama 3's, where only Megatron can tell
+
 
 def model_of(s: Settings, length: int) -> ModelSpec | None:
     preset = MODELS.get(str(s["model"])) if s.given("model") else None
@@ -72,10 +74,16 @@ def _vocab_size(s: Settings) -> int | None:
             s.add("vocab-size", "error", "missing-argument", "a NullTokenizer needs --vocab-size", "add --vocab-size")
             return None
         return int(stated) + 1
+    if kind is None and s.given("vocab-file"):
+        kind = "GPT2BPETokenizer"  # pretrain_gpt.py's own default
     known = known_vocabulary(kind, s["tokenizer-model"])
     if known is None and stated is None:
         why = "the vocabulary is the tokenizer's, and this one is not known by name"
         name = "tokenizer-model" if "tokenizer-model" in s.entries else "vocab-size"
+        if s.engine == s.ENGINE:
+            why = f"{why}; Seatrial's own figures count {_ASSUMED_VOCABULARY} tokens, as many as Llama 3's"
+            s.add(name, "warning", "unknown-vocabulary", why, "add --vocab-size, for the figures")
+            return _ASSUMED_VOCABULARY
         fix = "omit it, or name a Llama tokenizer (…/Meta-Llama-3-8B)" if s.script else "add --vocab-size"
         s.add(name, "error", "unknown-vocabulary", why, fix)
         return None

@@ -96,7 +96,7 @@ class Settings:
         self.values[name] = value
         if self.REJECTED and key.disposition == "rejected" and not self.is_quiet(key, value):
             if self.engine and self.engine == self.ENGINE:
-                self.problems.append(entry.key_problem(*self._unknown_here(self.version(name))))
+                self.problems.append(entry.key_problem(*self.unknown_here(self.version(name))))
             else:
                 self.refuse(name, key)
 
@@ -112,9 +112,10 @@ class Settings:
         if known.gone:
             why = f"{self.SYSTEM} no longer has it: it is gone since {self.RELEASE}{known.gone}; it has no effect here"
             return entry.key_problem("warning", "removed-key", why, "remove it")
-        return entry.key_problem(*self._unknown_here(known))
+        return entry.key_problem(*self.unknown_here(known))
 
-    def _unknown_here(self, known: Versions | None) -> tuple[Severity, str, str, str]:
+    def unknown_here(self, known: Versions | None) -> tuple[Severity, str, str, str]:
+        """(severity, code, why, fix) for a key that its system has, and that Seatrial's own trainer does not know."""
         if self.engine == self.ENGINE:
             why = f"it goes to {self.SYSTEM} as it stands, and Seatrial's own figures do not count it"
             return "info", "only-of-engine", why, "no change is needed"
