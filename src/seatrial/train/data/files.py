@@ -80,14 +80,38 @@ def read_arrow(path: Path) -> pa.Table:
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The rows of a table's text columns. Raises ValueError, with file and row, for what is not there or no text."""
-    for where, row in (_columns if path.suffix in (".parquet", ".arrow") else _json_lines)(path, columns):
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: {str(row)[:40]!r} is not an object; write {{{', '.join(columns)}}} as JSON")
+    for where, row in numbered_rows(path, columns):
         for column in columns:
             if not isinstance(row.get(column), str):
                 has = "has no" if column not in row else f"has {str(row[column])[:40]!r} instead of"
                 raise ValueError(f"{where}: {has} text in {column!r}; there are {', '.join(map(str, row))[:200]}")
         yield tuple(row[column] for column in columns)
+
+
+def numbered_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file and row, its values) of a table's rows; of Parquet and Arrow, no other columns than these.
+
+    Raises ValueError, with file and row, for what is no object of JSON, and for a column that a table does not have.
+    """
+    for where, row in (_columns if path.suffix in (".parquet", ".arrow") else _json_lines)(path, columns):
+        if not isinstance(row, dict):
+            raise ValueError(f"{where}: {str(row)[:40]!r} is not an object; write {{{', '.join(columns)}}} as JSON")
+        yield where, row
+
+
+def names_of(path: Path) -> tuple[str, list[str]]:
+    """(where that stands, the names of a table's columns, or of what its first row has); none of a file without rows.
+
+    Raises ValueError where it is no table.
+    """
+    if path.suffix in (".parquet", ".arrow"):
+        try:
+            schema = pyarrow.parquet.read_schema(path) if path.suffix == ".parquet" else read_arrow(path).schema
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"{path}: cannot be read ({error}); copy it again") from error
+        return str(path), list(schema.names)
+    where, row = next(numbered_rows(path, ("…",)), (str(path), {}))
+    return where, list(map(str, row))
 
 
 def _json_lines(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -163,7 +187,8 @@ def tokenised(
 
     folder = Path(index_dir).expanduser() if index_dir else user_cache_path("seatrial") / "tokens"
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = json.dumps([1, sequences.__name__, tokenizer.fingerprint, tokenizer.begin, tokenizer.end, stats])
+    special = [tokenizer.begin, tokenizer.end, tokenizer.template]
+    key = json.dumps([2, sequences.__name__, tokenizer.fingerprint, *special, stats])
     prefix = folder / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
     if not files_of(prefix)[0].is_file():
         try:

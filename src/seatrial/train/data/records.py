@@ -1,27 +1,67 @@
-"""Prompts and answers: JSON lines of `input` and `output`, or of `prompt`, `chosen` and `rejected`."""
+"""Prompts and answers: tables of `input` and `output`, or of `prompt`, `chosen` and `rejected`, and their like."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from seatrial.spec import Objective
+from seatrial.spec import Objective, RunSpec
+from seatrial.train.data import chat
 from seatrial.train.data.examples import Piece
-from seatrial.train.data.files import batched, read_rows
+from seatrial.train.data.files import batched, names_of, numbered_rows, read_rows
 from seatrial.train.data.indexed import Indexed
 from seatrial.train.data.rows import Pieces
-from seatrial.train.data.tokenizer import Tokenizer
+from seatrial.train.data.tokenizer import Tokenizer, load_tokenizer
+
+# Under which names a record may hold a prompt with its answer, or a conversation: NxDT's, then TRL's.
+ANSWERS = (("input", "output"), ("prompt", "completion"), ("messages",))
+PREFERENCES = (("prompt", "chosen", "rejected"),)
+LOOKED_AT = 100  # rows of a file, before anything starts
+
+
+def form_of(path: Path, forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The form that a table has, or of which it has a part. Raises ValueError where it has nothing of any."""
+    where, names = names_of(path)
+    for is_meant in (all, any):
+        for form in forms:
+            if not names or is_meant(name in names for name in form):
+                return form
+    wanted = ", or ".join(" and ".join(form) for form in forms)
+    raise ValueError(f"{where}: there are {', '.join(names)[:200]}, and a record needs {wanted}")
 
 
 def answers(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """Two sequences a record: begin and input, output and end."""
-    for rows in batched(read_rows(path, ("input", "output"))):
+    """Two sequences a record: begin and input, output and end. Of a conversation, its last answer is the output."""
+    form = form_of(path, ANSWERS)
+    is_chat = form == chat.FORM  # whose template has its own end of an answer
+    for rows in batched(_conversations(path, tokenizer) if is_chat else read_rows(path, form)):
         columns = [tokenizer.encode(column) for column in zip(*rows, strict=True)]
         for given, answer in zip(*columns, strict=True):
             yield _with_begin(given, tokenizer)
-            yield np.append(answer, tokenizer.end)
+            yield answer if is_chat else np.append(answer, tokenizer.end)
+
+
+def _conversations(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    render = chat.renderer(tokenizer)
+    for where, row in numbered_rows(path, chat.FORM):
+        yield render(where, row.get(chat.FORM[0]))
+
+
+def look(path: Path, spec: RunSpec) -> None:
+    """Reads the first rows of a file as training would. Raises ValueError for what it would raise one for."""
+    if spec.data.kind != "records":
+        rows: Iterator[object] = read_rows(path, ("text",))
+    elif spec.objective.kind in ("dpo", "orpo"):
+        rows = read_rows(path, form_of(path, PREFERENCES))
+    elif (form := form_of(path, ANSWERS)) == chat.FORM:
+        rows = _conversations(path, load_tokenizer(spec.data.tokenizer))
+    else:
+        rows = read_rows(path, form)
+    if not list(islice(rows, LOOKED_AT)):
+        raise ValueError(f"{path}: there is nothing in it; give another file")
 
 
 def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
@@ -30,7 +70,7 @@ def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     A prompt is tokenised with its answer, as the model will see it; where their tokens merge, its last one belongs to
     the answer (TRL 0.10.1). Raises ValueError where the two answers change more of the prompt than that.
     """
-    records = read_rows(path, ("prompt", "chosen", "rejected"))
+    records = read_rows(path, form_of(path, PREFERENCES))
     encoded = (tokens for rows in batched(records) for tokens in _encoded(rows, tokenizer))
     for number, (prompt, *whole) in enumerate(encoded):
         n = len(prompt)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,18 @@ _END = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "[EOS]", "<|eot_id|
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`encode` adds no special tokens. `begin` stands before a prompt (None: nothing does), `end` after a document."""
+    """`encode` adds no special tokens. `begin` stands before a prompt (None: nothing does), `end` after a document.
+
+    `template` makes one text of a conversation ("": there is none), with `names` of special tokens, such as bos_token.
+    """
 
     fingerprint: str
     vocab_size: int
     begin: int | None
     end: int
     encode: Callable[[Sequence[Text]], list[np.ndarray]]
+    template: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> type[np.integer[Any]]:
@@ -67,23 +72,43 @@ def load_tokenizer(name: str) -> Tokenizer:
         decoded = [t.decode() if isinstance(t, bytes) else t.encode("utf-8", "replace").decode() for t in texts]
         return [np.array(e.ids, np.int32) for e in encoder.encode_batch_fast(decoded, add_special_tokens=False)]
 
-    end = _special(encoder, path, "eos_token", _END)
+    beside = _beside(path)
+    end = _special(encoder, beside, "eos_token", _END)
     if end is None:
         raise ValueError(f"{path}: has no end-of-text token; add a tokenizer_config.json with eos_token next to it")
     size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
     digest = hashlib.sha256(content).hexdigest()
-    return Tokenizer(digest, size, _special(encoder, path, "bos_token", _BEGIN), end, encode)
+    begin = _special(encoder, beside, "bos_token", _BEGIN)
+    numbers = {"bos_token": begin, "eos_token": end}
+    names = {name: encoder.id_to_token(number) for name, number in numbers.items() if number is not None}
+    return Tokenizer(digest, size, begin, end, encode, _template(path, beside), names)
 
 
-def _special(encoder: Any, path: Path, key: str, usual: tuple[str, ...]) -> int | None:
-    """The token that the configuration beside a tokenizer names, else the first usual one that it has."""
+def _beside(path: Path) -> Mapping[str, Any] | None:
+    """The configuration that lies beside a tokenizer, if there is one."""
     file = path.with_name("tokenizer_config.json")
+    try:
+        return read_object(file) if file.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"{file}: not a JSON object ({error})") from error
+
+
+def _special(encoder: Any, beside: Mapping[str, Any] | None, key: str, usual: tuple[str, ...]) -> int | None:
+    """The token that the configuration beside a tokenizer names, else, without one, the first usual one of it."""
     names: Sequence[Any] = usual
-    if file.is_file():
-        try:
-            named = read_object(file).get(key)
-        except ValueError as error:
-            raise ValueError(f"{file}: not a JSON object ({error})") from error
+    if beside is not None:
+        named = beside.get(key)
         names = [named["content"] if isinstance(named, dict) and "content" in named else named]
     found = (encoder.token_to_id(name) for name in names if isinstance(name, str))
     return next((number for number in found if number is not None), None)
+
+
+def _template(path: Path, beside: Mapping[str, Any] | None) -> str:
+    """The template of a chat: a file of its own, or in the configuration, alone or named `default` among several."""
+    file = path.with_name("chat_template.jinja")
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    given = (beside or {}).get("chat_template")
+    if isinstance(given, list):
+        given = next((t.get("template") for t in given if isinstance(t, dict) and t.get("name") == "default"), None)
+    return given if isinstance(given, str) else ""
