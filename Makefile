@@ -45,9 +45,9 @@ test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetch
 	  mv $(VENV)/.plan-gpu $(VENV)/plan-gpu; }
 	PYTHONPATH=$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py $(PARALLEL)
 
-test-maxtext: $(INSTALLED)test ## Run the real MaxText; fetches 600 MB, and another Debian if there is no Python 3.12.
+test-maxtext: $(INSTALLED)test ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
 	tests/engines/maxtext.sh $(VENV)/maxtext
-	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py
+	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py tests/engines/test_written.py
 
 check: $(INSTALLED)lint ## Lint, formatting, complexity, types.
 	$(BIN)/ruff check

@@ -15,6 +15,7 @@ from seatrial.command import Command, Secret, guarded, is_secret
 from seatrial.dialects import maxtext as dialect
 from seatrial.dialects.maxtext import writer
 from seatrial.dialects.maxtext.keys import DEFAULTS
+from seatrial.dialects.maxtext.values import SEGMENTS
 from seatrial.dialects.table.versions import versions
 from seatrial.dialects.yaml_writer import dump
 from seatrial.engines import Commands, Ground, Placement, fit, nics
@@ -98,7 +99,6 @@ _NOTHING: Mapping[str, Any] = {
     "quantization": "",
 }  # fmt: skip
 _OF_CHECKPOINTS = ("async_checkpointing", "checkpoint_period", "max_num_checkpoints_to_keep")
-_SEGMENTS = 32  # of a packed sequence, as MaxText recommends
 # Keys of the engine's that a run decides, whatever is stated.
 _OF_THE_RUN = {
     "base_config": "it is the image's base.yml", "hf_access_token": "a token goes by HF_TOKEN",
@@ -192,11 +192,8 @@ def _config(
     if one_slice:
         values |= _in_one_slice(stated)
     values.setdefault("base_output_directory", str(ground.run_dir / "maxtext"))
-    if on_cpu:  # one process needs no coordinator, and these devices have one attention, of all keys together
-        values |= {"hardware": "cpu", "attention": "dot_product"}
-        values.pop("context_parallel_strategy", None)
-        if len(ground.placements) == 1:
-            values["skip_jax_distributed_system"] = True
+    if on_cpu:
+        values = dict(_on_cpu(values, spec, one_process=len(ground.placements) == 1))
     of_all_times = {name for name, each in versions("maxtext").items() if not each.since and not each.gone}
     always = _ALWAYS | of_all_times | {*spec.execution.engine_keys}
     nested: dict[str, Any] = {}
@@ -214,9 +211,24 @@ def _config(
             yield key, value
     yield from nested.items()
     if spec.data.packing and not on_cpu and "max_segments_per_seq" not in values:
-        yield "max_segments_per_seq", _SEGMENTS
+        yield "max_segments_per_seq", SEGMENTS
     yield "enable_goodput_recording", False  # services of Google Cloud's, which old versions have on
     yield "monitor_goodput", False
+
+
+def _on_cpu(values: Mapping[str, Any], spec: RunSpec, *, one_process: bool) -> Iterator[tuple[str, Any]]:
+    """The keys as CPUs can run them, whose one attention is of all keys together and needs no limit of segments.
+
+    MaxText before 2025-11 has no such limit either.
+    """
+    own = {"hardware": "cpu", "attention": "dot_product"}
+    of_attention = {"context_parallel_strategy", "max_segments_per_seq"} - spec.execution.engine_keys.keys()
+    for name, value in values.items():
+        if name not in of_attention:
+            yield name, own.get(name, value)
+    yield from ((name, value) for name, value in own.items() if name not in values)
+    if one_process:  # which needs no coordinator
+        yield "skip_jax_distributed_system", True
 
 
 def _defaults(spec: RunSpec, *, on_cpu: bool) -> dict[str, str | Secret]:

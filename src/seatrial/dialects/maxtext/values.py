@@ -40,6 +40,7 @@ TENSORS: dict[str, tuple[str, ...]] = {
 ALL_TENSORS = {**TENSORS, **OTHER_TENSORS}
 
 ATTENTION = {"autoselected": "auto", **same(("dot_product", "flash", "cudnn_flash_te", "cudnn_flash_jax"))}
+SEGMENTS = 32  # of a packed sequence, as MaxText recommends
 SERVING_ATTENTION = ("paged", "vllm_rpa", "vllm_batched_rpa")
 
 QUANTIZATION = (

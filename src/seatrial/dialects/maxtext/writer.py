@@ -96,7 +96,10 @@ def _is_of_model(name: str) -> bool:
 def stated(spec: RunSpec) -> tuple[dict[str, str], dict[str, Any]]:
     """(variables, keys of MaxText's) that say what can be said of a run."""
     found = {name: value for name, value in written_values(spec, KEYS) if values.can_be_said(value)}
-    return dict(_environment(spec)), {**found, **{k: v for k, v in maxtext_keys(spec).items() if k not in found}}
+    needed = {}
+    if found.get("packing") and spec.execution.attention == "cudnn_flash_te":
+        needed = {"max_segments_per_seq": values.SEGMENTS}  # MaxText refuses it without
+    return dict(_environment(spec)), {**found, **needed, **maxtext_keys(spec), **found}
 
 
 def _environment(spec: RunSpec) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial.dialects.maxtext import values
 from seatrial.dialects.table import coerce
-from seatrial.spec import INPUT, Data, ModelSpec, RunSpec
+from seatrial.spec import INPUT, Data, ModelSpec, Objective, RunSpec
 from seatrial.spec.presets import MODELS
 
 Write = Callable[[RunSpec], Any]
@@ -42,6 +42,11 @@ def overrides_dropout(spec: RunSpec) -> bool | None:
 def is_sft(spec: RunSpec) -> bool | None:
     """Whether the run fine-tunes on answers."""
     return spec.objective.kind == "sft" or None
+
+
+def needs_no_beta(spec: RunSpec) -> bool:
+    """Whether DPO's beta is said by another key, or by none because it is the default and nothing reads it."""
+    return spec.objective.kind == "orpo" or (spec.objective.kind != "dpo" and spec.objective.beta == Objective.beta)
 
 
 # --- batch, mesh and optimizer ----------------------------------------------------------------------------------------
@@ -134,6 +139,17 @@ def of_mapped(read: Callable[[Data], Any]) -> Write:
 def one(field: str) -> Callable[[Data], str | None]:
     """The path, where there is just one: MaxText has no lists of paths."""
     return lambda data: getattr(data, field)[0] if len(getattr(data, field)) == 1 else None
+
+
+def if_evaluated(field: str) -> Write:
+    """A number of the evaluation, or -1; none where MaxText refuses one, for want of files for it."""
+
+    def write(spec: RunSpec) -> int | None:
+        number = getattr(spec.evaluation, field)
+        has_none = data_set_type(spec) in ("hf", "grain") and one("validation_paths")(spec.data) is None
+        return -1 if number is None else None if has_none else number
+
+    return write
 
 
 def mixture(data: Data) -> str | None:

@@ -79,8 +79,8 @@ def load_tokenizer(name: str) -> Tokenizer:
     size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
     digest = hashlib.sha256(content).hexdigest()
     begin = _special(encoder, beside, "bos_token", _BEGIN)
-    numbers = {"bos_token": begin, "eos_token": end}
-    names = {name: encoder.id_to_token(number) for name, number in numbers.items() if number is not None}
+    special = {"bos_token": begin, "eos_token": end}
+    names = {name: str(encoder.id_to_token(number)) for name, number in special.items() if number is not None}
     return Tokenizer(digest, size, begin, end, encode, _template(path, beside), names)
 
 
