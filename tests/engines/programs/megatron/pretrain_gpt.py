@@ -85,6 +85,7 @@ FLAGS = [
     "no-check-for-nan-in-loss-and-grad",
     "full-validation",
     "overlap-grad-reduce",
+    "overlap-param-gather",
 ]
 WORDS = [
     "position-embedding-type",
