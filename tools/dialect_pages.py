@@ -12,8 +12,10 @@ from seatrial.dialects.explain import table
 from seatrial.dialects.fields import FIELDS
 from seatrial.dialects.spec_fields import SpecField, fields_of, schema
 from seatrial.dialects.table.keys import OMIT, Disposition, Key, spelling
+from seatrial.dialects.table.versions import Versions, versions
 from seatrial.spec import METRICS, RunSpec
 
+VERSIONED = ("maxtext", "megatron", "nxdt", "cvs")  # the dialects that have a table of versions
 MADE = "<!-- Made from the tables of the code by `make golden`; do not edit. -->"
 
 
@@ -97,12 +99,14 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _page(page: Page, keys: Mapping[str, Key]) -> str:
+    system = page.module.partition(".")[0]
+    known = versions(system) if system in VERSIONED else {}
     counts = Counter(key.disposition for key in keys.values())
     said = ", ".join(f"{words} {counts[each]}" for each, (words, _, _) in _SECTIONS.items() if counts[each])
     parts = [f"# {page.title}", MADE, page.intro, f"{len(keys)} keys. {said}. {page.others}"]
     for disposition, (_, title, last) in _SECTIONS.items():
-        lines = [_row(name, row) for name, row in keys.items() if row.disposition == disposition]
-        heads = ("key", "meaning", "default", last)
+        lines = [_row(name, row, known.get(name)) for name, row in keys.items() if row.disposition == disposition]
+        heads = ("key", "meaning", "default", "versions", last)
         columns = [n for n, _ in enumerate(heads) if any(line[n] for line in lines)]  # none without a word in it
         if lines:
             shown = ([line[n] for n in columns] for line in lines)
@@ -111,16 +115,16 @@ def _page(page: Page, keys: Mapping[str, Key]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(name: str, row: Key) -> tuple[str, str, str, str]:
-    meaning = row.meaning or (_meaning(row.paths[0]) if row.paths else "")
-    versions = [f"{word} {version}" for word, version in (("since", row.since), ("until", row.until)) if version]
-    meaning += f" ({', '.join(versions)})" * bool(versions)
+def _row(name: str, row: Key, known: Versions | None) -> tuple[str, str, str, str, str]:
+    meaning = _cell(row.meaning or (_meaning(row.paths[0]) if row.paths else ""))
+    said = {"since": known.since, "gone since": known.gone} if known else {}
+    held = ", ".join(f"{word} {version}" for word, version in said.items() if version)
     if row.disposition == "done":
         default = "" if row.default is OMIT else _code(row.shown or _shown(row.default))
-        return _code(name), _cell(meaning), default, ", ".join(map(_code, row.paths)) or _cell(row.why)
+        return _code(name), meaning, default, held, ", ".join(map(_code, row.paths)) or _cell(row.why)
     quiet = ", ".join(_code(_shown(value)) for value in row.quiet)
     accepted = f"; accepted: {quiet}" if row.disposition == "rejected" and quiet else ""
-    return _code(name), _cell(meaning), "", _cell(row.why) + accepted
+    return _code(name), meaning, "", held, _cell(row.why) + accepted
 
 
 def _meaning(path: str) -> str:

@@ -2,8 +2,11 @@
 
     tools/key_versions.py megatron CLONE    → src/seatrial/dialects/megatron/versions.txt
     tools/key_versions.py maxtext CLONE     → src/seatrial/dialects/maxtext/versions.txt
+    tools/key_versions.py nxdt CLONE        → src/seatrial/dialects/nxdt/versions.txt
+    tools/key_versions.py cvs CLONE         → src/seatrial/dialects/cvs/versions.txt
 
-Nothing of the clone is executed: arguments and fields are read from the syntax of its files at each version.
+Nothing of the clone is executed: arguments and fields are read from the syntax of its files at each version. NxDT and
+CVS declare their keys nowhere: of the keys that are known here, a version has those that its files name.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+
+from seatrial.dialects import explain
 
 DIALECTS = Path(__file__).resolve().parents[1] / "src" / "seatrial" / "dialects"
 
@@ -179,7 +184,38 @@ def maxtext(clone: Clone) -> list[tuple[str, Keys]]:
     return list(versions.items())
 
 
-SYSTEMS = {"megatron": megatron, "maxtext": maxtext}
+# --- NxDT and CVS: the keys that are known here and that the files of a version name ----------------------------------
+
+_NXDT_VERSION = "src/neuronx_distributed_training/_version.py"
+_NXDT = ("src/*.py", "examples/*.py", "examples/*.yaml")
+_CVS = ("*/training/*", "*/training/*/*", "*lib/*training*", "*/lib/*/*", "*jax*", "*megatron*")
+_WORD = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+def nxdt(clone: Clone) -> list[tuple[str, Keys]]:
+    """The keys of each version of NxDT, at its last commit."""
+    last = {}
+    for commit, _ in clone.commits("2024-01-01"):
+        if named := re.search(r"\"(\d+(?:\.\d+)+)\"", clone.text(commit, _NXDT_VERSION)):
+            last[named[1]] = commit
+    return [(version, _named(clone, commit, explain.table("nxdt"), _NXDT)) for version, commit in sorted(last.items())]
+
+
+def cvs(clone: Clone) -> list[tuple[str, Keys]]:
+    """The keys of CVS's training configurations, by the day of the commit, since 2025."""
+    last = {day: commit for commit, day in clone.commits("2025-01-01", *_CVS)}
+    keys = {name for module in ("cvs.jax", "cvs.megatron") for name in explain.table(module)}
+    versions = [(day, _named(clone, commit, keys, _CVS)) for day, commit in last.items()]
+    return [(day, found) for day, found in versions if len(found) > 1]  # before, CVS trained nothing
+
+
+def _named(clone: Clone, revision: str, keys: Iterable[str], paths: Sequence[str]) -> Keys:
+    """Those keys all of whose parts are words of some files."""
+    words = set(clone.git("grep", "-h", "-o", "-w", "-E", _WORD, revision, "--", *paths).split())
+    return dict.fromkeys((name for name in keys if words.issuperset(name.split("."))), "")
+
+
+SYSTEMS = {"megatron": megatron, "maxtext": maxtext, "nxdt": nxdt, "cvs": cvs}
 
 
 @click.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.dialects import load
+from seatrial.dialects.explain import table
 from seatrial.dialects.megatron.settings import ALL
 from seatrial.dialects.table.versions import contradiction, in_order, versions
 from seatrial.errors import Problem
@@ -147,3 +148,24 @@ def test_the_vocabulary_of_a_tokenizer_that_only_megatron_can_read(tmp_path: Pat
     assert resolved.spec.model.vocab_size == size
     unsure = [problem.severity for problem in resolved.problems if problem.code == "unknown-vocabulary"]
     assert unsure == ([] if size == 50_257 else ["warning"])
+
+
+def test_keys_that_nxdt_has_no_more_and_versions_that_none_has_together(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "configs/nxdt/llama3-8b-dpo.yaml").read_text(encoding="utf-8")
+    older = text.replace(" max_prompt_length:", " max_dpo_prompt_length:")
+    path = tmp_path / "run.yaml"
+    newer = ["distributed_strategy.context_parallel_size=1"]
+    for given, words, codes in ((text, newer, set()), (older, [], {"removed-key"}), (older, newer, {"versions"})):
+        path.write_text(given, encoding="utf-8")
+        found = {problem.code: problem for problem in load(path, words, action="plan").problems}
+        assert codes <= found.keys()
+        assert codes or not {"removed-key", "versions"} & found.keys()
+    assert "context_parallel_size: not before 1.3.0" in found["versions"].why
+    assert "max_dpo_prompt_length: gone since 1.3.0" in found["versions"].why
+
+
+@pytest.mark.parametrize(("dialect", "modules"), [("nxdt", ("nxdt",)), ("cvs", ("cvs.jax", "cvs.megatron"))])
+def test_a_table_has_only_keys_that_are_known_here(dialect: str, modules: tuple[str, ...]) -> None:
+    known = {name for module in modules for name in table(module)}
+    assert 100 < len(versions(dialect)) <= len(known)
+    assert versions(dialect).keys() <= known

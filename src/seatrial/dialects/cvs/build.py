@@ -44,6 +44,7 @@ def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
     overrides = [override for override in request.overrides if override.key not in SELECTORS]
     settings = gather(request, cell, overrides, table)
     settings.problems[:0] = [*request.document.problems, *problems]
+    settings.report_versions()
     return settings, cell
 
 

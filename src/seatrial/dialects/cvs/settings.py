@@ -49,7 +49,7 @@ class Cell:
 class Settings(table_settings.Settings):
     """Those of `config` and of one cell; a value that is missing, unfilled or wrong is in `entries` at most."""
 
-    SYSTEM = "CVS"
+    SYSTEM, VERSIONS = "CVS", "cvs"
     REJECTED = "cannot-be-obeyed"
 
     table: Table

@@ -417,16 +417,13 @@ _ALIGNMENT: dict[str, Key] = {
 
 
 def _alignment() -> Iterator[tuple[str, Key]]:
-    """The block in its three forms: under `data` (Neuron 2.21), by itself (2.22), with other names (2.23)."""
+    """The block in its three forms: under `data` (NxDT 1.1), by itself (1.2), with other names (1.3)."""
     for name, key in _ALIGNMENT.items():
         older = name.replace(".max_prompt", ".max_dpo_prompt")
-        for place, since, until in ((ALIGNMENT, "2.22", ""), (OLD_ALIGNMENT, "", "2.21")):
-            is_now = place == ALIGNMENT
-            if older == name:
-                yield f"{place}.{name}", replace(key, write=key.write if is_now else None, since=since, until=until)
-                continue
-            yield f"{place}.{name}", replace(key, write=key.write if is_now else None, since="2.23")
-            yield f"{place}.{older}", replace(key, write=None, since=since, until="2.22" if is_now else until)
+        for place in (ALIGNMENT, OLD_ALIGNMENT):
+            yield f"{place}.{name}", key if place == ALIGNMENT else replace(key, write=None)
+            if older != name:
+                yield f"{place}.{older}", replace(key, write=None)
 
 
 # The knobs of Megatron's model: what only model_source megatron reads, and its defaults.

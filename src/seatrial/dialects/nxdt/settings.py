@@ -20,6 +20,7 @@ from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import COMMAND_LINE, Override, put, resolve, value_node
 from seatrial.dialects.table.suggestions import likeness, suggestions
+from seatrial.dialects.table.versions import Versions
 from seatrial.errors import InputError, Mark, Problem
 from seatrial.source import Node
 from seatrial.spec import NEEDS, Origin
@@ -56,7 +57,7 @@ def canonical(name: str) -> str:
 class Settings(table_settings.Settings):
     """`values` and `entries` by the key's newest name; what is wrong, or still open, is in `entries` only."""
 
-    SYSTEM = "NxDT"
+    SYSTEM, VERSIONS = "NxDT", "nxdt"
     UNKNOWN = "NxDT configurations have no such key"
     REJECTED = ""  # grouped by their reasons, in `findings.refused`
 
@@ -80,6 +81,10 @@ class Settings(table_settings.Settings):
         """Where the value of a key came from; of an interpolation, its value too."""
         is_open = name in self.values and "${" in self.entries[name].text
         return super().origin(name, note or (f"= {self.values[name]}" if is_open else ""))
+
+    def version(self, name: str) -> Versions | None:
+        """The versions that have a key as it is written, which may be under an older name."""
+        return super().version(self.entries[name].key if name in self.entries else name)
 
     def kept(self) -> dict[str, Any]:
         """The keys of the file that the spec does not hold, as they are to be written; secrets are left out."""
@@ -123,6 +128,7 @@ def gather(request: Request, keys: Mapping[str, Key]) -> Settings:
     for name, key in keys.items():
         if key.required:
             settings.missing(name)
+    settings.report_versions()
     return settings
 
 

@@ -40,7 +40,7 @@ class Key:
     `default` is what the key's own system assumes where it is not given; `shown` is how a file has that, where it is
     another word than the value. `write` gives the key's value for a spec, or
     OMIT; a row without it is written by others, or not at all. `as_is` says that no other key has a say in the value
-    at the path, so that the row writes itself. `since` and `until` are the versions of the system that have the key.
+    at the path, so that the row writes itself.
     """
 
     read: Reader
@@ -56,8 +56,6 @@ class Key:
     shown: str = ""
     write: FromSpec | None = None
     as_is: bool = False
-    since: str = ""
-    until: str = ""
 
     @property
     def paths(self) -> tuple[str, ...]:

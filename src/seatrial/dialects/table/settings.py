@@ -125,13 +125,13 @@ class Settings:
 
     def report_versions(self) -> None:
         """Adds that no version of the system has all of the given keys, and which known ones the newest has no more."""
-        known = versions(self.VERSIONS)
-        for name in [name for name in self.entries if name in self.values and name in known and known[name].gone]:
+        known = {name: found for name in self.entries if (found := self.version(name))}
+        for name in [name for name, each in known.items() if each.gone and name in self.values]:
             why = f"{self.SYSTEM} no longer has it: it is gone since {self.RELEASE}{known[name].gone}"
             self.add(name, "info", "removed-key", why, "no change is needed for an older version")
         why = contradiction(known, {name: entry.key for name, entry in self.entries.items()}, self.RELEASE)
         if why:
-            first = next(name for name in self.entries if name in known and known[name].gone)
+            first = next(name for name, each in known.items() if each.gone)
             self.add(first, "warning", "versions", f"no version of {self.SYSTEM} has all keys: {why}", "remove one")
 
     def holds_secret(self, name: str) -> bool:
