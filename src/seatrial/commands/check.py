@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.check import lint
-from seatrial.commands.data import data_problems
 from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
@@ -32,8 +31,7 @@ class ConfigArguments:
 
 def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
     """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
-    resolved = lint(given.load(action, engine), action=action, engine=engine)
-    return replace(resolved, problems=(*resolved.problems, *data_problems(resolved)))
+    return lint(given.load(action, engine), action=action, engine=engine)
 
 
 def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:

@@ -1,24 +1,19 @@
-"""Conversations and other names of prompts and answers; and the look at them before anything starts."""
+"""Conversations, and other names of prompts and answers."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seatrial.spec import Data, Objective, RunSpec
 from seatrial.train.data.chat import renderer
 from seatrial.train.data.records import answers
 from seatrial.train.data.tokenizer import BYTES, load_tokenizer
-from tests.helpers.command_line import seatrial
-from tests.helpers.trainer import TINY, make_spec
 
 Lines = Callable[..., Path]
 
@@ -120,53 +115,3 @@ def test_conversations_need_a_template(json_lines: Lines) -> None:
     path = json_lines("chat.jsonl", {"messages": messages_of(("a", "b"))})
     with pytest.raises(ValueError, match="conversations need a chat template, and the tokenizer has none; put"):
         list(answers(path, BYTES))
-
-
-# --- the look ---------------------------------------------------------------------------------------------------------
-
-
-def spec_of(path: Path, kind: str = "sft") -> RunSpec:
-    made = make_spec(model=replace(TINY, vocab_size=512))
-    return replace(made, objective=Objective(kind=kind), data=Data(kind="records", paths=(str(path),)))
-
-
-def written(tmp_path: Path, spec: RunSpec) -> Path:
-    from seatrial.dialects import convert
-
-    path = tmp_path / "run.yaml"
-    path.write_text(convert.TARGETS["native"].write(spec).text, encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("kind", "row", "why"),
-    [
-        ("sft", {"question": "a", "answer": "b"}, "there are question, answer, and a record needs input and output, or "
-         "prompt and completion, or messages"),
-        ("sft", {"input": "a", "output": 3}, "line 1: has '3' instead of text in 'output'"),
-        ("dpo", {"input": "a", "output": "b"}, "a record needs prompt and chosen and rejected"),
-        ("dpo", {"prompt": "a", "chosen": "b", "rejected": ["c"]}, "instead of text in 'rejected'"),
-        ("sft", {"messages": messages_of(("a", "b"))}, "conversations need a chat template"),
-    ],
-)  # fmt: skip
-def test_check_looks_at_the_first_records(tmp_path: Path, json_lines: Lines, kind: str, row: object, why: str) -> None:
-    json_lines("a.jsonl", row)
-    result = seatrial("check", written(tmp_path, spec_of(tmp_path / "*.jsonl", kind)), cwd=tmp_path)
-    said = " ".join((result.stdout + result.stderr).split())
-    assert result.returncode == 2, said
-    assert re.sub(r"\s+", " ", why) in said
-    assert "Traceback" not in said
-
-
-def test_check_takes_records_that_fit_and_files_of_another_machine(tmp_path: Path, json_lines: Lines) -> None:
-    json_lines("a.jsonl", {"prompt": "a", "completion": "b"})
-    for place in ("*.jsonl", "elsewhere/*.jsonl"):
-        result = seatrial("check", written(tmp_path, spec_of(tmp_path / place)), cwd=tmp_path)
-        assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").touch()
-    result = seatrial("check", written(tmp_path, spec_of(tmp_path / "a.jsonl")), cwd=tmp_path)
-    assert result.returncode == 2
-    assert "there is nothing in it" in result.stdout + result.stderr

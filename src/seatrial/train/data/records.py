@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from seatrial.spec import Objective, RunSpec
+from seatrial.spec import Objective
 from seatrial.train.data import chat
 from seatrial.train.data.examples import Piece
 from seatrial.train.data.files import batched, names_of, numbered_rows, read_rows
 from seatrial.train.data.indexed import Indexed
 from seatrial.train.data.rows import Pieces
-from seatrial.train.data.tokenizer import Tokenizer, load_tokenizer
+from seatrial.train.data.tokenizer import Tokenizer
 
 # Under which names a record may hold a prompt with its answer, or a conversation: NxDT's, then TRL's.
 ANSWERS = (("input", "output"), ("prompt", "completion"), ("messages",))
 PREFERENCES = (("prompt", "chosen", "rejected"),)
-LOOKED_AT = 100  # rows of a file, before anything starts
 
 
 def form_of(path: Path, forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
@@ -48,20 +46,6 @@ def _conversations(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[str, str]
     render = chat.renderer(tokenizer)
     for where, row in numbered_rows(path, chat.FORM):
         yield render(where, row.get(chat.FORM[0]))
-
-
-def look(path: Path, spec: RunSpec) -> None:
-    """Reads the first rows of a file as training would. Raises ValueError for what it would raise one for."""
-    if spec.data.kind != "records":
-        rows: Iterator[object] = read_rows(path, ("text",))
-    elif spec.objective.kind in ("dpo", "orpo"):
-        rows = read_rows(path, form_of(path, PREFERENCES))
-    elif (form := form_of(path, ANSWERS)) == chat.FORM:
-        rows = _conversations(path, load_tokenizer(spec.data.tokenizer))
-    else:
-        rows = read_rows(path, form)
-    if not list(islice(rows, LOOKED_AT)):
-        raise ValueError(f"{path}: there is nothing in it; give another file")
 
 
 def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
