@@ -21,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def main(corpus: Path, folders: tuple[Path, ...], out: Path | None, only: str) -
     """Try the entries of a CORPUS on the checkouts in FOLDERS, and compare each outcome with the expected one."""
     chosen = [each for each in entries(corpus) if only in f"{each.repository}/{each.path}"]
     places = [folder.absolute() for folder in folders]
-    with ProcessPoolExecutor(WORKERS) as pool:
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         results = list(zip(chosen, pool.map(_one, [(each, places) for each in chosen]), strict=True))
     click.echo(as_text(results))
     if out is not None:
