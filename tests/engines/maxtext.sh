@@ -27,10 +27,12 @@ if [ -z "$python" ]; then
         exit 1
     fi
     if [ ! -e "$folder/debian/made" ]; then
-        rm -rf "$folder/debian"
-        debootstrap --variant=minbase --include=python3,python3-venv trixie "$folder/debian" >"$folder/debootstrap.log" ||
-            { tail "$folder/debootstrap.log" >&2; exit 1; }
-        touch "$folder/debian/made"
+        for _ in 1 2 3; do # a mirror may be out of reach for a moment
+            rm -rf "$folder/debian"
+            debootstrap --variant=minbase --include=python3,python3-venv trixie "$folder/debian" \
+                >"$folder/debootstrap.log" && touch "$folder/debian/made" && break
+        done
+        [ -e "$folder/debian/made" ] || { tail "$folder/debootstrap.log" >&2; exit 1; }
     fi
     # shellcheck disable=SC2016 # the words are for the inner shell
     inside=(unshare --mount sh -c 'mount --bind "$0" /usr && exec "$@"' "$folder/debian/usr")
