@@ -280,7 +280,7 @@ def judge(
 ) -> None:
     """Judge existing logs, or re-judge a run.
 
-    Needs no cluster and no jax. Exits with the verdict.
+    Of a folder, every run in it, and how they scale. Needs no cluster and no jax. Exits with the (worst) verdict.
     """
     from seatrial.commands.judge import judge_logs, judge_run, run_directory_in, sort_arguments
     from seatrial.console import warn
@@ -301,6 +301,13 @@ def judge(
 
             resolved = read_targets(ConfigArguments(config=against, overrides=tuple(overrides), model=model, gpu=gpu))
             warn(resolved.problems)
+        if len(paths) == 1 and paths[0].is_dir():
+            from seatrial.commands.judge_folder import judge_folder
+            from seatrial.report import folder
+
+            found = judge_folder(paths[0], options, resolved=resolved, config=against, **how)
+            click.echo(folder.FORMATS[output](found))
+            raise Exit(found.exit_code)
         report, verdict = judge_logs(paths, options, resolved=resolved, config=against, **how)
     click.echo(FORMATS[output](report))
     raise Exit(verdict.exit_code)

@@ -371,8 +371,9 @@ def test_logs_of_several_runs_are_named_and_not_mixed(folder: Path, told: bool) 
     (folder / "logs").mkdir()
     for devices in (64, 128, 256):
         write(folder, sized(devices, seed=devices, told=told), f"logs/llama-{devices}.log")
-    for verb in ("judge", "parse"):
-        result = seatrial(verb, "logs", cwd=folder)
+    named = [f"logs/llama-{devices}.log" for devices in (64, 128, 256)]
+    for command in (["judge", *sorted(named)], ["parse", "logs"]):
+        result = seatrial(*command, cwd=folder)
         assert (result.returncode, result.stdout) == (2, ""), result.stdout
         assert "these are logs of several runs, not of one: llama-128.log" in result.stderr
         assert "seatrial judge logs/llama-128.log" in result.stderr
@@ -385,7 +386,7 @@ def test_a_run_that_starts_over_after_a_completed_one_is_another_run(folder: Pat
     for day in (1, 2):
         stamped = [f" [2026-03-0{day} 10:00:{n:02}]{line}" for n, line in enumerate(megatron())]
         write(folder, stamped, f"logs/day-{day}.log")
-    result = seatrial("judge", "logs", cwd=folder)
+    result = seatrial("judge", "logs/day-1.log", "logs/day-2.log", cwd=folder)
     assert result.returncode == 2
     assert "day-1.log (the first), day-2.log (starts over after a completed one)" in " ".join(result.stderr.split())
 

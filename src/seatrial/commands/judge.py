@@ -60,9 +60,14 @@ def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list
     return [Path(text) for text in arguments if text not in overrides], overrides
 
 
+def is_run_directory(path: Path) -> bool:
+    """Whether a folder is a run directory, of a run or of judged logs."""
+    return any(exists(path / name) for name in ("plan.json", "judged.json"))
+
+
 def run_directory_in(paths: Sequence[Path]) -> Path | None:
     """The run directory, where the paths are one. Raises InputError for one among others."""
-    found = [path for path in paths if any(exists(path / name) for name in ("plan.json", "judged.json"))]
+    found = [path for path in paths if is_run_directory(path)]
     if found and len(paths) > 1:
         why, fix = "a run directory is judged by its own files alone", "name one run directory, or logs"
         raise InputError.single("run-directory", str(found[0]), why, fix)
@@ -134,14 +139,36 @@ def judge_logs(
     With `out`, that becomes a run directory, for reports and comparisons. Raises InputError for logs that cannot be
     read, and where no line of them is one of training.
     """
-    record = read_logs(paths, family)
+    logs = LogsOfRun(paths=tuple(paths), family=family, events=read_logs(paths, family))
+    return judge_record(logs, options, resolved=resolved, config=config, cvs_compat=cvs_compat, out=out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOfRun:
+    """The logs of one run, the family that they were read as, and what they say."""
+
+    paths: tuple[Path, ...]
+    family: str
+    events: Sequence[Event]
+
+
+def judge_record(
+    logs: LogsOfRun,
+    options: JudgeOptions,
+    *,
+    resolved: Resolved | None,
+    config: Path | None,
+    cvs_compat: bool = False,
+    out: Path | None,
+) -> tuple[RunReport, Verdict]:
+    """As `judge_logs`, of logs that have been read."""
     spec = resolved.spec if resolved else None
     with _directory(out) as run_dir:
         documents = Documents(run_dir)
         judged_by = {
             "v": 1,
-            "sources": [str(short_path(path)) for path in paths],
-            "family": ", ".join(_families(record)) or family,
+            "sources": [str(short_path(path)) for path in logs.paths],
+            "family": ", ".join(_families(logs.events)) or logs.family,
             "against": str(short_path(config)) if config else None,
             **dataclasses.asdict(options),
         }
@@ -150,10 +177,10 @@ def judge_logs(
             copy_config(config, run_dir)
             documents.write("spec.json", {"v": 1, **resolved_as_dict(resolved)})
         if cvs_compat:
-            documents.write("cvs.json", _cvs_answer(paths, spec))
+            documents.write("cvs.json", _cvs_answer(logs.paths, spec))
         if out:
-            write_events(record, run_dir)
-        report, judged = _judge(documents, record, spec, options)
+            write_events(logs.events, run_dir)
+        report, judged = _judge(documents, logs.events, spec, options)
         if out:
             write_html(report, run_dir)
         return report, judged

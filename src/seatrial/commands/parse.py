@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seatrial import events, logs
@@ -16,30 +16,40 @@ _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbat
 
 def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
     """The events of the logs of one run as lines of JSON; a single log is not kept. Raises as `read_logs` does."""
-    _check_logs(paths, family)
+    check_logs(paths, family)
     try:
         alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
         found = logs.parse_file(alone, family) if alone else logs.read(paths, family)
         yield from map(events.dumps, found)
     except OSError as error:
-        raise _unreadable(paths, error) from error
+        raise unreadable(paths, error) from error
 
 
 def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
     """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
-    _check_logs(paths, family)
+    check_logs(paths, family)
     try:
         record = logs.read(paths, family)
     except OSError as error:
-        raise _unreadable(paths, error) from error
-    if not any(isinstance(event, (Step, Fault, RunStarted)) for event in record):
-        why = "no line in it was recognised as a step, a failure or the start of a training run"
-        fix = f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}"
-        raise InputError.single("no-training-log", _named(paths), why, fix)
+        raise unreadable(paths, error) from error
+    if not is_of_training(record):
+        raise no_training(paths)
     return record
 
 
-def _check_logs(paths: Sequence[Path], family: str) -> None:
+def no_training(paths: Sequence[Path]) -> InputError:
+    """The error for logs that say nothing of training."""
+    why = "no line in it was recognised as a step, a failure or the start of a training run"
+    fix = f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}"
+    return InputError.single("no-training-log", _named(paths), why, fix)
+
+
+def is_of_training(record: Iterable[Event]) -> bool:
+    """Whether logs say anything of a training: that it began, did a step, or failed."""
+    return any(isinstance(event, (Step, Fault, RunStarted)) for event in record)
+
+
+def check_logs(paths: Sequence[Path], family: str) -> None:
     if family not in (logs.AUTO, *logs.FAMILIES):
         why = f"no family of logs is called {family!r}"
         raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
@@ -53,7 +63,7 @@ def _check_logs(paths: Sequence[Path], family: str) -> None:
             raise InputError.single("no-log", str(path), why, fix)
 
 
-def _unreadable(paths: Sequence[Path], error: OSError) -> InputError:
+def unreadable(paths: Sequence[Path], error: OSError) -> InputError:
     why = f"it cannot be read: {error.strerror or error}"
     return InputError.single("unreadable-log", str(error.filename or _named(paths)), why, "name a log file")
 

@@ -25,8 +25,9 @@ from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_events, read_file
+from seatrial.logs.runs import RunOfLogs, runs_of
 
-__all__ = ["AUTO", "FAMILIES", "parse", "parse_file", "read", "read_lines"]
+__all__ = ["AUTO", "FAMILIES", "RunOfLogs", "parse", "parse_file", "read", "read_lines", "read_runs"]
 
 AUTO = "auto"
 
@@ -57,3 +58,12 @@ def read(paths: Sequence[Path], family: str = AUTO) -> list[Event]:
     """
     files = [file for path in paths for file in (files_in(path) if path.is_dir() else [path])]
     return read_files(files, _families(family))
+
+
+def read_runs(folder: Path, family: str = AUTO, *, without: Sequence[Path] = ()) -> Iterator[RunOfLogs]:
+    """The runs of which a folder holds the logs, with the events of each; folders in `without` are not looked into.
+
+    Raises OSError, and KeyError for an unknown family.
+    """
+    files = [path for path in files_in(folder) if not any(path.is_relative_to(other) for other in without)]
+    return runs_of(files, _families(family), folder)

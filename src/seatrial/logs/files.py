@@ -18,7 +18,7 @@ from seatrial.logs.lines import read_lines
 from seatrial.logs.reader import read_file
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
-_RANK_NAMES = tuple(
+RANK_NAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"global_?rank[-_.]?(\d+)",
@@ -28,6 +28,7 @@ _RANK_NAMES = tuple(
     )
 )
 MOST_NAMED = 5  # of several runs
+SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
 _SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
@@ -53,7 +54,7 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
     """
     numbers = _processes(paths)
-    by_name = [_rank(path, _RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
+    by_name = [_rank(path, RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
     written = last_written(paths) if paths else 0.0
     logs = [
         _log(path, _of_rank(rank, read_file(path, families, process=number, written=written)), process=number)
@@ -90,7 +91,7 @@ def _place(path: Path) -> str:
     return _STREAM.sub("", "/".join(path.parts[-3:]))
 
 
-def _rank(path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES) -> int | None:
+def _rank(path: Path, names: Sequence[re.Pattern[str]] = RANK_NAMES) -> int | None:
     text = "/".join(path.parts[-3:])
     return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
 
@@ -184,7 +185,7 @@ def _refuse_several(logs: Sequence[_Log], *, in_succession: bool) -> None:
     named = [f"{log.path.name if together else log.path} ({what})" for log, what in zip(logs, differing, strict=True)]
     more = f" and {len(logs) - MOST_NAMED} more" if len(logs) > MOST_NAMED else ""
     raise InputError.single(
-        "several-runs",
+        SEVERAL_RUNS,
         str(logs[0].path.parent),
         f"these are logs of several runs, not of one: {', '.join(named[:MOST_NAMED])}{more}",
         f"judge each by itself: `seatrial judge {logs[0].path}`; ranks of one run say so in their names: rank0.log, …",
@@ -201,9 +202,18 @@ def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
         return [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
     if any(restarts):
         return ["the first", *("starts over after a completed one" if new else "goes on" for new in restarts)]
-    if not in_succession and len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:]):
+    strangers = len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:])
+    if not in_succession and (strangers or _ranks_clash(logs)):
         return [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
     return []
+
+
+def _ranks_clash(logs: Sequence[_Log]) -> bool:
+    """Whether two logs are named after the same rank, and agree on no loss."""
+    first: dict[int | None, _Log] = {}
+    return any(
+        _losses_differ(first.setdefault(rank, log), log) for log in logs if (rank := _rank(log.path)) is not None
+    )
 
 
 def _starts_over(log: _Log, after: _Log) -> bool:

@@ -45,6 +45,10 @@ def _between(first: int, last: int) -> Callable[[Values], Places]:
     return lambda steps: np.flatnonzero((steps >= first) & (steps <= last))
 
 
+def _last(steps: Values) -> Places:
+    return np.arange(len(steps))[-1:]
+
+
 POLICIES: dict[str, Policy] = {
     "steady": Policy("the median of the steady steps", None, "median"),
     "cvs-jax": Policy(
@@ -59,9 +63,8 @@ POLICIES: dict[str, Policy] = {
     "last-10": Policy(
         "the mean of the last ten lines (CloudAI, Megatron-Bridge)", lambda steps: np.arange(len(steps))[-10:], "mean"
     ),
-    "last": Policy(
-        "the last line (NVIDIA's MaxText recipe)", lambda steps: np.arange(len(steps))[-1:], "median"
-    ),
+    "last": Policy("the last line", _last, "median"),
+    "recipe-2025-01": Policy("the last line (NVIDIA's recipe for MaxText, January 2025)", _last, "median"),
 }  # fmt: skip
 DEFAULT_POLICY = "steady"
 

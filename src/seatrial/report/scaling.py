@@ -115,6 +115,8 @@ def _unfit(report: RunReport) -> list[Problem]:
 def _unfit_verdict(report: RunReport) -> list[tuple[str, str]]:
     axes = [report.verdict.axes[axis] for axis in ("completion", "numerics")] if report.verdict else []
     reasons = []
+    if report.spec is None and report.metrics and report.metrics.completion.planned_steps is None:
+        axes = [axis for axis in axes if axis.status != "inconclusive"]  # nothing says how long it should have been
     for axis in axes:
         if axis.status not in ("pass", "not_applicable"):
             worst = summary(axis)
@@ -125,10 +127,21 @@ def _unfit_verdict(report: RunReport) -> list[tuple[str, str]]:
 
 def _unfit_speed(report: RunReport) -> list[tuple[str, str]]:
     performance = report.metrics.performance if report.metrics else None
-    if performance is None or {"step_seconds", "tokens_per_second_per_device"} <= set(performance.estimates):
+    if performance is None:
         return []
+    if {"step_seconds", "tokens_per_second_per_device"} <= set(performance.estimates):
+        if performance.num_devices and _tokens_per_step(report):
+            return []
+        why = "the log does not say on how many devices it was, or how many tokens a step has"
+        return [(why, "judge it by its configuration, or omit it")]
     why = performance.unavailable.get("tokens_per_second_per_device", "the record does not give it")
     return [(f"it has no throughput: {why}", "judge it by its configuration, or omit it")]
+
+
+def _tokens_per_step(report: RunReport) -> int | None:
+    """The tokens of a step, as configured or as the log counts them in every step."""
+    counted = {step.tokens for step in report.steps} if report.spec is None else set()
+    return _performance(report).tokens_per_step or (counted.pop() if len(counted) == 1 else None)
 
 
 def _model(report: RunReport) -> str:
@@ -147,6 +160,8 @@ def _precision(report: RunReport) -> str:
     if report.spec is None:
         return ""
     formats = dataclasses.asdict(report.spec.precision)
+    if report.spec.precision.compute_dtype != "float16":  # nothing else scales its loss
+        formats = {name: value for name, value in formats.items() if "loss_scale" not in name}
     return ", ".join(f"{name.removesuffix('_dtype')} {value}" for name, value in formats.items() if value)
 
 
@@ -206,12 +221,12 @@ def _names(reports: Sequence[RunReport]) -> list[str]:
 
 
 def _run(report: RunReport, name: str) -> _Run:
-    performance = _performance(report)
-    assert performance.num_devices is not None  # or there would be no throughput
-    assert performance.tokens_per_step is not None
+    performance, tokens = _performance(report), _tokens_per_step(report)
+    assert performance.num_devices is not None  # _unfit refuses a run without
+    assert tokens is not None
     return _Run(
         name=name,
-        size=(performance.num_devices, performance.tokens_per_step),
+        size=(performance.num_devices, tokens),
         step=performance.estimates["step_seconds"],
         report=report,
     )

@@ -12,7 +12,7 @@ from seatrial.report.figures import SYMBOLS, TITLES, WORDS, figures, where
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
-from seatrial.verdict import AxisVerdict, Check
+from seatrial.verdict import AxisVerdict, Check, Outcome
 
 TAIL_LINES = 12
 SECTION_ROWS = 20
@@ -48,9 +48,14 @@ class _Page:
         return wrapped(text, self.paint, indent=indent, style=style, columns=self.columns)
 
 
+def outcome_style(outcome: Outcome) -> str:
+    """The style of an outcome's word."""
+    return _OUTCOME_STYLES.get(outcome, "bold red")
+
+
 def _title(report: RunReport, page: _Page) -> str:
     verdict = report.verdict
-    style = _OUTCOME_STYLES.get(verdict.outcome, "bold red") if verdict else "bold"
+    style = outcome_style(verdict.outcome) if verdict else "bold"
     title = TITLES[verdict.outcome] if verdict else "NOT JUDGED"
     first, *rest = textwrap.wrap(f"{title}  {report.name}", min(page.columns, PROSE_WIDTH))
     lines = [page.paint(style, title) + first[len(title) :], *rest, page.wrapped(where(report), style="dim")]

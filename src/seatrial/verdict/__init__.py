@@ -25,6 +25,7 @@ from seatrial.verdict.performance import judge_performance
 __all__ = [
     "AXES",
     "EXIT_CODES",
+    "WORST_OUTCOME_FIRST",
     "Axis",
     "AxisVerdict",
     "Check",
@@ -54,6 +55,9 @@ EXIT_CODES: dict[Outcome, int] = {
     "inconclusive": 6,
     "interrupted": 130,
 }
+WORST_OUTCOME_FIRST: tuple[Outcome, ...] = (
+    "fail", "died", "no_progress", "could_not_run", "teardown_failed", "interrupted", "inconclusive", "pass",
+)  # fmt: skip
 # What ended a run before its work was done, by the last word on it.
 _CUT_SHORT: dict[str, Outcome] = {cut: cut for cut in get_args(Cuts)}
 

@@ -1,0 +1,114 @@
+"""`seatrial judge FOLDER`: every run of which the folder holds logs or files, each judged, and how they scale."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seatrial import logs
+from seatrial.commands.judge import JudgeOptions, LogsOfRun, is_run_directory, judge_record, judge_run
+from seatrial.commands.parse import check_logs, is_of_training, no_training, unreadable
+from seatrial.errors import InputError
+from seatrial.events import Event, RunStarted
+from seatrial.report.folder import FolderReport, JudgedRun
+from seatrial.report.scaling import Scaling, measure_scaling
+from seatrial.spec import Origin, Resolved, RunSpec
+
+
+def judge_folder(
+    folder: Path,
+    options: JudgeOptions,
+    *,
+    resolved: Resolved | None,
+    config: Path | None,
+    family: str,
+    cvs_compat: bool,
+    out: Path | None,
+) -> FolderReport:
+    """Judges each run of a folder; with `out`, each becomes a run directory in it, by its name.
+
+    A configuration is that of all of them, at the size that each log says. Raises InputError where there is no run.
+    """
+    kept = (path.parent for path in sorted(folder.rglob("*.json")) if is_run_directory(path.parent))
+    directories = list(dict.fromkeys(kept))
+    found = list(_read(folder, family, directories))
+    trained = [run for run in found if is_of_training(run.events)]
+    alone = len(trained) == 1 and not directories
+    runs = [JudgedRun(str(path.relative_to(folder)), *judge_run(path, options)) for path in directories]
+    for run in trained:
+        record = LogsOfRun(paths=(folder,) if len(found) == 1 else run.paths, family=family, events=run.events)
+        spec = resolved if alone or resolved is None else at_size_of(resolved, run.events)
+        place = out if alone or out is None else out / run.name
+        judged = judge_record(record, options, resolved=spec, config=config, cvs_compat=cvs_compat, out=place)
+        runs.append(JudgedRun(run.name, *judged))
+    others = tuple(path for run in found if run not in trained for path in run.paths)
+    if not runs:
+        raise no_training([folder])
+    runs.sort(key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", run.name)])
+    scaling, why = _scaling(runs)
+    return FolderReport(folder=folder, runs=tuple(runs), others=others, scaling=scaling, no_scaling=why)
+
+
+def _read(folder: Path, family: str, directories: Sequence[Path]) -> Iterator[logs.RunOfLogs]:
+    check_logs([folder], family)
+    try:
+        yield from logs.read_runs(folder, family, without=directories)
+    except OSError as error:
+        raise unreadable([folder], error) from error
+
+
+def _scaling(runs: Sequence[JudgedRun]) -> tuple[Scaling | None, str]:
+    """The scaling table of the runs that passed what it needs, or why there is none."""
+    named = [replace(run.report, directory=run.name) for run in runs]
+    try:
+        return measure_scaling(named), ""
+    except InputError as error:
+        first, more = error.problems[0], len(error.problems) - 1
+        return None, f"{first.path}: {first.why}" + (f" (and {more} more)" if more else "")
+
+
+# --- a configuration at another size ---
+
+
+def at_size_of(resolved: Resolved, record: Sequence[Event]) -> Resolved:
+    """The configuration on as many devices, and with the batch, that a log says; as it is where that cannot be."""
+    started = next((event for event in record if isinstance(event, RunStarted)), None)
+    spec = resolved.spec
+    if spec is None or started is None:
+        return resolved
+    changes = dict(_changes(spec, started.num_devices, started.tokens_per_step))
+    if not changes:
+        return resolved
+    made = spec
+    for path, value in changes.items():
+        made = _with(made, path.split("."), value)
+    origin = Origin(kind="derived", note="the size that the log says")
+    return replace(resolved, spec=made, origins={**resolved.origins, **dict.fromkeys(changes, origin)})
+
+
+def _changes(spec: RunSpec, devices: int | None, tokens: int | None) -> Iterator[tuple[str, int]]:
+    """What another number of devices changes: nodes, the axis that spans them, and the batch."""
+    if not devices or devices == spec.topology.num_devices:
+        return
+    nodes, rest = divmod(devices, spec.topology.devices_per_node)
+    across = spec.parallelism.across_nodes
+    axis = next((axis for axis in ("fsdp", "data") if getattr(across, axis) != 1), "data")
+    size, part = divmod(getattr(across, axis) * devices, spec.topology.num_devices)
+    if rest or part:
+        return
+    batch = spec.batch.global_batch_size * devices / spec.topology.num_devices
+    if tokens:
+        batch = tokens / spec.batch.sequence_length
+    yield "topology.num_nodes", nodes
+    if getattr(across, axis) != -1:
+        yield f"parallelism.across_nodes.{axis}", size
+    if batch.is_integer():
+        yield "batch.global_batch_size", int(batch)
+
+
+def _with(part: Any, path: Sequence[str], value: int) -> Any:
+    name, *inner = path
+    return replace(part, **{name: _with(getattr(part, name), inner, value) if inner else value})

@@ -1,0 +1,154 @@
+"""The runs of which a folder holds the logs: told apart by their jobs, and by what the logs of one run share."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from seatrial.errors import InputError
+from seatrial.events import Event, RunStarted, Step
+from seatrial.logs.files import RANK_NAMES, SEVERAL_RUNS, read_files
+from seatrial.logs.grammar import Family
+
+# The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
+_JOBS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (r"(?<![a-z])(?:slurm|job(?:[-_.]?id)?)[-_.]?(\d+)", r"(?<![\dA-Za-z.])(\d{5,})(?![\dA-Za-z])")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOfLogs:
+    """The logs of one run, by `name` in the folder, and their events; of several attempts, all of them."""
+
+    name: str
+    paths: tuple[Path, ...]
+    events: tuple[Event, ...]
+
+
+def runs_of(paths: Sequence[Path], families: Sequence[Family], folder: Path) -> Iterator[RunOfLogs]:
+    """The runs that wrote these files of a folder, one after the other. Raises OSError."""
+    several = len({_job(path) for path in paths} - {""}) > 1
+    jobs = _split(paths, _job) if several else [list(paths)]
+    read = [run for job in jobs for run in _of_job(job, families, folder)]
+    for chain in _chains(read):
+        if len(chain) == 1:
+            yield chain[0]
+        else:
+            yield _run([path for run in chain for path in run.paths], families, folder)
+
+
+def _of_job(paths: Sequence[Path], families: Sequence[Family], folder: Path) -> Iterator[RunOfLogs]:
+    try:
+        yield _run(paths, families, folder)
+        return
+    except InputError as error:
+        if error.problems[0].code != SEVERAL_RUNS:
+            raise
+    for split in _SPLITS:
+        parts = split(paths, families)
+        if len(parts) > 1:
+            for part in parts:
+                yield from _of_job(part, families, folder)
+            return
+
+
+def _run(paths: Sequence[Path], families: Sequence[Family], folder: Path) -> RunOfLogs:
+    return RunOfLogs(name=_name(paths, folder), paths=tuple(paths), events=tuple(read_files(paths, families)))
+
+
+def _name(paths: Sequence[Path], folder: Path) -> str:
+    """What the files share, as seen from the folder: their one name, or how their paths begin."""
+    names = [str(path.relative_to(folder)) for path in paths]
+    if len(names) == 1:
+        above, _, name = names[0].rpartition("/")
+        return f"{above}/{name.partition('.')[0] or name}".lstrip("/")
+    shared = "".join(letters[0] for letters in takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False)))
+    inside = shared.rpartition("/")[0] or shared.rstrip("-_.0123456789") or shared
+    return inside or folder.resolve().name
+
+
+# --- what tells runs apart, where their logs are not those of one ---
+
+
+def _split(paths: Sequence[Path], key: Callable[[Path], object]) -> list[list[Path]]:
+    parts: dict[object, list[Path]] = {}
+    for path in paths:
+        parts.setdefault(key(path), []).append(path)
+    return list(parts.values())
+
+
+def _job(path: Path) -> str:
+    """The job's number, by the name or the folders next to it; "" where there is none."""
+    text = "/".join(path.parts[-3:])
+    return next((match[1] for pattern in _JOBS if (match := pattern.search(text))), "")
+
+
+def _by_folder(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
+    depth = len(Path(os.path.commonpath([path.parent for path in paths])).parts)
+    return _split(paths, lambda path: path.parent.parts[depth : depth + 1])
+
+
+def _by_size(paths: Sequence[Path], families: Sequence[Family]) -> list[list[Path]]:
+    """By the number of devices that each log names."""
+
+    def devices(path: Path) -> int | None:
+        found = (event.num_devices for event in read_files([path], families) if isinstance(event, RunStarted))
+        return next(found, None)
+
+    return _split(paths, devices)
+
+
+def _by_name(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
+    """By the name without what says which rank wrote it."""
+
+    def rankless(path: Path) -> str:
+        return next((text for name in RANK_NAMES if (text := name.sub("", path.name)) != path.name), path.name)
+
+    return _split(paths, rankless)
+
+
+def _alone(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
+    return [[path] for path in paths]
+
+
+_SPLITS = (_by_folder, _by_size, _by_name, _alone)
+
+
+# --- jobs that go on where another one ended ---
+
+
+def _chains(runs: Sequence[RunOfLogs]) -> list[list[RunOfLogs]]:
+    """The runs, and those together of which each continues the steps of the one before: attempts in several jobs."""
+    chains: list[list[RunOfLogs]] = []
+    for run in sorted(runs, key=_first_time):
+        before = next((chain for chain in chains if _goes_on(chain[-1], run)), None)
+        if before is None:
+            chains.append([run])
+        else:
+            before.append(run)
+    return sorted(chains, key=lambda chain: runs.index(chain[0]))
+
+
+def _first_time(run: RunOfLogs) -> float:
+    return min((event.wall_time for event in run.events), default=0.0)
+
+
+def _goes_on(run: RunOfLogs, after: RunOfLogs) -> bool:
+    """Whether a run of another job takes up the steps where this one ended, and after it."""
+    jobs = {_job(path) for path in (*run.paths, *after.paths)}
+    steps, more = (sorted(e.step for e in each.events if isinstance(e, Step)) for each in (run, after))
+    if len(jobs) < 2 or "" in jobs or not steps or not more or _planned(run) != _planned(after):
+        return False
+    timed = all(e.facts.get("clock") == "log" for e in (*run.events, *after.events) if isinstance(e, RunStarted))
+    if timed and run.events[-1].wall_time > _first_time(after):
+        return False
+    return steps[0] < more[0] <= steps[-1] + 1 and steps[-1] < more[-1]
+
+
+def _planned(run: RunOfLogs) -> set[int | None]:
+    return {event.planned_steps for event in run.events if isinstance(event, RunStarted)}

@@ -1,0 +1,95 @@
+"""The runs of a folder, each with its verdict, and the table of how they scale: for a terminal, and for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from seatrial.console import Cell, Paint, table, wrapped
+from seatrial.report import json as json_report
+from seatrial.report import scaling_formats
+from seatrial.report import text as text_report
+from seatrial.report.figures import TITLES, figures
+from seatrial.report.gather import RunReport, clean
+from seatrial.report.scaling import Scaling
+from seatrial.verdict import EXIT_CODES, WORST_OUTCOME_FIRST, Verdict
+
+VERSION = 1
+MOST_NAMED = 5
+_FIGURES = ("Steps", "Loss", "Step time", "Tokens/s per device", "MFU")
+
+
+class JudgedRun(NamedTuple):
+    """A run of the folder: `name` is its place there, or what its files share of their names."""
+
+    name: str
+    report: RunReport
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderReport:
+    """The runs of a folder; `scaling` where they are one workload at several sizes, else `no_scaling` says why not.
+
+    `others` are files of the folder that say nothing of training.
+    """
+
+    folder: Path
+    runs: tuple[JudgedRun, ...]
+    others: tuple[Path, ...]
+    scaling: Scaling | None
+    no_scaling: str
+
+    @property
+    def exit_code(self) -> int:
+        """That of the worst verdict."""
+        return EXIT_CODES[min((run.verdict.outcome for run in self.runs), key=WORST_OUTCOME_FIRST.index)]
+
+
+def text(report: FolderReport) -> str:
+    """Of one run, its report; of several, a row each, the verdicts in a sentence, and the scaling table."""
+    if len(report.runs) == 1:
+        return text_report.render(report.runs[0].report)
+    paint = Paint()
+    rows: list[list[Cell]] = []
+    names: dict[str, list[str]] = {}
+    for run in report.runs:
+        found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
+        title = TITLES[run.verdict.outcome]
+        devices = run.report.metrics.performance.num_devices if run.report.metrics else None
+        cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
+        rows.append([clean(run.name), (title, text_report.outcome_style(run.verdict.outcome)), *cells])
+        names.setdefault(run.verdict.headline, []).append(clean(run.name))
+    head = ("Run", "Verdict", "Devices", *_FIGURES)
+    blocks = [table(rows, head=head, right=range(2, len(head)), whole=(0, 1), color=paint.enabled)]
+    blocks.append("\n".join(wrapped(f"{_named(of)}: {headline}", paint) for headline, of in names.items()))
+    if report.scaling:
+        blocks.append(scaling_formats.text(report.scaling))
+    else:
+        blocks.append(wrapped(f"no scaling table: {report.no_scaling}", paint))
+    if report.others:
+        others = [clean(str(path.relative_to(report.folder))) for path in report.others]
+        blocks.append(wrapped(f"no training in: {_named(others)}", paint, style="dim"))
+    return "\n\n".join(blocks)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def as_json(report: FolderReport) -> str:
+    """One object: of one run, its report; else those of all by name, and the scaling table or why there is none."""
+    if len(report.runs) == 1:
+        return json_report.render(report.runs[0].report)
+    runs = {run.name: json.loads(json_report.render(run.report)) for run in report.runs}
+    scaling = json.loads(scaling_formats.as_json(report.scaling)) if report.scaling else None
+    others = [str(path) for path in report.others]
+    found = {"v": VERSION, "runs": runs, "scaling": scaling, "no_scaling": report.no_scaling, "others": others}
+    return json.dumps(found, indent=1, ensure_ascii=False)
+
+
+FORMATS: dict[str, Callable[[FolderReport], str]] = {"text": text, "json": as_json}

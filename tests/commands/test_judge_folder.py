@@ -1,0 +1,129 @@
+"""`seatrial judge FOLDER`: which runs a folder holds, their verdicts, and how they scale."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from seatrial import logs
+from tests.helpers.command_line import seatrial
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+# The step times, in seconds, that NVIDIA's recipe gives for Llama 2 70B in bfloat16.
+RECIPE = {64: 6.999, 128: 7.072, 256: 7.153, 512: 7.091, 1024: 7.084, 2048: 7.066}
+
+
+def maxtext(devices: int, seconds: float, *, steps: int = 50, first: int = 0, seed: int = 1) -> list[str]:
+    """A MaxText log of a run of Llama 2 70B with two sequences of 4096 tokens a device."""
+    noise = random.Random(seed)
+    lines = [f"Num_devices: {devices}, shape (1, 1, 1, {devices}, 1, 1)"]
+    for step in range(first, steps):
+        took = seconds * (1 + noise.gauss(0, 0.002)) * (6 if step == first else 1)
+        speeds = f"TFLOP/s/device: {8192 * 4.447e11 / took / 1e12:.3f}, Tokens/s/device: {8192 / took:.3f}"
+        loss = (10.5 + seed / 7) * 0.97**step
+        lines.append(
+            f"completed step: {step}, seconds: {took:.3f}, {speeds}, total_weights: {devices * 8192}, loss: {loss:.3f}"
+        )
+    return lines
+
+
+def write(folder: Path, name: str, lines: Sequence[str]) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_the_recipe_is_one_workload_at_six_sizes(tmp_path: Path) -> None:
+    for devices, seconds in RECIPE.items():
+        write(tmp_path, f"logs/slurm-{1000 + devices}.out", maxtext(devices, seconds))
+    write(tmp_path, "logs/README.txt", ["what these are"])
+    config = CONFIGS / "native" / "recipe-llama2-70b-h100.yaml"
+    answer = seatrial("judge", "logs", "--against", config, "--format", "json", "--out", "runs", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert list(found["runs"]) == [f"slurm-{1000 + devices}" for devices in RECIPE]
+    assert found["others"] == ["logs/README.txt"]
+    assert found["scaling"]["kind"] == "weak"
+    for size, (devices, seconds) in zip(found["scaling"]["sizes"], RECIPE.items(), strict=True):
+        assert (size["num_devices"], size["global_batch_size"]) == (devices, 2 * devices)
+        assert size["step_seconds"] == pytest.approx(seconds, rel=1e-3)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(found["runs"])
+
+    again = seatrial("judge", "runs", cwd=tmp_path)  # run directories count as well
+    assert again.returncode == 0, again.stderr
+    assert "Weak scaling" in again.stdout
+
+
+def test_without_a_configuration_sizes_and_batches_are_those_of_the_logs(tmp_path: Path) -> None:
+    for devices in (64, 128):
+        write(tmp_path, f"logs/{devices}.log", maxtext(devices, RECIPE[devices], seed=devices))
+    answer = seatrial("judge", "logs", cwd=tmp_path)
+    assert answer.returncode == 6  # how many steps were planned is unknown
+    assert "Weak scaling" in answer.stdout
+    assert "64, 128: The last step was 49" in answer.stdout
+
+
+def test_runs_that_are_no_scaling_say_why(tmp_path: Path) -> None:
+    write(tmp_path, "logs/slurm-100.out", maxtext(64, 7.0))
+    broken = maxtext(128, 7.0)
+    broken[20] = broken[20].rpartition(" ")[0] + " nan"
+    write(tmp_path, "logs/slurm-101.out", broken)
+    answer = seatrial("judge", "logs", cwd=tmp_path)
+    assert answer.returncode == 1  # that of the worst
+    assert "slurm-101  FAIL" in answer.stdout
+    assert "no scaling table: slurm-101: its numerics failed" in " ".join(answer.stdout.split())
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "logs/a.txt", ["nothing"])
+    answer = seatrial("judge", "logs", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "no line in it was recognised" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "runs"),
+    [
+        pytest.param(
+            {f"job_{job}/rank{rank}.log": maxtext(8, 1.0, seed=job) for job in (11, 12) for rank in range(3)},
+            {"job_11": 3, "job_12": 3},
+            id="a folder per job, with ranks",
+        ),
+        pytest.param(
+            {f"slurm-{job}.out": maxtext(8, 1.0, seed=3) for job in (7001, 7002)},
+            {"slurm-7001": 1, "slurm-7002": 1},
+            id="one workload twice, to the same losses",
+        ),
+        pytest.param(
+            {"slurm-7001.out": maxtext(8, 1.0, steps=30), "slurm-7002.out": maxtext(8, 1.0, first=28)},
+            {"slurm": 2},
+            id="a job that goes on from the checkpoint of another",
+        ),
+        pytest.param(
+            {f"{kind}-rank{rank}.log": maxtext(8, 1.0, seed=seed) for seed, kind in enumerate("ab") for rank in (0, 1)},
+            {"a-rank": 2, "b-rank": 2},
+            id="ranks of two runs in one folder",
+        ),
+        pytest.param(
+            {"slurm-7001.out": maxtext(8, 1.0), "nccl.log": [], "launcher.out": ["starting"]},
+            {"logs": 3},
+            id="a job with other files",
+        ),
+        pytest.param(
+            {"8/bf16/out.log": maxtext(8, 1.0), "8/fp8/out.log": maxtext(8, 0.7, seed=2), "16/out.log": maxtext(16, 1)},
+            {"16/out": 1, "8/bf16/out": 1, "8/fp8/out": 1},
+            id="folders in folders",
+        ),
+    ],
+)
+def test_runs_of_a_folder(files: dict[str, list[str]], runs: dict[str, int], tmp_path: Path) -> None:
+    for name, lines in files.items():
+        write(tmp_path / "logs", name, lines)
+    found = list(logs.read_runs(tmp_path / "logs"))
+    assert {run.name: len(run.paths) for run in found} == runs
+    for run in found:  # as if they had been named one by one
+        assert list(run.events) == logs.read(run.paths)
