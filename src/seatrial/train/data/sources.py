@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from seatrial.records import PIPELINES, has_records
+from seatrial.records.paths import find_files
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
 from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Source
-from seatrial.train.data.files import documents, find_files, tokenised
+from seatrial.train.data.files import documents, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
 from seatrial.train.data.records import answer_rows, answers, preference_rows, preferences
@@ -22,7 +24,7 @@ from seatrial.train.data.tokenizer import load_tokenizer
 
 # Where several documents in one sequence do not see each other, without being asked to: as MaxText packs, and as SFT
 # should be. Their positions restart, and no document predicts the next.
-_APART = ("records", "huggingface", "grain", "tfds", "c4_mlperf")
+_APART = ("records", *PIPELINES)
 
 
 def fields_of(spec: RunSpec) -> tuple[str, ...]:
@@ -157,10 +159,10 @@ def _rows(spec: RunSpec, files: list[Path]) -> Rows:
     if data.kind == "arrow":
         return TokenRows(files, data.max_examples, length, _ends(spec))
     tokenizer = load_tokenizer(data.tokenizer)
-    if data.kind == "records" and spec.objective.kind in ("dpo", "orpo"):
+    if has_records(spec) and spec.objective.kind in ("dpo", "orpo"):
         indexed = tokenised(files, tokenizer, data.index_dir, preferences)
         return preference_rows(indexed, data.max_examples, length, spec.objective)
-    if data.kind == "records":
+    if has_records(spec):
         indexed = tokenised(files, tokenizer, data.index_dir, answers)
         return answer_rows(indexed, data.max_examples, length, data.packing)
     indexed = tokenised(files, tokenizer, data.index_dir, documents)
