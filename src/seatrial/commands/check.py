@@ -11,7 +11,7 @@ from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.estimate.memory import OWN
-from seatrial.records.look import data_problems
+from seatrial.records import can_be_looked_at
 from seatrial.report.problems import has_errors, render_json, render_text
 from seatrial.runs.files import exists
 from seatrial.spec import Action, Resolved, RunSpec
@@ -34,8 +34,11 @@ class ConfigArguments:
 def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
     """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
     resolved = lint(given.load(action, engine), action=action, engine=engine)
-    found = data_problems(resolved, action) if engine in (None, OWN) else ()  # other engines read data their own way
-    return replace(resolved, problems=(*resolved.problems, *found))
+    if engine not in (None, OWN) or not (resolved.spec and can_be_looked_at(resolved.spec)):
+        return resolved  # other engines read data their own way
+    from seatrial.records.look import data_problems
+
+    return replace(resolved, problems=(*resolved.problems, *data_problems(resolved)))
 
 
 def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:

@@ -78,7 +78,7 @@ def names_a_file(pattern: str) -> bool:
 
 def names_a_file_or_folder(pattern: str) -> bool:
     """The same, where the files in a folder are read."""
-    return bool(named(pattern))
+    return any(True for _ in named(pattern))
 
 
 _LOOK: Mapping[str, tuple[Callable[[str], bool], str]] = {

@@ -10,9 +10,12 @@ for a file of Parquet or Arrow.
 
 from __future__ import annotations
 
+import re
+
 from seatrial.spec import RunSpec
 
-PIPELINES = ("huggingface", "grain", "tfds", "c4_mlperf")  # MaxText's
+# The endings of files with rows.
+TABLES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
 
 
 class DataError(ValueError):
@@ -23,6 +26,12 @@ class DataError(ValueError):
         self.why, self.fix, self.key = why, fix, key
 
 
-def has_records(spec: RunSpec) -> bool:
-    """Whether a run's files hold prompts and answers: records, and what MaxText's pipelines read for fine-tuning."""
-    return spec.data.kind == "records" or (spec.data.kind in PIPELINES and spec.objective.kind != "pretraining")
+def can_be_looked_at(spec: RunSpec) -> bool:
+    """Whether a run reads rows with fields, as records or as texts of tables, and not Megatron's or MaxText's data."""
+    data = spec.data
+    return data.kind == "records" or (data.kind == "text" and any(map(_may_be_tables, data.paths)))
+
+
+def _may_be_tables(pattern: str) -> bool:
+    end = re.split(r"[]*?]", pattern)[-1]
+    return any(end.endswith(table) or table.endswith(end) for table in TABLES)

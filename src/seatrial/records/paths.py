@@ -13,10 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from seatrial.records import DataError
+from seatrial.records import TABLES, DataError
 
 STANDARD_LIBRARY = "stdlib:"
-TABLES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
 
 _FOLDER = "is a folder"
 _OTHERS = "give other files"
@@ -78,16 +77,16 @@ def why_no_file(path: Path) -> str | None:
     return "" if stat.S_ISREG(mode) else next((words for is_one, words in _KINDS if is_one(mode)), "is no file")
 
 
-def named(pattern: str) -> list[Path]:
+def named(pattern: str) -> Iterator[Path]:
     """The paths that a path or glob names; `stdlib:` is the standard library's folder, ~ the home."""
     if pattern.startswith(STANDARD_LIBRARY):
         pattern = str(Path(sysconfig.get_paths()["stdlib"]) / pattern.removeprefix(STANDARD_LIBRARY))
     try:
         path = Path(pattern).expanduser()
         found = map(Path, _matches(path)) if glob.has_magic(str(path)) else iter([path])
-        return [each for each in found if why_no_file(each) is not None]
+        yield from (each for each in found if why_no_file(each) is not None)
     except (OSError, RuntimeError, ValueError):  # the home of a user that there is none; no word is too odd
-        return []
+        return
 
 
 def _matches(pattern: Path) -> Iterator[str]:
@@ -122,9 +121,9 @@ def _folders(top: str) -> Iterator[tuple[str, list[str]]]:
 def _in_folder(folder: Path) -> list[Path]:
     """What a folder of `save_to_disk` lists, else the tables that lie in it."""
     state = folder / "state.json"
-    if why_no_file(state) is not None:
+    if why_no_file(state) == "":
         return _listed(folder, state)
-    if why_no_file(folder / "dataset_dict.json") is not None:
+    if why_no_file(folder / "dataset_dict.json") == "":
         raise DataError(f"{folder}: holds several splits", f"name the folder of one, as {folder / 'train'}")
     try:
         tables = sorted(path for path in folder.iterdir() if path.name.endswith(TABLES))

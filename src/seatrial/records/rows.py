@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from seatrial.records import DataError
+from seatrial.records import TABLES, DataError
 from seatrial.records.paths import why_no_file
 
 if TYPE_CHECKING:
@@ -108,31 +108,34 @@ def _json(path: Path, limits: Limits) -> Iterator[tuple[str, Any]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number in count(1):
                 line = file.readline(-1 if limits.longest == math.inf else int(limits.longest) + 1)
-                if not line or not limits.take(len(line)):
+                if not line:
                     return
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if line.lstrip().startswith(b"["):
                         yield from _Array(path, line, file, limits).rows()
                         return
+                if not limits.take(len(line)):
+                    return
                 if line.strip():
-                    where = f"{path}, line {number}"
-                    yield where, _parsed(where, line, limits.longest)
+                    yield f"{path}, line {number}", _parsed(path, number, line, limits.longest)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})", _COPY) from error
 
 
-def _parsed(where: str, line: bytes, longest: float) -> Any:
+def _parsed(path: Path, number: int, line: bytes, longest: float) -> Any:
+    where = f"{path}, line {number}"
     try:
-        if len(line) > longest and line.lstrip().startswith(b"{"):
-            codecs.getincrementaldecoder("utf-8")().decode(line)
+        text = codecs.getincrementaldecoder("utf-8")().decode(line, final=len(line) <= longest)
+        if len(line) > longest and text.lstrip().startswith("{"):
             raise _too_long(where, longest)
-        return json.loads(line)
+        return json.loads(text)
     except UnicodeDecodeError as error:
         why = f"{where}: byte {error.start} is not UTF-8 ({error.reason})"
         raise DataError(why, "convert the file to UTF-8, or give another one") from error
     except (json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error})", _LINES) from error
+        fix = _LINES if path.name.endswith(TABLES) else f"give files that end in {', '.join(TABLES)}"
+        raise DataError(f"{where}: not JSON ({error})", fix) from error
 
 
 def _too_long(where: str, longest: float) -> TooLong:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from seatrial.records.paths import TABLES
+from seatrial.records import TABLES
 from seatrial.spec import Data, Evaluation, Objective
 from seatrial.train.data import fields_of, make_batch, make_sources
 from seatrial.train.data.examples import FIELDS

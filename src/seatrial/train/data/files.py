@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.records.paths import TABLES
+from seatrial.records import TABLES
 from seatrial.records.rows import read_rows
 from seatrial.train.data.indexed import Indexed, files_of, in_memory, read_indexed, write_indexed
 from seatrial.train.data.tokenizer import Tokenizer

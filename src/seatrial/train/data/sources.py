@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from seatrial.records import PIPELINES, has_records
 from seatrial.records.paths import find_files
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
@@ -24,7 +23,7 @@ from seatrial.train.data.tokenizer import load_tokenizer
 
 # Where several documents in one sequence do not see each other, without being asked to: as MaxText packs, and as SFT
 # should be. Their positions restart, and no document predicts the next.
-_APART = ("records", *PIPELINES)
+_APART = ("records", "huggingface", "grain", "tfds", "c4_mlperf")
 
 
 def fields_of(spec: RunSpec) -> tuple[str, ...]:
@@ -159,10 +158,10 @@ def _rows(spec: RunSpec, files: list[Path]) -> Rows:
     if data.kind == "arrow":
         return TokenRows(files, data.max_examples, length, _ends(spec))
     tokenizer = load_tokenizer(data.tokenizer)
-    if has_records(spec) and spec.objective.kind in ("dpo", "orpo"):
+    if data.kind == "records" and spec.objective.kind in ("dpo", "orpo"):
         indexed = tokenised(files, tokenizer, data.index_dir, preferences)
         return preference_rows(indexed, data.max_examples, length, spec.objective)
-    if has_records(spec):
+    if data.kind == "records":
         indexed = tokenised(files, tokenizer, data.index_dir, answers)
         return answer_rows(indexed, data.max_examples, length, data.packing)
     indexed = tokenised(files, tokenizer, data.index_dir, documents)
