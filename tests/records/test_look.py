@@ -211,6 +211,22 @@ def test_texts_of_tables_are_looked_at(tmp_path: Path, json_lines: Callable[...,
         assert (done.returncode, found) == (2 if whys else 0, whys)
 
 
+def test_the_guide_shows_what_check_prints(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "howto" / "fine-tune.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```console\n\$ seatrial check run.yaml\n(.*?)```", guide, re.DOTALL)
+    data = re.search(r"^data: .*", guide, re.MULTILINE)
+    assert data
+    text = "model: llama3.2-1b\nbatch: {sequence_length: 4096, global_batch_size: 8, micro_batch_size: 8}\nsteps: 9\n"
+    (tmp_path / "run.yaml").write_text(f"{text}objective: {{kind: sft}}\n{data[0]}\n")
+    (tmp_path / "data").mkdir()
+    row = {"prompt": "a", "completion": "b"}
+    (tmp_path / "data" / "a.jsonl").write_bytes(lines(row))
+    long = {"prompt": "a", "completion": "word " * 20_000}
+    for wrong, printed in zip(([{"question": "a", "answer": "b"}], [row, row, long]), shown, strict=True):
+        (tmp_path / "data" / "b.jsonl").write_bytes(lines(*wrong))
+        assert seatrial("check", "run.yaml", cwd=tmp_path).stdout == printed
+
+
 @pytest.mark.parametrize("verb", ["check", "plan", "run", "train"])
 def test_every_verb_that_starts_something_refuses_them(
     tmp_path: Path, json_lines: Callable[..., Path], verb: str
@@ -269,8 +285,7 @@ def test_without_pyarrow_a_note_says_that_nobody_looked(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     note, error = sorted(looked(tmp_path, "a.parquet", "b.jsonl"), key=lambda each: str(each["path"]))
     assert (note["severity"], note["code"], note["path"]) == ("info", "data-not-read", "data.paths.0")
-    assert note["why"] == "a.parquet: not looked at, because pyarrow is not installed"
-    assert note["fix"] == "install seatrial[train]"
+    assert note["why"] == ("a.parquet: not looked at, because pyarrow is not installed: pip install 'seatrial[train]'")
     assert (error["severity"], error["path"]) == ("error", "data.paths.1")
 
 
@@ -299,7 +314,7 @@ def test_records_that_training_cuts_or_leaves_out_are_a_note(tmp_path: Path, jso
     first = next(i for i, row in enumerate(rows, 1) if len(row["input"]) + len(row["output"].encode()) + 2 > 33)
     assert finding["severity"] == "info"
     assert finding["why"] == (
-        f"a.jsonl, line {first}: longer than 32 tokens ({long} of the first {total} records are); "
+        f"a.jsonl, line {first}: longer than 32 tokens ({long} of the first {total} records); "
         f"training cuts {cut} at the end and leaves out {lost}, of whose answers nothing would be left"
     )
 

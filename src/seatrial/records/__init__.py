@@ -1,4 +1,4 @@
-"""What a run learns from, as it lies on disk: paths → files → rows → prompts and answers. No tokens, and no arrays.
+"""Data as it lies on disk: paths → files → rows → prompts and answers. No tokens, and no arrays.
 
     paths   what a path, folder or glob names      forms   the fields that records may have
     rows    a file's rows, with their places       chat    a conversation → a prompt and its answer

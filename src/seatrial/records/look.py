@@ -19,6 +19,8 @@ MOST_BYTES = 64 << 20  # of all rows
 LONGEST = 8 << 20  # bytes of a row
 LETTERS = 8  # of a token, at most, where text is long: half of it is usual
 
+_INSTALL = "pip install 'seatrial[train]'"
+
 Finding = tuple[Severity, str, str, str, str]  # severity, code, spec path, why, how to fix it
 
 
@@ -102,8 +104,8 @@ class _Look:
         except (DataError, OSError) as error:
             self._add("error", error)
         except ImportError as error:
-            why = f"{self.name}: not looked at, because {error.name} is not installed"
-            self.findings.append(("info", "data-not-read", self.key, why, "install seatrial[train]"))
+            why = f"{self.name}: not looked at, because {error.name} is not installed: {_INSTALL}"
+            self.findings.append(("info", "data-not-read", self.key, why, _INSTALL))
 
     def _add(self, severity: Severity, error: DataError | OSError) -> None:
         key, why, fix = self.key, str(error), "correct it, or give other files"
@@ -135,7 +137,7 @@ class _Look:
             cut = f"cuts {long - lost} at the end" if long > lost else ""
             left = f"leaves out {lost}, of whose answers nothing would be left" if lost else ""
             why = (
-                f"{first}: longer than {length} tokens{by} ({long} of the first {total} records are); "
+                f"{first}: longer than {length} tokens{by} ({long} of the first {total} records); "
                 f"training {' and '.join(part for part in (cut, left) if part)}"
             )
             fix = "raise the sequence length, or shorten the records"

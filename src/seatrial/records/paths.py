@@ -1,4 +1,4 @@
-"""What paths, folders and globs name on this machine, whatever stands there: FIFOs, links in a circle, or nothing."""
+"""Paths, folders and globs → the files that they name on this machine; FIFOs and circles of links hold nobody up."""
 
 from __future__ import annotations
 

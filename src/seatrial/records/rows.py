@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from seatrial.records import TABLES, DataError
 from seatrial.records.paths import why_no_file
@@ -145,7 +146,7 @@ def _too_long(where: str, longest: float) -> TooLong:
 class _Array:
     """An array of JSON that is read as it is needed: no more of its text is held than one element and a piece."""
 
-    def __init__(self, path: Path, start: bytes, file: IO[bytes], limits: Limits) -> None:
+    def __init__(self, path: Path, start: bytes, file: io.BufferedIOBase, limits: Limits) -> None:
         self._path, self._file, self._limits = path, file, limits
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._bytes, self._row = 0, 0
