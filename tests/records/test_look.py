@@ -319,6 +319,16 @@ def test_records_that_training_cuts_or_leaves_out_are_a_note(tmp_path: Path, jso
     )
 
 
+def test_long_records_of_several_files_are_one_note(tmp_path: Path, json_lines: Callable[..., Path]) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        json_lines(name, SOUND, {"input": "a", "output": "b" * 99})
+    (finding,) = looked(tmp_path, "*.jsonl")
+    assert (
+        finding["why"]
+        == "a.jsonl, line 2: longer than 32 tokens (2 of the first 4 records); training cuts 2 at the end"
+    )
+
+
 # --- what is no file --------------------------------------------------------------------------------------------------
 
 

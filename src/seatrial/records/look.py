@@ -72,7 +72,7 @@ def _of_paths(spec: RunSpec, paths: dict[str, str], *, apart: bool) -> Iterator[
 class _Look:
     """A look at the files of one path or glob: what was found, and what was read.
 
-    `lost`: rows of which training would take nothing, as far as that is certain.
+    Of the rows, `long` are longer than a sequence, and of `lost` among them training would take nothing.
     """
 
     spec: RunSpec
@@ -82,11 +82,13 @@ class _Look:
     name: str = ""
     files: int = 0
     rows: int = 0
+    long: int = 0
     lost: int = 0
+    first_long: str = ""  # its file and row
     is_useless: bool = False  # all of its files were read to their ends, and there is nothing for training
 
     def at(self, pattern: str, most_files: int) -> None:
-        """Reads the first rows of the first files, up to the first that cannot serve."""
+        """Reads the first rows of the first files, up to the first file that cannot serve."""
         of_text = self.spec.data.kind == "text"
         try:
             found = files_named(pattern, folders=not of_text)
@@ -98,14 +100,22 @@ class _Look:
                 self.rows += rows
                 ended &= rows < MOST_ROWS
             ended &= self.files == len(files) and self.limits.left > 0
-            self.is_useless = bool(files) and ended and self.rows == self.lost
+            counted = self.lost if self._counts_bytes else 0  # elsewhere, an estimate
+            self.is_useless = bool(files) and ended and self.rows == counted
         except TooLong as error:
             self._add("warning", error)
         except (DataError, OSError) as error:
             self._add("error", error)
         except ImportError as error:
-            why = f"{self.name}: not looked at, because {error.name} is not installed: {_INSTALL}"
+            why = f"{self.name}: not looked at, because {error.name or 'pyarrow'} is not installed: {_INSTALL}"
             self.findings.append(("info", "data-not-read", self.key, why, _INSTALL))
+        if self.long:
+            self._say_what_is_long()
+
+    @property
+    def _counts_bytes(self) -> bool:
+        """Whether each byte is a token, so that all of them are counted without a tokenizer."""
+        return self.spec.data.tokenizer == "byte"
 
     def _add(self, severity: Severity, error: DataError | OSError) -> None:
         key, why, fix = self.key, str(error), "correct it, or give other files"
@@ -122,24 +132,28 @@ class _Look:
         return self._read_answers(path)
 
     def _read_answers(self, path: Path) -> int:
-        """How many records were read; those that are too long for training are a finding, as training says it too."""
-        template = chat.template_of(self.spec.data.tokenizer)
-        length, is_bytes = self.spec.batch.sequence_length, self.spec.data.tokenizer == "byte"
-        total, long, lost, first = 0, 0, 0, ""
+        """How many records were read. Which of them training cuts, or leaves out, is counted as training counts it."""
+        template, length, total = chat.template_of(self.spec.data.tokenizer), self.spec.batch.sequence_length, 0
         for where, texts in islice(forms.answers(path, template, self.limits)[1], MOST_ROWS):
-            given, learnt = (1 + len(t.encode("utf-8", "replace")) if is_bytes else len(t) // LETTERS for t in texts)
+            given, learnt = map(self._tokens, texts)
             total += 1
-            long, lost = long + (given + learnt > length + 1), lost + (given > length)
-            first = first or (where if long else "")
-        self.lost += lost if is_bytes else 0
-        if long:
-            by = "" if is_bytes else f" even at {LETTERS} characters a token"
-            cut = f"cuts {long - lost} at the end" if long > lost else ""
-            left = f"leaves out {lost}, of whose answers nothing would be left" if lost else ""
-            why = (
-                f"{first}: longer than {length} tokens{by} ({long} of the first {total} records); "
-                f"training {' and '.join(part for part in (cut, left) if part)}"
-            )
-            fix = "raise the sequence length, or shorten the records"
-            self.findings.append(("info" if lost < total else "warning", "long-records", self.key, why, fix))
+            if given + learnt > length + 1:
+                self.long, self.first_long = self.long + 1, self.first_long or where
+                self.lost += given > length
         return total
+
+    def _tokens(self, text: str) -> int:
+        """At least how many tokens a text is; where bytes are tokens, with the one that begins or ends it."""
+        return 1 + len(text.encode("utf-8", "replace")) if self._counts_bytes else len(text) // LETTERS
+
+    def _say_what_is_long(self) -> None:
+        by = "" if self._counts_bytes else f" even at {LETTERS} characters a token"
+        cut = f"cuts {self.long - self.lost} at the end" if self.long > self.lost else ""
+        left = f"leaves out {self.lost}, of whose answers nothing would be left" if self.lost else ""
+        why = (
+            f"{self.first_long}: longer than {self.spec.batch.sequence_length} tokens{by} ({self.long} of the first "
+            f"{max(self.rows, self.long)} records); training {' and '.join(part for part in (cut, left) if part)}"
+        )
+        severity: Severity = "info" if self.lost < self.rows else "warning"
+        fix = "raise the sequence length, or shorten the records"
+        self.findings.append((severity, "long-records", self.key, why, fix))
