@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from seatrial.dialects import load
 from seatrial.records import DataError
-from seatrial.records.look import MOST_FILES
+from seatrial.records.look import MOST_FILES, data_problems
 from seatrial.train.data.records import answers, preferences
 from seatrial.train.data.tokenizer import BYTES
 from tests.helpers.command_line import seatrial
@@ -141,6 +142,36 @@ def test_columns_that_do_not_fit_are_named(tmp_path: Path, name: str, columns: d
     table(tmp_path / "data" / name, columns)
     (finding,) = looked(tmp_path, "data")
     assert (finding["severity"], why in finding["why"]) == ("error", True)
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    made = bytearray(content)
+    for _ in range(chance.choice([1, 1, 2, 5, 20])):
+        place = chance.randrange(len(made))
+        made[place : place + chance.randrange(4)] = chance.randbytes(chance.randrange(4))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet", "a.arrow"])
+def test_damage_is_a_finding_or_none(tmp_path: Path, name: str) -> None:
+    """Also where pyarrow would follow it out of its memory, and end the process."""
+    chance, path = random.Random(7), tmp_path / name
+    rows = [{"input": "a" * chance.randrange(50), "output": "bß" * chance.randrange(20)} for _ in range(60)]
+    if path.suffix in (".parquet", ".arrow"):
+        table(path, {key: [row[key] for row in rows] for key in SOUND})
+        whole = path.read_bytes()
+    else:
+        text = json.dumps(rows, indent=1).encode() if path.suffix == ".json" else lines(*rows)
+        whole = gzip.compress(text) if path.suffix == ".gz" else text
+    resolved = load(written(tmp_path, str(path)), (), action="check")
+    assert [each for each in data_problems(resolved) if each.severity == "error"] == []
+    errors = 0
+    for _ in range(300):
+        path.write_bytes(damaged(whole, chance))
+        found = [each.why for each in data_problems(resolved) if each.severity == "error"]
+        assert all(name in why for why in found)
+        errors += len(found)
+    assert errors > 50
 
 
 @pytest.mark.parametrize("messages", [

@@ -242,12 +242,7 @@ def _columnar(path: Path, columns: tuple[str, ...], limits: Limits) -> Iterator[
     for batch in batches:
         if not limits.take(batch.nbytes):
             return
-        try:
-            rows = batch.to_pylist()
-        except UnicodeDecodeError as error:
-            why = f"{path}, rows {number} to {number + len(batch) - 1}: a text is not UTF-8 ({error.reason})"
-            raise DataError(why, "convert the texts to UTF-8, and write the file again") from error
-        for row in rows:
+        for row in batch.to_pylist():
             yield f"{path}, row {number}", row
             number += 1
 
@@ -258,7 +253,9 @@ def _opened(path: Path, at_once: int, columns: tuple[str, ...] = ()) -> tuple[li
 
     def checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from batches
+            for batch in batches:
+                batch.validate(full=True)  # damage that pyarrow would follow out of its memory, and texts not in UTF-8
+                yield batch
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path}: cannot be read ({_first_line(error)})", _COPY) from error
 
@@ -270,9 +267,9 @@ def _opened(path: Path, at_once: int, columns: tuple[str, ...] = ()) -> tuple[li
             names = list(file.schema_arrow.names)
             return names, checked(file.iter_batches(at_once, columns=[name for name in columns if name in names]))
         reader = open_arrow(path)
-    except (OSError, pa.ArrowException) as error:
+        names = list(reader.schema.names)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({_first_line(error)})", _COPY) from error
-    names = list(reader.schema.names)
     return names, checked(_cut(reader, [name for name in columns if name in names], at_once))
 
 
