@@ -18,11 +18,11 @@ PACKAGE = ROOT / "src" / "seatrial"
 
 # Each module or folder may import only what stands before it.
 ORDER = (
-    "errors", "source", "spec", "xla_flags", "estimate", "cluster", "command", "console", "capture", "node", "check",
-    "dialects", "engines", "shrink", "plan", "runs", "events", "logs", "metrics", "verdict", "launch", "report",
-    "history", "commands", "cli", "__main__",
+    "errors", "source", "spec", "records", "xla_flags", "estimate", "cluster", "command", "console", "capture", "node",
+    "check", "dialects", "engines", "shrink", "plan", "runs", "events", "logs", "metrics", "verdict", "launch",
+    "report", "history", "commands", "cli", "__main__",
 )  # fmt: skip
-TRAIN_MAY_IMPORT = {"errors", "spec", "estimate", "xla_flags", "runs", "events", "train"}
+TRAIN_MAY_IMPORT = {"errors", "spec", "records", "estimate", "xla_flags", "runs", "events", "train"}
 
 ONLY_IN_TRAIN = {"jax", "jaxlib", "optax", "orbax", "grain", "flax"}
 DECIDES_PURELY = ("spec", "estimate", "check", "plan", "shrink", "metrics", "verdict")

@@ -18,6 +18,10 @@ at the run as a whole. Each finding has a code, for scripts (`--format json`), a
 An error ends with exit code 2; `--strict` treats warnings as errors, never notes. What only the cluster could not do
 (memory, network) is an error in a check or a run, and a warning in a plan or a rehearsal.
 
+The first records of files on this machine are read as well, as training would: `data` (error or warning) where it could
+not, `long-records` (note or warning) where it would cut them, and `data-not-read` (note) where a library for it is not
+installed; see [how to fine-tune](../howto/fine-tune.md).
+
 | what holds of a sound configuration | codes where it does not | in detail |
 | --- | --- | --- |
 """

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from seatrial import check, dialects, source
 from seatrial.dialects import native, yaml_writer
 from seatrial.errors import InputError
+from seatrial.records.paths import find_files
 from seatrial.report.problems import render_text
 from seatrial.spec import Batch, ModelSpec, Resolved, RunSpec, to_dict
 from seatrial.spec.presets import MODELS
-from seatrial.train.data.files import find_files
 from tests.helpers.seeds import COMPLETE, ROOT, SEEDS
 from tests.helpers.specs import assert_round_trip, specs
 

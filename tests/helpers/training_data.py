@@ -8,8 +8,6 @@ from seatrial.spec import RunSpec
 from seatrial.train.data import make_sources
 from seatrial.train.data.examples import Source
 
-TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on: naïve façade, 12 345 words.\n" * 3
-
 
 def make_source(spec: RunSpec) -> Source:
     """The source of training examples alone."""

@@ -10,6 +10,8 @@ from seatrial.check import lint
 from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
+from seatrial.estimate.memory import OWN
+from seatrial.records import can_be_looked_at
 from seatrial.report.problems import has_errors, render_json, render_text
 from seatrial.runs.files import exists
 from seatrial.spec import Action, Resolved, RunSpec
@@ -31,7 +33,12 @@ class ConfigArguments:
 
 def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
     """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
-    return lint(given.load(action, engine), action=action, engine=engine)
+    resolved = lint(given.load(action, engine), action=action, engine=engine)
+    if engine not in (None, OWN) or not (resolved.spec and can_be_looked_at(resolved.spec)):
+        return resolved  # other engines read data their own way
+    from seatrial.records.look import data_problems
+
+    return replace(resolved, problems=(*resolved.problems, *data_problems(resolved)))
 
 
 def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:

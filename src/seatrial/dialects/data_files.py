@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import glob
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import Problem
+from seatrial.records.paths import named, why_no_file
 from seatrial.spec import NEEDS, Action, Resolved, RunSpec
-
-STANDARD_LIBRARY = "stdlib:"
 
 Missing = tuple[str, str, str]  # spec path, why, how to fix it
 
@@ -76,22 +73,12 @@ def names_an_index(prefix: str) -> bool:
 
 def names_a_file(pattern: str) -> bool:
     """Whether a path or glob names at least one file; `stdlib:` is the standard library's folder, ~ the home."""
-    return any(path.is_file() for path in _named(pattern))
+    return any(why_no_file(path) == "" for path in named(pattern))
 
 
 def names_a_file_or_folder(pattern: str) -> bool:
     """The same, where the files in a folder are read."""
-    return any(_named(pattern))
-
-
-def _named(pattern: str) -> list[Path]:
-    if pattern.startswith(STANDARD_LIBRARY):
-        pattern = str(Path(sysconfig.get_paths()["stdlib"]) / pattern.removeprefix(STANDARD_LIBRARY))
-    try:
-        names = glob.iglob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207 - absolute patterns too
-        return [Path(name) for name in names]
-    except (OSError, RuntimeError):  # a folder that may not be read; the home of a user that there is none
-        return []
+    return any(True for _ in named(pattern))
 
 
 _LOOK: Mapping[str, tuple[Callable[[str], bool], str]] = {

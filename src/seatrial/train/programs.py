@@ -15,7 +15,8 @@ from seatrial.errors import InputError
 
 def data(text: list[str], tokenizer: str, out: str) -> str:
     """Text → Megatron's OUT.bin and OUT.idx. Raises ValueError for text that cannot be read."""
-    from seatrial.train.data.files import documents, find_files
+    from seatrial.records.paths import find_files
+    from seatrial.train.data.files import documents
     from seatrial.train.data.indexed import files_of, write_indexed
     from seatrial.train.data.tokenizer import load_tokenizer
 

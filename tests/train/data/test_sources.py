@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+from seatrial.records import TABLES
 from seatrial.spec import Data, Evaluation, Objective
 from seatrial.train.data import fields_of, make_batch, make_sources
 from seatrial.train.data.examples import FIELDS
-from seatrial.train.data.files import TABLES
 from seatrial.train.mesh import make_mesh
 from seatrial.train.trainer import make_trainer
 from tests.helpers.trainer import make_spec

@@ -13,12 +13,14 @@ import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer
 
+from seatrial.records.paths import find_files
 from seatrial.spec import Data, Evaluation
 from seatrial.train.data import make_sources
-from seatrial.train.data.files import find_files, tokenised
+from seatrial.train.data.files import tokenised
 from seatrial.train.data.tokenizer import load_tokenizer
+from tests.helpers.record_files import TEXT
 from tests.helpers.trainer import TINY, make_spec
-from tests.helpers.training_data import TEXT, make_source
+from tests.helpers.training_data import make_source
 
 from .test_batches import rows_of
 
@@ -174,7 +176,7 @@ def test_the_standard_library_is_real_text():
         ({"paths": ("{tmp}/no.jsonl",)}, r"no.jsonl, line 2: has no text in 'text'; there are body"),
         ({"paths": ("{tmp}/number.jsonl",)}, r"number.jsonl, line 1: has '5' instead of text in 'text'"),
         ({"paths": ("{tmp}/bad.jsonl",)}, r"bad.jsonl, line 2: not JSON"),
-        ({"paths": ("{tmp}/bad.json",)}, r"bad.json: cannot be read"),
+        ({"paths": ("{tmp}/bad.json",)}, r"bad.json, row 1: not JSON \(Expecting value\)"),
         ({"paths": ("{tmp}/deep.jsonl",)}, r"deep.jsonl, line 1: not JSON"),
         ({"paths": ("{tmp}/cut.jsonl.gz",)}, r"cut.jsonl.gz: cannot be read"),
         ({"paths": ("{tmp}/broken.jsonl.gz",)}, r"broken.jsonl.gz: cannot be read"),

@@ -3,9 +3,11 @@
 A source is a pure function of an example's number. So every process makes just its own part, on any mesh, and the
 number of consumed examples is all that a resumed run needs to continue exactly where it stopped.
 
-    files      files → rows → tokens, kept     indexed    Megatron's .bin and .idx     rows      rows → sources
+    files      texts of files → tokens, kept   indexed    Megatron's .bin and .idx     rows      rows → sources
     tokenizer  text → tokens                   megatron   Megatron's samples           arrow     rows of tokens
     examples   the fields of a batch           records    prompts and answers          prefetch  batches made early
+
+What files hold is read by `seatrial.records`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from seatrial.records import DataError
+from seatrial.records.rows import open_arrow
 from seatrial.train.data.examples import Ends, Example
-from seatrial.train.data.files import read_arrow
 
 
 class TokenRows:
@@ -64,3 +65,11 @@ class TokenRows:
             cut = slice(part * self._length, (part + 1) * self._length)
             parts.append({name: values[cut] for name, values in self._row(number).items()})
         return self._ends.mark({name: np.stack([part[name] for part in parts]) for name in parts[0]})
+
+
+def read_arrow(path: Path) -> pa.Table:
+    """An Arrow file or stream, memory-mapped. Raises DataError where it is neither, or not whole."""
+    try:
+        return open_arrow(path).read_all()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: not an Arrow file, or cut off ({error})", "copy it again") from error

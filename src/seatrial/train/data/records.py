@@ -7,45 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
+from seatrial.records import DataError, forms
 from seatrial.spec import Objective
-from seatrial.train.data import chat
 from seatrial.train.data.examples import Piece
-from seatrial.train.data.files import batched, names_of, numbered_rows, read_rows
+from seatrial.train.data.files import batched
 from seatrial.train.data.indexed import Indexed
 from seatrial.train.data.rows import Pieces
 from seatrial.train.data.tokenizer import Tokenizer
 
-# Under which names a record may hold a prompt with its answer, or a conversation: NxDT's, then TRL's.
-ANSWERS = (("input", "output"), ("prompt", "completion"), ("messages",))
-PREFERENCES = (("prompt", "chosen", "rejected"),)
-
-
-def form_of(path: Path, forms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """The form that a table has, or of which it has a part. Raises ValueError where it has nothing of any."""
-    where, names = names_of(path)
-    for is_meant in (all, any):
-        for form in forms:
-            if not names or is_meant(name in names for name in form):
-                return form
-    wanted = ", or ".join(" and ".join(form) for form in forms)
-    raise ValueError(f"{where}: there are {', '.join(names)[:200]}, and a record needs {wanted}")
-
 
 def answers(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """Two sequences a record: begin and input, output and end. Of a conversation, its last answer is the output."""
-    form = form_of(path, ANSWERS)
-    is_chat = form == chat.FORM  # whose template has its own end of an answer
-    for rows in batched(_conversations(path, tokenizer) if is_chat else read_rows(path, form)):
+    is_chat, records = forms.answers(path, tokenizer.template)  # a template has its own end of an answer
+    for rows in batched(texts for _, texts in records):
         columns = [tokenizer.encode(column) for column in zip(*rows, strict=True)]
         for given, answer in zip(*columns, strict=True):
             yield _with_begin(given, tokenizer)
             yield answer if is_chat else np.append(answer, tokenizer.end)
-
-
-def _conversations(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    render = chat.renderer(tokenizer)
-    for where, row in numbered_rows(path, chat.FORM):
-        yield render(where, row.get(chat.FORM[0]))
 
 
 def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
@@ -54,7 +32,7 @@ def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     A prompt is tokenised with its answer, as the model will see it; where their tokens merge, its last one belongs to
     the answer (TRL 0.10.1). Raises ValueError where the two answers change more of the prompt than that.
     """
-    records = read_rows(path, form_of(path, PREFERENCES))
+    records = (texts for _, texts in forms.preferences(path))
     encoded = (tokens for rows in batched(records) for tokens in _encoded(rows, tokenizer))
     for number, (prompt, *whole) in enumerate(encoded):
         n = len(prompt)
@@ -63,16 +41,16 @@ def preferences(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         shared = min(len(first), len(second))
         if np.count_nonzero(first[:shared] != second[:shared]) > 1:
             why = "its two answers change how the prompt is tokenised, by more than its last token"
-            raise ValueError(f"{path}, record {number}: {why}; end the prompt with a space or a line")
+            raise DataError(f"{path}, record {number}: {why}", "end the prompt with a space or a line")
         for tokens, start in zip(whole, starts, strict=True):
             yield _with_begin(tokens[:start], tokenizer)
             ends = len(tokens) > start and tokens[-1] == tokenizer.end
             yield tokens[start:] if ends else np.append(tokens[start:], tokenizer.end)
 
 
-def _encoded(rows: list[tuple[str, str, str]], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, ...]]:
+def _encoded(rows: list[tuple[str, ...]], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, ...]]:
     """The tokens of each prompt alone, with the chosen answer, and with the rejected one."""
-    prompts = tokenizer.encode([prompt for prompt, _, _ in rows])
+    prompts = tokenizer.encode([row[0] for row in rows])
     whole = [tokenizer.encode([row[0] + row[i] for row in rows]) for i in (1, 2)]
     yield from zip(prompts, *whole, strict=True)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from seatrial.records.paths import find_files
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
 from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Source
-from seatrial.train.data.files import documents, find_files, tokenised
+from seatrial.train.data.files import documents, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
 from seatrial.train.data.records import answer_rows, answers, preference_rows, preferences

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from seatrial.runs.files import read_object
+from seatrial.records import DataError, chat
 
 Text = str | bytes
 
@@ -23,7 +22,7 @@ _END = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "[EOS]", "<|eot_id|
 class Tokenizer:
     """`encode` adds no special tokens. `begin` stands before a prompt (None: nothing does), `end` after a document.
 
-    `template` makes one text of a conversation ("": there is none), with `names` of special tokens, such as bos_token.
+    `template` makes one text of a conversation.
     """
 
     fingerprint: str
@@ -31,8 +30,7 @@ class Tokenizer:
     begin: int | None
     end: int
     encode: Callable[[Sequence[Text]], list[np.ndarray]]
-    template: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)
+    template: chat.Template = chat.NO_TEMPLATE
 
     @property
     def dtype(self) -> type[np.integer[Any]]:
@@ -52,12 +50,10 @@ def load_tokenizer(name: str) -> Tokenizer:
     """`byte`, or the path of a tokenizer.json or of its folder. Raises ValueError where there is none, or no end."""
     if name == "byte":
         return BYTES
-    path = Path(name).expanduser()
-    if path.is_dir():
-        path /= "tokenizer.json"
+    path = chat.tokenizer_file(name)
     if not path.is_file() or path.suffix != ".json":
         why = "no tokenizer.json on this machine" if path.suffix != ".model" else "a SentencePiece model"
-        raise ValueError(f"data.tokenizer: {name!r} is {why}; give the path of a tokenizer.json, or byte")
+        raise DataError(f"{name!r} is {why}", "give the path of a tokenizer.json, or byte", "data.tokenizer")
     from tokenizers import Tokenizer as Encoder
 
     content = path.read_bytes()
@@ -72,7 +68,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         decoded = [t.decode() if isinstance(t, bytes) else t.encode("utf-8", "replace").decode() for t in texts]
         return [np.array(e.ids, np.int32) for e in encoder.encode_batch_fast(decoded, add_special_tokens=False)]
 
-    beside = _beside(path)
+    beside = chat.configuration(path)
     end = _special(encoder, beside, "eos_token", _END)
     if end is None:
         raise ValueError(f"{path}: has no end-of-text token; add a tokenizer_config.json with eos_token next to it")
@@ -81,34 +77,12 @@ def load_tokenizer(name: str) -> Tokenizer:
     begin = _special(encoder, beside, "bos_token", _BEGIN)
     special = {"bos_token": begin, "eos_token": end}
     names = {name: str(encoder.id_to_token(number)) for name, number in special.items() if number is not None}
-    return Tokenizer(digest, size, begin, end, encode, _template(path, beside), names)
-
-
-def _beside(path: Path) -> Mapping[str, Any] | None:
-    """The configuration that lies beside a tokenizer, if there is one."""
-    file = path.with_name("tokenizer_config.json")
-    try:
-        return read_object(file) if file.is_file() else None
-    except ValueError as error:
-        raise ValueError(f"{file}: not a JSON object ({error})") from error
+    template = chat.Template(text=chat.template_text(path, beside), names=names)
+    return Tokenizer(digest, size, begin, end, encode, template)
 
 
 def _special(encoder: Any, beside: Mapping[str, Any] | None, key: str, usual: tuple[str, ...]) -> int | None:
     """The token that the configuration beside a tokenizer names, else, without one, the first usual one of it."""
-    names: Sequence[Any] = usual
-    if beside is not None:
-        named = beside.get(key)
-        names = [named["content"] if isinstance(named, dict) and "content" in named else named]
-    found = (encoder.token_to_id(name) for name in names if isinstance(name, str))
+    names = usual if beside is None else (chat.special_token(beside, key),)
+    found = (encoder.token_to_id(name) for name in names if name is not None)
     return next((number for number in found if number is not None), None)
-
-
-def _template(path: Path, beside: Mapping[str, Any] | None) -> str:
-    """The template of a chat: a file of its own, or in the configuration, alone or named `default` among several."""
-    file = path.with_name("chat_template.jinja")
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    given = (beside or {}).get("chat_template")
-    if isinstance(given, list):
-        given = next((t.get("template") for t in given if isinstance(t, dict) and t.get("name") == "default"), None)
-    return given if isinstance(given, str) else ""
