@@ -159,8 +159,8 @@ SAID: dict[str, dict[str, Any]] = {
     "--save /c --save-interval 10": {
         "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.interval_steps": 10,
         "checkpoint.keep": None, "checkpoint.asynchronous": False},
-    "--save /c --persistent-save-interval 100 --async-save --most-recent-k 3 --load /c": {
-        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.keep": 3, "checkpoint.resume": True},
+    "--save /c --persistent-save-interval 100 --async-save --load /c": {
+        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.keep": None, "checkpoint.resume": True},
     "--save /c --save-interval 10 --load /c --exit-on-missing-checkpoint": {
         "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.resume": True,
         "checkpoint.resume_required": True, "checkpoint.interval_steps": 10, "checkpoint.keep": None,

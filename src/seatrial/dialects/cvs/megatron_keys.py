@@ -195,6 +195,10 @@ TABLE = Table(
         ),
     },
     defaults=DEFAULTS,
+    needed={
+        "config.container_image": "rocm/megatron-lm:v25.5_py312", "config.container_name": "megatron_llama3.1_8b",
+        "config.hf_token_file": cvs_table.TOKEN_FILE,
+    },
 )  # fmt: skip
 
 # Variables that CVS's command sets itself, after those of the container.
