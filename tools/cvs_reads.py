@@ -3,10 +3,11 @@
     tools/cvs_reads.py CLONE    → tests/dialects/cvs_reads.txt
 
 Nothing of the clone is executed: what its library of each trainer and one of its tests do with the two mappings of a
-file is read from their syntax, at one commit of 2025 and at the newest. A line of the table is a release, a kind of file,
-a key (`config.` or of the cell), whether CVS stops without it (`needed`, `needed-across` where only a run on several
-nodes reads it) or has a default, as what it is used (`int`, `float` or `any`), and the words that its value follows in
-what CVS writes: `steps:` in MaxText's YAML, `NCCL_DEBUG=` in a script, `--xla_gpu_autotune_level=` in a flag.
+file is read from their syntax, at one commit of 2025 and at the newest. A line of the table is a release, a kind of
+file, a key (`config.` or of the cell), whether CVS stops without it (`needed`, `needed-across` where only a run on
+several nodes reads it) or has a default, as what it is used (`int`, `float` or `any`), and the words that its value
+follows in what CVS writes: `steps:` in MaxText's YAML, `NCCL_DEBUG=` in a script, `--xla_gpu_autotune_level=` in a
+flag.
 """
 
 from __future__ import annotations

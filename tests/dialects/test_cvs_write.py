@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 
 from seatrial import dialects
+from seatrial.dialects.cvs import deviations
 from seatrial.dialects.cvs import jax as cvs
 from seatrial.dialects.cvs import megatron as cvs_megatron
 from seatrial.spec import AXES, RunSpec
@@ -57,7 +58,7 @@ def test_what_was_read_from_a_jax_configuration_is_written_without_loss(path: Pa
 def test_any_run_as_a_megatron_configuration(spec: RunSpec) -> None:
     written = assert_round_trip(cvs_megatron.write, cvs_megatron.read, spec)
     always = {path for path in ALWAYS_SAID if not path.startswith(("parallelism", "precision", "execution"))}
-    rest = {"checkpoint.enabled", "distributed.coordinator_port"}
+    rest = {"checkpoint.enabled", "distributed.coordinator_port", "topology.devices_per_node"}
     said = always - rest | {"batch.micro_batch_size"}
     assert not {note.path for note in written.notes} & said
 
@@ -102,10 +103,11 @@ def _reads() -> list[Read]:
 
 
 READS = _reads()
+KEYS_OF = {"jax": cvs.KEYS, "megatron": cvs_megatron.KEYS}
 
 
 def handed_on(tree: Mapping[str, Any], kind: str, release: str, *, across: bool) -> dict[str, str]:
-    """Words and the value that follows them in what CVS writes, of all that it reads. Raises KeyError where it would."""
+    """Words and the value that follows them in what CVS writes, of all that it reads; KeyError where it would stop."""
     found: dict[str, str] = {}
     for read in READS:
         if (read.kind, read.release) == (kind, release) and (across or read.how != "needed-across"):
@@ -133,7 +135,7 @@ def test_cvs_reads_every_file_that_is_written_for_it(spec: RunSpec) -> None:
 
 
 def test_what_cvs_reads_is_missed_where_it_is_not_there() -> None:
-    tree = json.loads(cvs.write(dialects_spec(SEEDS[0])).text)
+    tree = json.loads(cvs.write(loaded(SEEDS[0])).text)
     for name in ("gpu_max_hw_queues", "nvte_ck_bwd_v3", "container_config"):
         less = {**tree, "config": {key: value for key, value in tree["config"].items() if key != name}}
         with pytest.raises(KeyError):
@@ -143,7 +145,7 @@ def test_what_cvs_reads_is_missed_where_it_is_not_there() -> None:
         handed_on(odd, "jax", "2025", across=False)
 
 
-def dialects_spec(path: Path, *more: str) -> RunSpec:
+def loaded(path: Path, *more: str) -> RunSpec:
     spec = dialects.load(path, (*COMPLETE.get(path, ()), *more), action="plan").spec
     assert spec is not None
     return spec
@@ -197,6 +199,14 @@ def test_what_cvs_hands_on_is_what_its_file_is_read_as(spec: RunSpec) -> None:
         assert {name: theirs[f"{name}="] for name in environment if f"{name}=" in theirs} == {
             name: value for name, value in environment.items() if f"{name}=" in theirs
         }
+
+
+def test_what_is_said_to_be_unused_is_used_by_no_release() -> None:
+    for kind, found in (("jax", deviations.JAX), ("megatron", deviations.MEGATRON)):
+        assert {each.key for each in found} <= KEYS_OF[kind].keys()
+        unused = {each.key for each in found if each.actual == deviations.UNUSED}
+        assert unused
+        assert {read.name for read in READS if read.kind == kind and read.into != "-"} & unused == set()
 
 
 def test_the_dimensions_are_those_of_the_cells_name() -> None:

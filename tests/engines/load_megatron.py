@@ -1,7 +1,7 @@
 """Parses commands with Megatron-LM's own parser, of the package megatron-core: as JSON on stdin → on stdout.
 
-A command is {"words": ["--num-layers", "8", …], "world": 16, "environment": {…}}; its answer is {name: value as Megatron
-has it}, or why it is refused. That is what every rank does first: parse, validate, and make a model's configuration.
+A command is {"words": ["--num-layers", "8", …], "world": 16, "environment": {…}}; its answer is {name: value as
+Megatron has it}, or why it is refused. Every rank does this first: parse, validate, make a model's configuration.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import torch
 
-# The package is for Python 3.12 and for GPUs: this is what Python 3.11 lacks, and a file of kernels for which it imports
-# Triton, a gigabyte, without asking whether it is there. No argument has to do with either.
+# The package is for Python 3.12 and for GPUs: this is what Python 3.11 lacks, and a file of kernels for which it
+# imports Triton, a gigabyte, without asking whether it is there. No argument has to do with either.
 if not hasattr(typing, "override"):
     typing.override = lambda function: function  # type: ignore[attr-defined]
 sys.modules["megatron.core.transformer.moe.ops.paged_stash"] = type(sys)("paged_stash")

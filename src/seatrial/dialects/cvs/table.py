@@ -34,8 +34,8 @@ class Table:
 
     `sections` are mappings whose keys are the user's own: each entry goes where its section goes. `groups` only group
     keys. `derived` are variables that repeat a key of `config`; unfilled, they take its value. `defaults` are CVS's own
-    for keys that a cell omits, as a file would have them. `needed` are keys without which CVS stops, each with the value
-    of CVS's own files; those of `between_nodes` it needs on several nodes only.
+    for keys that a cell omits, as a file would have them. `needed` are keys without which CVS stops, each with the
+    value of CVS's own files; those of `between_nodes` it needs on several nodes only.
     """
 
     title: str

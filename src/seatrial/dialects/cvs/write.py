@@ -88,9 +88,12 @@ def _add(config: dict[str, Any], cell: dict[str, Any], needed: Mapping[str, str]
 
 
 def _reasons(added: Mapping[str, list[str]]) -> dict[str, str]:
+    """Why a run has what was added, by path."""
     why = {path: f"CVS stops without these, which its own files have: {', '.join(texts)}" if "execution" in path
            else "CVS stops without it, and this is CVS's own" for path, texts in added.items()}  # fmt: skip
-    return why | ({"container": "CVS runs in a container only, and this is CVS's own"} if "container.image" in why else {})
+    if "container.image" in why:
+        why["container"] = "CVS runs in a container only, and this is CVS's own"
+    return why
 
 
 def _is_taken(value: Any, key: Key | None) -> bool:

@@ -402,7 +402,7 @@ ARGUMENTS: Mapping[str, Key] = {
     "persistent-save-interval": to("checkpoint.interval_steps", count, "Another name for --save-interval."),
     "async-save": to("checkpoint.asynchronous", flag, write=_where(_SAVES, "checkpoint.asynchronous")),
     "use-persistent-ckpt-worker": equivalent(
-        "who writes a checkpoint in the background does not change it", flag, "Since core 0.16 --async-save needs it.",
+        "who saves a checkpoint in the background does not change it; since core 0.16 --async-save needs it", flag,
         write=_where(_SAVES, "checkpoint.asynchronous"),
     ),
     "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops if --load finds nothing.",
