@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,11 +55,11 @@ class Reads:
         if isinstance(node, ast.Subscript):
             base = self.key(node.value)
             is_name = isinstance(node.slice, ast.Constant) and base != "model_params"  # single_node or multi_node
-            word = node.slice.value if is_name and isinstance(node.slice, ast.Constant) else "*"
+            word = str(node.slice.value) if is_name and isinstance(node.slice, ast.Constant) else "*"
             return None if base is None else f"{base}.{word}"
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and node.args:
             base = self.key(node.func.value) if isinstance(node.func, ast.Attribute) else None
-            word = node.args[0].value if isinstance(node.args[0], ast.Constant) else "*"
+            word = str(node.args[0].value) if isinstance(node.args[0], ast.Constant) else "*"
             return None if base is None else f"{base}.{word}"
         return self.names.get(ast.unparse(node)) if isinstance(node, ast.Name | ast.Attribute) else None
 
@@ -94,7 +94,7 @@ class Reads:
         if isinstance(node, ast.Call):
             method, base = getattr(node.func, "attr", ""), getattr(node.func, "value", None)
             if method in METHODS and base is not None and (key := self.key(base)) and node.args:
-                word = node.args[0].value if isinstance(node.args[0], ast.Constant) else "*"
+                word = str(node.args[0].value) if isinstance(node.args[0], ast.Constant) else "*"
                 self.defaults.add(f"{key}.{word}")
             value, kind = _unwrapped(node)
             if kind and (key := self.key(value)):
@@ -124,10 +124,11 @@ def _unwrapped(node: ast.expr) -> tuple[ast.expr, str]:
     return node, ""
 
 
-def rows(clone: Path) -> Iterator[str]:
+def rows(clone: Path, releases: Mapping[str, str] = RELEASES) -> Iterator[str]:
+    """The lines of the table; `releases` are names of git's, by the year of the release."""
     for (kind, release), paths in SOURCES.items():
         found = Reads()
-        trees = [ast.parse(_show(clone, f"{RELEASES[release]}:{path}")) for path in paths]
+        trees = [ast.parse(_show(clone, f"{releases[release]}:{path}")) for path in paths]
         for tree in trees:
             found.learn(tree)
         for tree in trees:
@@ -135,7 +136,7 @@ def rows(clone: Path) -> Iterator[str]:
         for key in sorted(found.needed | dict.fromkeys(found.defaults)):
             written = re.sub(r"^model_params\.\*\.\*\.\*\.?", "", key)
             is_leaf = not written.startswith("model_params") and written not in ("", "config") and "*" not in written
-            if is_leaf and not any(other.startswith(f"{key}.") for other in found.needed):
+            if is_leaf and not any(other.startswith(f"{key}.") for other in {*found.needed, *found.defaults}):
                 has_default = any(key == name or key.startswith(f"{name}.") for name in found.defaults)
                 how = "default" if has_default else "needed" if found.needed[key] else "needed-across"
                 into = ",".join(sorted(found.into.get(key, ()))) or "-"
