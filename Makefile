@@ -19,7 +19,7 @@ ifdef CLUSTER
 export SEATRIAL_REQUIRE_CLUSTER := 1
 endif
 
-.PHONY: help demo test test-slow test-gpu-plan test-maxtext check docs golden bench
+.PHONY: help demo test test-slow test-gpu-plan test-maxtext test-megatron check docs golden bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,15 @@ test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetch
 test-maxtext: $(INSTALLED)test ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
 	tests/engines/maxtext.sh $(VENV)/maxtext
 	SEATRIAL_MAXTEXT=$(VENV)/maxtext/bin $(BIN)/python -m pytest tests/engines/test_maxtext.py tests/engines/test_written.py
+
+# The package asks for Python 3.12; its parser runs with that of .venv.
+test-megatron: $(INSTALLED)test ## Parse with Megatron-LM's own parser what is written for it; fetches 3 MB.
+	@test -d $(VENV)/megatron || { \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
+	    --only-binary :all: --ignore-requires-python --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
+	    --target $(VENV)/.megatron megatron-core && \
+	  mv $(VENV)/.megatron $(VENV)/megatron; }
+	SEATRIAL_MEGATRON=$(VENV)/megatron $(BIN)/python -m pytest tests/engines/test_written_megatron.py
 
 check: $(INSTALLED)lint ## Lint, formatting, complexity, types.
 	$(BIN)/ruff check

@@ -146,7 +146,9 @@ def _deviations(page: Page) -> list[str]:
     if not deviations:
         return []
     lines = ((_code(each.key), *map(_cell, (each.documented, each.actual, each.here))) for each in deviations)
-    said = "The documented meaning holds here; `seatrial check` warns where a file meets one of these."
+    said = "What the documentation says, and what the code does; the last column is what holds here."
+    if any(getattr(each, "touches", None) for each in deviations):
+        said += " `seatrial check` warns where a file meets one of these."
     heads = ("key", "documented", "what it does", "here")
     return ["## Documented and done", said, _table(heads, lines)]
 

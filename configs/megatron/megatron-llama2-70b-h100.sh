@@ -62,6 +62,7 @@ DATA_ARGS="--data-path 0.7 $DATA/web_text_document 0.3 $DATA/code_text_document 
 
 srun torchrun "${LAUNCHER[@]}" pretrain_gpt.py \
     "${MODEL[@]}" "${PARALLELISM[@]}" $TRAINING $DATA_ARGS \
-    --save "$SAVED" --load "$SAVED" --save-interval 250 --ckpt-format torch_dist --async-save \
+    --save "$SAVED" --load "$SAVED" --save-interval 250 --ckpt-format torch_dist \
+    --async-save --use-persistent-ckpt-worker \
     --eval-interval 250 --eval-iters 10 --log-interval 1 --log-throughput \
     --tensorboard-dir "$SAVED/tensorboard" 2>&1 | tee train.log

@@ -249,6 +249,7 @@ def test_dead_keys_and_silent_ways_of_cvs_are_told() -> None:
     assert told("verify_network_errors=True", "config.shm_size=64G", "nccl_ib_gid_index=1") - usual == {
         ("no-effect", "verify_network_errors"), ("cvs-differs", "shm_size"), ("cvs-differs", "nccl_ib_gid_index"),
     }  # fmt: skip
+    assert told("env_dict.GEMM_TUNING=0") - usual == {("cvs-differs", "GEMM_TUNING")}
     assert told("env_dict.BS=1", "elapsed_time_per_iteration=1", "mem_usage=0.5", "tokenizer_model=x/Llama-2-7b") == {
         *usual, ("no-effect", "BS"), ("cvs-differs", "elapsed_time_per_iteration"), ("cvs-differs", "mem_usage"),
         ("cvs-differs", "tokenizer_model"),

@@ -159,8 +159,8 @@ SAID: dict[str, dict[str, Any]] = {
     "--save /c --save-interval 10": {
         "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.interval_steps": 10,
         "checkpoint.keep": None, "checkpoint.asynchronous": False},
-    "--save /c --persistent-save-interval 100 --async-save --most-recent-k 3 --load /c": {
-        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.keep": 3, "checkpoint.resume": True},
+    "--save /c --persistent-save-interval 100 --async-save --use-persistent-ckpt-worker --load /c": {
+        "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.keep": None, "checkpoint.resume": True},
     "--save /c --save-interval 10 --load /c --exit-on-missing-checkpoint": {
         "checkpoint.enabled": True, "checkpoint.directory": "/c", "checkpoint.resume": True,
         "checkpoint.resume_required": True, "checkpoint.interval_steps": 10, "checkpoint.keep": None,
@@ -447,3 +447,19 @@ def test_every_reader_s_advice_says_something_of_its_own() -> None:
         "give a whole number from 0 on", "give one of the values named here", "give a number from 0 on",
         "give a number from 0 to 1",
     ]  # fmt: skip
+
+
+def test_megatron_saves_while_the_training_waits_unless_it_has_a_worker_for_it() -> None:
+    saves = "--save /c --save-interval 10 --async-save --use-distributed-optimizer"
+    alone = [p.path for p in gpt(saves).problems if p.code == "no-effect" and p.severity == "warning"]
+    assert alone == ["--async-save"]
+    both = gpt(f"{saves} --use-persistent-ckpt-worker")
+    assert [p for p in both.problems if p.code == "no-effect" and p.path == "--async-save"] == []
+    words = megatron.write(spec_of(both), "arguments").text.split()
+    assert {"--async-save", "--use-persistent-ckpt-worker"} <= set(words)
+    assert words.count("--use-persistent-ckpt-worker") == 1
+
+
+def test_no_version_has_a_number_of_checkpoints_to_keep() -> None:
+    assert "unknown-argument" in {code for code, _ in errors(gpt("--save /c --save-interval 10 --most-recent-k 3"))}
+    assert spec_of(gpt("--save /c --save-interval 10")).checkpoint.keep is None

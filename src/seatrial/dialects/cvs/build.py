@@ -103,7 +103,7 @@ def parts(cell: Cell, placed: Placed, **distributed: Any) -> dict[str, Any]:
         "execution": gather_part(Execution, "execution", placed, **execution),
         "distributed": gather_part(Distributed, "distributed", placed, **distributed),
         "container": container,
-        "expectations": tuple(Expectation(metric=metric, value=value) for metric, value in targets.items()),
+        "expectations": tuple(Expectation(metric=metric, value=value) for metric, value in targets.items() if value),
         **{name: placed.get(name) for name in ("nic_type", "hf_token_file", "log_dir")},
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from seatrial.dialects.cvs import deviations
 from seatrial.dialects.cvs.build import (
     Placed,
     below,
@@ -47,10 +48,11 @@ from seatrial.spec import (
 )
 from seatrial.spec.presets import MODELS
 
-__all__ = ["KEYS", "NAME", "SECTIONS", "read", "write"]
+__all__ = ["DEVIATIONS", "KEYS", "NAME", "SECTIONS", "read", "write"]
 
 NAME = "cvs-jax"
 SECTIONS = TABLE.sections
+DEVIATIONS = deviations.JAX
 WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
 
 _DEFAULTS = {

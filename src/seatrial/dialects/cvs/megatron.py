@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from seatrial.dialects.cvs import deviations
 from seatrial.dialects.cvs.build import device, made_origins, nodes, opened, parts, place
 from seatrial.dialects.cvs.megatron_findings import findings
 from seatrial.dialects.cvs.megatron_keys import (
@@ -39,10 +40,11 @@ from seatrial.spec import (
 )
 from seatrial.spec.presets import MODELS
 
-__all__ = ["KEYS", "NAME", "SECTIONS", "read", "write"]
+__all__ = ["DEVIATIONS", "KEYS", "NAME", "SECTIONS", "read", "write"]
 
 NAME = "cvs-megatron"
 SECTIONS = TABLE.sections
+DEVIATIONS = deviations.MEGATRON
 ROPE_BASE = 10_000.0  # Megatron's --rotary-base, which the script leaves alone
 VOCAB_MULTIPLE = 128  # Megatron's --make-vocab-size-divisible-by
 SEED = 1234  # Megatron's --seed
@@ -160,6 +162,10 @@ def _origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
 
 _WHY = {
     **dict.fromkeys(("initialization", "dropout", "optimizer", "logging", "seed"), "train_llama3.sh fixes it"),
+    **dict.fromkeys(
+        ("container.environment", "topology.devices_per_node", "distributed.coordinator_port"),
+        "CVS starts Megatron's containers without env_dict",
+    ),
     "model": "train_llama3.sh knows the dimensions of Llama 3.1's 8B and 70B only, with Megatron's RoPE and padding",
     "data": "CVS runs it on mock data only",
     "checkpoint": "CVS saves no checkpoint",

@@ -23,6 +23,10 @@ def findings(settings: Settings, spec: RunSpec) -> None:
     _model(settings, spec)
     _names(settings, spec)
     _resets(settings, spec)
+    theirs = {f"{ENV}.{name}" for name in SET_BY_CVS}
+    if variables := [name for name in settings.entries if name.startswith(f"{ENV}.") and name not in theirs]:
+        why = "CVS starts Megatron's containers without env_dict; here its variables are set"
+        settings.add(variables[0], "info", "cvs-differs", why, _NO_CHANGE)
     for name, decides in SET_BY_CVS.items():
         if f"{ENV}.{name}" in settings.entries:
             why = f"CVS sets {name} for the script itself, from {decides}, and that wins"

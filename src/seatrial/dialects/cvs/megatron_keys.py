@@ -13,7 +13,7 @@ from seatrial.dialects.cvs import table as cvs_table
 from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, named_billions, target
 from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.keys import OMIT, FromSpec, Key
+from seatrial.dialects.table.keys import Key
 from seatrial.spec import RunSpec
 
 _to, _as_is, _ignored = keys.to, keys.as_is, keys.ignored
@@ -68,24 +68,6 @@ def _format(value: Any) -> str | None:
     return "fp8" if word == "fp8" else None
 
 
-def _unless(default: Any, write: FromSpec) -> FromSpec:
-    """What is written where it is not the script's default."""
-    return lambda spec: OMIT if (value := write(spec)) == default else value
-
-
-def _device_list(spec: RunSpec) -> Any:
-    count = spec.topology.devices_per_node
-    return ",".join(map(str, range(count))) if count != DEVICES_PER_NODE else OMIT
-
-
-def _sequence_parallel_off(spec: RunSpec) -> Any:
-    return 0 if spec.mesh["tensor"] > 1 and not spec.parallelism.sequence_parallel else OMIT
-
-
-def _reduces_in_bfloat16(spec: RunSpec) -> Any:
-    return 1 if {spec.precision.gradient_dtype, spec.precision.reduce_dtype} == {"bfloat16"} else OMIT
-
-
 _UNMODELLED = "another way to shard or to compute than the ones that are known here"
 
 KEYS: dict[str, Key] = {
@@ -114,26 +96,21 @@ KEYS: dict[str, Key] = {
     ),
     "config.scripts_dir": _ignored("no scripts are written to the nodes here", coerce.text),
     "config.rocm_dir": _ignored("it is where CVS's own tools look for ROCm", coerce.text),
-    # --- variables of train_llama3.sh that CVS leaves to the container, written where they are not its defaults ---
+    # --- variables of train_llama3.sh, left to the container: CVS starts it without them, so none is written ---
     **{f"{ENV}.{name}": key for name, key in {
-        "MASTER_PORT": _to("distributed.coordinator_port", coerce.port,
-                           write=_unless(MASTER_PORT, lambda spec: spec.distributed.coordinator_port)),
+        "MASTER_PORT": _to("distributed.coordinator_port", coerce.port),
         "HIP_VISIBLE_DEVICES": _to(
             "topology.devices_per_node", _devices, "the devices that a node's processes see: the script counts them",
-            write=_device_list,
         ),
-        "CP": _to("parallelism.within_node.context", coerce.count, "--context-parallel-size",
-                  write=_unless(1, lambda spec: spec.mesh["context"])),
+        "CP": _to("parallelism.within_node.context", coerce.count, "--context-parallel-size"),
         "SEQ_PARALLEL": _to(
             "parallelism.sequence_parallel", _switch(False, True), "--sequence-parallel, off with fsdp and without TP",
-            write=_sequence_parallel_off,
         ),
         "OPTIMIZER": _to("optimizer.algorithm", coerce.mapped({"adam": "adamw", "sgd": "sgd"}),
-                         "--optimizer; adam is AdamW",
-                         write=lambda spec: "sgd" if spec.optimizer.algorithm == "sgd" else OMIT),
+                         "--optimizer; adam is AdamW"),
         "GRAD_REDUCE_IN_BF16": _to(
             "precision.gradient_dtype, precision.reduce_dtype", _switch("float32", "bfloat16"),
-            "--grad-reduce-in-bf16, in newer versions of the script", write=_reduces_in_bfloat16,
+            "--grad-reduce-in-bf16, in newer versions of the script",
         ),
         **dict.fromkeys(("TE_FP4", "MEGATRON_FSDP", "ENABLE_HSDP"), keys.rejected(
             _UNMODELLED, coerce.text, quiet=("0",)
@@ -188,6 +165,7 @@ TABLE = Table(
     keys=KEYS,
     sections={
         **cvs_table.SECTIONS,
+        ENV: replace(cvs_table.SECTIONS[ENV], write=None),
         "config.training_scripts": _ignored(
             "what runs is train_llama3.sh, wherever the image has it", coerce.text,
             "family of models → script: the first family that tokenizer_model names decides",
@@ -195,6 +173,10 @@ TABLE = Table(
         ),
     },
     defaults=DEFAULTS,
+    needed={
+        "config.container_image": "rocm/megatron-lm:v25.5_py312", "config.container_name": "megatron_llama3.1_8b",
+        "config.hf_token_file": cvs_table.TOKEN_FILE,
+    },
 )  # fmt: skip
 
 # Variables that CVS's command sets itself, after those of the container.

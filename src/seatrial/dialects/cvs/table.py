@@ -22,9 +22,10 @@ ENV = "config.container_config.env_dict"
 
 # Keys that CVS wants to be there, and that may say nothing.
 MAY_BE_EMPTY = (
-    "config.container_image", "config.container_name", "config.hf_token_file", "config.coordinator_ip", "hf_path",
-    "hf_train_files", "tokenizer_path", "config.xla_gpu_executable_warn_stuck_timeout",
+    "config.coordinator_ip", "hf_path", "hf_train_files", "tokenizer_path",
+    "config.xla_gpu_executable_warn_stuck_timeout",
 )  # fmt: skip
+TOKEN_FILE = "/home/{user-id}/.hf_token"  # CVS's own, which it always reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class Table:
 
     `sections` are mappings whose keys are the user's own: each entry goes where its section goes. `groups` only group
     keys. `derived` are variables that repeat a key of `config`; unfilled, they take its value. `defaults` are CVS's own
-    for keys that a cell omits, as a file would have them.
+    for keys that a cell omits, as a file would have them. `needed` are keys without which CVS stops, each with the
+    value of CVS's own files; those of `between_nodes` it needs on several nodes only.
     """
 
     title: str
@@ -42,6 +44,8 @@ class Table:
     groups: tuple[str, ...] = ("config", "config.container_config", "result_dict")
     derived: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
+    needed: Mapping[str, str] = field(default_factory=dict)
+    between_nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 def exported(variable: str) -> Key:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from seatrial.dialects.cvs.table import MAY_BE_EMPTY, Table
 from seatrial.dialects.placeholders import stands_for_itself
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key, written_values
-from seatrial.dialects.table.written import Written, write
+from seatrial.dialects.table.written import Note, Written, write
 from seatrial.spec import ModelSpec, Resolved, RunSpec
 from seatrial.spec.presets import MODELS, same_architecture
 
@@ -56,10 +57,43 @@ def written(
         if name in table.keys:
             (config if name.startswith("config.") else cell).setdefault(name.removeprefix("config."), "")
     cell.setdefault("result_dict", {})
-    topology = "multi_node" if spec.topology.num_nodes > 1 else "single_node"
-    tree = {"config": config, "model_params": {topology: {model: {gpu: cell}}}}
+    several = spec.topology.num_nodes > 1
+    added = _add(config, cell, {**table.needed, **(table.between_nodes if several else {})}, table)
+    tree = {"config": config, "model_params": {"multi_node" if several else "single_node": {model: {gpu: cell}}}}
     text = json.dumps(tree, indent=4, ensure_ascii=False) + "\n"
-    return write(spec, text, ".json", read, {**_WHY, **why}, shows_other=True)
+    done = write(spec, text, ".json", read, {**_WHY, **why, **_reasons(added)}, shows_other=True)
+    noted = {note.path for note in done.notes}
+    mappings = {"execution.environment": spec.execution.environment, "execution.xla_flags": spec.execution.xla_flags}
+    more = (Note(path=path, value=dict(mappings[path]), why=_reasons(added)[path])
+            for path in mappings if path in added and path not in noted)  # fmt: skip
+    return replace(done, notes=(*done.notes, *more))
+
+
+def _add(config: dict[str, Any], cell: dict[str, Any], needed: Mapping[str, str], table: Table) -> dict[str, list[str]]:
+    """Adds what CVS stops without, as its own files have it; (the path, or what it is in → each as text) of these."""
+    added: dict[str, list[str]] = {}
+    for name, value in needed.items():
+        *parents, last = name.removeprefix("config.").split(".")
+        section = config if name.startswith("config.") else cell
+        for part in parents:
+            section = section.setdefault(part, {})
+        if last in section:
+            continue
+        section[last] = value
+        path = table.keys[name].to if name in table.keys else f"{table.sections[parents[0]].to}.{last}"
+        whole, _, variable = path.rpartition(".")
+        where = whole if whole in ("execution.environment", "execution.xla_flags") else path
+        added.setdefault(where, []).append(f"{variable}={value}")
+    return added
+
+
+def _reasons(added: Mapping[str, list[str]]) -> dict[str, str]:
+    """Why a run has what was added, by path."""
+    why = {path: f"CVS stops without these, which its own files have: {', '.join(texts)}" if "execution" in path
+           else "CVS stops without it, and this is CVS's own" for path, texts in added.items()}  # fmt: skip
+    if "container.image" in why:
+        why["container"] = "CVS runs in a container only, and this is CVS's own"
+    return why
 
 
 def _is_taken(value: Any, key: Key | None) -> bool:

@@ -401,8 +401,10 @@ ARGUMENTS: Mapping[str, Key] = {
                         write=lambda s: (s.checkpoint.interval_steps or s.steps) if _SAVES(s) else None),
     "persistent-save-interval": to("checkpoint.interval_steps", count, "Another name for --save-interval."),
     "async-save": to("checkpoint.asynchronous", flag, write=_where(_SAVES, "checkpoint.asynchronous")),
-    "most-recent-k": to("checkpoint.keep", coerce.whole, "Checkpoints that are kept; -1, the default: all.",
-                        write=_where(_SAVES, "checkpoint.keep")),
+    "use-persistent-ckpt-worker": equivalent(
+        "who saves a checkpoint in the background does not change it; since core 0.16 --async-save needs it", flag,
+        write=_where(_SAVES, "checkpoint.asynchronous"),
+    ),
     "exit-on-missing-checkpoint": to("checkpoint.resume_required", flag, "Stops if --load finds nothing.",
                                      write=_where(_resumed, "checkpoint.resume_required")),
     "load": to("checkpoint.resume,checkpoint.resume_from", text, "If it is where --save writes, the run resumes.",

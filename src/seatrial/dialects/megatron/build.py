@@ -288,7 +288,7 @@ def _execution(s: Settings) -> Execution:
 
 def _checkpoint(s: Settings, steps: int) -> Checkpoint:
     directory, load = s["save"], s["load"]
-    interval, keep = s["save-interval"], s["most-recent-k"]
+    interval = s["save-interval"]
     resumes = load is not None and load == directory and not s.given("finetune")
     start = s["pretrained-checkpoint"] if resumes or load is None else load
     weights_only = start is not None and (start != load or s.given("finetune") or s.given("no-load-optim"))
@@ -297,5 +297,5 @@ def _checkpoint(s: Settings, steps: int) -> Checkpoint:
         resume_required=resumes and s.given("exit-on-missing-checkpoint"),
         weights_only=weights_only, asynchronous=s.given("async-save") if directory else Checkpoint().asynchronous,
         interval_steps=interval if directory and (interval or steps) < steps else None,
-        keep=(keep if keep and keep > 0 else None) if directory else Checkpoint().keep,
+        keep=None if directory else Checkpoint().keep,  # Megatron keeps all
     )  # fmt: skip

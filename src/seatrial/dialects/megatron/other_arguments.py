@@ -77,7 +77,7 @@ _IGNORED: Mapping[str, str] = {
         dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format ckpt-convert-format= ckpt-convert-save=
         ckpt-convert-update-legacy-dist-opt-format ckpt-fully-parallel-save no-ckpt-fully-parallel-save
         ckpt-fully-parallel-load ckpt-assume-constant-structure dist-ckpt-strictness= dist-ckpt-save-pre-mcore-014
-        dist-ckpt-optim-fully-reshardable distrib-optim-fully-reshardable-mem-efficient use-persistent-ckpt-worker
+        dist-ckpt-optim-fully-reshardable distrib-optim-fully-reshardable-mem-efficient
         no-save-optim no-save-rng no-load-rng save-retain-interval= non-persistent-save-interval=
         non-persistent-ckpt-type= non-persistent-global-ckpt-dir= non-persistent-local-ckpt-dir=
         non-persistent-local-ckpt-algo= replication replication-jump= replication-factor=

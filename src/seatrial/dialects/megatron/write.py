@@ -85,7 +85,8 @@ def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[s
         del environment[CONNECTIONS]
     elif not is_sharded(spec) and spec.mesh["tensor"] * spec.mesh["context"] > 1:
         environment[CONNECTIONS] = "1"
-    arguments = [*_words(spec, ARGUMENTS), *engine_keys.words(spec.execution.engine_keys)]
+    arguments = list(_words(spec, ARGUMENTS))
+    arguments += [words for words in engine_keys.words(spec.execution.engine_keys) if words not in arguments]
     return environment, list(_words(spec, LAUNCHER)), arguments
 
 

@@ -11,20 +11,16 @@ from dataclasses import dataclass
 
 from seatrial.dialects.nxdt.keys import ALIGNMENT
 from seatrial.dialects.nxdt.settings import Settings
+from seatrial.dialects.table import deviations
 from seatrial.spec import RunSpec
 
 Touches = Callable[[Settings, RunSpec], bool]
-_DOCUMENTED = "as documented"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deviation:
-    """A key, what is documented of it, what NxDT does, and what happens here."""
+class Deviation(deviations.Deviation):
+    """One of NxDT's, with the files that meet it."""
 
-    key: str
-    documented: str
-    actual: str
-    here: str = _DOCUMENTED
     touches: Touches | None = None
     numbers: bool = False
 

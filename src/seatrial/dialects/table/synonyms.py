@@ -153,7 +153,7 @@ ROWS: tuple[str, ...] = (
     "checkpoint.directory checkpoint_dir save_dir --save SAVE_CKPT_PATH enable_checkpointing",
     "checkpoint.interval_steps every_n_train_steps checkpoint_period --save-interval SAVE_INTERVAL save_steps"
     " save_interval checkpoint_interval --persistent-save-interval",
-    "checkpoint.keep save_top_k max_num_checkpoints_to_keep --most-recent-k save_total_limit keep_latest_k",
+    "checkpoint.keep save_top_k max_num_checkpoints_to_keep save_total_limit keep_latest_k",
     "checkpoint.asynchronous async_checkpointing --async-save async_mode async_save",
     "checkpoint.resume resume_if_exists --load LOAD_CKPT_PATH",
     "checkpoint.resume_required resume_ignore_no_checkpoint --exit-on-missing-checkpoint",

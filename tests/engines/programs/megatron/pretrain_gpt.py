@@ -78,6 +78,7 @@ FLAGS = [
     "log-params-norm",
     "profile",
     "async-save",
+    "use-persistent-ckpt-worker",
     "finetune",
     "reset-position-ids",
     "reset-attention-mask",
