@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.dialects.maxtext import values
-from seatrial.dialects.maxtext.values import anything, choice, or_none, same, switch
+from seatrial.dialects.maxtext.values import choice, or_none, same, switch
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.coerce import Reader, anything
 from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected
 from seatrial.dialects.table.without_effect import rows
 
