@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from seatrial import source
 from seatrial.dialects import megatron
-from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, flag, several
-from seatrial.dialects.megatron.other_arguments import OTHER_ARGUMENTS
+from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, OTHER_ARGUMENTS, flag, several
 from seatrial.dialects.megatron.settings import ALL
 from seatrial.dialects.megatron.settings import settings as stated
 from seatrial.dialects.table.coerce import fraction_of

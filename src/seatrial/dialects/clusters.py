@@ -17,6 +17,7 @@ from seatrial import source
 from seatrial.cluster import MAX_HOSTS, Cluster, Host, Transport, host_words, hosts_of
 from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce, keys
+from seatrial.dialects.table.coerce import anything
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.settings import Settings
@@ -65,10 +66,6 @@ def _file(value: Any) -> str:
     return word
 
 
-def _anything(value: Any) -> Any:
-    return value
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 _to, _ignored = keys.to, keys.ignored
@@ -77,22 +74,22 @@ _TRAINING = "the training configuration names it"
 CVS_KEYS: Mapping[str, Key] = {
     "username": _to("user", _person, "who logs in, on every host"),
     "priv_key_file": _to("key_file", _file, "the private key that SSH uses"),
-    **dict.fromkeys(_NODES, Key(read=_anything, meaning="the hosts by the name, range or address that SSH reaches")),
-    **dict.fromkeys(_HEADS, Key(read=_anything, meaning="the host from which CVS works; rank 0 is the first host")),
-    "home_mount_dir_name": _ignored("write paths out instead", _anything, "what {home-mount-dir} stands for"),
-    "node_dir_name": _ignored("write paths out instead", _anything, "what {node-dir-name} stands for"),
-    "orchestrator": _ignored(_TRAINING, _anything, "baremetal or container"),
-    "container": _ignored(_TRAINING, _anything, "the container of CVS's tests"),
-    "env_vars": _ignored(_TRAINING, _anything, "variables on every host"),
-    "racks": _ignored("nothing here logs in to switches", _anything, "switches and their passwords"),
-    "password": _ignored("hosts are reached by key only", _anything, "the password of username"),
+    **dict.fromkeys(_NODES, Key(read=anything, meaning="the hosts by the name, range or address that SSH reaches")),
+    **dict.fromkeys(_HEADS, Key(read=anything, meaning="the host from which CVS works; rank 0 is the first host")),
+    "home_mount_dir_name": _ignored("write paths out instead", anything, "what {home-mount-dir} stands for"),
+    "node_dir_name": _ignored("write paths out instead", anything, "what {node-dir-name} stands for"),
+    "orchestrator": _ignored(_TRAINING, anything, "baremetal or container"),
+    "container": _ignored(_TRAINING, anything, "the container of CVS's tests"),
+    "env_vars": _ignored(_TRAINING, anything, "variables on every host"),
+    "racks": _ignored("nothing here logs in to switches", anything, "switches and their passwords"),
+    "password": _ignored("hosts are reached by key only", anything, "the password of username"),
 }
 CVS_HOST_KEYS: Mapping[str, Key] = {
     "vpc_ip": _to("hosts.address", _hosts, "the address that the other hosts connect to; of a range of hosts, a range"),
-    "bmc_ip": _ignored("nothing here switches machines on or off", _anything, "the board's own controller"),
+    "bmc_ip": _ignored("nothing here switches machines on or off", anything, "the board's own controller"),
 }
 NATIVE_KEYS: Mapping[str, Key] = {
-    "hosts": Key(read=_anything, meaning="the hosts: names, ranges (node[01-03,07]) or mappings"),
+    "hosts": Key(read=anything, meaning="the hosts: names, ranges (node[01-03,07]) or mappings"),
     "user": _to("user", _person, "who logs in; by default whoever starts the run"),
     "key_file": _to("key_file", _file, "the private key that SSH uses; by default SSH's own choice"),
     "transport": _to("transport", coerce.one_of("ssh", "slurm", "local")),
@@ -143,7 +140,7 @@ class _Keys(Settings):
         if not isinstance(node.value, dict):
             here = Entry.of(path or "(root)", node)
             self.problems.append(here.problem("error", "bad-value", "a mapping belongs here", "write key: value"))
-        for name, child in _given(node):
+        for name, child in placeholders.given(node).items():
             if child.value is not None or name not in self.keys:
                 self.take(name, self.filled(Entry.of(f"{path}.{name}" if path else name, child)))
 
@@ -225,10 +222,6 @@ class _File(_Keys):
         )  # fmt: skip
 
 
-def _given(node: Node) -> list[tuple[str, Node]]:
-    return [(name, child) for name, child in node.members.items() if not name.startswith("_")]
-
-
 # --- CVS --------------------------------------------------------------------------------------------------------------
 
 
@@ -236,10 +229,10 @@ def _cvs(file: _File, root: Node) -> Cluster:
     file.read(root)
     path = next((key for key in _NODES if key in root.members), "node_dict")
     nodes = root.members.get(path)
-    given = _given(nodes) if nodes else []
+    given = placeholders.given(nodes) if nodes else {}
     if not given:
         file.lacks("node_dict", '"node_dict": {"10.0.0.1": {"vpc_ip": "10.0.0.1", "bmc_ip": "NA"}}', root, nodes)
-    hosts = tuple(host for name, node in given for host in _cvs_hosts(file, f"{path}.{name}", name, node))
+    hosts = tuple(host for name, node in given.items() for host in _cvs_hosts(file, f"{path}.{name}", name, node))
     head = _head(file, root)
     if head and hosts and head.text not in file.names:
         why = f"it is none of the hosts ({', '.join(list(file.names)[:4])}{', …' if len(file.names) > 4 else ''})"

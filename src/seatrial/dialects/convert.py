@@ -138,15 +138,7 @@ def save(converted: Converted, path: Path) -> None:
         wanted = converted.suffixes[0]
         why = f"a file of this name would not be read as {converted.title}"
         raise InputError.single("bad-suffix", str(path), why, f"name it {path.stem or 'run'}{wanted}")
-    try:
-        with path.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(converted.text)
-    except FileExistsError:
-        fix = "name a file that is not there yet, or remove this one"
-        raise InputError.single("file-exists", str(path), "this file is there, and is not overwritten", fix) from None
-    except (OSError, ValueError) as error:
-        why = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
-        raise InputError.single("unwritable", str(path), why, "name a place that can be written to") from None
+    table_written.save(path, converted.text)
 
 
 def _line(resolved: Resolved, note: Note) -> str:

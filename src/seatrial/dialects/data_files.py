@@ -48,18 +48,19 @@ def _rest(spec: RunSpec, action: Action) -> Iterator[Missing]:
             fix = "give files of this machine: Parquet, Arrow or JSON lines"
             yield "data.dataset", f"{named}, and nothing is downloaded", fix
     reads_text = data.kind not in ("megatron", "arrow")
-    if reads_text and data.tokenizer != "byte" and not _is_tokenizer(data.tokenizer):
+    if reads_text and data.tokenizer != "byte" and tokenizer_file(data.tokenizer) is None:
         why = f"{data.tokenizer!r} is not a tokenizer.json on this machine, and nothing is downloaded"
         yield "data.tokenizer", why, "give the path of a tokenizer.json, or byte"
 
 
-def _is_tokenizer(name: str) -> bool:
+def tokenizer_file(name: str) -> Path | None:
+    """The tokenizer.json on this machine that a path names, itself or by its folder."""
     try:
         path = Path(name).expanduser()
         path = path / "tokenizer.json" if path.is_dir() else path
-        return path.suffix == ".json" and path.is_file()
+        return path if path.suffix == ".json" and path.is_file() else None
     except (OSError, RuntimeError, ValueError):
-        return False
+        return None
 
 
 def names_an_index(prefix: str) -> bool:

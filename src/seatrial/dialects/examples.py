@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seatrial import source
 from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.dialects.table.written import save
 from seatrial.errors import InputError
 
 SUFFIXES = (".json", ".yaml", ".yml", ".sh")
@@ -54,17 +55,5 @@ def copy_example(name: str, folder: Path) -> str:
         raise InputError.single("unknown-example", name, why, did_you_mean(name, known))
     beside = path.with_name(f"{path.stem}{BESIDE}{path.suffix}")
     for each in (path, beside) if beside.is_file() else (path,):
-        _copy(each, folder / each.name)
+        save(folder / each.name, each.read_bytes().decode())
     return f"Wrote {folder / path.name}. Next: seatrial check {path.name}"
-
-
-def _copy(path: Path, target: Path) -> None:
-    try:
-        with target.open("xb") as file:
-            file.write(path.read_bytes())
-    except FileExistsError:
-        why = "a file of this name is already here"
-        raise InputError.single("file-exists", str(target), why, "move it away, or go to another folder") from None
-    except OSError as error:
-        why = f"it cannot be written: {error.strerror}"
-        raise InputError.single("unwritable", str(target), why, "go to a folder that you may write to") from None

@@ -7,7 +7,7 @@ CVS looks for `<changeme>` anywhere in a value, in any case; keys that begin wit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,21 @@ EXAMPLE = "_example_"
 def is_note(path: tuple[str, ...]) -> bool:
     """Whether a key only explains others."""
     return any(part.startswith("_") for part in path)
+
+
+def given(node: Node) -> dict[str, Node]:
+    """The members of a mapping that are no notes."""
+    return {name: child for name, child in node.members.items() if not is_note((name,))}
+
+
+def flat(node: Node | None, is_open: Callable[[str], bool], name: str = "") -> Iterator[tuple[str, Node]]:
+    """(path, node) of everything that is no note, going down only into the mappings whose paths are open."""
+    for part, child in given(node).items() if node else ():
+        below = f"{name}.{part}" if name else part
+        if isinstance(child.value, dict) and is_open(below):
+            yield from flat(child, is_open, below)
+        else:
+            yield below, child
 
 
 def is_unfilled(value: Any) -> bool:

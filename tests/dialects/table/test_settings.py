@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 
@@ -66,10 +65,10 @@ def test_what_is_wrong_is_found() -> None:
     assert not found(read(experts=1))
 
 
-@pytest.mark.parametrize(("per", "number"), [("file", 1), ("reason", 1), ("key", 2)])
-def test_keys_without_effect_are_grouped(per: Literal["file", "reason", "key"], number: int) -> None:
+@pytest.mark.parametrize(("together", "number"), [(True, 1), (False, 2)])
+def test_keys_without_effect_are_grouped(together: bool, number: int) -> None:
     settings = read(color="red", shape="round")
-    settings.without_effect(per=per)
+    settings.without_effect(together=together)
     assert [each[1] for each in found(settings)] == ["no-effect"] * number
     quiet = read(color="white")
     quiet.without_effect()

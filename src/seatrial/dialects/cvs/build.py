@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.dialects import placeholders
 from seatrial.dialects.cvs.settings import Cell, Settings, cells, gather, select
 from seatrial.dialects.cvs.table import ENV, NODES, Table
 from seatrial.dialects.table.entries import Entry, Request
@@ -29,8 +30,8 @@ def opened(request: Request, table: Table) -> tuple[Settings, Cell | None]:
         Entry.of(name, node).key_problem(
             "error", "unknown-key", "only config and model_params stand here", did_you_mean(name, SECTIONS_OF_FILE)
         )
-        for name, node in root.members.items()
-        if name not in SECTIONS_OF_FILE and not name.startswith("_")
+        for name, node in placeholders.given(root).items()
+        if name not in SECTIONS_OF_FILE
     ]
     config = root.members["config"]
     if not isinstance(config.value, dict):

@@ -24,6 +24,7 @@ from seatrial.dialects.cvs.findings import findings
 from seatrial.dialects.cvs.keys import KEYS, TABLE
 from seatrial.dialects.cvs.settings import Cell, Settings
 from seatrial.dialects.cvs.write import nearest, written
+from seatrial.dialects.maxtext.machines import batch_of
 from seatrial.dialects.maxtext.writer import with_engine_keys
 from seatrial.dialects.table.engine_keys import value_of
 from seatrial.dialects.table.entries import Request
@@ -32,7 +33,6 @@ from seatrial.dialects.table.versions import versions
 from seatrial.dialects.table.written import Written, with_steps
 from seatrial.errors import Problem
 from seatrial.spec import (
-    Batch,
     Checkpoint,
     Data,
     MeshShape,
@@ -128,9 +128,11 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
     if any(key.to.startswith("parallelism.") and settings.wrong(name) for name, key in KEYS.items()):
         return None, origins  # nothing can be said of a mesh of which a size is not known
     topology = _topology(settings, cell, num_nodes, parallelism)
-    if model is None or topology is None or not {"steps", "batch.sequence_length"} <= placed.keys():
+    needed = {"steps", "batch.sequence_length", "batch.global_batch_size"}
+    if model is None or topology is None or not needed <= placed.keys():
         return None, origins
-    batch = _batch(settings, placed, topology, parallelism)
+    share, length = placed["batch.global_batch_size"], placed["batch.sequence_length"]
+    batch = batch_of(settings, share, length, topology, parallelism.within_node, parallelism.across_nodes)
     if batch is None:
         return None, origins
     precision = gather_part(
@@ -187,26 +189,4 @@ def _topology(settings: Settings, cell: Cell, num_nodes: int, parallelism: Paral
         return None
     return Topology(
         num_nodes=num_nodes, devices_per_node=parallelism.within_node.product, device=device(settings, cell)
-    )
-
-
-def _batch(settings: Settings, placed: Placed, topology: Topology, parallelism: Parallelism) -> Batch | None:
-    """MaxText's per-device batch as the batch of the whole and of each data-parallel replica."""
-    per_device = placed.get("batch.global_batch_size")
-    if per_device is None:
-        return None
-    across = parallelism.across_nodes.resolve(topology.num_nodes)
-    replicas = abs(parallelism.within_node.data * parallelism.within_node.fsdp * across.data * across.fsdp)
-    total = per_device * topology.num_devices
-    micro = total / replicas
-    if total < 1 or not total.is_integer() or not micro.is_integer():
-        why = (
-            f"× {topology.num_devices} devices it makes {total:g} sequences a step, which do not divide among "
-            f"{replicas} data-parallel replicas"
-        )
-        fix = f"make it a multiple of {replicas / topology.num_devices:g}"
-        settings.add("per_device_batch_size", "error", "batch-not-whole", why, fix)
-        return None
-    return Batch(
-        sequence_length=placed["batch.sequence_length"], global_batch_size=int(total), micro_batch_size=int(micro)
     )

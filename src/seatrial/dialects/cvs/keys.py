@@ -19,7 +19,6 @@ from seatrial.dialects.cvs.table import (
     NODES,
     PRECISIONS,
     Table,
-    anything,
     exported,
     named_billions,
     target,
@@ -27,7 +26,7 @@ from seatrial.dialects.cvs.table import (
 )
 from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.coerce import Reader, anything
 from seatrial.dialects.table.keys import OMIT, FromSpec, Key
 from seatrial.spec import Data, RunSpec
 from seatrial.spec.presets import MODELS

@@ -6,7 +6,7 @@ Names are those of the dialect's table: `config.nnodes`, but `dtype` and `result
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ class Settings(table_settings.Settings):
 
     def unknown(self, name: str, entry: Entry) -> Problem:
         """What to say of a key without a row; mappings have none, and one of them may be something else."""
-        if name in self.table.groups or name in self.sections:
+        if self.table.is_open(name):
             return entry.problem("error", "bad-value", "a mapping belongs here", "write { … }")
         return entry.key_problem(
             "error", "unknown-key", f"{self.table.title} have no such key", did_you_mean(name, self.keys)
@@ -118,9 +118,11 @@ class Settings(table_settings.Settings):
 def gather(request: Request, cell: Cell | None, overrides: list[Override], table: Table) -> Settings:
     """Reads `config` and the cell by the table."""
     root = request.document.root
-    entries = dict(_flatten(root.members.get("config"), "config", "config", table))
+    nodes = dict(placeholders.flat(root.members.get("config"), table.is_open, "config"))
+    entries = {name: Entry.of(name, node) for name, node in nodes.items()}
     if cell is not None:
-        entries |= _flatten(cell.node, "", cell.path, table)
+        nodes = dict(placeholders.flat(cell.node, table.is_open))
+        entries |= {name: Entry.of(f"{cell.path}.{name}", node) for name, node in nodes.items()}
     settings = Settings(
         keys=table.keys, sections=table.sections, action=request.action, file=request.document.file, entries=entries,
         table=table, root=root, cell=cell, known=placeholders.values_for(request.user, request.home),
@@ -133,18 +135,6 @@ def gather(request: Request, cell: Cell | None, overrides: list[Override], table
         if key.required and (cell is not None or name.startswith("config.")):
             settings.missing(name)
     return settings
-
-
-def _flatten(node: Node | None, name: str, key: str, table: Table) -> Iterator[tuple[str, Entry]]:
-    """(name, entry) of every key, going down only where the table knows a group or a section."""
-    for part, child in node.members.items() if node else ():
-        if part.startswith("_"):
-            continue
-        below = f"{name}.{part}" if name else part
-        if isinstance(child.value, dict) and (below in table.groups or below in table.sections):
-            yield from _flatten(child, below, f"{key}.{part}", table)
-        else:
-            yield below, Entry.of(f"{key}.{part}", child)
 
 
 def _override(settings: Settings, overrides: list[Override]) -> None:
@@ -229,11 +219,11 @@ def cells(root: Node) -> list[Cell]:
     """Every cell of a file, in its order. Raises InputError where the levels are not what they should be."""
     found = []
     params = root.members["model_params"]
-    for topology, models in _members(params):
+    for topology, models in placeholders.given(params).items():
         if topology not in TOPOLOGIES:
             raise _malformed(f"model_params.{topology}", models.key_mark, f"only {' and '.join(TOPOLOGIES)} stand here")
-        for model, gpus in _members(models):
-            for gpu, node in _members(gpus):
+        for model, gpus in placeholders.given(models).items():
+            for gpu, node in placeholders.given(gpus).items():
                 if not isinstance(node.value, dict):
                     path = f"model_params.{topology}.{model}.{gpu}"
                     raise _malformed(path, node.mark, "under a GPU's name stands a mapping of parameters")
@@ -243,10 +233,6 @@ def cells(root: Node) -> list[Cell]:
         why = "there is no model_params.<topology>.<model>.<gpu> in it"
         raise _malformed("model_params", params.mark, why)
     return found
-
-
-def _members(node: Node) -> list[tuple[str, Node]]:
-    return [(name, child) for name, child in node.members.items() if not name.startswith("_")]
 
 
 def _malformed(path: str, mark: Mark | None, why: str) -> InputError:

@@ -47,6 +47,10 @@ class Table:
     needed: Mapping[str, str] = field(default_factory=dict)
     between_nodes: Mapping[str, str] = field(default_factory=dict)
 
+    def is_open(self, path: str) -> bool:
+        """Whether a mapping holds keys, and is no value."""
+        return path in self.groups or path in self.sections
+
 
 def exported(variable: str) -> Key:
     """A key whose value every process gets as an environment variable."""
@@ -70,11 +74,6 @@ def user_keys(entries: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def _of_container(entries: Callable[[Container], Iterable[tuple[str, str]]]) -> keys.FromSpec:
     return lambda spec: user_keys(entries(spec.container)) if spec.container else {}
-
-
-def anything(value: Any) -> Any:
-    """Any value, as it is."""
-    return value
 
 
 def named_billions(name: str) -> str | None:
@@ -114,5 +113,5 @@ SECTIONS: dict[str, Key] = {
                      write=_of_container(lambda container: container.volumes)),
     ENV: keys.to("container.environment", coerce.text, "variables in the container",
                  write=_of_container(lambda container: container.environment.items())),
-    "config.dataset_source": keys.ignored("synthetic data needs no files", anything),
+    "config.dataset_source": keys.ignored("synthetic data needs no files", coerce.anything),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
-from seatrial.dialects.cvs.table import anything
+from seatrial.dialects import placeholders
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import Key
@@ -99,7 +99,7 @@ def read_targets(named: Entry | None, config: Path, cells: Sequence[str], *, enf
 
 
 def _read_cell(found: Targets, named: Entry, root: Node, cells: Sequence[str]) -> None:
-    there = [name for name in root.members if not name.startswith("_")]
+    there = placeholders.given(root)
     cell = next((name for name in cells if name in there), None)
     if cell is None:
         why = f"the threshold file has no cell for this sweep ({' or '.join(dict.fromkeys(cells))})"
@@ -110,9 +110,8 @@ def _read_cell(found: Targets, named: Entry, root: Node, cells: Sequence[str]) -
     if not isinstance(node.value, dict):
         why = "a mapping of metrics belongs here"
         found.problems.append(Entry.of(cell, node).problem("error", "bad-value", why, "write { … }"))
-    for name, child in node.members.items():
-        if not name.startswith("_"):
-            _read_target(found, Entry.of(f"{cell}.{name}", child), name.removeprefix("training."), child)
+    for name, child in placeholders.given(node).items():
+        _read_target(found, Entry.of(f"{cell}.{name}", child), name.removeprefix("training."), child)
 
 
 def _read_target(found: Targets, entry: Entry, metric: str, node: Node) -> None:
@@ -128,9 +127,8 @@ def _read_target(found: Targets, entry: Entry, metric: str, node: Node) -> None:
         found.problems.append(entry.problem("error", "bad-value", why, 'write {"kind": "min", "value": 1}'))
     else:
         fields = _Fields(keys=_FIELDS)
-        for name, child in node.members.items():
-            if not name.startswith("_"):
-                fields.take(name, Entry.of(f"{entry.key}.{name}", child))
+        for name, child in placeholders.given(node).items():
+            fields.take(name, Entry.of(f"{entry.key}.{name}", child))
         found.problems += [*fields.problems, *(
             entry.problem("error", "missing-key", f"it has no {name}", f"add {name}") for name in fields.needed()
             if name not in fields.entries
@@ -173,7 +171,7 @@ def _percent(value: Any) -> float:
 
 _FIELDS: Mapping[str, Key] = {
     "kind": Key(read=coerce.one_of(*KINDS)), "value": Key(read=coerce.decimal), "tolerance_pct": Key(read=_percent),
-    "reference": Key(read=anything), "optional": Key(read=anything),
+    "reference": Key(read=coerce.anything), "optional": Key(read=coerce.anything),
 }  # fmt: skip
 
 

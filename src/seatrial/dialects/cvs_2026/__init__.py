@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from seatrial.dialects import maxtext
+from seatrial.dialects import maxtext, placeholders
 from seatrial.dialects.cvs_2026.build import device, finish, targets
 from seatrial.dialects.cvs_2026.file import File, check_keys, choose, gather, number_of_nodes, overrides_for
 from seatrial.dialects.cvs_2026.keys import JAX as KEYS
@@ -101,8 +101,8 @@ def _sweep(file: File) -> tuple[str | None, dict[str, Entry]]:
         return None, {}
     chosen = choose(file, sweeps, "training.enabled_sweep_list", Entry.of("training.sweeps", node))
     changes = sweeps[chosen].members.get("maxtext_overrides") if chosen else None
-    members = changes.members if changes else {}
-    return chosen, {key: Entry.of(key, child) for key, child in members.items() if not key.startswith("_")}
+    members = placeholders.given(changes) if changes else {}
+    return chosen, {key: Entry.of(key, child) for key, child in members.items()}
 
 
 def _sweeps(file: File, node: Node) -> Iterator[tuple[str, Node]]:

@@ -16,7 +16,7 @@ from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.overrides import Override, resolve
 from seatrial.dialects.table.suggestions import did_you_mean
 from seatrial.errors import InputError, Mark, Problem
-from seatrial.source import Node, walk
+from seatrial.source import Node
 from seatrial.spec import NEEDS
 
 SELECTORS = {"sweep": "sweep", "gpu": "gpu", "model": "model",
@@ -94,18 +94,14 @@ def gather(request: Request, table: Mapping[str, Key], of_sweeps: Collection[str
 
 def _entries(file: File) -> Iterator[Entry]:
     """What the file gives: scalars and lists, and mappings that no row knows, once each."""
-    closed: set[tuple[str, ...]] = set()  # what is not gone into: lists, and mappings without a row
-    for path, node in walk(file.root):
-        dotted = ".".join(path)
-        if not path or placeholders.is_note(path) or any(path[:length] in closed for length in range(1, len(path))):
-            continue
-        is_open = dotted in file.groups or (dotted not in file.keys and file.row(dotted) is not None)
-        if isinstance(node.value, dict) and is_open:
-            continue
-        if node.members or isinstance(node.value, list):
-            closed.add(path)
-        if not dotted.startswith(tuple(f"{whole}." for whole in _WHOLE)):
-            yield Entry.of(dotted, node)
+
+    def is_open(path: str) -> bool:
+        return path in file.groups or (path not in file.keys and file.row(path) is not None)
+
+    wholes = tuple(f"{whole}." for whole in _WHOLE)
+    for path, node in placeholders.flat(file.root, is_open):
+        if not path.startswith(wholes):
+            yield Entry.of(path, node)
 
 
 def _override(file: File, entries: dict[str, Entry], of_sweeps: Collection[str]) -> None:
@@ -178,8 +174,8 @@ def _without_effect(file: File) -> None:
 
 def check_keys(file: File, sweep: Node, path: str, known: Collection[str], what: str) -> None:
     """Adds an error for each key that a sweep does not have."""
-    for name, child in sweep.members.items():
-        if name not in known and not name.startswith("_"):
+    for name, child in placeholders.given(sweep).items():
+        if name not in known:
             entry, why = Entry.of(f"{path}.{name}", child), f"{what} has no such key"
             file.problems.append(entry.key_problem("error", "unknown-key", why, did_you_mean(name, known)))
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.dialects.cvs import megatron_keys as cvs_megatron_keys
-from seatrial.dialects.cvs.table import anything
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.coerce import Reader, anything
 from seatrial.dialects.table.keys import Key
 
 _to, _as_is = keys.to, keys.as_is

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from seatrial.dialects import placeholders
 from seatrial.dialects.cvs import megatron as cvs_megatron
 from seatrial.dialects.cvs.thresholds import NO_TARGET, Targets
 from seatrial.dialects.cvs_2026.build import device, finish, targets
@@ -111,7 +112,7 @@ def _combination(file: File) -> tuple[str | None, dict[str, Entry], Node | None]
     """The chosen combination: its key, what it says, and the targets that older files have in it."""
     sweep = file.root.members.get("sweep")
     node = sweep.members.get("combinations") if sweep else None
-    there = {name: child for name, child in node.members.items() if not name.startswith("_")} if node else {}
+    there = placeholders.given(node) if node else {}
     if node is None or not there:
         return None, {}, None
     for name, child in there.items():

@@ -34,7 +34,7 @@ def find(settings: Settings) -> None:
     aside = {name for name, entry in settings.entries.items() if entry.key in reported}
     if settings.values.get("data_shuffle_seed") == settings.get("init_weights_seed"):
         aside.add("data_shuffle_seed")
-    settings.without_effect(per="key", aside=aside)
+    settings.without_effect(together=False, aside=aside)
 
 
 def _refused_by_maxtext(get: Callable[[str], Any]) -> tuple[tuple[str, Any, str, str], ...]:

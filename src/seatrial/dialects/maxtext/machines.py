@@ -9,6 +9,7 @@ from typing import Any
 from seatrial.dialects.jobs import EACH, NODES
 from seatrial.dialects.maxtext.keys import PARTS
 from seatrial.dialects.maxtext.settings import Settings
+from seatrial.dialects.table import settings as table_settings
 from seatrial.dialects.table.keys import OMIT
 from seatrial.estimate import hardware
 from seatrial.spec import Batch, MeshShape, Origin, Part, Topology, gather_part
@@ -124,14 +125,34 @@ def _compiled_for(settings: Settings) -> tuple[str | None, int | None]:
     return (device.name if device else f"tpu-{match[1]}"), chips
 
 
+PER_DEVICE = "per_device_batch_size"
+
+
 def batch(settings: Settings, built: Built, devices: Topology, within: MeshShape, across: MeshShape) -> Batch | None:
-    """MaxText's share of a device as the batch of the whole, and of each data-parallel replica."""
-    name = "per_device_batch_size"
-    if settings.wrong(name, "gradient_accumulation_steps", "max_target_length"):
+    """The batch of the whole, and of each data-parallel replica, with their origins."""
+    if settings.wrong(PER_DEVICE, "gradient_accumulation_steps", "max_target_length"):
         return None
+    steps, length = settings.get("gradient_accumulation_steps"), built.values["batch.sequence_length"]
+    found = batch_of(settings, settings.get(PER_DEVICE), length, devices, within, across, steps=steps)
+    if found is None:
+        return None
+    for path, how in (
+        ("global_batch_size", "× devices" + (f" × {steps} gradient_accumulation_steps" if steps > 1 else "")),
+        ("micro_batch_size", "× devices ÷ (data × fsdp)"),
+    ):
+        origin = settings.origin(PER_DEVICE, how)
+        built.origins[f"batch.{path}"] = origin if origin.kind == "default" else replace(origin, kind="derived")
+    return found
+
+
+def batch_of(
+    settings: table_settings.Settings, share: float, length: int, devices: Topology, within: MeshShape,
+    across: MeshShape, *, steps: int = 1,
+) -> Batch | None:  # fmt: skip
+    """MaxText's share of a device in a forward pass as a batch; None, with a finding, where it is not whole."""
     within, across = within.resolve(devices.devices_per_node), across.resolve(devices.num_nodes)
     replicas = abs(within.data * within.fsdp * across.data * across.fsdp)
-    exact = settings.get(name) * devices.num_devices
+    exact = share * devices.num_devices
     total = round(exact)
     if abs(exact - total) > 1e-6 or total < 1 or total % replicas:
         why = (
@@ -139,16 +160,6 @@ def batch(settings: Settings, built: Built, devices: Topology, within: MeshShape
             f"among {replicas} data-parallel replica{'s' * (replicas > 1)}"
         )
         fix = f"make it a multiple of {replicas / devices.num_devices:g}"
-        settings.add(name, "error", "batch-not-whole", why, fix)
+        settings.add(PER_DEVICE, "error", "batch-not-whole", why, fix)
         return None
-    steps = settings.get("gradient_accumulation_steps")
-    for path, how in (
-        ("global_batch_size", "× devices" + (f" × {steps} gradient_accumulation_steps" if steps > 1 else "")),
-        ("micro_batch_size", "× devices ÷ (data × fsdp)"),
-    ):
-        origin = settings.origin(name, how)
-        built.origins[f"batch.{path}"] = origin if origin.kind == "default" else replace(origin, kind="derived")
-    return Batch(
-        sequence_length=built.values["batch.sequence_length"], global_batch_size=total * steps,
-        micro_batch_size=total // replicas,
-    )  # fmt: skip
+    return Batch(sequence_length=length, global_batch_size=total * steps, micro_batch_size=total // replicas)

@@ -36,25 +36,20 @@ REMOVED = {
 }
 
 _OURS = "on Seatrial's own command line: MaxText uses"
-# Names that MaxText refuses, as CVS and other trainers use them, and what MaxText calls the same thing.
+# Names that MaxText refuses, as CVS and other trainers use them, and what to give instead where that takes more words
+# than a synonym's (table/synonyms.txt).
 OF_OTHERS = {
     "batch_size": "per_device_batch_size (a device's share: batch_size ÷ devices ÷ gradient_accumulation_steps)",
     "global_batch_size": "per_device_batch_size (a device's share: it ÷ devices ÷ gradient_accumulation_steps)",
     "micro_batch_size": "per_device_batch_size",
     "precision": "dtype, weight_dtype and quantization",
-    "sequence_length": "max_target_length",
-    "seq_length": "max_target_length",
     **{
         f"{axis}_parallelism": f"ici_{axis}_parallelism (within a node) or dcn_{axis}_parallelism (over nodes)"
         for axis in ("tensor", "pipeline", "context", "data")
     },
     "fsdp": "ici_fsdp_parallelism and dcn_fsdp_parallelism",
-    "recompute": "remat_policy",
-    "model_size": "model_name",
     "tokenizer_model": "tokenizer_path",
     "warmup_steps": "warmup_steps_fraction (a share of learning_rate_schedule_steps)",
-    "weight_decay": "adam_weight_decay",
-    "seed": "init_weights_seed and data_shuffle_seed",
     "dpo.beta": "dpo.dpo_beta, or dpo.orpo_lambda for orpo",
     "num_nodes": f"topology.num_nodes, {_OURS} the nodes that it finds",
     "nnodes": "topology.num_nodes, on Seatrial's own command line: MaxText reads the variable NNODES",

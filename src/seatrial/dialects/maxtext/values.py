@@ -157,10 +157,6 @@ def device(value: Any) -> str:
     return spec_fields.device(coerce.text(value))
 
 
-def anything(value: Any) -> Any:
-    return value
-
-
 def can_be_said(value: Any) -> bool:
     """Whether MaxText reads a value as itself: not a text that means None to it, nor an interpolation."""
     if value == "":

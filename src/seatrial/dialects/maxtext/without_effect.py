@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from importlib.resources import files
+from collections.abc import Mapping
 from typing import Any
 
 from seatrial.dialects.maxtext import values
-from seatrial.dialects.maxtext.values import anything, choice, nothing, or_none, same, switch
+from seatrial.dialects.maxtext.values import choice, or_none, same, switch
 from seatrial.dialects.table import coerce
-from seatrial.dialects.table.coerce import Reader
+from seatrial.dialects.table.coerce import Reader, anything
 from seatrial.dialects.table.keys import Key, equivalent, ignored, rejected
+from seatrial.dialects.table.without_effect import rows
 
 _ROWS: dict[str, Key] = {
     **{
@@ -62,28 +60,9 @@ _KINDS: Mapping[Any, Reader] = {
 }  # fmt: skip
 
 
-def _in_table() -> Iterator[tuple[str, Key]]:
-    """The rows of `without_effect.txt`: a line `disposition: why`, and below it the keys, as its first lines say."""
-    disposition, why = "", ""
-    text = files("seatrial.dialects.maxtext").joinpath("without_effect.txt").read_text(encoding="utf-8")
-    for line in text.splitlines():
-        if line.startswith(" "):
-            yield from (_row(item, disposition, why) for item in line.split())
-        elif not line.startswith("#"):
-            disposition, _, why = line.partition(": ")
+def _reader(name: str, kind: str, default: Any) -> Reader:
+    return _KINDS.get(kind or type(default), anything)
 
 
-def _row(item: str, disposition: Any, why: str) -> tuple[str, Key]:
-    """(name, row) of `name:kind=default`; kind, default or both may be missing."""
-    named, equals, text = item.partition("=")
-    name, _, kind = named.partition(":")
-    default: Any = text
-    with suppress(ValueError):
-        default = None if nothing(text) else json.loads(text)
-    read = _KINDS.get(kind or type(default), anything)
-    quiet = (default, tuple(default)) if isinstance(default, list) else (default,)
-    return name, Key(read=read, why=why, disposition=disposition, quiet=quiet if equals else ())
-
-
-IN_TABLE: dict[str, Key] = dict(_in_table())
+IN_TABLE: dict[str, Key] = dict(rows("maxtext", _reader))
 KEYS: dict[str, Key] = {**_ROWS, **IN_TABLE}

@@ -11,8 +11,7 @@ from typing import Literal
 from seatrial.dialects.megatron import build as megatron_build
 from seatrial.dialects.megatron import findings as megatron_findings
 from seatrial.dialects.megatron import write as megatron_write
-from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER
-from seatrial.dialects.megatron.other_arguments import OTHER_ARGUMENTS
+from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, OTHER_ARGUMENTS
 from seatrial.dialects.megatron.script import VARIABLES
 from seatrial.dialects.megatron.settings import settings
 from seatrial.dialects.table.entries import Request

@@ -1,7 +1,7 @@
 """The arguments of Megatron-LM's pretrain_gpt.py that say what is trained, and torchrun's, each with how it is written.
 
 Source: NVIDIA/Megatron-LM, megatron/training/arguments.py, as of core_r0.15; those that say nothing of a run, and names
-that came and went, are in `other_arguments`. The order of the rows is that in which a command is written.
+that came and went, are in `without_effect.txt`. The order of the rows is that in which a command is written.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import count, mapped, natural, not_negative, one_of, positive, share, text
 from seatrial.dialects.table.keys import FromSpec, Key, as_is, equivalent, ignored, to
+from seatrial.dialects.table.versions import versions
+from seatrial.dialects.table.without_effect import rows
 from seatrial.spec import RunSpec, ScheduleKind
 from seatrial.spec.presets import known_vocabulary
 
@@ -421,6 +423,19 @@ ALIASES: Mapping[str, str] = {  # an argument, and another name for it
     "num-layers": "encoder-num-layers", "seq-length": "encoder-seq-length", "norm-epsilon": "layernorm-epsilon",
     "use-megatron-fsdp": "use-custom-fsdp", "save-interval": "persistent-save-interval",
 }  # fmt: skip
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+# By how many values an argument takes, in the words of `versions.txt` and of `without_effect.txt`.
+_READERS: Mapping[str, coerce.Reader] = {"": flag, "=": text, "one": text, "*": several}
+
+
+def _reader(name: str, kind: str, value: Any) -> coerce.Reader:
+    known = versions("megatron").get(name)
+    return _READERS[kind or (known.values if known else "")]
+
+
+OTHER_ARGUMENTS: Mapping[str, Key] = dict(rows("megatron", _reader))
 
 # --- torchrun ---------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,15 @@ from seatrial.command import is_secret
 from seatrial.dialects import jobs
 from seatrial.dialects.containers import Around, around
 from seatrial.dialects.jobs import EACH, NODES
-from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, LAUNCHER, flag, several, strategy
-from seatrial.dialects.megatron.other_arguments import OTHER_ARGUMENTS
+from seatrial.dialects.megatron.arguments import (
+    ALIASES,
+    ARGUMENTS,
+    LAUNCHER,
+    OTHER_ARGUMENTS,
+    flag,
+    several,
+    strategy,
+)
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, NETWORK, SCRIPTS, VARIABLES, arguments
 from seatrial.dialects.table import settings as table
 from seatrial.dialects.table.coerce import text

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import source
+from seatrial.dialects.data_files import tokenizer_file
 from seatrial.dialects.nxdt.settings import Settings
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.suggestions import did_you_mean
@@ -282,15 +283,14 @@ def _preset_of(model: ModelSpec) -> tuple[ModelSpec | None, str]:
 
 def _counted(tokenizer: str) -> int | None:
     """How many tokens a Hugging Face tokenizer has, if its tokenizer.json is here."""
+    path = tokenizer_file(tokenizer)
     try:
-        path = Path(tokenizer).expanduser()
-        path = path / "tokenizer.json" if path.is_dir() else path
-        if path.suffix != ".json" or not path.is_file() or path.stat().st_size > MAX_TOKENIZER_BYTES:
+        if path is None or path.stat().st_size > MAX_TOKENIZER_BYTES:
             return None
         content = json.loads(path.read_bytes())
         vocabulary = content["model"]["vocab"]
         added = [token["id"] for token in content.get("added_tokens", ())]
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if isinstance(vocabulary, dict):
         added += vocabulary.values()

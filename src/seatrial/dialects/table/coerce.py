@@ -135,6 +135,11 @@ def text(value: Any) -> str:
     raise ValueError(f"{shown(value)} is not text")
 
 
+def anything(value: Any) -> Any:
+    """Any value, as it is: nothing here depends on it."""
+    return value
+
+
 @takes("a whole number")
 def whole(value: Any) -> int:
     """A whole number; underscores between digits are allowed."""

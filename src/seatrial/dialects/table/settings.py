@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from seatrial.command import is_secret
 from seatrial.dialects.table import coerce
@@ -200,27 +200,17 @@ class Settings:
                 reasons.setdefault(key.why, []).append(name)
         return reasons
 
-    def without_effect(self, *, per: Literal["file", "reason", "key"] = "file", aside: Iterable[str] = ()) -> None:
-        """Adds what is ignored, in one finding for the file, one for each reason or one for each key."""
+    def without_effect(self, *, together: bool = True, aside: Iterable[str] = ()) -> None:
+        """Adds what is ignored, in one finding for all of it or one for each key."""
         reasons = self.by_reason("ignored", aside=aside)
-        names = [name for each in reasons.values() for name in each]
-        groups = {
-            "file": [names] if names else [], "reason": list(reasons.values()), "key": [[name] for name in names],
-        }[per]  # fmt: skip
-        for group in groups:
-            whys = {why: [name for name in each if name in group] for why, each in reasons.items()}
-            if len(group) == 1:
-                why = f"it has no effect here: {self._why(group[0])}"
-            else:
-                why = f"{len(group)} keys have no effect here: " + "; ".join(
-                    f"{listed(each)} ({why})" for why, each in whys.items() if each
-                )
-            first = min(group, key=list(self.values).index)
-            self.add(first, "info", "no-effect", why, "no change is needed")
-
-    def _why(self, name: str) -> str:
-        key = self.row(name)
-        return key.why if key else ""
+        whys = {name: why for why, names in reasons.items() for name in names}
+        if together and len(whys) > 1:
+            each = "; ".join(f"{listed(names)} ({why})" for why, names in reasons.items())
+            first = min(whys, key=list(self.values).index)
+            self.add(first, "info", "no-effect", f"{len(whys)} keys have no effect here: {each}", "no change is needed")
+            return
+        for name, why in whys.items():
+            self.add(name, "info", "no-effect", f"it has no effect here: {why}", "no change is needed")
 
     # --- origins ------------------------------------------------------------------------------------------------------
 

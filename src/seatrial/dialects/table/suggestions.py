@@ -7,10 +7,10 @@ Mistakes are characters to insert, omit, replace or swap with their neighbour (o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
-
-from seatrial.dialects.table.synonyms import ROWS
+from importlib.resources import files
 
 NOTHING = "remove it, or correct its name"
 MOST = 3  # suggestions at once
@@ -126,9 +126,17 @@ def _index(known: tuple[str, ...]) -> _Index:
 
 
 @cache
+def synonyms() -> tuple[tuple[str, ...], ...]:
+    """The rows of `synonyms.txt`, each with its names; a line that begins with a blank goes on with the one above."""
+    text = files("seatrial.dialects.table").joinpath("synonyms.txt").read_text(encoding="utf-8")
+    lines = re.sub(r"\n +", " ", text).splitlines()
+    return tuple(tuple(line.split()) for line in lines if line and not line.startswith("#"))
+
+
+@cache
 def _elsewhere() -> tuple[_Vocabulary, tuple[tuple[str, ...], ...]]:
     """The names of the table of synonyms, each for the numbers of its rows; and the rows."""
-    rows = tuple(tuple(_plain(spelling) for spelling in row.split()) for row in ROWS)
+    rows = tuple(tuple(map(_plain, row)) for row in synonyms())
     return _Vocabulary((spelling, str(number)) for number, row in enumerate(rows) for spelling in row), rows
 
 

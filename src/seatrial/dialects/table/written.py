@@ -40,6 +40,19 @@ def parse(text: str, suffix: str) -> Document:
     return source.parse(text, file=f"run{suffix}", is_json=suffix == ".json")
 
 
+def save(path: Path, text: str) -> None:
+    """Writes a new file. Raises InputError where there is one already, and where it cannot be."""
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        why, fix = "this file is there, and is not overwritten", "remove it, or write to another place"
+        raise InputError.single("file-exists", str(path), why, fix) from None
+    except (OSError, ValueError) as error:
+        why = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
+        raise InputError.single("unwritable", str(path), why, "name a place that can be written to") from None
+
+
 def with_steps(spec: RunSpec, title: str) -> RunSpec:
     """A spec for a dialect that has no epochs. Raises InputError where it has no number of steps."""
     if spec.steps is None:
