@@ -74,11 +74,11 @@ _MORE_ARGUMENTS = ("megatron/post_training/arguments.py", "megatron/elastificati
 
 
 def megatron(clone: Clone) -> list[tuple[str, Keys]]:
-    """The arguments of every release of Megatron core since 0.8, and of the newest commit."""
+    """The arguments of 2.6, from which many forks come, of every release of Megatron core, and of the newest commit."""
     tags = re.findall(r"^core_v0\.(\d+)\.0$", clone.git("tag"), re.MULTILINE)
-    releases = [f"0.{minor}" for minor in sorted(map(int, tags)) if minor >= 8]
-    day = clone.git("log", "-1", "--format=%cs", "HEAD").strip()
-    return [(name, _arguments(clone, f"core_v{name}.0")) for name in releases] + [(day, _arguments(clone, "HEAD"))]
+    releases = {"2.6": "v2.6", **{f"0.{minor}": f"core_v0.{minor}.0" for minor in sorted(map(int, tags))}}
+    releases[clone.git("log", "-1", "--format=%cs", "HEAD").strip()] = "HEAD"
+    return [(name, _arguments(clone, revision)) for name, revision in releases.items()]
 
 
 def _arguments(clone: Clone, revision: str) -> Keys:
