@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+STARTUP = "/seatrial/startup.sh"
 MAX_CALLS = 5_000
 MAX_CALL_BYTES = 4 * 2**20
 MAX_TRACE_BYTES = 32 * 2**20
@@ -57,7 +58,7 @@ def calls(scratch: Path) -> list[Call]:
 
 
 def steps(scratch: Path) -> list[Step]:
-    """The commands of the shells, in the order in which they ran."""
+    """The commands of the shells, in the order in which they ran, without those of our own functions."""
     with _Opened(scratch, os.O_DIRECTORY) as top:
         words = _text("trace", top.number, MAX_TRACE_BYTES).split("\0")
     found = zip(words[::3], words[1::3], words[2::3], strict=False)
@@ -65,6 +66,7 @@ def steps(scratch: Path) -> list[Step]:
         Step(file=file, line=line, folder=folder, text=text)
         for at, folder, text in found
         for file, line in [_place(at)]
+        if file != STARTUP
     ]
 
 

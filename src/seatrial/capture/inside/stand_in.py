@@ -35,7 +35,7 @@ KEEPING = (
     "srun", "salloc", "mpirun", "mpiexec", "orterun", "prterun", "prun", "aprun", "jsrun", "flux", "nsys", "ncu",
     "rocprof", "rocprofv3", "omniperf", "numactl", "hwloc-bind", "sudo", "gosu", "su", "conda", "mamba", "micromamba",
     "uv", "poetry", "pixi", "ray", "singularity", "apptainer", "script", "screen", "tmux", "unbuffer", "chroot",
-    "strace", "gdb", "ionice", "catchsegv",
+    "strace", "gdb", "ionice", "catchsegv", "neuron_parallel_compile",
 )  # fmt: skip
 CUTTING = (
     "docker", "podman", "podman-hpc", "nerdctl", "enroot", "shifter", "kubectl", "ssh", "pdsh", "clush",

@@ -20,7 +20,7 @@ from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.overrides import Override
-from seatrial.dialects.table.suggestions import did_you_mean, distance, suggestions
+from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.dialects.table.versions import Versions, versions
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
@@ -32,6 +32,7 @@ OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
 _WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
+_LONG_NAME = 8  # letters; a shorter name with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
@@ -91,7 +92,9 @@ class Settings(table.Settings):
         """What to say of an argument without a row: with Megatron as the engine, its own fork may have it."""
         if name in self.of_forks:
             why = "no Megatron-LM that is known here has it; it goes to this one as it stands"
-            return entry.key_problem("warning", "unknown-argument", why, "no change is needed, if this one has it")
+            fix = did_you_mean(f"--{name}", _WRITTEN, otherwise="")
+            fix = f"no change is needed, if this one has it{f'; {fix}' if fix else ''}"
+            return entry.key_problem("warning", "unknown-argument", why, fix)
         return super().unknown(name, entry)
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
@@ -263,22 +266,36 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
     given: Any = texts if is_several else f"={value}" if is_flag and equals else next(iter(texts), None)
     mark = values[0].mark if taken else option.mark
     found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
-    _stray(found, values[taken:])
+    _stray(found, values[taken:], option, has_value=bool(taken))
+
+
+def _is_sound(word: str) -> bool:
+    """Whether a word could be an argument of some program's."""
+    return re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
 
 
 def _is_of_a_fork(found: Settings, word: str) -> bool:
     """Whether an argument may be one of the program's own that trains, which another Megatron-LM does not have."""
-    is_sound = re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
-    return found.engine == found.ENGINE and is_sound and not suggestions(word, _WRITTEN)
+    return found.engine == found.ENGINE and _is_sound(word) and not _is_misspelt(word)
 
 
-def _stray(found: Settings, words: Sequence[Node]) -> None:
-    """A finding about words that no argument takes."""
+def _is_misspelt(word: str) -> bool:
+    """Whether a mistake or two make a known argument of another, rather than an author who named one of his own."""
+    name = word.lower().replace("_", "-").strip("-")
+    most = 1 if len(name) < _LONG_NAME else 2
+    known = (*ALL, *versions("megatron"))
+    return any(abs(len(each) - len(name)) <= most and distance(name, each) <= most for each in known)
+
+
+def _stray(found: Settings, words: Sequence[Node], option: Node | None = None, *, has_value: bool = False) -> None:
+    """A finding about words that no argument takes, behind one that has taken what it takes."""
     if words and not str(words[0].value)[:1].isascii():
         _unknown_argument(found, words[0])
     elif words:
-        why = "no argument precedes it, and pretrain_gpt.py takes no positional arguments"
+        before = f"{option.value} before it takes {'one value' if has_value else 'none'}" if option else ""
+        why = f"{before or 'no argument precedes it'}, and pretrain_gpt.py takes no positional arguments"
         fix = "remove it, or add the argument that it belongs to"
+        fix += '; values with blanks need quotes, and arrays of them "${ARGS[@]}"' if option and has_value else ""
         found.report(words[0], str(words[0].value), "stray-word", why, fix)
 
 
@@ -290,6 +307,9 @@ def _unknown_argument(found: Settings, node: Node) -> None:
     why = "pretrain_gpt.py has no such argument" if is_argument else "arguments begin with two hyphens"
     why = f"U+{ord(odd):04X} only looks like {_LOOKALIKES[odd]}" if odd else why
     fix = did_you_mean(f"--{name.lstrip(_HYPHENS)}", _WRITTEN)
+    if not odd and _is_sound(name) and not _is_misspelt(name):
+        why = "no pretrain_gpt.py that is known here has such an argument"
+        fix += f"; if this one has it, run it with --engine {found.ENGINE}"
     found.report(node, name, "unknown-argument", why, fix)
 
 
