@@ -183,6 +183,48 @@ def test_what_a_script_asks_for_is_said(tmp_path: Path) -> None:
         assert [problem.code for problem in caught.value.problems] == [code]
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("set -e\ntrue\nls /nowhere/x\necho never", "`ls /nowhere/x` at launch.sh:3 failed with exit status 2"),
+        ("set -eu\nf() {\n  false\n}\nf", "`false` at launch.sh:3 failed with exit status 1"),
+        ("ls /nowhere\necho go on\nexit 7", "exit code 7: `exit 7` at launch.sh:3 ended it"),
+        ("trap 'echo bye; true' EXIT\nset -e\ncat /nowhere\n", "`cat /nowhere` at launch.sh:3 failed"),
+        ("set -o pipefail -e\n(exit 9) | cat\n", "at launch.sh:2"),
+        ("bash -e inner.sh || exit 5", "`exit 5` at launch.sh:1 ended it"),
+        ("set -e\nbash -e inner.sh", "`bash -e inner.sh` at launch.sh:2 failed with exit status 4"),
+        ("if true; then\n", "exit code 2, and the script said: launch.sh: line 3: syntax error"),
+    ],
+)
+def test_the_command_that_fails_is_named_with_its_place_status_and_output(
+    script: str, words: str, tmp_path: Path
+) -> None:
+    sandboxed_or_skip()
+    (tmp_path / "inner.sh").write_text("echo inner\n(exit 4)\n")
+    path = tmp_path / "launch.sh"
+    path.write_text(script)
+    with pytest.raises(InputError) as caught:
+        capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+    (problem,) = caught.value.problems
+    assert problem.code == "script-failed"
+    assert words in problem.why
+    if "nowhere" in script:
+        assert "No such file or directory" in problem.why
+
+
+def test_a_script_that_fails_behind_its_training_is_captured_and_the_failure_is_noted(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_text("set -e\npython train.py | tee log\necho ${PIPESTATUS[@]}\nls /nowhere\n")
+    said = capture_command.capture(capture_command.CaptureRequest(script=path, yes=True, out=tmp_path / "x.json"))
+    assert "the script ended with exit code 2: `ls /nowhere` at launch.sh:4 failed with exit status 2" in said
+
+
+def test_limits_that_a_script_raises_do_not_end_it(tmp_path: Path) -> None:
+    (found,) = trainings(tmp_path, "set -e\nulimit -n 1048576 -l unlimited -u 99999\npython train.py $(ulimit -c)")
+    assert found.argv == ["python", "train.py", "0"]
+
+
 def test_a_script_in_a_hidden_folder_is_there(tmp_path: Path) -> None:
     repository(tmp_path)
     (found,) = trainings(tmp_path, "python train.py", name=".github/run.sh")
