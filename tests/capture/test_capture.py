@@ -193,7 +193,7 @@ def test_what_a_script_asks_for_is_said(tmp_path: Path) -> None:
         ("set -o pipefail -e\n(exit 9) | cat\n", "at launch.sh:2"),
         ("bash -e inner.sh || exit 5", "`exit 5` at launch.sh:1 ended it"),
         ("set -e\nbash -e inner.sh", "`bash -e inner.sh` at launch.sh:2 failed with exit status 4"),
-        ("if true; then\n", "exit code 2, and the script said: launch.sh: line 3: syntax error"),
+        ("if true; then\n", "exit code 2, and the script said: launch.sh: line 2: syntax error"),
     ],
 )
 def test_the_command_that_fails_is_named_with_its_place_status_and_output(
@@ -210,6 +210,18 @@ def test_the_command_that_fails_is_named_with_its_place_status_and_output(
     assert words in problem.why
     if "nowhere" in script:
         assert "No such file or directory" in problem.why
+
+
+def test_the_output_is_shown_of_a_script_that_starts_no_training_and_does_not_fail(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_text('srun -l sh -c "python train.py --vocab <PATH TO VOCAB>"\ntrue\n')
+    with pytest.raises(InputError) as caught:
+        capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+    (problem,) = caught.value.problems
+    assert problem.code == "no-training"
+    assert "it started srun -l" in problem.why
+    assert "PATH" in problem.why.partition("the script said")[2]
 
 
 def test_a_script_that_fails_behind_its_training_is_captured_and_the_failure_is_noted(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_what_a_script_prints_and_is_called_stays_inert_in_messages(tmp_path: Pa
     for script in (
         f"printf '{harm}'; exit 3",
         f"set -e; ls $'{harm}'",
-        f"python train.py $'{harm}'",
+        f"python train.py $'{harm}'; exit 1",
         f"for i in 1 2; do python train.py $'{harm}'$i; done",
         f"cd $'/{harm}'; python train.py",
         f": ${{X:?$'{harm}'}}",

@@ -84,8 +84,11 @@ neuron_parallel_compile torchrun --nnodes $N training_orchestrator.py --config-p
     elsewhere = conf / "elsewhere"
     elsewhere.mkdir()
     path = elsewhere / "x.json"
-    path.write_text(json.dumps(training.document(done, found)))
     monkeypatch.chdir(elsewhere)
-    spec = load(path, [], action="plan").spec
-    assert spec is not None
-    assert (spec.dialect, spec.steps) == ("nxdt", 61)
+    document = training.document(done, found)
+    for folder in ("", str(document["captured"]["folder"])):  # without it, the file is looked for beside the script
+        document["captured"]["folder"] = folder
+        path.write_text(json.dumps(document))
+        spec = load(path, [], action="plan").spec
+        assert spec is not None
+        assert (spec.dialect, spec.steps) == ("nxdt", 61)

@@ -7,10 +7,9 @@ behind: links, folders that nobody may enter, and paths that are longer than any
 
 from __future__ import annotations
 
-import errno
+import itertools
 import os
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from seatrial.errors import InputError
 MAX_BYTES = 512 * 2**20  # of a script's folder and its record, which lie on this machine's disk
 MAX_COPIED_FILE = 2**20
 MAX_COPIED = 20_000  # files of the project
+MAX_DEPTH = 200  # of the folders that a script makes: thousands take long to remove
 _PREFIX = "seatrial-capture-"  # of our own folders, which a project may hold where it is /tmp
 _SECONDS_TO_END = 5.0
 
@@ -35,15 +35,52 @@ def temporary() -> Iterator[Path]:
         yield own
     finally:
         until = time.monotonic() + _SECONDS_TO_END
-        _run("rm", "-rf", own)  # which follows no links, and bears paths that no call takes, as shutil does not
         while own.exists() and time.monotonic() < until:
-            _run("chmod", "-R", "u+rwx", own)
-            _run("rm", "-rf", own)
+            with suppress(OSError):
+                _remove(own)
             time.sleep(0.01)
 
 
-def _run(*command: str | Path) -> None:
-    subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+def _remove(own: Path) -> None:
+    """Removes a folder level by level, each folder's own moved to the top before it goes: a path is never long.
+
+    No link is followed, and folders that even their owner may not enter are opened first.
+    """
+    numbers = itertools.count()
+    with _opened(str(own)) as top:
+        while names := os.listdir(top):  # noqa: PTH208
+            for name in names:
+                if not _unlinked(name, top):
+                    with _opened(name, top) as folder:
+                        for below in os.listdir(folder):  # noqa: PTH208
+                            if not _unlinked(below, folder):
+                                with _opened(below, folder):  # or it could not be moved
+                                    os.rename(below, f"{next(numbers)}.moved", src_dir_fd=folder, dst_dir_fd=top)
+                    os.rmdir(name, dir_fd=top)
+    own.rmdir()
+
+
+def _unlinked(name: str, folder: int) -> bool:
+    """Removes what is no folder; of a folder, False."""
+    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+        return False
+    os.unlink(name, dir_fd=folder)
+    return True
+
+
+@contextmanager
+def _opened(name: str, folder: int | None = None) -> Iterator[int]:
+    """The descriptor of a folder that is no link, whose owner may do everything."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)  # noqa: PTH101
+        number = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(place)
+    try:
+        yield number
+    finally:
+        os.close(number)
 
 
 def copy(project: Path, to: Path, script: Path, owner: int | None = None) -> None:
@@ -107,10 +144,13 @@ def _copy_file(entry: os.DirEntry[str], there: str, owner: int | None) -> None:
 def is_full(scratch: Path) -> bool:
     """Whether a script has written more into its folder than any launch script would."""
     used = count = 0
-    waiting = [str(scratch)]
+    waiting = [(str(scratch), 0)]
     while waiting:
+        folder, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            return True
         try:
-            with os.scandir(waiting.pop()) as found:
+            with os.scandir(folder) as found:
                 for entry in found:
                     count += 1
                     with suppress(OSError):
@@ -118,8 +158,7 @@ def is_full(scratch: Path) -> bool:
                     if count > 2 * MAX_COPIED or used > MAX_BYTES:
                         return True
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return True
+                        waiting.append((entry.path, depth + 1))
+        except OSError:
+            continue
     return False

@@ -176,7 +176,7 @@ def _nothing(captured: Captured) -> InputError:
     others = dict.fromkeys(
         _shown(shlex.join(call.argv)) for call in captured.calls if call.kind in ("start", "wrapper")
     )
-    started = f"it started {'; '.join(list(others)[:5])}" if others else f"it started nothing{said}"
+    started = f"it started {'; '.join(list(others)[:5]) or 'nothing'}{said}"
     fix = "name the script that starts train.py, pretrain_gpt.py or MaxText, with the arguments that make it do so"
     return _error("no-training", script, f"no training command was reached: {started}", fix)
 

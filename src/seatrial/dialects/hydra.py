@@ -91,8 +91,8 @@ def _find(document: Document, program: str, named: dict[str, str], at: Node) -> 
         raise InputError.single("no-configuration", program, why, fix, at.mark)
     file = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
     below = named.get("folder") or named.get("path", "")
-    here = Path(document.file).parent
-    folders = dict.fromkeys([Path(document.folder), here / document.folder, here])
+    here, script = Path(document.file).parent, Path(at.mark.file).parent
+    folders = dict.fromkeys([Path(document.folder), here / document.folder, here, script])
     tried = [folder / Path(program).parent / below / file for folder in folders]
     found = next((path for path in tried if path.is_file()), None)
     if found is None:
