@@ -215,7 +215,7 @@ def test_the_command_that_fails_is_named_with_its_place_status_and_output(
 def test_the_output_is_shown_of_a_script_that_starts_no_training_and_does_not_fail(tmp_path: Path) -> None:
     sandboxed_or_skip()
     path = tmp_path / "launch.sh"
-    path.write_text('srun -l sh -c "python train.py --vocab <PATH TO VOCAB>"\ntrue\n')
+    path.write_text('srun -l sh -c "python train.py --vocab <PATH TO VOCAB> --layers 3"\ntrue\n')
     with pytest.raises(InputError) as caught:
         capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
     (problem,) = caught.value.problems
@@ -254,6 +254,19 @@ source conf/model.sh
 """
     (found,) = trainings(tmp_path, script, name="scripts/launch.sh")
     assert found.argv == ["python", "train.py", "12", str(tmp_path)]
+
+
+def test_a_link_to_a_hidden_file_is_not_there_and_one_to_another_is(tmp_path: Path) -> None:
+    repository(tmp_path)
+    (tmp_path / ".env").write_text("TOKEN=1\n")
+    (tmp_path / "model.sh").write_text("L=12\n")
+    (tmp_path / "secrets.sh").symlink_to(".env")
+    (tmp_path / "hooks").symlink_to(".git/config")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "model.sh").symlink_to("../model.sh")
+    script = "[ -e secrets.sh ] || [ -e hooks ] || . links/model.sh; python train.py $L $(ls)"
+    (found,) = trainings(tmp_path, script)
+    assert found.argv == ["python", "train.py", "12", "launch.sh", "links", "model.sh"]
 
 
 def test_a_captured_configuration_is_read_as_the_command_with_the_scripts_lines(tmp_path: Path) -> None:

@@ -102,6 +102,13 @@ def test_an_argument_of_the_megatron_that_forks_come_from_is_known(tmp_path: Pat
     assert "gone since core 0.4" in found["removed-key --no-query-key-layer-scaling"].why
 
 
+def test_a_word_that_is_left_over_is_told_with_the_argument_before_it(tmp_path: Path) -> None:
+    _, found = megatron(tmp_path, "--step-batch-size-schedule 0:16 2B:32 --bf16 yes")
+    assert "--step-batch-size-schedule before it takes one value" in found["stray-word 2B:32"].why
+    assert '"${ARGS[@]}"' in found["stray-word 2B:32"].fix
+    assert "--bf16 before it takes none" in found["stray-word yes"].why
+
+
 def test_what_seatrials_own_trainer_lacks_is_no_matter_to_another(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"torchrun pretrain_gpt.py {LEAST} --fp16 --cp-comm-type a2a --lr-decay-style linear\n")
