@@ -96,6 +96,10 @@ STARTED = {
         "sbatch -N 4 --gpus-per-node=8 srun python train.py 4 node1 8",
     ),
     "address": ("python train.py --m $(hostname -I | awk '{print $1}')", "python train.py --m 10.0.0.1"),
+    "an unknown program that binds": (
+        "./bind.sh 0 python -u train.py --a 1",
+        "./bind.sh 0 python -u train.py --a 1",
+    ),
     "sh": ("sh -c 'python train.py'", "python train.py"),
     "settings of the kernel": ("set -e\necho 4096 > /proc/sys/net/core/somaxconn\npython train.py", "python train.py"),
     "nohup": (

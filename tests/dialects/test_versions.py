@@ -102,6 +102,15 @@ def test_an_argument_of_the_megatron_that_forks_come_from_is_known(tmp_path: Pat
     assert "gone since core 0.4" in found["removed-key --no-query-key-layer-scaling"].why
 
 
+@pytest.mark.parametrize(
+    ("options", "nodes", "each"), [("-np 16 --npernode 8 -x A=1", 2, 8), ("-n 4 -bind-to none", 1, 4), ("-x A", 1, 1)]
+)
+def test_mpirun_says_how_many_devices_there_are(options: str, nodes: int, each: int, tmp_path: Path) -> None:
+    spec, _ = read(tmp_path, f"mpirun {options} python pretrain_gpt.py {LEAST}")
+    assert spec is not None
+    assert (spec.topology.num_nodes, spec.topology.devices_per_node) == (nodes, each)
+
+
 def test_a_word_that_is_left_over_is_told_with_the_argument_before_it(tmp_path: Path) -> None:
     _, found = megatron(tmp_path, "--step-batch-size-schedule 0:16 2B:32 --bf16 yes")
     assert "--step-batch-size-schedule before it takes one value" in found["stray-word 2B:32"].why

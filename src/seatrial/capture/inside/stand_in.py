@@ -85,7 +85,7 @@ def part_of(name: str) -> Callable[[Words], int | None]:
         return python
     if name in KEEPING or name in CUTTING:
         return wrapper
-    return PARTS.get(name, other)
+    return PARTS.get(name, other if name in NAMES else unknown)
 
 
 # --- recording --------------------------------------------------------------------------------------------------------
@@ -119,6 +119,11 @@ def other(words: Words) -> None:
     """Anything else succeeds."""
     starts = Path(words[0]).name in LAUNCHERS
     record(words, "start" if starts else "other", text="" if starts else text_on_input())
+
+
+def unknown(words: Words) -> None:
+    """What nobody here knows may bind a process to its cores, and start what stands behind it: `./bind.sh 0 python …`."""
+    (wrapper if inside(words)[1] else other)(words)
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------

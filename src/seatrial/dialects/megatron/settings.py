@@ -357,10 +357,38 @@ def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
         for path, name in ((NODES, "nnodes"), (EACH, "nproc_per_node")):
             if path in found.job:
                 found.take(f"{TORCHRUN}{name}", replace(found.job[path], value=found.job[path].text))
+        _take_mpirun(found, words)
         return
     for option, values in _groups(words[start + 1 :]):
         if option is not None:  # else it is an interpreter or a wrapper
             _take_torchrun(found, option, values)
+
+
+_ALL_PROCESSES = ("-np", "--np", "-n", "-c")
+_OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "-perhost")
+
+
+def _take_mpirun(found: Settings, words: Sequence[Node]) -> None:
+    """How many processes mpirun starts, one for each device, and how many of them on a node: all, where it says not."""
+    start = next((i for i, word in enumerate(words) if _program(word) in ("mpirun", "mpiexec")), None)
+    if start is None:
+        return
+    pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
+
+    def number(names: tuple[str, ...]) -> Node | None:
+        return next((value for name, value in pairs if name.value in names and str(value.value).isdecimal()), None)
+
+    total, each = number(_ALL_PROCESSES), number(_OF_A_NODE)
+    if total is None:
+        return
+    processes, of_a_node = int(str(total.value)), int(str((each or total).value))
+    if of_a_node and processes % of_a_node == 0:
+        for name, value, node in (
+            ("nnodes", processes // of_a_node, total),
+            ("nproc_per_node", of_a_node, each or total),
+        ):
+            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=node.mark, key_mark=node.mark)
+            found.take(f"{TORCHRUN}{name}", entry)
 
 
 def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
