@@ -218,7 +218,6 @@ except SystemExit:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {
         "pydantic", "numpy", "yaml", "jinja2", "rich", "jax", "psutil", "platformdirs", "asyncio", "sqlite3",
-        "ClusterShell",
     }  # fmt: skip
     assert "Usage" in done.stdout
     assert heavy & {module.partition(".")[0] for module in done.stderr.split()} == set()

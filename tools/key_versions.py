@@ -70,15 +70,22 @@ def table(versions: Sequence[tuple[str, Keys]]) -> str:
 # --- Megatron-LM: add_argument(…) and the dataclasses that it makes arguments of --------------------------------------
 
 _ARGUMENTS = ("megatron/training/arguments.py", "megatron/arguments.py")
+_BEFORE_CORE = ("v2.5", "v2.6", "23.04", "23.06")
 _MORE_ARGUMENTS = ("megatron/post_training/arguments.py", "megatron/elastification/arguments.py")
 
 
 def megatron(clone: Clone) -> list[tuple[str, Keys]]:
-    """The arguments of every release of Megatron core since 0.8, and of the newest commit."""
+    """The arguments of every release of Megatron core, and of the newest commit.
+
+    The oldest are those of all releases before core, from which many forks come.
+    """
+    oldest: dict[str, str] = {}
+    for tag in _BEFORE_CORE:
+        oldest |= _arguments(clone, tag)
     tags = re.findall(r"^core_v0\.(\d+)\.0$", clone.git("tag"), re.MULTILINE)
-    releases = [f"0.{minor}" for minor in sorted(map(int, tags)) if minor >= 8]
+    found = [(f"0.{minor}", _arguments(clone, f"core_v0.{minor}.0")) for minor in sorted(map(int, tags))]
     day = clone.git("log", "-1", "--format=%cs", "HEAD").strip()
-    return [(name, _arguments(clone, f"core_v{name}.0")) for name in releases] + [(day, _arguments(clone, "HEAD"))]
+    return [(_BEFORE_CORE[0].removeprefix("v"), oldest), *found, (day, _arguments(clone, "HEAD"))]
 
 
 def _arguments(clone: Clone, revision: str) -> Keys:

@@ -32,16 +32,10 @@ def hosts_of(word: str) -> list[str]:
         raise ValueError(f"{word[:60]!r} has a bracket too many or too few: write node[01-03,07]")
     if len(pieces) == 1:
         return [word]
-    from ClusterShell.RangeSet import RangeSet, RangeSetException  # late: only where there are ranges
-
     ranges = [[part.strip() for part in piece.split(",")] for piece in pieces[1::2]]
     if math.prod(sum(map(_size, parts)) for parts in ranges) > MAX_HOSTS:  # before any of them is made
         raise ValueError(f"{word[:60]!r} names more than {MAX_HOSTS} hosts: correct the range")
-    try:
-        numbers = [[str(number) for part in parts for number in RangeSet(part)] for parts in ranges]
-    except RangeSetException:
-        why = "a range goes up, and if its first number begins with 0, its last one has as many digits"
-        raise ValueError(f"{word[:60]!r} names no hosts: {why}, as in node[01-03,07]") from None
+    numbers = [[number for part in parts for number in _numbers(part)] for parts in ranges]
     columns = [[piece] for piece in pieces]
     columns[1::2] = numbers
     return ["".join(parts) for parts in itertools.product(*columns)]
@@ -49,11 +43,24 @@ def hosts_of(word: str) -> list[str]:
 
 def _size(part: str) -> int:
     """How many numbers a range has. Raises ValueError."""
+    return len(_range(part)[0])
+
+
+def _numbers(part: str) -> list[str]:
+    """The numbers of a range, all with at least the digits of the first, as Slurm writes them: 08, 09, …, 100."""
+    numbers, digits = _range(part)
+    return [str(number).zfill(digits) for number in numbers]
+
+
+def _range(part: str) -> tuple[range, int]:
+    """A range and the number of digits of its first number. Raises ValueError."""
     match = _RANGE.fullmatch(part)
     if match is None:
         raise ValueError(f"{part[:60]!r} is not a range of numbers: write node[01-03,07]")
     first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-    return max(0, last - first) // step + 1
+    if last < first:
+        raise ValueError(f"{part[:60]!r} names no hosts: a range goes up, as in node[01-03,07]")
+    return range(first, last + 1, step), len(match[1])
 
 
 @dataclass(frozen=True, kw_only=True)

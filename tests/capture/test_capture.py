@@ -96,6 +96,10 @@ STARTED = {
         "sbatch -N 4 --gpus-per-node=8 srun python train.py 4 node1 8",
     ),
     "address": ("python train.py --m $(hostname -I | awk '{print $1}')", "python train.py --m 10.0.0.1"),
+    "an unknown program that binds": (
+        "./bind.sh 0 python -u train.py --a 1",
+        "./bind.sh 0 python -u train.py --a 1",
+    ),
     "sh": ("sh -c 'python train.py'", "python train.py"),
     "settings of the kernel": ("set -e\necho 4096 > /proc/sys/net/core/somaxconn\npython train.py", "python train.py"),
     "nohup": (
@@ -183,6 +187,60 @@ def test_what_a_script_asks_for_is_said(tmp_path: Path) -> None:
         assert [problem.code for problem in caught.value.problems] == [code]
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("set -e\ntrue\nls /nowhere/x\necho never", "`ls /nowhere/x` at launch.sh:3 failed with exit status 2"),
+        ("set -eu\nf() {\n  false\n}\nf", "`false` at launch.sh:3 failed with exit status 1"),
+        ("ls /nowhere\necho go on\nexit 7", "exit code 7: `exit 7` at launch.sh:3 ended it"),
+        ("trap 'echo bye; true' EXIT\nset -e\ncat /nowhere\n", "`cat /nowhere` at launch.sh:3 failed"),
+        ("set -o pipefail -e\n(exit 9) | cat\n", "at launch.sh:2"),
+        ("bash -e inner.sh || exit 5", "`exit 5` at launch.sh:1 ended it"),
+        ("set -e\nbash -e inner.sh", "`bash -e inner.sh` at launch.sh:2 failed with exit status 4"),
+        ("if true; then\n", "exit code 2, and the script said: launch.sh: line 2: syntax error"),
+    ],
+)
+def test_the_command_that_fails_is_named_with_its_place_status_and_output(
+    script: str, words: str, tmp_path: Path
+) -> None:
+    sandboxed_or_skip()
+    (tmp_path / "inner.sh").write_text("echo inner\n(exit 4)\n")
+    path = tmp_path / "launch.sh"
+    path.write_text(script)
+    with pytest.raises(InputError) as caught:
+        capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+    (problem,) = caught.value.problems
+    assert problem.code == "script-failed"
+    assert words in problem.why
+    if "nowhere" in script:
+        assert "No such file or directory" in problem.why
+
+
+def test_the_output_is_shown_of_a_script_that_starts_no_training_and_does_not_fail(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_text('srun -l sh -c "python train.py --vocab <PATH TO VOCAB> --layers 3"\ntrue\n')
+    with pytest.raises(InputError) as caught:
+        capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+    (problem,) = caught.value.problems
+    assert problem.code == "no-training"
+    assert "it started srun -l" in problem.why
+    assert "PATH" in problem.why.partition("the script said")[2]
+
+
+def test_a_script_that_fails_behind_its_training_is_captured_and_the_failure_is_noted(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_text("set -e\npython train.py | tee log\necho ${PIPESTATUS[@]}\nls /nowhere\n")
+    said = capture_command.capture(capture_command.CaptureRequest(script=path, yes=True, out=tmp_path / "x.json"))
+    assert "the script ended with exit code 2: `ls /nowhere` at launch.sh:4 failed with exit status 2" in said
+
+
+def test_limits_that_a_script_raises_do_not_end_it(tmp_path: Path) -> None:
+    (found,) = trainings(tmp_path, "set -e\nulimit -n 1048576 -l unlimited -u 99999\npython train.py $(ulimit -c)")
+    assert found.argv == ["python", "train.py", "0"]
+
+
 def test_a_script_in_a_hidden_folder_is_there(tmp_path: Path) -> None:
     repository(tmp_path)
     (found,) = trainings(tmp_path, "python train.py", name=".github/run.sh")
@@ -200,6 +258,19 @@ source conf/model.sh
 """
     (found,) = trainings(tmp_path, script, name="scripts/launch.sh")
     assert found.argv == ["python", "train.py", "12", str(tmp_path)]
+
+
+def test_a_link_to_a_hidden_file_is_not_there_and_one_to_another_is(tmp_path: Path) -> None:
+    repository(tmp_path)
+    (tmp_path / ".env").write_text("TOKEN=1\n")
+    (tmp_path / "model.sh").write_text("L=12\n")
+    (tmp_path / "secrets.sh").symlink_to(".env")
+    (tmp_path / "hooks").symlink_to(".git/config")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "model.sh").symlink_to("../model.sh")
+    script = "[ -e secrets.sh ] || [ -e hooks ] || . links/model.sh; python train.py $L $(ls)"
+    (found,) = trainings(tmp_path, script)
+    assert found.argv == ["python", "train.py", "12", "launch.sh", "links", "model.sh"]
 
 
 def test_a_captured_configuration_is_read_as_the_command_with_the_scripts_lines(tmp_path: Path) -> None:

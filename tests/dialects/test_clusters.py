@@ -167,6 +167,9 @@ def test_hosts_may_be_one_text(tmp_path: Path) -> None:
         ("n[1, 3-4]", "n1 n3 n4"),
         ("n[8-10]", "n8 n9 n10"),
         ("n[001]", "n001"),
+        ("n[098-101]", "n098 n099 n100 n101"),  # the digits of the first number, as `scontrol show hostnames` prints
+        ("n[98-0102]", "n98 n99 n100 n101 n102"),
+        ("n[1-03]x[00-2/2]", "n1x00 n1x02 n2x00 n2x02 n3x00 n3x02"),
         ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
     ],
 )
@@ -242,7 +245,7 @@ def test_slurm_allots_its_hosts_and_this_machine_is_one(tmp_path: Path) -> None:
         ("hosts: ['n[]']", ("error", "bad-value", "hosts.0")),
         ("hosts: ['n[1-]']", ("error", "bad-value", "hosts.0")),
         ("hosts: ['n[a-c]']", ("error", "bad-value", "hosts.0")),
-        ("hosts: ['n[01-100]']", ("error", "bad-value", "hosts.0")),
+        ("hosts: ['n[100-01]']", ("error", "bad-value", "hosts.0")),
         ("hosts: ['n[1-3/0]']", ("error", "bad-value", "hosts.0")),
         ("hosts: ['n[1-2,2]']", ("error", "repeated-host", "hosts.0")),
         ("hosts: ['-o[1-2]']", ("error", "bad-value", "hosts.0")),

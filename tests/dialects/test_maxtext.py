@@ -538,3 +538,11 @@ def test_the_options_of_the_command_line_name_model_and_device(tmp_path: Path) -
 def test_the_mesh_has_all_axes_of_the_table() -> None:
     words = [f"{part}_{axis}_parallelism=1" for part in ("ici", "dcn") for axis in AXES]
     assert sound(read_words("base.yml", *words)).topology.num_devices == 1
+
+
+def test_a_window_of_null_is_none_as_in_the_base_yml_of_forks(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yml"
+    path.write_text("model_name: llama2-7b\nsteps: 5\nsliding_window_size: null\n")
+    found = load(path, [], action="plan")
+    assert found.spec is not None
+    assert found.spec.model.sliding_window is None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.commands.check import ConfigArguments
+from seatrial.commands.check import read as read_checked
 from seatrial.dialects import load
 from seatrial.dialects.explain import table
 from seatrial.dialects.megatron.settings import ALL
@@ -68,6 +70,61 @@ def test_an_argument_of_a_fork_goes_to_it_and_one_that_is_misspelt_does_not(tmp_
     spec, found = megatron(tmp_path, "--num-layerss 3", "megatron")
     assert spec is None
     assert found["unknown-argument --num-layerss"].severity == "error"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--wandb-name", "--wandb-id", "--lr-decay-tokens", "--train-tokens", "--rope-theta", "--use-mpi", "--hf-save"],
+)
+def test_a_name_of_other_tools_goes_to_a_fork_though_it_looks_like_a_known_one(word: str, tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, f"{word} x", "megatron")
+    assert spec is not None
+    assert found[f"unknown-argument {word}"].severity == "warning"
+    assert spec.execution.engine_keys[word] == "x"
+    spec, found = megatron(tmp_path, f"{word} x")
+    assert spec is None
+    assert "--engine megatron" in found[f"unknown-argument {word}"].fix
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--num_layers", "--seq-lenght", "--wandb-projekt", "--tensor-model-parallel-sizes", "--Seed", "--save-intervall"],
+)
+def test_a_mistake_or_two_are_a_typing_error_whatever_trains(word: str, tmp_path: Path) -> None:
+    for engine in ("", "megatron"):
+        _, found = megatron(tmp_path, f"{word} 3", engine)
+        assert found[f"unknown-argument {word}"].severity == "error"
+
+
+def test_an_argument_of_the_megatron_that_forks_come_from_is_known(tmp_path: Path) -> None:
+    spec, found = megatron(tmp_path, "--no-query-key-layer-scaling", "megatron")
+    assert spec is not None
+    assert "gone since core 0.4" in found["removed-key --no-query-key-layer-scaling"].why
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "each"), [("-np 16 --npernode 8 -x A=1", 2, 8), ("-n 4 -bind-to none", 1, 4), ("-x A", 1, 1)]
+)
+def test_mpirun_says_how_many_devices_there_are(options: str, nodes: int, each: int, tmp_path: Path) -> None:
+    spec, _ = read(tmp_path, f"mpirun {options} python pretrain_gpt.py {LEAST}")
+    assert spec is not None
+    assert (spec.topology.num_nodes, spec.topology.devices_per_node) == (nodes, each)
+
+
+def test_a_word_that_is_left_over_is_told_with_the_argument_before_it(tmp_path: Path) -> None:
+    _, found = megatron(tmp_path, "--step-batch-size-schedule 0:16 2B:32 --bf16 yes")
+    assert "--step-batch-size-schedule before it takes one value" in found["stray-word 2B:32"].why
+    assert '"${ARGS[@]}"' in found["stray-word 2B:32"].fix
+    assert "--bf16 before it takes none" in found["stray-word yes"].why
+
+
+def test_what_seatrials_own_trainer_lacks_is_no_matter_to_another(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"torchrun pretrain_gpt.py {LEAST} --fp16 --cp-comm-type a2a --lr-decay-style linear\n")
+    ours = {"not-supported-yet", "nearest-strategy", "schedule-differs"}
+    for engine, expected in ((None, ours), ("native", ours), ("megatron", set())):
+        problems = read_checked(ConfigArguments(config=path), action="plan", engine=engine).problems
+        assert ours & {problem.code for problem in problems} == expected
 
 
 def test_a_name_that_no_version_has_stays_an_error(tmp_path: Path) -> None:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.capture import placeholders, record, sandbox
 from seatrial.capture.inside import stand_in
+from seatrial.capture.project import temporary
 from seatrial.capture.record import Call, Step
 from seatrial.capture.sandbox import Missing
 from seatrial.errors import InputError
@@ -24,7 +22,6 @@ from seatrial.errors import InputError
 SECONDS = 8.0  # for all runs together
 _MAX_RUNS = 8
 _NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-_SECONDS_TO_END = 5.0
 _OURS = ("/usr/", "/proc/", "/dev/", "/bin/", "/seatrial")
 _NOT_THERE = re.compile(
     r"^(?P<file>[^\n]*?): line (?P<line>\d+): (?P<verb>cd: |pushd: |exec: )?(?P<path>/[^\n:]+): "
@@ -76,7 +73,7 @@ def capture(request: Request) -> Captured:
     command = [*(job if stand_in.directives(text) else ["bash"]), name, *request.arguments]
     until = time.monotonic() + request.seconds
     for _ in range(_MAX_RUNS):
-        with _temporary() as own:
+        with temporary() as own:
             scratch = own / "scratch"
             sandbox.prepare(scratch, project, script, text)
             ended = sandbox.run(
@@ -91,20 +88,6 @@ def capture(request: Request) -> Captured:
             break
         missing += [each for path, each in new.items() if path not in known]
     return Captured(request=request, project=project, calls=calls, steps=steps, ended=ended, missing=missing)
-
-
-@contextmanager
-def _temporary() -> Iterator[Path]:
-    """A folder for one run, removed behind it: again and again while processes that are being ended write into it."""
-    own = Path(tempfile.mkdtemp(prefix="seatrial-capture-"))
-    try:
-        own.chmod(0o755)
-        yield own
-    finally:
-        until = time.monotonic() + _SECONDS_TO_END
-        while own.exists() and time.monotonic() < until:
-            shutil.rmtree(own, ignore_errors=True)
-            time.sleep(0.01)
 
 
 def _text(script: Path) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+STARTUP = "/seatrial/startup.sh"
 MAX_CALLS = 5_000
 MAX_CALL_BYTES = 4 * 2**20
 MAX_TRACE_BYTES = 32 * 2**20
@@ -37,12 +38,16 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A command of the shell, as it is written: its place, and the folder in which it was."""
+    """A command of the shell, as it is written: its place, the folder in which it was, and how it failed.
+
+    `status` 0: it began; one that fails follows again with its exit status.
+    """
 
     file: str
     line: int
     folder: str
     text: str
+    status: int = 0
 
 
 def calls(scratch: Path) -> list[Call]:
@@ -57,14 +62,15 @@ def calls(scratch: Path) -> list[Call]:
 
 
 def steps(scratch: Path) -> list[Step]:
-    """The commands of the shells, in the order in which they ran."""
+    """The commands of the shells, in the order in which they ran, without those of our own functions."""
     with _Opened(scratch, os.O_DIRECTORY) as top:
         words = _text("trace", top.number, MAX_TRACE_BYTES).split("\0")
-    found = zip(words[::3], words[1::3], words[2::3], strict=False)
+    found = zip(words[::4], words[1::4], words[2::4], words[3::4], strict=False)
     return [
-        Step(file=file, line=line, folder=folder, text=text)
-        for at, folder, text in found
+        Step(file=file, line=line, folder=folder, text=text, status=_number(status))
+        for at, folder, text, status in found
         for file, line in [_place(at)]
+        if file != STARTUP
     ]
 
 
@@ -119,4 +125,8 @@ def _words(found: Any) -> tuple[str, ...]:
 
 def _place(text: str) -> tuple[str, int]:
     file, _, line = text.rpartition(":")
-    return file, int(line) if line.isascii() and line.isdigit() and len(line) < 9 else 0
+    return file, _number(line)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0

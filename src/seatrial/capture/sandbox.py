@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from seatrial.capture import project as project_copy
+from seatrial.capture import syscalls
 from seatrial.capture.inside import stand_in
 from seatrial.errors import InputError
 
@@ -29,11 +31,9 @@ SETTINGS = "/proc/sys/"  # of the kernel: an empty folder, into which a script m
 MAX_PROCESSES = 256
 MAX_FILE_BYTES = 32 * 2**20  # of each file that is written, the script's output among them
 MAX_MEMORY_FILES = 256 * 2**20  # of all of them together
-MAX_SCRATCH = 512 * 2**20  # bytes of the script's folder and its record, which lie on this machine's disk
 MAX_ADDRESSES = 4 * 2**30  # bytes of address space of a process
-MAX_COPIED_FILE = 2**20
-MAX_COPIED = 20_000  # files of the project
 _NOBODY = 65534
+_LOOK_SECONDS = 0.1  # between two looks at how much is written
 _PYTHON = "/seatrial-python"  # where ours is, which runs the stand-ins; it finds its library beside itself
 _OURS = re.compile(r"SEATRIAL_AT=|printf '%s\\0")  # what `set -x` shows of our trap
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "os-release")
@@ -111,42 +111,18 @@ def prepare(scratch: Path, project: Path, script: Path, text: str) -> None:
     accounts = f"root:x:0:0::/root:/bin/bash\n{user}:x:{number}:{number}::{_home()}:/bin/bash\n"
     (scratch / "passwd").write_text(accounts, encoding="utf-8")
     (scratch / "group").write_text(f"root:x:0:\n{user}:x:{number}:\n", encoding="utf-8")
-    copy(project, scratch / "project", script)
-    if script.is_relative_to(project):
-        (scratch / "project" / script.relative_to(project)).write_text(text, encoding="utf-8", errors="surrogateescape")
-    if os.geteuid() == 0:
+    owner = _NOBODY if os.geteuid() == 0 else None
+    if owner is not None:
         for path in (scratch, *scratch.rglob("*")):
-            os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
+            os.chown(path, owner, owner, follow_symlinks=False)
+    copied = scratch / "project"
+    project_copy.copy(project, copied, script, owner)
+    if script.is_relative_to(project):
+        (copied / script.relative_to(project)).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def _python() -> str:
     return f"{_PYTHON}/bin/python3.{sys.version_info.minor}"
-
-
-def copy(project: Path, to: Path, script: Path) -> None:
-    """Copies a folder without hidden files but the script; what is large is empty, and links out of it are left out."""
-    count, top = 0, project.resolve()
-    wanted = {script, *script.parents}
-    for folder, names, plain in os.walk(project):
-        here, there = Path(folder), to / Path(folder).relative_to(project)
-        names[:] = [name for name in _shown(here, names, wanted) if not (here / name).is_symlink()]
-        there.mkdir(parents=True, exist_ok=True)
-        for path in (here / name for name in _shown(here, plain, wanted)):
-            count += 1
-            if count > MAX_COPIED:
-                why = f"{project} has more than {MAX_COPIED} files"
-                fix = "name a smaller folder that has all that it needs: --folder"
-                raise InputError.single("too-large", "capture", why, fix)
-            with suppress(OSError):
-                if path.is_file() and path.resolve().is_relative_to(top):
-                    is_small = path.stat().st_size <= MAX_COPIED_FILE
-                    (there / path.name).write_bytes(path.read_bytes() if is_small else b"")
-                    (there / path.name).chmod(0o755 if os.access(path, os.X_OK) else 0o644)
-
-
-def _shown(folder: Path, names: Iterable[str], wanted: set[Path]) -> list[str]:
-    """The names in a folder without hidden ones, but with those of wanted paths."""
-    return sorted(name for name in names if not name.startswith(".") or folder / name in wanted)
 
 
 def run(
@@ -154,7 +130,9 @@ def run(
     variables: Mapping[str, str], missing: Iterable[Missing], seconds: float,
 ) -> Ended:  # fmt: skip
     """Runs a command in the sandbox, for so many seconds at the most."""
+    calls = _refused_calls()
     argv = [*_ENDS_FIRST, bubblewrap, *_layout(scratch, project), *_made(missing), "--chdir", str(folder)]
+    argv += [word for number in calls for word in ("--seccomp", str(number))]
     argv.append("--clearenv")
     for name, value in {**_environment(project), **variables}.items():
         argv += ["--setenv", name, value]
@@ -172,13 +150,20 @@ def run(
     with tempfile.TemporaryFile() as output:  # which no script can replace
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd="/",
-            env={"PATH": os.defpath},
+            env={"PATH": os.defpath}, pass_fds=calls,
         )  # fmt: skip
+        for number in calls:
+            os.close(number)
         until, code = time.monotonic() + seconds, None
         try:
-            while code is None and time.monotonic() < until and not _is_full(scratch):
+            wait = _LOOK_SECONDS
+            while code is None and time.monotonic() < until:
                 with suppress(subprocess.TimeoutExpired):
-                    code = process.wait(timeout=0.1)
+                    code = process.wait(timeout=min(wait, max(0.0, until - time.monotonic())))
+                began = time.monotonic()
+                if code is None and project_copy.is_full(scratch):
+                    break
+                wait = max(_LOOK_SECONDS, 4 * (time.monotonic() - began))
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the sandbox's first process dies with bubblewrap, all with it
@@ -188,15 +173,15 @@ def run(
     return Ended(exit_code=code, output="".join(line for line in lines if not _OURS.search(line)))
 
 
-def _is_full(scratch: Path) -> bool:
-    """Whether a script has written more into its folder than any launch script would."""
-    used = 0
-    for count, path in enumerate(scratch.rglob("*")):
-        with suppress(OSError):
-            used += path.lstat().st_blocks * 512
-        if count > 2 * MAX_COPIED or used > MAX_SCRATCH:
-            return True
-    return False
+def _refused_calls() -> tuple[int, ...]:
+    """The descriptor from which bubblewrap reads the filter of calls; none for a machine that has none."""
+    program = syscalls.program()
+    if not program:
+        return ()
+    read, write = os.pipe()
+    os.write(write, program)
+    os.close(write)
+    return (read,)
 
 
 def _layout(scratch: Path, project: Path) -> list[str]:

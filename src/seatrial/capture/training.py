@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,14 +100,20 @@ def _shown(captured: Captured, file: str, folder: str) -> str:
     if not path.is_relative_to(captured.project):
         return file
     script = captured.request.script
-    inside = path.relative_to(captured.project)
-    top = captured.project
-    given = script.parent / _upward(script.absolute().parent, top)
-    return str(script if path.name == script.name and path.parent == script.absolute().parent else given / inside)
+    is_script = path.name == script.name and path.parent == script.absolute().parent
+    return str(script) if is_script else _from_here(captured, path)
 
 
-def _upward(folder: Path, top: Path) -> Path:
-    return Path(*[".."] * len(folder.relative_to(top).parts))
+def _folder(captured: Captured, call: Call) -> str:
+    """Where a command was started, as a user would write it from here; "" for a folder that is not here."""
+    if not Path(call.folder).is_relative_to(captured.project):
+        return ""
+    return _from_here(captured, Path(call.folder))
+
+
+def _from_here(captured: Captured, path: Path) -> str:
+    """A path of the project as the script's own is given: from here, or in full."""
+    return str(path) if captured.request.script.is_absolute() else os.path.relpath(path)
 
 
 def _places(captured: Captured, words: Sequence[str], start: str) -> Iterator[str]:
@@ -162,6 +169,7 @@ def document(captured: Captured, training: Training) -> dict[str, Any]:
         "captured": {
             "script": str(captured.request.script),
             "arguments": list(captured.request.arguments),
+            "folder": _folder(captured, training.call),
             "variables": {k: v for k, v in captured.request.variables.items() if not is_secret(k)},
             "secrets": list(training.secrets),
             "assumed": list(assumed(captured)),

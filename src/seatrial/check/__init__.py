@@ -35,6 +35,7 @@ from seatrial.check.schedule import (
 from seatrial.check.settings import container_can_work, settings_have_an_effect
 from seatrial.check.targets import contradicting_targets, impossible_targets, repeated_targets, weak_targets
 from seatrial.check.trainer import not_supported_yet
+from seatrial.estimate import memory
 from seatrial.spec import Action, Resolved
 
 # The trainer's rows of the same names; each keeps what MaxText's row of that name keeps.
@@ -44,15 +45,27 @@ REMAT = (
     "minimal_offloaded", "qkv_proj_offloaded",
 )  # fmt: skip
 
+# Findings of rules and dialects about Seatrial's own trainer: what it lacks, or does instead.
+_OF_OUR_TRAINER = frozenset(
+    {"not-supported-yet", "nearest-mask", "nearest-optimizer", "nearest-recipe", "nearest-remat", "nearest-strategy",
+     "schedule-differs"}
+)  # fmt: skip
+
 
 def lint(resolved: Resolved, *, action: Action, engine: str | None = None) -> Resolved:
-    """The same, with what the rules found appended to its problems. `engine`: what will train, where that is said."""
+    """The same, with what the rules found appended to its problems. `engine`: what will train, where that is said.
+
+    Where that is another trainer, what only Seatrial's own would do differently is left out.
+    """
     if resolved.spec is None:
         return resolved
     finder = Finder(resolved, resolved.spec, action, engine)
     said = {(problem.code, problem.path) for problem in resolved.problems}  # a dialect knows its users' words better
     found = [problem for _, rule in RULES for problem in rule(finder) if (problem.code, problem.path) not in said]
-    return replace(resolved, problems=(*resolved.problems, *found))
+    problems = [*resolved.problems, *found]
+    if engine not in (None, "", memory.OWN):
+        problems = [each for each in problems if each.severity == "error" or each.code not in _OF_OUR_TRAINER]
+    return replace(resolved, problems=tuple(problems))
 
 
 __all__ = ["REMAT", "RULES", "Rule", "contradiction", "lint"]

@@ -21,6 +21,7 @@ from seatrial.errors import InputError
 from seatrial.runs.files import read_object, write_text
 
 _SHOWN = 96  # characters of a command in the list of what was started
+_LAST_LINES, _LAST = 5, 500  # lines of a failed script's output, and characters of them
 _UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): \$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
 
 
@@ -143,6 +144,8 @@ def _notes(captured: Captured, chosen: Training) -> Iterator[str]:
         yield f"secret: {', '.join(map(inert, chosen.secrets))} not written: the value comes from the shell of the run"
     if captured.ended.exit_code is None:
         yield f"the script was stopped after {captured.request.seconds:.0f} s"
+    elif captured.ended.exit_code:
+        yield f"the script ended with exit code {captured.ended.exit_code}{_failed(captured)}"
 
 
 def _next(path: Path) -> list[str]:
@@ -158,8 +161,7 @@ def _nothing(captured: Captured) -> InputError:
     script, ended = captured.request.script, captured.ended
     last = next((step for step in reversed(captured.steps) if step.file and step.line), None)
     place = f" at {inert(last.file)}:{last.line}" if last else ""
-    output = [line for line in ended.output.splitlines() if line.strip()]
-    said = f", and said: {inert(masked(' / '.join(output[-3:])))[-300:]}" if output else ""
+    said = _said(ended.output)
     if (asked := _asked(captured, place + said)) is not None:
         return asked
     if ended.exit_code is None:
@@ -169,13 +171,31 @@ def _nothing(captured: Captured) -> InputError:
         )
     if ended.exit_code:
         fix = "give what it asks for: NAME=value, arguments behind --, or --exists PATH for a path that is not here"
-        return _error("script-failed", script, f"it ended with exit code {ended.exit_code}{place}{said}", fix)
+        why = f"it ended with exit code {ended.exit_code}{_failed(captured)}{said}"
+        return _error("script-failed", script, why, fix)
     others = dict.fromkeys(
         _shown(shlex.join(call.argv)) for call in captured.calls if call.kind in ("start", "wrapper")
     )
-    started = f"it started {'; '.join(list(others)[:5])}" if others else f"it started nothing{said}"
+    started = f"it started {'; '.join(list(others)[:5]) or 'nothing'}{said}"
     fix = "name the script that starts train.py, pretrain_gpt.py or MaxText, with the arguments that make it do so"
     return _error("no-training", script, f"no training command was reached: {started}", fix)
+
+
+def _failed(captured: Captured) -> str:
+    """The command that ended a script that failed, with its place; nothing where none did, as with a syntax error."""
+    code = captured.ended.exit_code
+    for step in reversed(captured.steps):
+        has_ended = step.status == code or re.match(r"(exit|return)\b", step.text)
+        if step.file and step.line and has_ended:
+            verb = f" failed with exit status {step.status}" if step.status else " ended it"
+            return f": `{_shown(step.text)}` at {inert(step.file)}:{step.line}{verb}"
+    return ""
+
+
+def _said(output: str) -> str:
+    """The last lines of a script's output."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    return f", and the script said: {inert(masked(' / '.join(lines[-_LAST_LINES:])))[-_LAST:]}" if lines else ""
 
 
 def _asked(captured: Captured, said: str) -> InputError | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from seatrial import source
-from seatrial.dialects import data_files, hiding
+from seatrial.dialects import data_files, hiding, hydra
 from seatrial.dialects.table import overrides, suggestions
 from seatrial.dialects.table.coerce import shown
 from seatrial.dialects.table.entries import Request
@@ -107,6 +107,7 @@ def _maxtext_command(root: Node) -> bool:
 
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "train_llama")
 MAXTEXT_PROGRAMS = ("train.py", "maxtext.", "MaxText.", "base.yml")
+HYDRA_PROGRAMS = ("training_orchestrator.py",)
 # What stands at least behind a program that is started.
 _REST = {MEGATRON_PROGRAMS: "--num-layers …", MAXTEXT_PROGRAMS: "base.yml model_name=…"}
 
@@ -168,7 +169,7 @@ def load(
     suggestions.start_anew()
     hidden = hiding.of_text(path)
     try:
-        document, arguments = _document(path, arguments)
+        document, arguments = hydra.followed(*_document(path, arguments))
         hidden |= hiding.secrets(document, arguments)
         resolved = _load(path, document, arguments, action=action, model=model, gpu=gpu, engine=engine)
     except InputError as error:
@@ -254,7 +255,7 @@ def _document(path: Path, arguments: Sequence[str]) -> tuple[Document, Sequence[
     A word alone, or with overrides, is a file's name. Raises InputError where that is a program's.
     """
     words = [str(path), *arguments]
-    programs = (*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS)
+    programs = (*MEGATRON_PROGRAMS, *MAXTEXT_PROGRAMS, *HYDRA_PROGRAMS)
     starts_one = any(Path(word).name.startswith(programs) for word in words)
     has_more = any(word.startswith("-") or "=" not in word for word in arguments)
     if starts_one and has_more and (path.suffix == ".py" or not path.exists()):

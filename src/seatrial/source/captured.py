@@ -40,7 +40,9 @@ def placed(document: Document) -> Document:
         )
         for node in (assumed if isinstance(assumed, list) else [])
     ]  # fmt: skip
-    return replace(document, root=replace(root, value=members), problems=(*document.problems, *notes))
+    folder = str(about["folder"].value) if "folder" in about else ""
+    root = replace(root, value=members)
+    return replace(document, root=root, problems=(*document.problems, *notes), folder=folder)
 
 
 def _mark(node: Node) -> Mark:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 # A file, by the last part of its path, or a module behind -m.
-_PROGRAM = re.compile(r"((pre)?train|finetune)(_\w+)?(-\w+)*\.(py|sh)", re.ASCII)
+_NEMO = r"training_orchestrator\.py|megatron_\w+_(pre)?training\.py"
+_PROGRAM = re.compile(rf"((pre)?train|finetune)(_\w+)?(-\w+)*\.(py|sh)|{_NEMO}", re.ASCII)
 _MAXTEXT = r"[Mm]ax[Tt]ext(?!.*\b(inference|checkpoint_conversion|utils)\b)(\.\w+)*"
 _MODULE = re.compile(
     rf"(.*\.)?{_MAXTEXT}\.((train|sft)\w*|trainers\.[\w.]+)|(.*\.)?[Mm]ax[Tt]ext|(.*\.)?(pretrain_gpt|train)"

@@ -46,11 +46,15 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """What a file holds, and what is wrong with it although it can be read: keys that appear twice."""
+    """What a file holds, and what is wrong with it although it can be read: keys that appear twice.
+
+    `folder` is where a captured command was started, "" where that is not known.
+    """
 
     file: str
     root: Node
     problems: tuple[Problem, ...] = ()
+    folder: str = ""
 
 
 def walk(node: Node) -> Iterator[tuple[tuple[str, ...], Node]]:

@@ -35,7 +35,7 @@ KEEPING = (
     "srun", "salloc", "mpirun", "mpiexec", "orterun", "prterun", "prun", "aprun", "jsrun", "flux", "nsys", "ncu",
     "rocprof", "rocprofv3", "omniperf", "numactl", "hwloc-bind", "sudo", "gosu", "su", "conda", "mamba", "micromamba",
     "uv", "poetry", "pixi", "ray", "singularity", "apptainer", "script", "screen", "tmux", "unbuffer", "chroot",
-    "strace", "gdb", "ionice", "catchsegv",
+    "strace", "gdb", "ionice", "catchsegv", "neuron_parallel_compile",
 )  # fmt: skip
 CUTTING = (
     "docker", "podman", "podman-hpc", "nerdctl", "enroot", "shifter", "kubectl", "ssh", "pdsh", "clush",
@@ -85,7 +85,7 @@ def part_of(name: str) -> Callable[[Words], int | None]:
         return python
     if name in KEEPING or name in CUTTING:
         return wrapper
-    return PARTS.get(name, other)
+    return PARTS.get(name, other if name in NAMES else unknown)
 
 
 # --- recording --------------------------------------------------------------------------------------------------------
@@ -119,6 +119,11 @@ def other(words: Words) -> None:
     """Anything else succeeds."""
     starts = Path(words[0]).name in LAUNCHERS
     record(words, "start" if starts else "other", text="" if starts else text_on_input())
+
+
+def unknown(words: Words) -> None:
+    """What nobody here knows may bind a process to its cores, and start what stands behind it: `./bind.sh 0 python …`."""
+    (wrapper if inside(words)[1] else other)(words)
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------

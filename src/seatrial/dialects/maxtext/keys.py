@@ -77,7 +77,7 @@ _NAME_AND_MODEL: dict[str, Key] = {
         "global: causal, over the whole sequence; local_sliding: over the last sliding_window_size tokens",
         default="global", write=of_unnamed(lambda model: "local_sliding" if model.sliding_window else None),
     ),
-    "sliding_window_size": to("model.sliding_window", coerce.natural, "window of local_sliding", default=0,
+    "sliding_window_size": to("model.sliding_window", or_none(coerce.natural), "window of local_sliding", default=0,
                               write=of_unnamed(attrgetter("sliding_window"))),
     "normalize_embedding_logits": ignored(
         "logits of tied embeddings are not divided by √base_emb_dim here", switch, quiet=(True, False),

@@ -27,7 +27,7 @@ from seatrial.dialects.table.coerce import text
 from seatrial.dialects.table.entries import Entry, Request
 from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.overrides import Override
-from seatrial.dialects.table.suggestions import did_you_mean, distance, suggestions
+from seatrial.dialects.table.suggestions import did_you_mean, distance
 from seatrial.dialects.table.versions import Versions, versions
 from seatrial.errors import InputError, Mark, Problem, Severity
 from seatrial.source import Node
@@ -39,6 +39,7 @@ OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
 _WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
+_LONG_NAME = 8  # letters; a shorter name with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
@@ -98,7 +99,9 @@ class Settings(table.Settings):
         """What to say of an argument without a row: with Megatron as the engine, its own fork may have it."""
         if name in self.of_forks:
             why = "no Megatron-LM that is known here has it; it goes to this one as it stands"
-            return entry.key_problem("warning", "unknown-argument", why, "no change is needed, if this one has it")
+            fix = did_you_mean(f"--{name}", _WRITTEN, otherwise="")
+            fix = f"no change is needed, if this one has it{f'; {fix}' if fix else ''}"
+            return entry.key_problem("warning", "unknown-argument", why, fix)
         return super().unknown(name, entry)
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
@@ -270,22 +273,36 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
     given: Any = texts if is_several else f"={value}" if is_flag and equals else next(iter(texts), None)
     mark = values[0].mark if taken else option.mark
     found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
-    _stray(found, values[taken:])
+    _stray(found, values[taken:], option, has_value=bool(taken))
+
+
+def _is_sound(word: str) -> bool:
+    """Whether a word could be an argument of some program's."""
+    return re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
 
 
 def _is_of_a_fork(found: Settings, word: str) -> bool:
     """Whether an argument may be one of the program's own that trains, which another Megatron-LM does not have."""
-    is_sound = re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
-    return found.engine == found.ENGINE and is_sound and not suggestions(word, _WRITTEN)
+    return found.engine == found.ENGINE and _is_sound(word) and not _is_misspelt(word)
 
 
-def _stray(found: Settings, words: Sequence[Node]) -> None:
-    """A finding about words that no argument takes."""
+def _is_misspelt(word: str) -> bool:
+    """Whether a mistake or two make a known argument of another, rather than an author who named one of his own."""
+    name = word.lower().replace("_", "-").strip("-")
+    most = 1 if len(name) < _LONG_NAME else 2
+    known = (*ALL, *versions("megatron"))
+    return any(abs(len(each) - len(name)) <= most and distance(name, each) <= most for each in known)
+
+
+def _stray(found: Settings, words: Sequence[Node], option: Node | None = None, *, has_value: bool = False) -> None:
+    """A finding about words that no argument takes, behind one that has taken what it takes."""
     if words and not str(words[0].value)[:1].isascii():
         _unknown_argument(found, words[0])
     elif words:
-        why = "no argument precedes it, and pretrain_gpt.py takes no positional arguments"
+        before = f"{option.value} before it takes {'one value' if has_value else 'none'}" if option else ""
+        why = f"{before or 'no argument precedes it'}, and pretrain_gpt.py takes no positional arguments"
         fix = "remove it, or add the argument that it belongs to"
+        fix += '; values with blanks need quotes, and arrays of them "${ARGS[@]}"' if option and has_value else ""
         found.report(words[0], str(words[0].value), "stray-word", why, fix)
 
 
@@ -297,6 +314,9 @@ def _unknown_argument(found: Settings, node: Node) -> None:
     why = "pretrain_gpt.py has no such argument" if is_argument else "arguments begin with two hyphens"
     why = f"U+{ord(odd):04X} only looks like {_LOOKALIKES[odd]}" if odd else why
     fix = did_you_mean(f"--{name.lstrip(_HYPHENS)}", _WRITTEN)
+    if not odd and _is_sound(name) and not _is_misspelt(name):
+        why = "no pretrain_gpt.py that is known here has such an argument"
+        fix += f"; if this one has it, run it with --engine {found.ENGINE}"
     found.report(node, name, "unknown-argument", why, fix)
 
 
@@ -344,10 +364,38 @@ def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
         for path, name in ((NODES, "nnodes"), (EACH, "nproc_per_node")):
             if path in found.job:
                 found.take(f"{TORCHRUN}{name}", replace(found.job[path], value=found.job[path].text))
+        _take_mpirun(found, words)
         return
     for option, values in _groups(words[start + 1 :]):
         if option is not None:  # else it is an interpreter or a wrapper
             _take_torchrun(found, option, values)
+
+
+_ALL_PROCESSES = ("-np", "--np", "-n", "-c")
+_OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "-perhost")
+
+
+def _take_mpirun(found: Settings, words: Sequence[Node]) -> None:
+    """How many processes mpirun starts, one for each device, and how many of them on a node: all, where it says not."""
+    start = next((i for i, word in enumerate(words) if _program(word) in ("mpirun", "mpiexec")), None)
+    if start is None:
+        return
+    pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
+
+    def number(names: tuple[str, ...]) -> Node | None:
+        return next((value for name, value in pairs if name.value in names and str(value.value).isdecimal()), None)
+
+    total, each = number(_ALL_PROCESSES), number(_OF_A_NODE)
+    if total is None:
+        return
+    processes, of_a_node = int(str(total.value)), int(str((each or total).value))
+    if of_a_node and processes % of_a_node == 0:
+        for name, value, node in (
+            ("nnodes", processes // of_a_node, total),
+            ("nproc_per_node", of_a_node, each or total),
+        ):
+            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=node.mark, key_mark=node.mark)
+            found.take(f"{TORCHRUN}{name}", entry)
 
 
 def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
