@@ -98,7 +98,8 @@ def named(diagnosis: Diagnosis | None) -> set[str]:
     """Whoever a diagnosis blames, suspects or excludes, as places: "rank 3", "node7"."""
     if diagnosis is None:
         return set()
-    told = (diagnosis.cause.where, *diagnosis.suspects, *diagnosis.exclude)
+    where = "" if diagnosis.kind == "collective_timeout" else diagnosis.cause.where  # of one that waits, and not said
+    told = (where, *diagnosis.suspects, *diagnosis.exclude)
     found = {place for text in told for place in text.split(" on ") if place}
     return {place for text in found for place in _each(text)}
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 from seatrial.errors import InputError
@@ -53,7 +53,7 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
     """
     numbers = _processes(paths)
-    by_name = [_rank(path, _RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
+    by_name = _ranks(paths)
     written = last_written(paths) if paths else 0.0
     logs = [
         _log(path, _of_rank(rank, read_file(path, families, process=number, written=written)), process=number)
@@ -109,8 +109,23 @@ def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
         yield event
 
 
+def _ranks(paths: Sequence[Path]) -> list[int | None]:
+    """The rank of each file by its name, where no two processes have the same; a launcher's log among them has none."""
+    ranks = {_place(path): _rank(path, _RANK_NAMES[:-1]) for path in paths}
+    known = [rank for rank in ranks.values() if rank is not None]
+    distinct = len(set(known)) == len(known) and len(ranks) > 1
+    return [ranks[_place(path)] if distinct else None for path in paths]
+
+
 def _processes(paths: Sequence[Path]) -> list[int]:
-    return (_named(paths) if len(paths) > 1 else None) or list(range(len(paths)))
+    """A number for each file: its process by its name, if all of them or at least some say a rank; else its place."""
+    if len(paths) > 1 and (named := _named(paths)):
+        return named
+    ranks = _ranks(paths)
+    if all(rank is None for rank in ranks):
+        return list(range(len(paths)))
+    others = count(max(rank for rank in ranks if rank is not None) + 1)
+    return [next(others) if rank is None else rank for rank in ranks]
 
 
 def _log(path: Path, events: Iterable[Event], *, process: int) -> _Log:

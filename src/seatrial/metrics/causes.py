@@ -32,6 +32,7 @@ _VAGUE = {
 # Whoever these name is what the others lost.
 _NAMING = {"heartbeat_lost", "coordination_lost"}
 _ALL_CAME = "All ranks joined, and none got through: check the network between the nodes, with NCCL_DEBUG=INFO."
+_EXITS = {"bad_exit", "worker_failed", "aborted"}
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
@@ -47,7 +48,8 @@ class FaultRecord:
 
     `survived`: the run went on after it; None: nothing tells whether it came before the last step or after.
     `count` is how often it came up to here; `root`: the launcher itself calls it the first. Of a kind that tells of
-    others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so.
+    others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so. `waits_for` is the
+    rank that a collective has not heard of, by the one that waits.
     """
 
     seconds: float
@@ -67,6 +69,7 @@ class FaultRecord:
     survived: bool | None = False
     reporter: int | None = None
     reporter_host: str = ""
+    waits_for: int | None = None
 
     @property
     def title(self) -> str:
@@ -121,7 +124,7 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
     fatal = [fault for fault in pending if fault.is_fatal]
     if not fatal or all(fault.fault == "peer_stopped" for fault in fatal):
         return None
-    blamed = _naming(_first_cause(fatal), fatal)
+    blamed = _placed(_naming(_first_cause(fatal), fatal), fatal)
     named = _named(blamed, fatal)
     kind = KINDS[blamed.fault]
     others = [fault for fault in pending if fault is not blamed]
@@ -144,9 +147,20 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
 
 def _naming(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
     """The same, said by a line that names what it is about: what has failed often stands on the lines after it."""
-    if blamed.where or not KINDS[blamed.fault].of_others or blamed.fault == "start_barrier":
+    if blamed.where or blamed.fault in {"start_barrier", "collective_error", *_ORDERED}:
         return blamed
     return next((fault for fault in fatal if fault.fault == blamed.fault and fault.where), blamed)
+
+
+def _placed(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
+    """A cause that names no place, at the place of the one process that its launcher calls the first to fail."""
+    if blamed.where or _role(blamed) != "cause" or blamed.fault in _ORDERED or KINDS[blamed.fault].of_others:
+        return blamed
+    first = {fault.where: fault for fault in fatal if fault.root and fault.where}
+    if len(first) != 1:
+        return blamed
+    (fault,) = first.values()
+    return replace(blamed, where=fault.where, rank=fault.rank, host=fault.host)
 
 
 def _named(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]:
@@ -187,7 +201,18 @@ def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     killed_first = next((fault for fault in fatal if fault.root and _role(fault) == "victim"), None)
     if killed_first and not stood_still:
         return killed_first  # from outside, before any of the others went down
-    return min(symptoms.faults, key=_vagueness, default=fatal[0])
+    best = min(symptoms.faults, key=_vagueness, default=fatal[0])
+    return (_left_silently(symptoms.faults) or best) if _vagueness(best)[0] >= 0 else best
+
+
+def _left_silently(symptoms: Sequence[FaultRecord]) -> FaultRecord | None:
+    """The first exit of a process by a launcher's word, where others report what it did to them and it does not."""
+    reporters = {fault.reporter for fault in symptoms if KINDS[fault.fault].of_others}
+    reporters |= {fault.rank for fault in symptoms if fault.fault == "collective_timeout"}
+    if reporters <= {None}:
+        return None
+    exits = (fault for fault in symptoms if fault.fault in _EXITS and (fault.rank is not None or fault.host))
+    return next((fault for fault in exits if fault.rank not in reporters - {None}), None)
 
 
 class _Symptoms:
@@ -365,6 +390,7 @@ def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int 
     named = ("process_missing", *_NAMING)
     missing = {fault.rank for fault in fatal if fault.fault in named and fault.rank is not None}
     waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
+    missing |= {fault.waits_for for fault in fatal if fault.waits_for is not None} - waiting
     if num_ranks and waiting and max(waiting) < num_ranks and num_ranks - len(waiting) <= len(waiting):
         missing |= set(range(num_ranks)) - waiting
     if blamed.rank is not None and _role(blamed) == "cause":
