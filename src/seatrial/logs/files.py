@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, Fault, RunEnded, RunStarted, Step, merge
+from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Step, merge
+from seatrial.logs.alignment import Shift, begun_at, marked, moved, shifts, zone_apart, zone_of
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.grammar import Family
@@ -45,6 +46,11 @@ class _Log:
     steps: tuple[int, int] | None
     times: tuple[float, float] | None  # None: the log tells no times
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its events are by a clock, and not by seconds that were added up, or by none."""
+        return any(event.wall_time >= FIRST_CLOCK for event in self.events)
+
 
 def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]:
     """The events of all files, by time. Raises OSError, and InputError for logs of several runs.
@@ -63,9 +69,47 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     if not _named(paths):
         _refuse_several(following or [log for log in logs if log.steps], in_succession=bool(following))
     if not following:
+        logs = _on_one_clock(logs)
         return merge([*(log.events for log in logs), _without_steps(logs)])
     others = [log for log in logs if not any(log is other for other in following)]
     return merge([_as_one(following), *(log.events for log in others)])
+
+
+def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
+    """The logs of several processes by one clock; their faults say where it could not be found.
+
+    Logs that share no step follow on each other, or only some report steps: their clocks are left as they are, but for
+    zones. A log whose clock nothing is known of has an `order` of its own in the facts of its faults, and an "unknown"
+    one where it tells no times.
+    """
+    if len(logs) < 2:
+        return list(logs)
+    logs = [_moved(log, Shift(zone_of(log.path))) if log.is_timed else log for log in logs]
+    clocks: dict[int, dict[int, float]] = {}
+    for log in logs:
+        if log.steps:
+            clocks.setdefault(log.process, {}).update((e.step, e.wall_time) for e in log.events if isinstance(e, Step))
+    known = shifts(clocks)
+    references = [begun_at(log.path) for log in logs if log.process in known or (log.steps and len(clocks) == 1)]
+    return [_by_clock(log, known, references) for log in logs]
+
+
+def _by_clock(log: _Log, known: Mapping[int, Shift], references: Sequence[float | None]) -> _Log:
+    if log.process in known:
+        return _moved(log, known[log.process])
+    if log.steps or not any(isinstance(event, Fault) for event in log.events):
+        return log
+    if not log.is_timed:
+        return replace(log, events=marked(log.events, "unknown"))
+    shift = Shift(zone_apart(begun_at(log.path), references) or 0.0)
+    return replace(log, events=marked(moved(log.events, shift), "own"))
+
+
+def _moved(log: _Log, shift: Shift) -> _Log:
+    if shift == Shift():
+        return log
+    times = None if log.times is None else (shift.apply(log.times[0]), shift.apply(log.times[1]))
+    return replace(log, events=moved(log.events, shift), times=times)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -90,8 +134,11 @@ def _place(path: Path) -> str:
     return _STREAM.sub("", "/".join(path.parts[-3:]))
 
 
-def _rank(path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES) -> int | None:
-    text = "/".join(path.parts[-3:])
+def _rank(
+    path: Path, names: Sequence[re.Pattern[str]] = _RANK_NAMES, of_all: Collection[str] = frozenset()
+) -> int | None:
+    """The process of a file by its name, or by that of a folder that is not one of all files."""
+    text = "/".join(part for part in path.parts[-3:] if part not in of_all)
     return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
 
 
@@ -111,9 +158,10 @@ def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
 
 def _ranks(paths: Sequence[Path]) -> list[int | None]:
     """The rank of each file by its name, where no two processes have the same; a launcher's log among them has none."""
-    ranks = {_place(path): _rank(path, _RANK_NAMES[:-1]) for path in paths}
+    shared = {part for part in paths[0].parts[:-1] if all(part in path.parts[:-1] for path in paths)} if paths else set()
+    ranks = {_place(path): _rank(path, _RANK_NAMES[:-1], of_all=shared) for path in paths}
     known = [rank for rank in ranks.values() if rank is not None]
-    distinct = len(set(known)) == len(known) and len(ranks) > 1
+    distinct = len(set(known)) == len(known)
     return [ranks[_place(path)] if distinct else None for path in paths]
 
 

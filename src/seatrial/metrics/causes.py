@@ -16,6 +16,7 @@ from seatrial.metrics.record import ranges
 
 MAX_PLACES = 4
 MAX_QUOTE = 160  # characters
+CLOCKS_APART = 120.0  # seconds by which clocks may differ that nobody compared
 # What logging puts before a line: glog's and absl's, [E921 09:40:11.1 ProcessGroupNCCL.cpp:607], or a time in brackets.
 _LOGGED = re.compile(
     r"^(?:\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d[\d.]* [^\]]{0,80}\] |\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*\]?:? )+"
@@ -49,7 +50,8 @@ class FaultRecord:
     `survived`: the run went on after it; None: nothing tells whether it came before the last step or after.
     `count` is how often it came up to here; `root`: the launcher itself calls it the first. Of a kind that tells of
     others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so. `waits_for` is the
-    rank that a collective has not heard of, by the one that waits.
+    rank that a collective has not heard of, by the one that waits. `order`: "own" where the clock of its log could not be
+    compared with those of others, "unknown" where it tells no times.
     """
 
     seconds: float
@@ -70,6 +72,7 @@ class FaultRecord:
     reporter: int | None = None
     reporter_host: str = ""
     waits_for: int | None = None
+    order: str = ""
 
     @property
     def title(self) -> str:
@@ -99,7 +102,8 @@ class Diagnosis:
 
     `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
-    join where the others waited. `exclude` is what a retry does without.
+    join where the others waited. `exclude` is what a retry does without. `rivals` are other causes of which nothing tells
+    whether they came before or after.
     """
 
     cause: FaultRecord
@@ -113,6 +117,7 @@ class Diagnosis:
     victims: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
 
 
 def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Diagnosis | None:
@@ -142,6 +147,7 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         victims=tuple(dict.fromkeys(f.where for f in others if f.where and _is_victim(f, blamed))),
         suspects=_suspects(blamed, fatal, num_ranks),
         exclude=named if kind.retry == "elsewhere" else (),
+        rivals=_rivals(blamed, fatal),
     )
 
 
@@ -203,6 +209,30 @@ def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
         return killed_first  # from outside, before any of the others went down
     best = min(symptoms.faults, key=_vagueness, default=fatal[0])
     return (_left_silently(symptoms.faults) or best) if _vagueness(best)[0] >= 0 else best
+
+
+def _rivals(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]:
+    """The causes in other logs that may have come before the one that is blamed, by all that their clocks tell."""
+    if _role(blamed) != "cause" or blamed.fault in _ORDERED:
+        return ()
+    found: dict[str, None] = {}
+    symptoms = _Symptoms()
+    for fault in fatal:
+        role = _role(fault)
+        elsewhere = fault.source != blamed.source and fault.where and fault.where != blamed.where
+        if role == "symptom":
+            symptoms.add(fault)
+        elif role == "cause" and elsewhere and not symptoms.explain(fault) and not _is_ordered(blamed, fault):
+            found[f"{fault.title} on {fault.where}"] = None
+    return tuple(found)
+
+
+def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
+    """Whether it is known which of two faults in different logs came first."""
+    orders = {fault.order, other.order}
+    if "unknown" in orders:
+        return False
+    return abs(fault.seconds - other.seconds) > (CLOCKS_APART if "own" in orders else 0.0)
 
 
 def _left_silently(symptoms: Sequence[FaultRecord]) -> FaultRecord | None:

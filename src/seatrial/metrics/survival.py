@@ -128,4 +128,4 @@ def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultR
 
 
 _NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter", "waits_for")
-_TEXTS = ("source", "host", "operation", "reporter_host")
+_TEXTS = ("source", "host", "operation", "reporter_host", "order")

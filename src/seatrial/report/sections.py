@@ -38,6 +38,7 @@ def _faults(report: RunReport) -> Section | None:
     if diagnosis:
         notes.append(f"Root cause: {diagnosis.sentence.removesuffix('.')}.")
         lists = (
+            ("In unknown order with it", diagnosis.rivals),
             ("Followed from it", diagnosis.symptoms),
             ("Stopped because of it", diagnosis.victims),
             ("Suspects", diagnosis.suspects),
