@@ -195,10 +195,10 @@ def _role(fault: FaultRecord) -> str:
 def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     apart = _desync(fatal)
     symptoms = _Symptoms()
-    for fault in fatal:
+    for place, fault in enumerate(fatal):
         role = _role(fault)
         if role == "cause" and not symptoms.explain(fault):
-            return fault
+            return _more_telling(fault, fatal[place + 1 :])
         if role == "symptom":
             if apart and fault.fault == "collective_timeout":
                 return apart
@@ -233,6 +233,14 @@ def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
     if "unknown" in orders:
         return False
     return abs(fault.seconds - other.seconds) > (CLOCKS_APART if "own" in orders else 0.0)
+
+
+def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRecord:
+    """A fault that need not have come first gives way to one that is less likely to follow from another."""
+    if fault.fault not in _AFTERMATH:
+        return fault
+    causes = (other for other in others if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
+    return next((other for other in causes if other.source != fault.source and not _is_ordered(fault, other)), fault)
 
 
 def _left_silently(symptoms: Sequence[FaultRecord]) -> FaultRecord | None:
