@@ -28,6 +28,12 @@ _RANK_NAMES = tuple(
         r"(?<![a-z])(?:node|host)[-_.]?(?:rank[-_.]?)?(\d+)",
     )
 )
+# The host whose kernel a file is of, by its name: dmesg-node7.log, node7.kern.log.
+_KERNEL_LOG = re.compile(
+    r"^(?:dmesg|kern(?:el)?|syslog)[-_.](?P<host>[a-z][\w-]*?)(?:\.(?:log|txt|out))*$"
+    r"|^(?P<host2>[a-z][\w-]*?)[-_.](?:dmesg|kern(?:el)?|syslog)(?:\.(?:log|txt|out))*$",
+    re.IGNORECASE,
+)
 MOST_NAMED = 5  # of several runs
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
 _SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
@@ -62,7 +68,7 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     by_name = _ranks(paths)
     written = last_written(paths) if paths else 0.0
     logs = [
-        _log(path, _of_rank(rank, read_file(path, families, process=number, written=written)), process=number)
+        _log(path, _of_name(path, rank, read_file(path, families, process=number, written=written)), process=number)
         for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
@@ -142,12 +148,16 @@ def _rank(
     return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
 
 
-def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
-    """The events, with the rank that the file is named after in those faults that name no place.
+def _of_name(path: Path, rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
+    """The events, with the rank or the kernel's host that the file is named after in those faults that name no place.
 
-    It is the reporter of what happened to others.
+    A rank is the reporter of what happened to others.
     """
+    found = _KERNEL_LOG.match(path.name)
+    host = (found["host"] or found["host2"]) if found else ""
     for event in events:
+        if host and isinstance(event, Fault) and not event.where:
+            event = replace(event, where=host, facts={**event.facts, "host": host})
         if rank is not None and isinstance(event, Fault):
             if KINDS[event.fault].of_others:
                 event = replace(event, facts={"reporter": rank, **event.facts})
