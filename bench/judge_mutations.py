@@ -95,7 +95,7 @@ class Tally:
 
 
 def _count_blame(tally: Tally, culprits: frozenset[str], found: Diagnosis | None) -> str:
-    """Counts whoever is blamed for a break of one rank; one who may not be is wrong, unless the order is said to be unknown."""
+    """Counts whoever is blamed for a break of one rank; others are wrong, unless the order is said to be unknown."""
     places = _blamed(found)
     tally.blames += 1
     tally.nobody_blamed += not places
@@ -161,7 +161,9 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     print(f"named        {tally.named} of {tally.bad}: {share:.1%} (at least 95%)")
     print(f"false alarms {tally.false_alarms} of {tally.good} good runs")
     print(f"wrong blame  {tally.wrong_blames} of {tally.blames} runs that one rank broke (must be 0)")
-    print(f"             {tally.blames_in_unknown_order} in an order that is said to be unknown, {tally.nobody_blamed} on nobody")
+    print(
+        f"             {tally.blames_in_unknown_order} said that the order is unknown, {tally.nobody_blamed} blamed nobody"
+    )
     print(f"crashes      {tally.crashes}")
     print(f"written: {record.write('judge_mutations', {'seed': seed, **vars(tally), 'results': results}).name}")
     if tally.false_passes or tally.crashes or tally.wrong_blames:

@@ -1,7 +1,7 @@
 """Runs of several ranks that break: one is at fault, the others report it, and each writes by a clock of its own.
 
-Every rank has a file, and so may the launcher. What is printed is in the grammar of NCCL, RCCL, HCCL, JAX's coordination
-service, torchelastic, Slurm and MPI.
+Every rank has a file, and so may the launcher. What is printed is in the grammar of NCCL, RCCL, HCCL, JAX's
+coordination service, torchelastic, Slurm and MPI.
 """
 
 from __future__ import annotations
@@ -39,23 +39,29 @@ class Break:
 
 Says = Callable[[Break, int], list[str]]
 
-# --- what the culprit prints, by its rank --------------------------------------------------------------------------------
+# --- what the culprit prints, by its rank -----------------------------------------------------------------------------
+
+
+def _terminated(broken: Break, rank: int, after: float, what: str) -> str:
+    return (
+        f"{broken.torch(rank, after)} ProcessGroupNCCL.cpp:1515] [PG 0 Rank {rank}] Process group watchdog "
+        f"thread terminated with exception: CUDA error: {what} encountered"
+    )
 
 
 def _ecc(broken: Break, rank: int) -> list[str]:
-    where = f"ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank {rank}] Process group watchdog thread terminated with exception"
-    return [f"{broken.torch(rank, 3)} {where}: CUDA error: uncorrectable ECC error encountered"]
+    return [_terminated(broken, rank, 3, "uncorrectable ECC error")]
 
 
 def _oom(broken: Break, rank: int) -> list[str]:
     return [
         "Traceback (most recent call last):", '  File "/app/train.py", line 88, in step',
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU {rank} has a total capacity of 79.11 GiB.",
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.5 GiB. GPU {rank} has a capacity of 79 GiB.",
     ]  # fmt: skip
 
 
 def _hip(broken: Break, rank: int) -> list[str]:
-    return [f"Memory access fault by GPU node-{rank + 2} (Agent handle: 0x5a5c00) on address 0x7098436. Reason: Unknown."]
+    return [f"Memory access fault by GPU node-{rank + 2} (Agent handle: 0x5a5c00) on address 0x7098. Reason: Unknown."]
 
 
 def _ascend(broken: Break, rank: int) -> list[str]:
@@ -70,26 +76,26 @@ def _nothing(broken: Break, rank: int) -> list[str]:
     return []
 
 
-# --- what another rank reports of it -------------------------------------------------------------------------------------
+# --- what another rank reports of it ----------------------------------------------------------------------------------
 
 
 def _watchdog(broken: Break, rank: int) -> list[str]:
     return [
-        f"{broken.torch(rank, 600 + rank / 10)} ProcessGroupNCCL.cpp:655] [Rank {rank}] Watchdog caught collective operation "
-        "timeout: WorkNCCL(SeqNum=771, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600021 "
-        "milliseconds before timing out.",
-        f"{broken.torch(rank, 601)} ProcessGroupNCCL.cpp:684] [Rank {rank}] Some NCCL operations have failed or timed out. Due "
-        "to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
-        f"{broken.torch(rank, 601)} ProcessGroupNCCL.cpp:698] [Rank {rank}] To avoid data inconsistency, we are taking the "
-        "entire process down.",
+        f"{broken.torch(rank, 600 + rank / 10)} ProcessGroupNCCL.cpp:655] [Rank {rank}] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=771, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) "
+        "ran for 600021 milliseconds before timing out.",
+        f"{broken.torch(rank, 601)} ProcessGroupNCCL.cpp:684] [Rank {rank}] Some NCCL operations have failed or timed "
+        "out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on incomplete data.",
+        f"{broken.torch(rank, 601)} ProcessGroupNCCL.cpp:698] [Rank {rank}] To avoid data inconsistency, we are taking "
+        "the entire process down.",
     ]
 
 
 def _remote_error(broken: Break, rank: int) -> list[str]:
     return [
         "Traceback (most recent call last):", '  File "/app/train.py", line 90, in step',
-        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:317, remote process "
-        "exited or there was a network error, NCCL version 2.21.5",
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:317, remote "
+        "process exited or there was a network error, NCCL version 2.21.5",
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
         "Last error:", f"socketProgress: Connection closed by remote peer node{broken.culprit}<33759>",
     ]  # fmt: skip
@@ -98,10 +104,10 @@ def _remote_error(broken: Break, rank: int) -> list[str]:
 def _heartbeat(broken: Break, rank: int) -> list[str]:
     date, clock = broken.iso(rank, 100).split(" ")
     return [
-        f"E{date[5:].replace('-', '')} {clock}  4187 coordination_service.cc:741] UNAVAILABLE: The following tasks are unhealthy "
-        "(stopped sending heartbeats):",
+        f"E{date[5:].replace('-', '')} {clock}  4187 coordination_service.cc:741] UNAVAILABLE: The following tasks are "
+        "unhealthy (stopped sending heartbeats):",
         f"/job:jax_worker/replica:0/task:{broken.culprit}",
-        "The tasks have crashed. Check the task logs for an earlier error, or scheduler events (e.g. preemption, eviction).",
+        "The tasks have crashed. Check the task logs for an earlier error, or scheduler events (e.g. preemption).",
     ]
 
 
@@ -109,8 +115,8 @@ def _notify(broken: Break, rank: int) -> list[str]:
     waited_for = broken.culprit if rank == (broken.culprit + 1) % RANKS else (rank - 1) % RANKS
     stamp = broken.iso(rank, 1800 + rank / 10)
     return [
-        f"EI0002: [PID: 29{rank}] {stamp.replace(' ', '-')} The wait execution of the Notify register times out. Reason: The "
-        f"Notify register has not received the Notify record from remote rank: [{waited_for}]. base information: [streamID:[9]]",
+        f"EI0002: [PID: 29{rank}] {stamp.replace(' ', '-')} The wait execution of the Notify register times out. "
+        f"Reason: The Notify register has not received the Notify record from remote rank: [{waited_for}].",
         "        Solution: 1. If this error is reported on part of these ranks, check other ranks.",
         "        TraceBack (most recent call last):", "        The 0 stuck notify wait context info:(context_id=1).",
     ]  # fmt: skip
@@ -120,8 +126,7 @@ def _another_fault(broken: Break, rank: int) -> list[str]:
     """What one of the others breaks of, half a minute later; the rest say nothing of their own."""
     if rank != (broken.culprit + 2) % RANKS:
         return _watchdog(broken, rank)
-    where = f"ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank {rank}] Process group watchdog thread terminated with exception"
-    return [f"{broken.torch(rank, 33)} {where}: CUDA error: an illegal memory access was encountered"]
+    return [_terminated(broken, rank, 33, "an illegal memory access was")]
 
 
 def _out_of_order(broken: Break, rank: int) -> list[str]:
@@ -131,7 +136,7 @@ def _out_of_order(broken: Break, rank: int) -> list[str]:
 
 _ABORT = ["Fatal Python error: Aborted", "", "Current thread 0x00007f01 (most recent call first):"]
 
-# --- what the launcher prints --------------------------------------------------------------------------------------------
+# --- what the launcher prints -----------------------------------------------------------------------------------------
 
 
 def _srun(broken: Break, code: int) -> Iterator[str]:
@@ -193,8 +198,8 @@ def blamed(name: str, cause: Says, report: Says) -> Mutation:
             files["slurm-4711.out"] = [Line(text=text) for text in launcher(broken, 1)]
         first, *others = files
         return Mutant(
-            lines=files[first], names=(first, ""), more={other: files[other] for other in others}, truth="bad", named=r".",
-            culprits=frozenset({f"rank {broken.culprit}", f"node{broken.culprit}"}),
+            lines=files[first], names=(first, ""), more={other: files[other] for other in others}, truth="bad",
+            named=r".", culprits=frozenset({f"rank {broken.culprit}", f"node{broken.culprit}"}),
         )  # fmt: skip
 
     mutation.__name__ = f"blame: {name}"
@@ -208,7 +213,8 @@ def _of_rank(text: str, rank: int) -> str:
 
 BLAME_MUTATIONS: tuple[Mutation, ...] = (
     blamed("ECC, watchdogs", _ecc, _watchdog), blamed("out of memory, watchdogs", _oom, _watchdog),
-    blamed("out of memory, remote errors", _oom, _remote_error), blamed("HIP fault, remote errors", _hip, _remote_error),
+    blamed("out of memory, remote errors", _oom, _remote_error),
+    blamed("HIP fault, remote errors", _hip, _remote_error),
     blamed("NPU out of memory, notify", _ascend, _notify), blamed("exception, watchdogs", _exception, _watchdog),
     blamed("exception, heartbeats", _exception, _heartbeat), blamed("silent, heartbeats", _nothing, _heartbeat),
     blamed("silent, notify", _nothing, _notify), blamed("silent, watchdogs", _nothing, _watchdog),

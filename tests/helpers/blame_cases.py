@@ -105,7 +105,7 @@ def named(diagnosis: Diagnosis | None) -> set[str]:
 
 
 def _each(place: str) -> Iterator[str]:
-    """"ranks 0–2, 5" is four places."""
+    """ "ranks 0–2, 5" is four places."""
     if not place.startswith("ranks "):
         yield place
         return

@@ -1,4 +1,4 @@
-"""Folders of logs whose ranks have clocks of their own: ahead, behind, in other zones, drifting, without a year, none."""
+"""Folders of logs whose ranks have clocks of their own: ahead, behind, in other zones, drifting, without a year."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def write(folder: Path, rank: int, lines: list[str]) -> None:
 def run(folder: Path, clocks: list[Clock], families: list[str], failures: dict[int, tuple[str, datetime]]) -> None:
     """A run that breaks after step 15, whose ranks print all of their steps."""
     for rank, (clock, family) in enumerate(zip(clocks, families, strict=True)):
-        ends = [START + timedelta(seconds=2 * step + random.Random(rank * 99 + step).random() / 10) for step in range(16)]
+        jitter = random.Random(rank)
+        ends = [START + timedelta(seconds=2 * step + jitter.random() / 10) for step in range(16)]
         lines = [step_line(family, step, clock.read(end)) for step, end in enumerate(ends)]
         if failure := failures.get(rank):
             lines.append(crash(rank, failure[0], clock.read(failure[1])))
@@ -67,7 +68,9 @@ def test_the_first_failure_is_the_first_by_one_clock(seed: int, tmp_path: Path) 
     ranks = rng.randrange(3, 8)
     clocks = [
         Clock(
-            ahead=rng.choice([timedelta(0), timedelta(seconds=rng.uniform(-900, 900)), rng.randrange(-40, 41) * QUARTER]),
+            ahead=rng.choice(
+                [timedelta(0), timedelta(seconds=rng.uniform(-900, 900)), rng.randrange(-40, 41) * QUARTER]
+            ),
             drift=rng.choice([0.0, 0.0, rng.uniform(-0.2, 0.2)]),
         )
         for _ in range(ranks)
@@ -86,7 +89,9 @@ def test_the_first_failure_is_the_first_by_one_clock(seed: int, tmp_path: Path) 
     faults = metrics.completion.faults
     assert [fault.rank for fault in faults] == [first, second]
     assert faults[1].seconds - faults[0].seconds == pytest.approx(
-        (failures[second][1] - at).total_seconds(), rel=0.3, abs=2  # nobody knows which of the clocks drifts
+        (failures[second][1] - at).total_seconds(),
+        rel=0.3,
+        abs=2,  # nobody knows which of the clocks drifts
     )
 
 
@@ -99,8 +104,8 @@ def test_without_a_clock_the_order_is_that_of_the_steps_or_unknown(seed: int, tm
         steps = 15 if rank == first and fewer else 16
         lines = [step_line("print", step, START) for step in range(steps)]
         if rank in (first, second):
-            kind = "uncorrectable ECC error encountered" if rank == first else "an illegal memory access was encountered"
-            lines.append(f"RuntimeError: CUDA error: {kind}")
+            kind = "uncorrectable ECC error" if rank == first else "an illegal memory access was"
+            lines.append(f"RuntimeError: CUDA error: {kind} encountered")
         write(tmp_path, rank, lines)
     metrics, verdict = judged(tmp_path)
     found = metrics.completion.diagnosis

@@ -101,6 +101,11 @@ def _is_open(block: _Block | None) -> bool:
     return block is not None and block.kind in ("traceback", "ignored")
 
 
+def _is_over(block: _Block) -> bool:
+    """Whether a further traceback in the block would say nothing new."""
+    return block.kind == "ignored" or bool(block.held)
+
+
 def skeleton_of(line: str) -> bytes:
     """The line in lower case, without its digits."""
     return line.encode("utf-8", "replace").translate(_LOWER, _DIGITS)
@@ -247,7 +252,7 @@ class FaultScanner:
         for candidate in candidates:
             if isinstance(candidate, Pattern):
                 rows.append(candidate)
-            elif candidate != "message" and not (candidate == "traceback" and block and (block.kind == "ignored" or block.held)):
+            elif candidate != "message" and not (candidate == "traceback" and block and _is_over(block)):
                 self._open(key, candidate, about)
         if rows:
             yield from self._match(line, rows, key, about)
@@ -261,7 +266,7 @@ class FaultScanner:
         return message is not None
 
     def _goes_on(self, source: str, line: str) -> bool:
-        """Whether a line without a rank goes on the message of the rank that spoke last: only first lines have its prefix."""
+        """Whether a line without a rank goes on the message of the rank that spoke last, whose prefix only began it."""
         block = self._blocks.get(self._speakers.get(source, (0, "", None)))
         return block is not None and block.message is not None and block.message.take(_bare(line))
 

@@ -168,7 +168,7 @@ def _of_name(path: Path, rank: int | None, events: Iterable[Event]) -> Iterator[
 
 def _ranks(paths: Sequence[Path]) -> list[int | None]:
     """The rank of each file by its name, where no two processes have the same; a launcher's log among them has none."""
-    shared = {part for part in paths[0].parts[:-1] if all(part in path.parts[:-1] for path in paths)} if paths else set()
+    shared = set.intersection(*(set(path.parts[:-1]) for path in paths)) if paths else set()
     ranks = {_place(path): _rank(path, _RANK_NAMES[:-1], of_all=shared) for path in paths}
     known = [rank for rank in ranks.values() if rank is not None]
     distinct = len(set(known)) == len(known)

@@ -17,8 +17,8 @@ class Grammar:
     """A kind of message: a line with one of `words` that `begins` finds something in is its first.
 
     `goes_on` is matched on a line and the next one, with a line feed between them, and says whether the next one is a
-    part of it. Lines from one on that `advice` matches are a part of it too, but say nothing of what happened. A message
-    has at most `most` lines.
+    part of it. Lines from one on that `advice` matches are a part of it too, but say nothing of what happened. A
+    message has at most `most` lines.
     """
 
     words: tuple[str, ...]
@@ -31,10 +31,11 @@ class Grammar:
 GRAMMARS = (
     # Open MPI and PRRTE, whose boxes are as wide as a terminal of 1980
     Grammar(
-        words=("noticed that process", "one or more processes exited", "mpi_abort was invoked", "lost communication with",
-               "has exited due to process"),
+        words=("noticed that process", "one or more processes exited", "mpi_abort was invoked",
+               "lost communication with", "has exited due to process"),
         begins=re.compile(
-            r"^(?:mpirun|mpiexec|orterun|prterun|prun)(?:\.real)? (?:noticed that process|detected that one or more|has exited due)"
+            r"^(?:mpirun|mpiexec|orterun|prterun|prun)(?:\.real)? "
+            r"(?:noticed that process|detected that one or more|has exited due)"
             r"|^MPI_ABORT was invoked on rank|^[OP]RTE has lost communication with"
         ),
         goes_on=re.compile(r".*\n(?:\s|[a-z]|$)"),
@@ -56,7 +57,8 @@ GRAMMARS = (
         words=("hccl", "acl stream", "ops function error", "inner error", "socket times out", "notify register",
                "hccp process", "error from device", "call acl api"),
         begins=re.compile(
-            r"^(?:\w+Error: .*(?:\bHCCL\b|\bHccl|\bACL stream|OPS function error|torch_npu)|E[A-Z]\d{4}: |\[ERROR\] \d{4}-.*\bERR\d{5}\b)"
+            r"^(?:\w+Error: .*(?:\bHCCL\b|\bHccl|\bACL stream|OPS function error|torch_npu)|E[A-Z]\d{4}: "
+            r"|\[ERROR\] \d{4}-.*\bERR\d{5}\b)"
         ),
         goes_on=re.compile(r".*\n(?:\s+\S|E[A-Z]\d{4}: |\[ERROR\] \d{4}-)"),
         advice=re.compile(r"\s+(?:Solution|Possible Cause|TraceBack)\b"),
@@ -80,7 +82,8 @@ class Message:
     def take(self, line: str) -> bool:
         """Adds the next line, if it is a part of the message."""
         grammar = self.grammar
-        if self.count >= grammar.most or self.size > MAX_CHARACTERS or not grammar.goes_on.match(f"{self.last}\n{line}"):
+        is_full = self.count >= grammar.most or self.size > MAX_CHARACTERS
+        if is_full or not grammar.goes_on.match(f"{self.last}\n{line[:400]}"):
             return False
         self.count += 1
         self.last = line[-400:]

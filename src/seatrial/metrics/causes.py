@@ -50,8 +50,8 @@ class FaultRecord:
     `survived`: the run went on after it; None: nothing tells whether it came before the last step or after.
     `count` is how often it came up to here; `root`: the launcher itself calls it the first. Of a kind that tells of
     others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so. `waits_for` is the
-    rank that a collective has not heard of, by the one that waits. `order`: "own" where the clock of its log could not be
-    compared with those of others, "unknown" where it tells no times.
+    rank that a collective has not heard of, by the one that waits. `order`: "own" where the clock of its log could not
+    be compared with those of others, "unknown" where it tells no times.
     """
 
     seconds: float
@@ -102,8 +102,8 @@ class Diagnosis:
 
     `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
-    join where the others waited. `exclude` is what a retry does without. `rivals` are other causes of which nothing tells
-    whether they came before or after.
+    join where the others waited. `exclude` is what a retry does without. `rivals` are other causes of which nothing
+    tells whether they came before or after.
     """
 
     cause: FaultRecord
