@@ -161,9 +161,7 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     print(f"named        {tally.named} of {tally.bad}: {share:.1%} (at least 95%)")
     print(f"false alarms {tally.false_alarms} of {tally.good} good runs")
     print(f"wrong blame  {tally.wrong_blames} of {tally.blames} runs that one rank broke (must be 0)")
-    print(
-        f"             {tally.blames_in_unknown_order} said that the order is unknown, {tally.nobody_blamed} blamed nobody"
-    )
+    print(f"             {tally.blames_in_unknown_order} of unknown order, {tally.nobody_blamed} without a name")
     print(f"crashes      {tally.crashes}")
     print(f"written: {record.write('judge_mutations', {'seed': seed, **vars(tally), 'results': results}).name}")
     if tally.false_passes or tally.crashes or tally.wrong_blames:

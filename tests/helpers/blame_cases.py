@@ -84,6 +84,7 @@ def write(case: Case, folder: Path) -> list[Path]:
     """The logs of a case as files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in case.logs.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in case.logs]
 

@@ -50,7 +50,7 @@ GRAMMARS = (
     Grammar(
         words=("nccl error", "rccl error"),
         begins=re.compile(r"\b[NR]CCL error\b.*\b[NR]CCL version [\d.]+\s*$"),
-        goes_on=re.compile(r".*\n(?:nccl\w+: |Last error:)|Last error:\s*\n\S"),
+        goes_on=re.compile(r".*\n(?:nccl\w+: |Last error:)|Last error:\s*\n(?!Traceback)\S"),
     ),
     # Ascend: CANN's codes, and torch_npu's line before them
     Grammar(
