@@ -201,3 +201,20 @@ def test_shifts() -> None:
 def test_what_a_line_states(line: str, moment: datetime | None) -> None:
     found = stated_time(line)
     assert (None if found is None else datetime.fromtimestamp(found, UTC).replace(tzinfo=None)) == moment
+
+
+@pytest.mark.parametrize(("fewer", "known"), [(0, False), (1, True)])
+def test_failures_without_a_time_are_ordered_by_their_steps_and_not_by_when_a_line_was_written(
+    fewer: int, known: bool, tmp_path: Path
+) -> None:
+    for rank in range(4):
+        steps = 9 - fewer if rank == 2 else 9
+        ends = [START + timedelta(seconds=2 * step + rank / 50) for step in range(steps)]
+        lines = [step_line("megatron", step, end) for step, end in enumerate(ends, 1)]
+        if rank in (1, 2):
+            lines.append(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {rank} GiB.")
+        write(tmp_path, rank, lines)
+    found = judged(tmp_path)[0].completion.diagnosis
+    assert found is not None
+    assert (found.kind, found.rivals == ()) == ("device_oom", known)
+    assert not known or found.cause.rank == 2

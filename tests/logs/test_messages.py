@@ -14,8 +14,8 @@ from seatrial.logs.messages import GRAMMARS, MAX_CHARACTERS, begun
 RULE = "-" * 74
 FIRST_TO_EXIT = [
     RULE, "mpirun detected that one or more processes exited with non-zero status, thus causing",
-    "the job to be terminated. The first process to do so was:", "", "  Process name: [[29973,1],5]", "  Exit code:    3",
-    RULE,
+    "the job to be terminated. The first process to do so was:", "", "  Process name: [[29973,1],5]",
+    "  Exit code:    3", RULE,
 ]  # fmt: skip
 REMOTE_ERROR = [
     "torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:317, remote process exited or there was a "

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median, median_low
 
-from seatrial.events import FIRST_CLOCK, Event, Fault
+from seatrial.events import FIRST_CLOCK, Event, Fault, Step
 from seatrial.logs.clock import ZONES_APART
 from seatrial.logs.lines import read_lines
 from seatrial.logs.numbers import stated_time
@@ -119,6 +119,20 @@ def moved(events: Sequence[Event], shift: Shift) -> tuple[Event, ...]:
         replace(event, wall_time=(at := shift.apply(event.wall_time)), monotonic_time=at) if event.wall_time else event
         for event in events
     )
+
+
+def after_steps(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events; a fault whose line gives no time of its own says after which step it came."""
+    last, moment = -1, 0.0
+    found: list[Event] = []
+    for event in events:
+        if isinstance(event, Step):
+            last = event.step
+        elif isinstance(event, Fault) and event.wall_time == moment:
+            event = replace(event, facts={**event.facts, "after": last})
+        moment = event.wall_time
+        found.append(event)
+    return tuple(found)
 
 
 def marked(events: Sequence[Event], order: str) -> tuple[Event, ...]:

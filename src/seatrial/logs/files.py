@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Step, merge
-from seatrial.logs.alignment import Shift, begun_at, marked, moved, shifts, zone_apart, zone_of
+from seatrial.logs.alignment import Shift, after_steps, begun_at, marked, moved, shifts, zone_apart, zone_of
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.grammar import Family
@@ -90,6 +90,7 @@ def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
     """
     if len(logs) < 2:
         return list(logs)
+    logs = [replace(log, events=after_steps(log.events)) for log in logs]
     logs = [_moved(log, Shift(zone_of(log.path))) if log.is_timed else log for log in logs]
     clocks: dict[int, dict[int, float]] = {}
     for log in logs:

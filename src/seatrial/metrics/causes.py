@@ -17,6 +17,7 @@ from seatrial.metrics.record import ranges
 MAX_PLACES = 4
 MAX_QUOTE = 160  # characters
 CLOCKS_APART = 120.0  # seconds by which clocks may differ that nobody compared
+STEPS_APART = 1.0  # seconds by which clocks may differ that were compared by their steps
 # What logging puts before a line: glog's and absl's, [E921 09:40:11.1 ProcessGroupNCCL.cpp:607], or a time in brackets.
 _LOGGED = re.compile(
     r"^(?:\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d[\d.]* [^\]]{0,80}\] |\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*\]?:? )+"
@@ -51,7 +52,8 @@ class FaultRecord:
     `count` is how often it came up to here; `root`: the launcher itself calls it the first. Of a kind that tells of
     others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so. `waits_for` is the
     rank that a collective has not heard of, by the one that waits. `order`: "own" where the clock of its log could not
-    be compared with those of others, "unknown" where it tells no times.
+    be compared with those of others, "unknown" where it tells no times. `after` is the step that a fault came after
+    whose line gives no time, where logs of several ranks were read: `seconds` is when that step ended.
     """
 
     seconds: float
@@ -73,6 +75,7 @@ class FaultRecord:
     reporter_host: str = ""
     waits_for: int | None = None
     order: str = ""
+    after: int | None = None
 
     @property
     def title(self) -> str:
@@ -232,7 +235,12 @@ def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
     orders = {fault.order, other.order}
     if "unknown" in orders:
         return False
-    return abs(fault.seconds - other.seconds) > (CLOCKS_APART if "own" in orders else 0.0)
+    if fault.after is not None and other.after is not None:
+        return fault.after != other.after  # no rank gets through a step without the others
+    later = fault.seconds - other.seconds
+    if fault.after is not None or other.after is not None:  # that one may have come long after
+        return (later if fault.after is not None else -later) > STEPS_APART
+    return abs(later) > (CLOCKS_APART if "own" in orders else STEPS_APART)
 
 
 def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRecord:
