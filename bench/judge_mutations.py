@@ -3,11 +3,12 @@
     python bench/judge_mutations.py [SEED] [--all] [--show]
 
 Good runs of nine families of logs are made (`mutants/`), and each of 200 mutations changes one: by construction it is
-known whether the run is still good. Three figures come out, and the first has to be 0:
+known whether the run is still good. Four figures come out, of which the first and the last have to be 0:
 
   false PASS    a bad run that is passed
   named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence
   false alarm   a good run, or one whose log is only decorated, that is not passed
+  wrong blame   of the runs of several ranks that one breaks, those for which another one is blamed
 
 `--all` makes every mutation of every family, plain and decorated, instead of 200 of them; `--show` prints the right
 answers too. The log of a wrong one is kept. Each goes through a file and `logs.read`, as it does for `seatrial judge`.
@@ -27,13 +28,14 @@ from pathlib import Path
 
 import record
 from mutants import made_logs as made
+from mutants.blame_mutations import BLAME_MUTATIONS
 from mutants.log_mutations import DECORATIONS, LOG_MUTATIONS, decorated, unchanged
 from mutants.made_logs import Family
 from mutants.mutation import Mutant, Mutation
 from mutants.run_mutations import RUN_MUTATIONS
 
 from seatrial import logs
-from seatrial.metrics import measure
+from seatrial.metrics import Diagnosis, Metrics, measure
 from seatrial.spec import RunSpec
 from seatrial.verdict import Verdict, judge
 
@@ -51,11 +53,23 @@ def _write(mutant: Mutant, folder: Path) -> list[Path]:
         content = "".join(line.text + mutant.glue for line in lines).encode("latin-1", errors="replace") + tail
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
         paths.append(path)
+    for name, lines in mutant.more.items():
+        (folder / name).write_text("".join(f"{line.text}\n" for line in lines), encoding="utf-8")
+        paths.append(folder / name)
     return paths
 
 
-def _judge(paths: Sequence[Path], spec: RunSpec) -> Verdict:
-    return judge(measure(logs.read(paths), spec), spec, rehearsal=False)
+def _judge(paths: Sequence[Path], spec: RunSpec) -> tuple[Metrics, Verdict]:
+    metrics = measure(logs.read(paths), spec)
+    return metrics, judge(metrics, spec, rehearsal=False)
+
+
+def _blamed(found: Diagnosis | None) -> set[str]:
+    """The ranks and hosts that a diagnosis blames, suspects or excludes."""
+    if found is None:
+        return set()
+    where = "" if found.kind == "collective_timeout" else found.cause.where  # of one that waits, and not said
+    return {place for text in (where, *found.suspects, *found.exclude) for place in text.split(" on ") if place}
 
 
 def _said(verdict: Verdict) -> str:
@@ -74,10 +88,29 @@ class Tally:
     good: int = 0
     false_alarms: int = 0
     crashes: int = 0
+    blames: int = 0
+    wrong_blames: int = 0
+    blames_in_unknown_order: int = 0
+    nobody_blamed: int = 0
 
 
-def _count(tally: Tally, mutant: Mutant, verdict: Verdict) -> str:
+def _count_blame(tally: Tally, culprits: frozenset[str], found: Diagnosis | None) -> str:
+    """Counts whoever is blamed for a break of one rank; others are wrong, unless the order is said to be unknown."""
+    places = _blamed(found)
+    tally.blames += 1
+    tally.nobody_blamed += not places
+    if places <= culprits:
+        return ""
+    undecided = found is not None and bool(found.rivals)
+    tally.blames_in_unknown_order += undecided
+    tally.wrong_blames += not undecided
+    return "" if undecided else "WRONG BLAME"
+
+
+def _count(tally: Tally, mutant: Mutant, metrics: Metrics, verdict: Verdict) -> str:
     """Counts one answer; what is wrong with it, or ""."""
+    if mutant.culprits is not None and (wrong := _count_blame(tally, mutant.culprits, metrics.completion.diagnosis)):
+        return wrong
     passed = verdict.outcome == "pass"
     if mutant.truth == "bad":
         tally.bad += 1
@@ -97,22 +130,23 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     tally, results = Tally(), []
     families = list(made.FAMILIES.values())
     single = (*LOG_MUTATIONS, *RUN_MUTATIONS)
+    blames = [(mutation, family) for mutation in BLAME_MUTATIONS for family in families]
     double = [decorated(mutation, rng.choice(DECORATIONS)) for mutation in single]
     every = [(mutation, family) for mutation in (*single, *double) for family in families]
     chosen = every if everything else rng.sample(every, MUTATIONS)
-    plan: list[tuple[Mutation, Family]] = [*((unchanged, family) for family in families), *chosen]
+    plan: list[tuple[Mutation, Family]] = [*((unchanged, family) for family in families), *chosen, *blames]
     with tempfile.TemporaryDirectory() as folder:
         for index, (mutation, family) in enumerate(plan):
             course = made.good_course(family.steps, random.Random(rng.randrange(1 << 30)))
             mutant, name = mutation(family, course, rng), mutation.__name__
             paths = _write(mutant, Path(folder) / f"{index:03d}")
             try:
-                verdict = _judge(paths, made.spec(mutant.steps or family.steps))
+                metrics, verdict = _judge(paths, made.spec(mutant.steps or family.steps))
             except Exception as error:
                 tally.crashes += 1
                 wrong, outcome, headline = "crash", "crash", repr(error)
             else:
-                wrong, outcome, headline = _count(tally, mutant, verdict), verdict.outcome, verdict.headline
+                wrong, outcome, headline = _count(tally, mutant, metrics, verdict), verdict.outcome, verdict.headline
             results.append(
                 {"mutation": name, "family": family.name, "truth": mutant.truth, "outcome": outcome, "wrong": wrong}
             )
@@ -126,9 +160,11 @@ def main(seed: int, *, everything: bool, show: bool) -> None:
     print(f"false PASS   {tally.false_passes} of {tally.bad} bad runs (must be 0)")
     print(f"named        {tally.named} of {tally.bad}: {share:.1%} (at least 95%)")
     print(f"false alarms {tally.false_alarms} of {tally.good} good runs")
+    print(f"wrong blame  {tally.wrong_blames} of {tally.blames} runs that one rank broke (must be 0)")
+    print(f"             {tally.blames_in_unknown_order} of unknown order, {tally.nobody_blamed} without a name")
     print(f"crashes      {tally.crashes}")
     print(f"written: {record.write('judge_mutations', {'seed': seed, **vars(tally), 'results': results}).name}")
-    if tally.false_passes or tally.crashes:
+    if tally.false_passes or tally.crashes or tally.wrong_blames:
         sys.exit(1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mutants import made_logs as made
@@ -24,7 +24,9 @@ class Mutant:
     glue: str = "\n"
     second: Sequence[Line] | None = None  # another log, in a file of its own
     names: tuple[str, str] = ("node0.log", "node1.log")
+    more: Mapping[str, Sequence[Line]] = field(default_factory=dict)  # further logs, by their names
     steps: int | None = None  # what the configuration asks for, if it is not what the family is made with
+    culprits: frozenset[str] | None = None  # the places that may be blamed; None: whoever is blamed is not looked at
 
 
 Mutation = Callable[[Family, Course, random.Random], Mutant]

@@ -11,7 +11,8 @@ A *family* is all programs whose logs are spelled alike. A new one takes three t
    as to `expected.json` beside it; review that and keep it.
 
 A new kind of *fault* is a row of `fault_kinds.toml` with rows in `fault_patterns.toml`, and a case in
-`tests/logs/faults`.
+`tests/logs/faults`. One that its printer spreads over several lines has a row in `messages` as well, and a whole run
+that it broke is a case in `tests/verdict/blame`.
 """
 
 from __future__ import annotations

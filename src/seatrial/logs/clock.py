@@ -18,7 +18,7 @@ from seatrial.logs.numbers import NO_YEAR
 
 ZONES_APART, MOST_AHEAD = 900.0, 14 * 3600.0  # seconds; the latter is how far a clock may be ahead of UTC
 DAY = 86_400.0
-_BEGIN, _END = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (NO_YEAR, NO_YEAR + 1))
+YEARLESS = _BEGIN, _END = tuple(datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (NO_YEAR, NO_YEAR + 1))
 
 Lifetime = tuple[float, float]  # when a process was started, and when it ended or was last heard of
 

@@ -15,6 +15,7 @@ from typing import Any
 from seatrial.events import Fault
 from seatrial.logs.fault_table import BENIGN, ECHO, KINDS, FaultKind, Pattern, patterns
 from seatrial.logs.lines import read_prefix
+from seatrial.logs.messages import WORDS, Message, begun
 
 __all__ = ["KINDS", "FaultKind", "FaultScanner", "classify"]
 
@@ -35,6 +36,7 @@ _BLOCK_WORDS = {
     "error waiting on exit barrier": "ignored",  # torchrun's other agent was gone first; all workers had ended before
     "retry attempt failed": "ignored",  # wandb; the next attempt may not
     "childfailederror": "elastic",
+    **dict.fromkeys(WORDS, "message"),
 }
 _IGNORED = tuple(word for word, kind in _BLOCK_WORDS.items() if kind == "ignored")
 # What torch's logging puts before each line of a message: severity, time, process, place.
@@ -83,6 +85,7 @@ class _Block:
     overtaken: bool = False  # a step was done since it began
     held: list[Fault] = field(default_factory=list)  # exceptions of what may be retried
     chained: bool = False  # another exception is to follow on the last one
+    message: Message | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +94,16 @@ class _Group:
 
     count: int = 0
     held: Fault | None = None  # the last one, if it was not given out
+
+
+def _is_open(block: _Block | None) -> bool:
+    """Whether the lines that come are those of a traceback."""
+    return block is not None and block.kind in ("traceback", "ignored")
+
+
+def _is_over(block: _Block) -> bool:
+    """Whether a further traceback in the block would say nothing new."""
+    return block.kind == "ignored" or bool(block.held)
 
 
 def skeleton_of(line: str) -> bytes:
@@ -113,6 +126,7 @@ class FaultScanner:
         self._known: set[bytes] = set()
         self._blocks: dict[Key, _Block] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
+        self._speakers: dict[str, Key] = {}  # by source, the rank that began the last message
 
     def scan(
         self,
@@ -133,6 +147,8 @@ class FaultScanner:
         if not candidates and not self._blocks:
             return []
         key = (process, source, rank)
+        if rank is None and self._goes_on(source, line):
+            return []
         if not candidates and key not in self._blocks:
             return []
         about = {
@@ -160,8 +176,8 @@ class FaultScanner:
 
     def progressed(self) -> list[Fault]:
         """A step was done: whatever was said before it did not stop the run."""
-        held = [key for key, block in self._blocks.items() if block.kind == "held"]
-        found = [fault for key in held for fault in self._blocks.pop(key).held]
+        held = [key for key, block in self._blocks.items() if block.kind == "held" or block.message]
+        found = [fault for key in held for fault in self._cut_off(key, self._blocks.pop(key))]
         found = [fault for fault in map(self._folded, found) if fault]
         if self._groups:
             self._groups.clear()
@@ -171,11 +187,15 @@ class FaultScanner:
 
     def finish(self) -> list[Fault]:
         """The logs are over: what was waiting for its end, and the last of each fault that repeats itself."""
-        found = [fault for block in self._blocks.values() for fault in _cut_off(block)]
+        found = [fault for key, block in list(self._blocks.items()) for fault in self._cut_off(key, block)]
         self._blocks.clear()
         held = [group.held for group in self._groups.values() if group.held]
         self._groups.clear()
         return found + held
+
+    def _cut_off(self, key: Key, block: _Block) -> Iterator[Fault]:
+        """What is known of a block whose end the log does not have."""
+        yield from _cut_off(block) if block.message is None else self._whole(block, key)
 
     def _candidates(self, skeleton: bytes) -> tuple[Pattern | str, ...]:
         """Which rows of the table have a word in this skeleton."""
@@ -214,20 +234,51 @@ class FaultScanner:
         self, line: str, key: Key, candidates: tuple[Pattern | str, ...], about: dict[str, Any]
     ) -> Iterator[Fault]:
         block = self._blocks.get(key)
+        if block is not None and block.message is not None:
+            if block.message.take(_bare(line)):
+                return
+            del self._blocks[key]
+            yield from self._whole(block, key)
+            block = self._blocks.get(key)
         if block is not None and block.kind in ("held", "over"):
             block, done = self._after_exception(block, _bare(line), key, any(candidates))
             yield from done
         if block is not None and (found := self._continue(block, _bare(line), key, about)) is not None:
             yield from found
             return
+        if "message" in candidates and not _is_open(block) and self._begin(_bare(line), key, about):
+            return
         rows = []
         for candidate in candidates:
             if isinstance(candidate, Pattern):
                 rows.append(candidate)
-            elif not (candidate == "traceback" and block and (block.kind == "ignored" or block.held)):
+            elif candidate != "message" and not (candidate == "traceback" and block and _is_over(block)):
                 self._open(key, candidate, about)
         if rows:
             yield from self._match(line, rows, key, about)
+
+    def _begin(self, text: str, key: Key, about: dict[str, Any], *, kind: str = "message") -> bool:
+        """Begins the block of a message of several lines, if this is the first of them."""
+        message = begun(text)
+        if message is not None:
+            self._open(key, kind, about).message = message
+            self._speakers[key[1]] = key
+        return message is not None
+
+    def _goes_on(self, source: str, line: str) -> bool:
+        """Whether a line without a rank goes on the message of the rank that spoke last, whose prefix only began it."""
+        block = self._blocks.get(self._speakers.get(source, (0, "", None)))
+        return block is not None and block.message is not None and block.message.take(_bare(line))
+
+    def _whole(self, block: _Block, key: Key) -> Iterator[Fault]:
+        """What a message says that is complete; one that ends a traceback is at least an exception."""
+        yield from block.held
+        text = block.message.text if block.message else ""
+        rows = [row for row in self._candidates(skeleton_of(text)) if isinstance(row, Pattern)]
+        found = list(self._match(text, rows, key, block.first))
+        if block.kind == "exception" and not any(KINDS[fault.fault].severity == "fatal" for fault in found):
+            found = [_fault("exception", block.first, {}, text)]
+        yield from found
 
     def _match(self, line: str, rows: list[Pattern], key: Key, about: dict[str, Any]) -> Iterator[Fault]:
         for text in _windows(line):
@@ -236,7 +287,7 @@ class FaultScanner:
                 found = pattern.regex.search(text)
                 if not found or (echo and pattern.kind not in _OF_EXIT):
                     continue
-                if pattern.kind == "worker_failed" and found["exit_code"] is None:
+                if pattern.kind == "worker_failed" and found.groupdict().get("exit_code", "") is None:
                     break  # the head of a block whose entries say more
                 yield from _named_in(pattern.kind, about, found.groupdict(), text)
                 yield from self._listed(pattern.kind, text, key, about)
@@ -282,6 +333,9 @@ class FaultScanner:
         del self._blocks[key]
         if name == "ChildFailedError":
             return block.held or None
+        if self._begin(text, key, about, kind="exception"):
+            self._blocks[key].held = block.held
+            return []
         kind = _KINDS_OF_NAME.get(name, classify(text, fatal=True) or "exception")
         if not kind:
             return block.held
@@ -396,7 +450,10 @@ def _facts_of(kind: str, text: str) -> dict[str, Any]:
     return {name.rstrip("0123456789"): value for name, value in groups.items() if value}
 
 
-_NUMBERS = ("rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid")
+_NUMBERS = (
+    "rank", "sequence", "exit_code", "code", "step", "came", "expected", "task", "local_rank", "device", "pid",
+    "waits_for",
+)  # fmt: skip
 
 
 def _named_in(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) -> Iterator[Fault]:
@@ -419,6 +476,8 @@ def _fault(kind: str, about: dict[str, Any], groups: dict[str, Any], text: str) 
         if value is not None and value != "":
             name = name.rstrip("0123456789")
             facts[name] = int(value) if name in _NUMBERS and re.fullmatch(r"-?\d{1,18}", value) else value[:MAX_TEXT]
+    if facts.pop("first", None):  # the launcher's word: it ended before all others
+        facts["root"] = True
     rank, host = facts.get("rank"), facts.get("host")
     where = "" if rank is None else f"rank {rank}"
     if host is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, Fault, RunEnded, RunStarted, Step, merge
+from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Step, merge
+from seatrial.logs.alignment import Shift, after_steps, begun_at, marked, moved, shifts, zone_apart, zone_of
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.grammar import Family
@@ -26,6 +27,12 @@ RANK_NAMES = tuple(
         r"(?:^|/)(\d+)/std(?:out|err)[^/]*$",  # torchrun's folders
         r"(?<![a-z])(?:node|host)[-_.]?(?:rank[-_.]?)?(\d+)",
     )
+)
+# The host whose kernel a file is of, by its name: dmesg-node7.log, node7.kern.log.
+_KERNEL_LOG = re.compile(
+    r"^(?:dmesg|kern(?:el)?|syslog)[-_.](?P<host>[a-z][\w-]*?)(?:\.(?:log|txt|out))*$"
+    r"|^(?P<host2>[a-z][\w-]*?)[-_.](?:dmesg|kern(?:el)?|syslog)(?:\.(?:log|txt|out))*$",
+    re.IGNORECASE,
 )
 MOST_NAMED = 5  # of several runs
 SEVERAL_RUNS = "several-runs"  # the code of the error
@@ -46,6 +53,11 @@ class _Log:
     steps: tuple[int, int] | None
     times: tuple[float, float] | None  # None: the log tells no times
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its events are by a clock, and not by seconds that were added up, or by none."""
+        return any(event.wall_time >= FIRST_CLOCK for event in self.events)
+
 
 def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]:
     """The events of all files, by time. Raises OSError, and InputError for logs of several runs.
@@ -54,19 +66,58 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     file's place. Files that follow on each other, in their times or in their steps, are attempts of one process.
     """
     numbers = _processes(paths)
-    by_name = [_rank(path, RANK_NAMES[:-1]) for path in paths] if _named(paths) else [None] * len(paths)
+    by_name = _ranks(paths)
     written = last_written(paths) if paths else 0.0
     logs = [
-        _log(path, _of_rank(rank, read_file(path, families, process=number, written=written)), process=number)
+        _log(path, _of_name(path, rank, read_file(path, families, process=number, written=written)), process=number)
         for path, number, rank in zip(paths, numbers, by_name, strict=True)
     ]
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
     if not _named(paths):
         _refuse_several(following or [log for log in logs if log.steps], in_succession=bool(following))
     if not following:
+        logs = _on_one_clock(logs)
         return merge([*(log.events for log in logs), _without_steps(logs)])
     others = [log for log in logs if not any(log is other for other in following)]
     return merge([_as_one(following), *(log.events for log in others)])
+
+
+def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
+    """The logs of several processes by one clock; their faults say where it could not be found.
+
+    Logs that share no step follow on each other, or only some report steps: their clocks are left as they are, but for
+    zones. A log whose clock nothing is known of has an `order` of its own in the facts of its faults, and an "unknown"
+    one where it tells no times.
+    """
+    if len(logs) < 2:
+        return list(logs)
+    logs = [replace(log, events=after_steps(log.events)) for log in logs]
+    logs = [_moved(log, Shift(zone_of(log.path))) if log.is_timed else log for log in logs]
+    clocks: dict[int, dict[int, float]] = {}
+    for log in logs:
+        if log.steps:
+            clocks.setdefault(log.process, {}).update((e.step, e.wall_time) for e in log.events if isinstance(e, Step))
+    known = shifts(clocks)
+    references = [begun_at(log.path) for log in logs if log.process in known or (log.steps and len(clocks) == 1)]
+    return [_by_clock(log, known, references) for log in logs]
+
+
+def _by_clock(log: _Log, known: Mapping[int, Shift], references: Sequence[float | None]) -> _Log:
+    if log.process in known:
+        return _moved(log, known[log.process])
+    if log.steps or not any(isinstance(event, Fault) for event in log.events):
+        return log
+    if not log.is_timed:
+        return replace(log, events=marked(log.events, "unknown"))
+    shift = Shift(zone_apart(begun_at(log.path), references) or 0.0)
+    return replace(log, events=marked(moved(log.events, shift), "own"))
+
+
+def _moved(log: _Log, shift: Shift) -> _Log:
+    if shift == Shift():
+        return log
+    times = None if log.times is None else (shift.apply(log.times[0]), shift.apply(log.times[1]))
+    return replace(log, events=moved(log.events, shift), times=times)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -91,17 +142,24 @@ def _place(path: Path) -> str:
     return _STREAM.sub("", "/".join(path.parts[-3:]))
 
 
-def _rank(path: Path, names: Sequence[re.Pattern[str]] = RANK_NAMES) -> int | None:
-    text = "/".join(path.parts[-3:])
+def _rank(
+    path: Path, names: Sequence[re.Pattern[str]] = RANK_NAMES, of_all: Collection[str] = frozenset()
+) -> int | None:
+    """The process of a file by its name, or by that of a folder that is not one of all files."""
+    text = "/".join(part for part in path.parts[-3:] if part not in of_all)
     return next((int(match[1]) for pattern in names if (match := pattern.search(text))), None)
 
 
-def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
-    """The events, with the rank that the file is named after in those faults that name no place.
+def _of_name(path: Path, rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
+    """The events, with the rank or the kernel's host that the file is named after in those faults that name no place.
 
-    It is the reporter of what happened to others.
+    A rank is the reporter of what happened to others.
     """
+    found = _KERNEL_LOG.match(path.name)
+    host = (found["host"] or found["host2"]) if found else ""
     for event in events:
+        if host and isinstance(event, Fault) and not event.where:
+            event = replace(event, where=host, facts={**event.facts, "host": host})
         if rank is not None and isinstance(event, Fault):
             if KINDS[event.fault].of_others:
                 event = replace(event, facts={"reporter": rank, **event.facts})
@@ -110,8 +168,24 @@ def _of_rank(rank: int | None, events: Iterable[Event]) -> Iterator[Event]:
         yield event
 
 
+def _ranks(paths: Sequence[Path]) -> list[int | None]:
+    """The rank of each file by its name, where no two processes have the same; a launcher's log among them has none."""
+    shared = set.intersection(*(set(path.parts[:-1]) for path in paths)) if paths else set()
+    ranks = {_place(path): _rank(path, RANK_NAMES[:-1], of_all=shared) for path in paths}
+    known = [rank for rank in ranks.values() if rank is not None]
+    distinct = len(set(known)) == len(known)
+    return [ranks[_place(path)] if distinct else None for path in paths]
+
+
 def _processes(paths: Sequence[Path]) -> list[int]:
-    return (_named(paths) if len(paths) > 1 else None) or list(range(len(paths)))
+    """A number for each file: its process by its name, if all of them or at least some say a rank; else its place."""
+    if len(paths) > 1 and (named := _named(paths)):
+        return named
+    ranks = _ranks(paths)
+    if all(rank is None for rank in ranks):
+        return list(range(len(paths)))
+    others = count(max(rank for rank in ranks if rank is not None) + 1)
+    return [next(others) if rank is None else rank for rank in ranks]
 
 
 def _log(path: Path, events: Iterable[Event], *, process: int) -> _Log:

@@ -28,6 +28,7 @@ _PREFIX = re.compile(
     | \[default(?P<local>\d+)\]:                                            # torchrun --tee
     | \[(?:rank|RANK[ ])(?P<rank>\d+)\]:                                    # torch
     | \[trainer\d+\|(?P<trainer>\d+)\]:                                     # torchrun, by role
+    | \[\d+,(?P<mpi>\d+)\]<std(?:out|err|diag)>:[ ]?                         # mpirun --tag-output
     | [\w-]{1,20}\.[\w.-]{1,60}/(?P<replica>\d+)[ ]                         # NeMo-Run, torchx: i.pretrain/0
     | \((?P<actor>[\w.:<>-]{1,80})[ ]pid=\d+(?:,[ ]ip=(?P<ip>[\d.]+))?\)(?:[ ]\[repeated[^\]]*\])?   # Ray
     | (?:[A-Z]+[ ]*)?\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d+)/(?P<world>\d+)\]                # Primus
@@ -38,7 +39,7 @@ _PREFIX = re.compile(
     re.VERBOSE,
 )
 # The innermost, most global of them says which rank it is.
-_RANKS = ("rank", "primus", "trainer", "replica", "task")
+_RANKS = ("rank", "primus", "trainer", "replica", "mpi", "task")
 _HOSTS = ("ip", "pod")
 _MAY_BEGIN_PREFIX = frozenset("0123456789[( I")
 

@@ -43,6 +43,16 @@ _TIMES = re.compile(
     r"|(?P<compact>\d{8} \d\d:\d\d:\d\d)"
     r"|\b[IWEF](?P<absl>\d{4} \d\d:\d\d:\d\d\.\d{1,6})\b"
 )
+# Those of lines that are no steps, too: torch's "[E921 09:41:21.160918398", Ascend's "2026-03-01-10:02:20.444.436", and
+# the kernel's and syslog's "Nov 21 03:04:05", with a year behind it or none.
+_STATED = re.compile(
+    r"(?P<year>20\d\d)-(?P<month>\d\d)-(?P<day>\d\d)[ T_-](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"|(?:\b|\[)[IWEF](?P<month2>\d?\d)(?P<day2>\d\d) (?P<time2>\d\d:\d\d:\d\d)\.(?P<part2>\d{1,9})\b"
+    r"|\b(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<day3>\d?\d) (?P<time3>\d\d:\d\d:\d\d)"
+    r"(?: (?P<year3>20\d\d)\b)?"
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+HEAD = 120  # characters of a line in which what logging puts before a message stands
 _EPOCH = datetime(1970, 1, 1)
 _SIXTIETHS = {f"{minute:02}": 60.0 * minute for minute in range(60)}
 NEAR = 400  # characters between a time and what it is the time of
@@ -140,6 +150,30 @@ def find_time(text: str, end: int) -> tuple[int, int] | None:
     for found in _TIMES.finditer(text, max(0, end - NEAR), end):
         last = found
     return last.span(last.lastgroup or 0) if last else None
+
+
+def stated_time(text: str) -> float | None:
+    """When a line says that it was printed, in seconds since the epoch; of `NO_YEAR` where it gives no year.
+
+    Of several times at its beginning, the last one counts: launchers put theirs before the program's. Else it is the
+    first one of the line. A time zone is left aside, as in `seconds_since_epoch`. None without any.
+    """
+    found = None
+    for match in _STATED.finditer(text, 0, NEAR):
+        if found is None or match.start() < HEAD:
+            found = match
+    return None if found is None else _seconds(found)
+
+
+def _seconds(found: re.Match[str]) -> float | None:
+    groups = {name.rstrip("23"): value for name, value in found.groupdict().items() if value is not None}
+    month = _MONTHS.index(groups["name"]) + 1 if "name" in groups else int(groups["month"])
+    hour, minute, second = map(int, groups["time"].split(":"))
+    try:
+        moment = datetime(int(groups.get("year", NO_YEAR)), month, int(groups["day"]), hour, minute, second)
+    except ValueError:
+        return None
+    return (moment - _EPOCH).total_seconds() + float(f"0.{groups.get('part', '0')}")
 
 
 @lru_cache(maxsize=256)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seatrial.events import Event
-from seatrial.logs.clock import dated, last_written
+from seatrial.logs.clock import YEARLESS, dated, last_written
 from seatrial.logs.faults import FaultScanner, skeleton_of
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span, read_values
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
-from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch
+from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
@@ -25,6 +25,7 @@ MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
+OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
@@ -95,6 +96,7 @@ class Reader:
         self._faults = FaultScanner()
         self._tables: dict[bytes, _Tables] = {}  # by the skeleton of a line
         self._had_fault = False  # since the last step
+        self._step_time = self._stated = 0.0  # of the last step, and of the last fault after it
         self._number = 0
         self._matched: _Learnt | None = None  # the pattern that the last line had
         self._only_steps = False  # whether the last lines that were read at once were steps all
@@ -328,18 +330,34 @@ class Reader:
     def _scan_for_faults(self, line: _Line) -> Sequence[Event]:
         rank = line.prefix.rank
         log = self._logs.get(self._process if rank is None else rank)
-        latest = max((log.wall_time for log in self._logs.values()), default=0.0)
+        latest = log.wall_time if log else max((log.wall_time for log in self._logs.values()), default=0.0)
         faults = self._faults.scan(
             line.text,
             self._number,
             process=log.process if log else self._process,
             source=self._source,
-            wall_time=log.wall_time if log else latest,
+            wall_time=self._time_of(line, latest),
             rank=rank,
             host=line.prefix.host,
         )
         self._had_fault |= bool(faults) or self._faults.is_waiting
         return faults
+
+    def _time_of(self, line: _Line, latest: float) -> float:
+        """When a line was printed that shows a fault: as it says, or as the last line did that said so.
+
+        `latest` is the time of the last step: where that only adds up seconds, so does the fault's; where a fault would
+        lie before it, its line is by another clock.
+        """
+        if latest != self._step_time:
+            self._step_time, self._stated = latest, latest
+        if 0 < latest < YEARLESS[0] or (stated := stated_time(line.text)) is None:
+            return self._stated
+        comparable = (stated < YEARLESS[1]) == (latest < YEARLESS[1])
+        if latest and comparable and OTHER_CLOCK < latest - stated < OTHER_YEAR:
+            return self._stated
+        self._stated = stated
+        return stated
 
     def _progressed(self) -> Sequence[Event]:
         """A step was done after a fault: if that comes again, it is another one. What was held back before the step."""

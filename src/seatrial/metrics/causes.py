@@ -16,6 +16,8 @@ from seatrial.metrics.record import ranges
 
 MAX_PLACES = 4
 MAX_QUOTE = 160  # characters
+CLOCKS_APART = 120.0  # seconds by which clocks may differ that nobody compared
+STEPS_APART = 1.0  # seconds by which clocks may differ that were compared by their steps
 # What logging puts before a line: glog's and absl's, [E921 09:40:11.1 ProcessGroupNCCL.cpp:607], or a time in brackets.
 _LOGGED = re.compile(
     r"^(?:\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d[\d.]* [^\]]{0,80}\] |\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*\]?:? )+"
@@ -32,6 +34,7 @@ _VAGUE = {
 # Whoever these name is what the others lost.
 _NAMING = {"heartbeat_lost", "coordination_lost"}
 _ALL_CAME = "All ranks joined, and none got through: check the network between the nodes, with NCCL_DEBUG=INFO."
+_EXITS = {"bad_exit", "worker_failed", "aborted"}
 _DONE_TO = {"killed", "terminated", "aborted", "interrupted"}
 _STOOD_STILL = {"collective_timeout", "heartbeat_lost"}
 _STOPPED_BY_SIGNAL = {137, 143, -9, -15, 9, 15}
@@ -47,7 +50,10 @@ class FaultRecord:
 
     `survived`: the run went on after it; None: nothing tells whether it came before the last step or after.
     `count` is how often it came up to here; `root`: the launcher itself calls it the first. Of a kind that tells of
-    others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so.
+    others, `where` is what is named, if anything is, and `reporter` and `reporter_host` who says so. `waits_for` is the
+    rank that a collective has not heard of, by the one that waits. `order`: "own" where the clock of its log could not
+    be compared with those of others, "unknown" where it tells no times. `after` is the step that a fault came after
+    whose line gives no time, where logs of several ranks were read: `seconds` is when that step ended.
     """
 
     seconds: float
@@ -67,6 +73,9 @@ class FaultRecord:
     survived: bool | None = False
     reporter: int | None = None
     reporter_host: str = ""
+    waits_for: int | None = None
+    order: str = ""
+    after: int | None = None
 
     @property
     def title(self) -> str:
@@ -96,7 +105,8 @@ class Diagnosis:
 
     `what` names it and its place, `quote` is what the log says of it, cut short; `sentence` is both.
     `symptoms` are sentences, each for many lines; `victims` and `suspects` are places, the suspects those that did not
-    join where the others waited. `exclude` is what a retry does without.
+    join where the others waited. `exclude` is what a retry does without. `rivals` are other causes of which nothing
+    tells whether they came before or after.
     """
 
     cause: FaultRecord
@@ -110,6 +120,7 @@ class Diagnosis:
     victims: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
 
 
 def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Diagnosis | None:
@@ -121,7 +132,7 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
     fatal = [fault for fault in pending if fault.is_fatal]
     if not fatal or all(fault.fault == "peer_stopped" for fault in fatal):
         return None
-    blamed = _naming(_first_cause(fatal), fatal)
+    blamed = _placed(_naming(_first_cause(fatal), fatal), fatal)
     named = _named(blamed, fatal)
     kind = KINDS[blamed.fault]
     others = [fault for fault in pending if fault is not blamed]
@@ -139,14 +150,26 @@ def diagnose(faults: Sequence[FaultRecord], num_ranks: int | None = None) -> Dia
         victims=tuple(dict.fromkeys(f.where for f in others if f.where and _is_victim(f, blamed))),
         suspects=_suspects(blamed, fatal, num_ranks),
         exclude=named if kind.retry == "elsewhere" else (),
+        rivals=_rivals(blamed, fatal),
     )
 
 
 def _naming(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
     """The same, said by a line that names what it is about: what has failed often stands on the lines after it."""
-    if blamed.where or not KINDS[blamed.fault].of_others or blamed.fault == "start_barrier":
+    if blamed.where or blamed.fault in {"start_barrier", "collective_error", *_ORDERED}:
         return blamed
     return next((fault for fault in fatal if fault.fault == blamed.fault and fault.where), blamed)
+
+
+def _placed(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
+    """A cause that names no place, at the place of the one process that its launcher calls the first to fail."""
+    if blamed.where or _role(blamed) != "cause" or blamed.fault in _ORDERED or KINDS[blamed.fault].of_others:
+        return blamed
+    first = {fault.where: fault for fault in fatal if fault.root and fault.where}
+    if len(first) != 1:
+        return blamed
+    (fault,) = first.values()
+    return replace(blamed, where=fault.where, rank=fault.rank, host=fault.host)
 
 
 def _named(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]:
@@ -175,10 +198,10 @@ def _role(fault: FaultRecord) -> str:
 def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     apart = _desync(fatal)
     symptoms = _Symptoms()
-    for fault in fatal:
+    for place, fault in enumerate(fatal):
         role = _role(fault)
         if role == "cause" and not symptoms.explain(fault):
-            return fault
+            return _more_telling(fault, fatal[place + 1 :])
         if role == "symptom":
             if apart and fault.fault == "collective_timeout":
                 return apart
@@ -187,7 +210,55 @@ def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     killed_first = next((fault for fault in fatal if fault.root and _role(fault) == "victim"), None)
     if killed_first and not stood_still:
         return killed_first  # from outside, before any of the others went down
-    return min(symptoms.faults, key=_vagueness, default=fatal[0])
+    best = min(symptoms.faults, key=_vagueness, default=fatal[0])
+    return (_left_silently(symptoms.faults) or best) if _vagueness(best)[0] >= 0 else best
+
+
+def _rivals(blamed: FaultRecord, fatal: Sequence[FaultRecord]) -> tuple[str, ...]:
+    """The causes in other logs that may have come before the one that is blamed, by all that their clocks tell."""
+    if _role(blamed) != "cause" or blamed.fault in _ORDERED:
+        return ()
+    found: dict[str, None] = {}
+    symptoms = _Symptoms()
+    for fault in fatal:
+        role = _role(fault)
+        elsewhere = fault.source != blamed.source and fault.where and fault.where != blamed.where
+        if role == "symptom":
+            symptoms.add(fault)
+        elif role == "cause" and elsewhere and not symptoms.explain(fault) and not _is_ordered(blamed, fault):
+            found[f"{fault.title} on {fault.where}"] = None
+    return tuple(found)
+
+
+def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
+    """Whether it is known which of two faults in different logs came first."""
+    orders = {fault.order, other.order}
+    if "unknown" in orders:
+        return False
+    if fault.after is not None and other.after is not None:
+        return fault.after != other.after  # no rank gets through a step without the others
+    later = fault.seconds - other.seconds
+    if fault.after is not None or other.after is not None:  # that one may have come long after
+        return (later if fault.after is not None else -later) > STEPS_APART
+    return abs(later) > (CLOCKS_APART if "own" in orders else STEPS_APART)
+
+
+def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRecord:
+    """A fault that need not have come first gives way to one that is less likely to follow from another."""
+    if fault.fault not in _AFTERMATH:
+        return fault
+    causes = (other for other in others if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
+    return next((other for other in causes if other.source != fault.source and not _is_ordered(fault, other)), fault)
+
+
+def _left_silently(symptoms: Sequence[FaultRecord]) -> FaultRecord | None:
+    """The first exit of a process by a launcher's word, where others report what it did to them and it does not."""
+    reporters = {fault.reporter for fault in symptoms if KINDS[fault.fault].of_others}
+    reporters |= {fault.rank for fault in symptoms if fault.fault == "collective_timeout"}
+    if reporters <= {None}:
+        return None
+    exits = (fault for fault in symptoms if fault.fault in _EXITS and (fault.rank is not None or fault.host))
+    return next((fault for fault in exits if fault.rank not in reporters - {None}), None)
 
 
 class _Symptoms:
@@ -365,6 +436,7 @@ def _suspects(blamed: FaultRecord, fatal: Sequence[FaultRecord], num_ranks: int 
     named = ("process_missing", *_NAMING)
     missing = {fault.rank for fault in fatal if fault.fault in named and fault.rank is not None}
     waiting = {fault.rank for fault in fatal if fault.fault == "collective_timeout" and fault.rank is not None}
+    missing |= {fault.waits_for for fault in fatal if fault.waits_for is not None} - waiting
     if num_ranks and waiting and max(waiting) < num_ranks and num_ranks - len(waiting) <= len(waiting):
         missing |= set(range(num_ranks)) - waiting
     if blamed.rank is not None and _role(blamed) == "cause":

@@ -47,7 +47,7 @@ class Timeline:
         course = self._course_of(fault)
         has_clock = self._timed or _of_a_kernel(fault)
         placed = course is not None or (has_clock and fault.wall_time > self._origin - ANOTHER_DAY)
-        if placed:
+        if placed and "order" not in fault.facts:  # by a clock that was compared with that of the steps
             self._latest = max(self._latest, fault.wall_time)
         seconds = max(0.0, fault.wall_time - self._origin) if placed else 0.0
         return _fault_record(fault, seconds, self._survived(index, fault, course or self._whole, placed=placed))
@@ -127,5 +127,5 @@ def _fault_record(event: Fault, seconds: float, survived: bool | None) -> FaultR
     )
 
 
-_NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter")
-_TEXTS = ("source", "host", "operation", "reporter_host")
+_NUMBERS = ("rank", "exit_code", "sequence", "count", "reporter", "waits_for", "after")
+_TEXTS = ("source", "host", "operation", "reporter_host", "order")

@@ -38,6 +38,7 @@ def _faults(report: RunReport) -> Section | None:
     if diagnosis:
         notes.append(f"Root cause: {diagnosis.sentence.removesuffix('.')}.")
         lists = (
+            ("In unknown order with it", diagnosis.rivals),
             ("Followed from it", diagnosis.symptoms),
             ("Stopped because of it", diagnosis.victims),
             ("Suspects", diagnosis.suspects),
@@ -77,7 +78,10 @@ def _shortened(place: str, sources: Sequence[str]) -> str:
 
 def _same(fault: FaultRecord, cause: FaultRecord | None) -> bool:
     """Whether this is the fault that is blamed, under whatever name its text made of it."""
-    return cause is not None and replace(fault, fault=cause.fault, where=cause.where, text=cause.text) == cause
+    if cause is None:
+        return False
+    refined = replace(fault, fault=cause.fault, where=cause.where, text=cause.text, rank=cause.rank, host=cause.host)
+    return refined == cause
 
 
 def _sources(report: RunReport) -> Section | None:

@@ -184,6 +184,7 @@ def _what_broke(completion: Completion) -> list[str]:
     if (diagnosis := completion.diagnosis) is None:
         return lines
     advice = (
+        ("in unknown order", ", ".join(diagnosis.rivals[:MAX_FAULTS_SHOWN])),
         ("suspect", ", ".join(diagnosis.suspects[:MAX_FAULTS_SHOWN])),
         ("exclude", ", ".join(diagnosis.exclude)),
         ("what to do", diagnosis.hint),

@@ -166,6 +166,8 @@ def _short(text: str) -> str:
 
 
 def _followed(diagnosis: Diagnosis) -> Iterator[str]:
+    if diagnosis.rivals:
+        yield f"Which came first is not known from the logs: this, or {_some(diagnosis.rivals)}."
     named = (*diagnosis.exclude, *diagnosis.cause.where.split(" on "))
     if suspects := [place for place in diagnosis.suspects if place not in named]:
         yield f"Suspect: {_some(suspects)}."
