@@ -21,10 +21,13 @@ from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, s
 from seatrial.logs.process_log import ProcessLog
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
+LONGEST_NUMBER = 100  # characters of what a head says; the number of a step has fewer
+LARGEST_STEP = 1e15
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
+MOST_PAIRS = 1000  # of a step of several lines
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
@@ -73,6 +76,15 @@ class _Remark(NamedTuple):
     time: float | None
 
 
+class _Held(NamedTuple):
+    """A step that the next lines may go on with: what its own line says, and the pairs of those lines."""
+
+    family: Family
+    reading: Reading
+    line: _Line
+    pairs: list[tuple[str, str]]
+
+
 class Reader:
     """Reads one log, line after line; `feed` and `finish` return the events that follow.
 
@@ -99,12 +111,15 @@ class Reader:
         self._matched: _Learnt | None = None  # the pattern that the last line had
         self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
+        self._held: dict[int, _Held] = {}  # by process
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
         self._number += 1
         if "\x1b" in line:
             line = without_codes(line)
+        if self._held and self._goes_on(line):
+            return ()
         events = self._by_pattern(line, self._patterns[:1])
         if events is not None:
             return events
@@ -140,7 +155,8 @@ class Reader:
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        return [*self._faults.finish(), *(event for log in self._logs.values() for event in log.finish())]
+        held = self._release()
+        return [*held, *self._faults.finish(), *(event for log in self._logs.values() for event in log.finish())]
 
     # --- the fast path: by patterns ---
 
@@ -194,7 +210,9 @@ class Reader:
                 printed_by = log if pattern.rank is None else self._logs.get(step.process)
                 if printed_by is None:
                     return None
-                before = self._progressed() if self._had_fault else ()
+                before: Sequence[Event] = ()
+                if self._held or self._had_fault:
+                    before = [*self._release(family), *(self._progressed() if self._had_fault else ())]
                 self._prefer(learnt)
                 time = None if pattern.time is None else step.wall_time
                 events = printed_by.step(family, vars(step), pattern.total, time)
@@ -278,7 +296,7 @@ class Reader:
         for family, reading in readings:
             while remarks and remarks[0].start < reading.spans[0][0]:  # glued together, the order counts
                 events += self._note(remarks.pop(0), line)
-            events += self._step(family, reading, line, teaches=teaches and reading.alike)
+            events += self._take(family, reading, line, teaches=teaches and reading.alike)
         events += self._read_custom(line, tables.custom)
         for remark in remarks:
             events += self._note(remark, line)
@@ -292,11 +310,58 @@ class Reader:
             if any(word in line.text for word in family.custom_words):
                 for found in read_line(line.text):
                     if isinstance(found, Reading):
-                        yield from self._step(family, found, line, teaches=False)
+                        yield from self._take(family, found, line, teaches=False)
                     else:
                         note, says = found
                         groups = {name: value for name, value in says.items() if name != "time"}
                         yield from self._note(_Remark(0, note, groups, says.get("time")), line)
+
+    # --- steps of several lines ---
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether the line only says more of a step that is held."""
+        prefix = read_prefix(line)
+        held = self._held.get(self._process if prefix.rank is None else prefix.rank)
+        if held is None or held.family.continued is None or not held.family.continued.match(line, prefix.length):
+            return False
+        if len(held.pairs) < MOST_PAIRS:
+            held.pairs.extend((pair[1].strip(), pair[2]) for pair in held.family.pair.finditer(line, prefix.length))
+        return True
+
+    def _take(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
+        """What a step line says; one of a family whose steps are held comes out later."""
+        if not (family.continued or family.fallback):
+            return [*self._release(family), *self._step(family, reading, line, teaches=teaches)]
+        if family.fallback and any(log.family not in (None, family) for log in self._logs.values()):
+            return ()
+        process = self._log_of(line.prefix).process
+        held = self._held.get(process)
+        if held and held.family is family and held.reading.values["step"] == reading.values["step"]:
+            more = replace(held.reading, values={**held.reading.values, **reading.values})
+            self._held[process] = held._replace(reading=more)
+            return ()
+        events = self._release(family, process)
+        self._held[process] = _Held(family, reading, line, [])
+        return events
+
+    def _release(self, by: Family | None = None, process: int | None = None) -> Sequence[Event]:
+        """The steps that were held, or those of one process; `by` is the family of the step that comes next."""
+        if not self._held:
+            return ()
+        held = [self._held.pop(key) for key in list(self._held) if process in (None, key)]
+        counts = (each for each in held if not each.family.fallback or by in (None, each.family))
+        return [event for each in counts for event in self._whole(each)]
+
+    def _whole(self, held: _Held) -> Sequence[Event]:
+        """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
+        said = read_values(held.pairs, held.family.fields).values
+        if held.family.continued and not (said or held.family.fallback):
+            return ()
+        values = {**held.reading.values, **said}
+        if "step" in said:
+            is_number = 0 <= said["step"] < LARGEST_STEP and "total" not in held.reading.values
+            values["step"] = int(said["step"]) if is_number else held.reading.values["step"]
+        return self._step(held.family, replace(held.reading, values=values), held.line, teaches=False)
 
     def _step(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
         log = self._log_of(line.prefix)
@@ -316,6 +381,7 @@ class Reader:
 
     def _note(self, remark: _Remark, line: _Line) -> Sequence[Event]:
         """A note is about the process that printed it, or, if another reports the steps, about that one."""
+        held = self._release()
         log = self._log_of(line.prefix)
         if not log.reports:
             reporting = (other for other in self._logs.values() if other.reports)
@@ -323,10 +389,11 @@ class Reader:
         groups = remark.groups
         if remark.note.means == "summary":
             groups = {**groups, "family": self._family_of[remark.note]}
-        return log.note(remark.note, groups, line.text, remark.time)
+        return [*held, *log.note(remark.note, groups, line.text, remark.time)]
 
     def _scan_for_faults(self, line: _Line) -> Sequence[Event]:
         rank = line.prefix.rank
+        held = self._release() if self._held and self._faults.may_show(line.text) else ()
         log = self._logs.get(self._process if rank is None else rank)
         latest = max((log.wall_time for log in self._logs.values()), default=0.0)
         faults = self._faults.scan(
@@ -339,7 +406,7 @@ class Reader:
             host=line.prefix.host,
         )
         self._had_fault |= bool(faults) or self._faults.is_waiting
-        return faults
+        return [*held, *faults] if held else faults
 
     def _progressed(self) -> Sequence[Event]:
         """A step was done after a fault: if that comes again, it is another one. What was held back before the step."""
@@ -379,7 +446,7 @@ def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:
     """The step lines in a line: more than one where prints are glued."""
-    heads = list(family.head.finditer(text))
+    heads = [head for head in family.head.finditer(text) if max(map(len, filter(None, head.groups()))) <= LONGEST_NUMBER]
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
