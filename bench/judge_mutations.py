@@ -2,7 +2,7 @@
 
     python bench/judge_mutations.py [SEED] [--all] [--show]
 
-Good runs of nine families of logs are made (`mutants/`), and each of 200 mutations changes one: by construction it is
+Good runs of 22 families and versions of logs are made (`mutants/`), and each of 200 mutations changes one: by construction it is
 known whether the run is still good. Three figures come out, and the first has to be 0:
 
   false PASS    a bad run that is passed
@@ -30,6 +30,7 @@ from mutants import made_logs as made
 from mutants.log_mutations import DECORATIONS, LOG_MUTATIONS, decorated, unchanged
 from mutants.made_logs import Family
 from mutants.mutation import Mutant, Mutation
+from mutants.other_logs import OTHERS
 from mutants.run_mutations import RUN_MUTATIONS
 
 from seatrial import logs
@@ -95,7 +96,7 @@ def _count(tally: Tally, mutant: Mutant, verdict: Verdict) -> str:
 def main(seed: int, *, everything: bool, show: bool) -> None:
     rng = random.Random(seed)
     tally, results = Tally(), []
-    families = list(made.FAMILIES.values())
+    families = [*made.FAMILIES.values(), *OTHERS.values()]
     single = (*LOG_MUTATIONS, *RUN_MUTATIONS)
     double = [decorated(mutation, rng.choice(DECORATIONS)) for mutation in single]
     every = [(mutation, family) for mutation in (*single, *double) for family in families]

@@ -11,7 +11,7 @@ from operator import call, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.events import Event
+from seatrial.events import Event, Fault
 from seatrial.logs.clock import dated, last_written
 from seatrial.logs.faults import FaultScanner, skeleton_of
 from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span, read_values
@@ -155,8 +155,7 @@ class Reader:
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        held = self._release()
-        return [*held, *self._faults.finish(), *(event for log in self._logs.values() for event in log.finish())]
+        return [*self._after_held(self._faults.finish()), *(event for log in self._logs.values() for event in log.finish())]
 
     # --- the fast path: by patterns ---
 
@@ -336,11 +335,12 @@ class Reader:
             return ()
         process = self._log_of(line.prefix).process
         held = self._held.get(process)
-        if held and held.family is family and held.reading.values["step"] == reading.values["step"]:
+        same = held and held.family is family and held.reading.values["step"] == reading.values["step"]
+        if held and same and not held.pairs:
             more = replace(held.reading, values={**held.reading.values, **reading.values})
             self._held[process] = held._replace(reading=more)
             return ()
-        events = self._release(family, process)
+        events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]
         self._held[process] = _Held(family, reading, line, [])
         return events
 
@@ -352,6 +352,13 @@ class Reader:
         counts = (each for each in held if not each.family.fallback or by in (None, each.family))
         return [event for each in counts for event in self._whole(each)]
 
+    def _after_held(self, faults: Sequence[Fault]) -> Sequence[Event]:
+        """The steps that were held, and faults that came after them: none is earlier than these were done."""
+        held = self._release()
+        done = max((event.wall_time for event in held), default=0.0)
+        late = (replace(fault, wall_time=done, monotonic_time=done) if fault.wall_time < done else fault for fault in faults)
+        return [*held, *late]
+
     def _whole(self, held: _Held) -> Sequence[Event]:
         """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
         said = read_values(held.pairs, held.family.fields).values
@@ -361,11 +368,14 @@ class Reader:
         if "step" in said:
             is_number = 0 <= said["step"] < LARGEST_STEP and "total" not in held.reading.values
             values["step"] = int(said["step"]) if is_number else held.reading.values["step"]
-        return self._step(held.family, replace(held.reading, values=values), held.line, teaches=False)
+        return self._step(held.family, replace(held.reading, values=values), held.line, teaches=False, was_held=True)
 
-    def _step(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
+    def _step(
+        self, family: Family, reading: Reading, line: _Line, *, teaches: bool, was_held: bool = False
+    ) -> Sequence[Event]:
+        """A step; one that was held was done before the faults that came in the meantime."""
         log = self._log_of(line.prefix)
-        before = self._progressed() if self._had_fault else ()
+        before = self._progressed() if self._had_fault and not was_held else ()
         self._likeliest = family
         fields = log.blank(reading.phase)
         fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
@@ -393,7 +403,6 @@ class Reader:
 
     def _scan_for_faults(self, line: _Line) -> Sequence[Event]:
         rank = line.prefix.rank
-        held = self._release() if self._held and self._faults.may_show(line.text) else ()
         log = self._logs.get(self._process if rank is None else rank)
         latest = max((log.wall_time for log in self._logs.values()), default=0.0)
         faults = self._faults.scan(
@@ -406,7 +415,7 @@ class Reader:
             host=line.prefix.host,
         )
         self._had_fault |= bool(faults) or self._faults.is_waiting
-        return [*held, *faults] if held else faults
+        return self._after_held(faults) if faults else ()
 
     def _progressed(self) -> Sequence[Event]:
         """A step was done after a fault: if that comes again, it is another one. What was held back before the step."""

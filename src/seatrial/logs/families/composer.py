@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from seatrial.logs.grammar import Family, Field, Found, Reading, note
 
 GIGABYTE = 1e-9
-_LOSS = r"-?(?:\d+\.\d{4}|nan|inf)"  # four decimals, or it was cut
+_LOSS = r"-?(?:\d+\.\d{4}|nan|inf(?:inity)?)"  # four decimals, or it was cut
 
 _HEAD = re.compile(r"(?P<epoch>\[epoch=\d+\])?\[(?P<unit>batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<of>\d{1,15}))?\]:\s*$")
 
@@ -26,7 +26,7 @@ def _read(line: str) -> Iterator[Found]:
 
 FAMILY = Family(
     name="composer",
-    pair=re.compile(rf"\bTrain (time/\w+(?=: \d+\s*$)|\S+(?=: {_LOSS}\s*$)): (\S+)"),
+    pair=re.compile(rf"\bTrain (time/\w+(?=: \d+\s*$)|\S+(?=: {_LOSS}\s*$)): (\S+)", re.IGNORECASE),
     fields={
         "loss/train/total": Field(name="loss"),
         "l2_norm/grad/global": Field(name="grad_norm"),

@@ -15,7 +15,7 @@ from seatrial.logs.numbers import NUMBER
 
 _STEP = re.compile(rf"\[Rank 0\] step=(?P<step>\d{{1,12}}), skipped=(?P<skipped>\d{{1,12}}), lr=\[(?P<lr>{NUMBER})?")
 _RATE = {"lr": Field(name="learning_rate")}
-_WITH_LOSS = re.compile(r"(?:^|[\s\]])steps: (?P<step>\d+) (?=loss: )")
+_WITH_LOSS = re.compile(r"(?:^|[\s\]:])steps: (?P<step>\d+) (?=loss: )")
 
 
 class _Log:

@@ -13,7 +13,7 @@ from seatrial.logs.grammar import Family, Field, note
 # Both print at least four digits, as many decimals as that takes; a number with fewer was cut.
 _VALUE = (
     r"-?(?:0\.\d{4}|[1-9]\.\d{3,4}|\d\d\.\d\d|\d{3}\.\d|1000|\d{1,3}(?:,\d{3})+|0\.0|\d(?:\.\d+)?[eE][-+]\d\d"
-    r"|\d+\.\d+[BTPE]|nan|inf)"
+    r"|\d+\.\d+[BTPE]|nan|inf(?:inity)?)"
 )
 _LOSS, _TOKENS = Field(name="loss"), Field(name="tokens_per_second_per_device")
 
@@ -23,7 +23,7 @@ FAMILY = Family(
     head=re.compile(
         r"\[step=(?P<step>\d+)/(?:(?P<total>\d+)|\?\?\?),epoch=\d+(?:,eta=[^\]]{0,60})?\]\s*$"
     ),
-    pair=re.compile(rf"([a-zA-Z]\w+/[^=]{{1,80}})=({_VALUE})(?=\s*$)"),
+    pair=re.compile(rf"([a-zA-Z]\w+/[^=]{{1,80}})=({_VALUE})(?=\s*$)", re.IGNORECASE),
     fields={
         "train/CrossEntropyLoss": _LOSS,
         "train/CE loss": _LOSS,

@@ -16,7 +16,7 @@ FAMILY = Family(
     anchors=("step:", " - train/loss:"),
     head=re.compile(r"\bstep:(?P<step>\d+) - "),
     pair=verl.PAIR,
-    whole=re.compile(r"(?<= - )train/loss:(?:\S+ - |\d+\.\d{3,}\s*$|(?:nan|inf)\s*$)"),
+    whole=re.compile(r"(?<= - )train/loss:(?:\S+ - |\d+\.\d{3,}\s*$|-?(?:nan|inf(?:inity)?)\s*$)", re.IGNORECASE),
     fields={
         "train/loss": Field(name="loss"),
         "train/grad_norm": Field(name="grad_norm"),
