@@ -2,8 +2,8 @@
 
     python bench/judge_mutations.py [SEED] [--all] [--show]
 
-Good runs of 22 families and versions of logs are made (`mutants/`), and each of 200 mutations changes one: by construction it is
-known whether the run is still good. Three figures come out, and the first has to be 0:
+Good runs of 22 families and versions of logs are made (`mutants/`), and each of 200 mutations changes one: by
+construction it is known whether the run is still good. Three figures come out, and the first has to be 0:
 
   false PASS    a bad run that is passed
   named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence

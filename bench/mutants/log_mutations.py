@@ -223,9 +223,7 @@ def odd_nan(family: Family, course: Course, rng: random.Random) -> Mutant:
     step = next_printed(family, middle(course, rng), course)
     spelt = rng.choice(("-nan", "NaN", "-inf", "Infinity"))
     lines = [
-        replace(line, text=_LOSS.sub(rf"\g<1>{spelt}", line.text, count=1))
-        if line.step == step
-        else line
+        replace(line, text=_LOSS.sub(rf"\g<1>{spelt}", line.text, count=1)) if line.step == step else line
         for line in log_of(family, course)
     ]
     return Mutant(lines=lines, truth="bad", named=r"\b(nan|-?inf)\b|report a loss|disagree")

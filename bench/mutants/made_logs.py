@@ -272,7 +272,9 @@ def _megatron_start(course: Course, rng: random.Random) -> Iterator[Line]:
     if course.first:
         text = f"  successfully loaded checkpoint from /ckpt/run [ t 1/1, p 1/1 ] at iteration {course.first}"
         yield Line(text=text, kind="setup")
-    yield Line(text=f"[before the start of training step] datetime: {clock_text(33_000.0 + course.clock)} ", kind="setup")
+    yield Line(
+        text=f"[before the start of training step] datetime: {clock_text(33_000.0 + course.clock)} ", kind="setup"
+    )
 
 
 def _megatron(*, throughput: bool, stamp: bool) -> Writer:

@@ -83,7 +83,10 @@ def _nanogpt(course: Course, step: _Step) -> Iterator[str]:
 
 
 def _nanogpt_start(course: Course) -> list[str]:
-    return [f"Overriding: max_iters = {course.planned - 1}", f"tokens per iteration will be: {_tokens_per_step(course):,}"]
+    return [
+        f"Overriding: max_iters = {course.planned - 1}",
+        f"tokens per iteration will be: {_tokens_per_step(course):,}",
+    ]
 
 
 def _nanochat(course: Course, step: _Step) -> Iterator[str]:
@@ -146,7 +149,8 @@ def _torchtune(course: Course, step: _Step) -> Iterator[str]:
 
 def _verl_pairs(step: _Step) -> str:
     return (
-        f"actor/kl_loss:0.001 - actor/pg_loss:{number(step.loss, '.3f')} - actor/grad_norm:{number(step.norm, '.3f')} - "
+        f"actor/kl_loss:0.001 - actor/pg_loss:{number(step.loss, '.3f')} - "
+        f"actor/grad_norm:{number(step.norm, '.3f')} - "
         f"perf/mfu/actor:1.018 - actor/lr:{step.learning_rate!r} - response_length/mean:288.600 - "
         f"timing_s/gen:{step.seconds / 2:.3f} - timing_s/step:{step.seconds:.3f} - perf/throughput:"
         f"{step.tokens_per_second:.3f}"
@@ -186,7 +190,15 @@ def _figure(value: float) -> str:
         return str(value)
     if value > 1000:
         return f"{int(value):,d}"
-    return f"{value:.1f}" if value > 100 else f"{value:.2f}" if value > 10 else f"{value:.3f}" if value > 1 else f"{value:.4f}"
+    return (
+        f"{value:.1f}"
+        if value > 100
+        else f"{value:.2f}"
+        if value > 10
+        else f"{value:.3f}"
+        if value > 1
+        else f"{value:.4f}"
+    )
 
 
 def _olmo(course: Course, step: _Step) -> Iterator[str]:
@@ -213,7 +225,9 @@ def _olmo_core(course: Course, step: _Step) -> Iterator[str]:
 
 
 def _olmo_core_start(course: Course) -> list[str]:
-    return [f"{clock_text(33_000.0)}.123\tnode0:0\tolmo_core.train.trainer:719\tINFO\tTraining for {course.planned} steps"]
+    return [
+        f"{clock_text(33_000.0)}.123\tnode0:0\tolmo_core.train.trainer:719\tINFO\tTraining for {course.planned} steps"
+    ]
 
 
 def _composer(course: Course, step: _Step) -> Iterator[str]:
@@ -227,7 +241,9 @@ def _composer(course: Course, step: _Step) -> Iterator[str]:
 
 
 def _composer_start(course: Course) -> list[str]:
-    return ["2026-09-21 09:10:00,123: rank0[4711][MainThread]: INFO: composer.utils.reproducibility: Setting seed to 17"]
+    return [
+        "2026-09-21 09:10:00,123: rank0[4711][MainThread]: INFO: composer.utils.reproducibility: Setting seed to 17"
+    ]
 
 
 # --- a progress bar as lines ---

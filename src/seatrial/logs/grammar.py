@@ -24,9 +24,9 @@ LONGEST_KEY = 60  # characters
 class Field:
     """Where a value goes: `name` is a field of `events.Step` or one of `events.REPORTED`.
 
-    The printed number is divided by `per` (1000 for milliseconds), and `plus` is added (1 for a count of the steps before
-    this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program prints for want of a value.
-    A `preferred` field wins over others of the same name.
+    The printed number is divided by `per` (1000 for milliseconds), and `plus` is added (1 for a count of the steps
+    before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program prints for want of
+    a value. A `preferred` field wins over others of the same name.
     """
 
     name: str
@@ -108,11 +108,13 @@ class Family:
     one of `custom_words` and returns readings, and notes with what they say. Among the values of either, `time` is in
     seconds since the epoch. A family without step lines of pairs has no `anchors` and `head`.
 
-    `continued` matches the lines that go on with a step line, after the prefixes of launchers: `pair` finds more pairs in
-    them, of which there has to be one that is known. Where the step line has no total, the number of the step may be
-    among them, as a field named "step". `fallback` says that its steps count only where no other family reports any: DeepSpeed prints beside the programs that use it.
-    The steps of either are held until another line says something. `objective` is what the loss is of, where it is no
-    cross-entropy and need not fall: "policy". `loss_optional` says that a run may print no loss at all.
+    `continued` matches the lines that go on with a step line, after the prefixes of launchers: `pair` finds more pairs
+    in them, of which there has to be one that is known. Where the step line has no total, the number of the step may be
+    among them, as a field named "step". `fallback` says that its steps count only where no other family reports any:
+    DeepSpeed prints beside the programs that use it. The steps of either are held until another step or a note comes.
+
+    `objective` is what the loss is of, where it is no cross-entropy and need not fall: "policy". `loss_optional` says
+    that a run may print no loss at all.
     """
 
     name: str

@@ -112,6 +112,7 @@ class Reader:
         self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
         self._held: dict[int, _Held] = {}  # by process
+        self._late: list[Fault] = []  # that came while a step was held
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
@@ -155,7 +156,8 @@ class Reader:
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        return [*self._after_held(self._faults.finish()), *(event for log in self._logs.values() for event in log.finish())]
+        ends = (event for log in self._logs.values() for event in log.finish())
+        return [*_in_order(self._release(), self._faults.finish()), *ends]
 
     # --- the fast path: by patterns ---
 
@@ -345,19 +347,18 @@ class Reader:
         return events
 
     def _release(self, by: Family | None = None, process: int | None = None) -> Sequence[Event]:
-        """The steps that were held, or those of one process; `by` is the family of the step that comes next."""
+        """The steps that were held, or those of one process, and the faults that came after them.
+
+        `by` is the family of the step that comes next.
+        """
         if not self._held:
             return ()
-        held = [self._held.pop(key) for key in list(self._held) if process in (None, key)]
+        keys = [key for key in self._held if process in (None, key) or self._late]
+        held = [self._held.pop(key) for key in keys]
         counts = (each for each in held if not each.family.fallback or by in (None, each.family))
-        return [event for each in counts for event in self._whole(each)]
-
-    def _after_held(self, faults: Sequence[Fault]) -> Sequence[Event]:
-        """The steps that were held, and faults that came after them: none is earlier than these were done."""
-        held = self._release()
-        done = max((event.wall_time for event in held), default=0.0)
-        late = (replace(fault, wall_time=done, monotonic_time=done) if fault.wall_time < done else fault for fault in faults)
-        return [*held, *late]
+        steps = [event for each in counts for event in self._whole(each)]
+        late, self._late = self._late, []
+        return _in_order(steps, late)
 
     def _whole(self, held: _Held) -> Sequence[Event]:
         """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
@@ -415,7 +416,10 @@ class Reader:
             host=line.prefix.host,
         )
         self._had_fault |= bool(faults) or self._faults.is_waiting
-        return self._after_held(faults) if faults else ()
+        if self._held and faults:  # the step may still go on
+            self._late += faults
+            return ()
+        return faults
 
     def _progressed(self) -> Sequence[Event]:
         """A step was done after a fault: if that comes again, it is another one. What was held back before the step."""
@@ -427,6 +431,13 @@ class Reader:
         if process not in self._logs:
             self._logs[process] = ProcessLog(process, self._source, prefix.host or "", prefix.num_ranks, self._logs)
         return self._logs[process]
+
+
+def _in_order(before: Sequence[Event], faults: Sequence[Fault]) -> list[Event]:
+    """Events, and faults that followed on them: none of these is earlier."""
+    done = max((event.wall_time for event in before), default=0.0)
+    late = (f if f.wall_time >= done else replace(f, wall_time=done, monotonic_time=done) for f in faults)
+    return [*before, *late]
 
 
 def _remarks(text: str, notes: Sequence[Note]) -> list[_Remark]:
@@ -455,12 +466,17 @@ def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:
     """The step lines in a line: more than one where prints are glued."""
-    heads = [head for head in family.head.finditer(text) if max(map(len, filter(None, head.groups()))) <= LONGEST_NUMBER]
+    heads = [head for head in family.head.finditer(text) if _is_short(head)]
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
         if not family.whole or family.whole.search(text, head.end(), end):
             yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
+
+
+def _is_short(head: re.Match[str]) -> bool:
+    """Whether what a head says can be numbers at all."""
+    return max(map(len, filter(None, head.groups()))) <= LONGEST_NUMBER
 
 
 def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]) -> Reading:

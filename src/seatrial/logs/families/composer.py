@@ -14,7 +14,9 @@ from seatrial.logs.grammar import Family, Field, Found, Reading, note
 GIGABYTE = 1e-9
 _LOSS = r"-?(?:\d+\.\d{4}|nan|inf(?:inity)?)"  # four decimals, or it was cut
 
-_HEAD = re.compile(r"(?P<epoch>\[epoch=\d+\])?\[(?P<unit>batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<of>\d{1,15}))?\]:\s*$")
+_HEAD = re.compile(
+    r"(?P<epoch>\[epoch=\d+\])?\[(?P<unit>batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<of>\d{1,15}))?\]:\s*$"
+)
 
 
 def _read(line: str) -> Iterator[Found]:

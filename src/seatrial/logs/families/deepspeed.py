@@ -1,7 +1,7 @@
 """DeepSpeed alone: `[Rank 0] step=10, skipped=0, lr=[3e-05], mom=[(0.9, 0.95)]`.
 
-Its engine for pipelines adds `steps: 10 loss: 7.9123 iter time (s): 3.412 samples/sec: 75.030`; the other one has no loss,
-and a line with samples/s of the whole job, of the last step. Beside Megatron or Hugging Face, which print the same
+Its engine for pipelines adds `steps: 10 loss: 7.9123 iter time (s): 3.412 samples/sec: 75.030`; the other one has no
+loss, and a line with samples/s of the whole job, of the last step. Beside Megatron or Hugging Face, which print the same
 steps with more about them, only that rate counts. The skipped steps are counted from the beginning.
 """
 
@@ -38,7 +38,10 @@ FAMILY = Family(
     # The step may have no other line than that with the loss.
     anchors=("steps: ", "loss: ", "iter time (s): "),
     head=_WITH_LOSS,
-    pair=re.compile(rf"\b([A-Za-z][\w/ ]*?(?: \(s\))?)[:=] ?({NUMBER}(?=[ ,]|GB\b)|(?<=samples/sec: )\d+\.\d{{3}}(?=\s*$))", re.IGNORECASE),
+    pair=re.compile(
+        rf"\b([A-Za-z][\w/ ]*?(?: \(s\))?)[:=] ?({NUMBER}(?=[ ,]|GB\b)|(?<=samples/sec: )\d+\.\d{{3}}(?=\s*$))",
+        re.IGNORECASE,
+    ),
     whole=re.compile(r"\biter time \(s\): \S+ "),
     fields={
         "loss": Field(name="loss"),

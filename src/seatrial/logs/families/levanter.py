@@ -14,7 +14,8 @@ from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_valu
 from seatrial.logs.numbers import NUMBER, quantity
 
 _LINE = re.compile(
-    r"Progress on:train (?P<n>\d{1,12}(?:\.\d{1,3})?)(?P<kilo>[kM]?)it/(?P<of>\d{1,12}(?:\.\d{1,3})?)(?P<of_kilo>[kM]?)it "
+    r"Progress on:train (?P<n>\d{1,12}(?:\.\d{1,3})?)(?P<kilo>[kM]?)it"
+    r"/(?P<of>\d{1,12}(?:\.\d{1,3})?)(?P<of_kilo>[kM]?)it "
     rf"rate:(?:(?P<rate>[\d.,]+)(?P<per>it/s|s/it)|-) .{{0,80}}?postfix:loss=(?P<loss>{NUMBER})(?=[\s,]|$)",
     re.IGNORECASE,
 )
@@ -52,7 +53,5 @@ FAMILY = Family(
     counted_from=1,
     custom_reader=_Log,
     custom_words=("Progress on:train ", "train: "),
-    notes=(
-        note("eval", "eval loss: ", r"\blevanter\.eval\b.{0,80}?\beval loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),
-    ),
+    notes=(note("eval", "eval loss: ", r"\blevanter\.eval\b.{0,80}?\beval loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),),
 )

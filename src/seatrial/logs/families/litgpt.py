@@ -1,4 +1,4 @@
-"""LitGPT: `Epoch 1 | iter 512 step 64 | loss train: 7.912, val: n/a | iter time: 331.20 ms (step) remaining time: 1:02:03`.
+"""LitGPT: `Epoch 1 | iter 512 step 64 | loss train: 7.912, val: n/a | iter time: 331.20 ms (step) remaining time: …`.
 
 And Lit-GPT and TinyLlama before it: `iter 512 step 64: loss 7.9123, iter time: 331.20ms (optimizer.step)`. An iteration
 is a micro batch; lines of those that end no step have no mark behind their time, and are not read. The time is that of
@@ -14,7 +14,8 @@ from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_valu
 from seatrial.logs.numbers import NUMBER
 
 _LINE = re.compile(
-    rf"\biter (?P<iter>\d{{1,12}}) (?:\| )?step (?P<step>\d{{1,12}})(?: \||:) loss (?:train: )?(?P<loss>{NUMBER}),[^|]{{0,60}}?(?:\| )?"
+    r"\biter (?P<iter>\d{1,12}) (?:\| )?step (?P<step>\d{1,12})(?: \||:) loss (?:train: )?"
+    rf"(?P<loss>{NUMBER}),[^|]{{0,60}}?(?:\| )?"
     rf"\s?iter time: (?P<ms>{NUMBER}) ?ms \((?:optimizer\.)?step\)",
     re.IGNORECASE,
 )

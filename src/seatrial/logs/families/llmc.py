@@ -1,7 +1,7 @@
-"""llm.c: `step   12/18865 | loss 7.912345 (+0.21z)| norm 1.2345 (-0.30z)| lr 1.20e-05 | 331.20 ms | 55.2% bf16 MFU | …`.
+"""llm.c: `step   12/18865 | loss 7.912345 (+0.21z)| norm 1.2345 (-0.30z)| lr 1.20e-05 | 331.20 ms | 55.2% bf16 MFU …`.
 
-Its trainers in C, CUDA and Python since 2024-04, whose older lines are `step 12/74: train loss 4.367857 (80.64 ms, 50849
-tok/s)`. Every one has a total. The time of a step has no key, only the mark before it and its unit behind it. The
+Its trainers in C, CUDA and Python since 2024-04, whose older lines are `step 12/74: train loss 4.367857 (80.64 ms,
+50849 tok/s)`. Every one has a total. The time of a step has no key, only the mark before it and its unit behind it. The
 tokens/s of all devices are a running mean.
 """
 

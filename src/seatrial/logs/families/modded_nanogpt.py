@@ -13,7 +13,8 @@ from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_valu
 from seatrial.logs.numbers import NUMBER
 
 _LINE = re.compile(
-    rf"\bstep:(?P<step>\d{{1,12}})/(?P<total>\d{{1,12}}) (?:(?P<of>train|val)_loss:(?P<loss>{NUMBER}) )?train_time:(?P<ms>\d{{1,15}})ms step_avg:",
+    rf"\bstep:(?P<step>\d{{1,12}})/(?P<total>\d{{1,12}}) (?:(?P<of>train|val)_loss:(?P<loss>{NUMBER}) )?"
+    r"train_time:(?P<ms>\d{1,15})ms step_avg:",
     re.IGNORECASE,
 )
 _FIELDS = {"loss": Field(name="loss")}
@@ -36,7 +37,9 @@ class _Log:
             else:
                 values = {"step": step, "total": int(found["total"])}
                 seconds = {"seconds": elapsed / steps / 1000} if steps > 0 and elapsed > 0 else {}
-                yield Reading(values={**values, **seconds, **read_values([("loss", found["loss"] or "")], _FIELDS).values})
+                yield Reading(
+                    values={**values, **seconds, **read_values([("loss", found["loss"] or "")], _FIELDS).values}
+                )
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""nanochat's base_train: `step 00012/21400 (0.06%) | loss: 7.912345 | lrm: 1.00 | dt: 331.20ms | tok/sec: 1,583,000 | …`.
+"""nanochat's base_train: `step 00012/21400 (0.06%) | loss: 7.912345 | lrm: 1.00 | dt: 331.20ms | tok/sec: 1,583,000 …`.
 
 Steps count from 0. The loss is a running mean, so that after one NaN all are. The MFU is in percent without a sign, of
 the GPU's peak in bfloat16. The tokens/s are those of the time and of all devices, and say nothing more. The lines of
@@ -27,7 +27,8 @@ FAMILY = Family(
     counted_from=0,
     notes=(
         note("start", "=> gradient accumulation steps: ",
-             r"Total batch size (?P<tokens_per_step>[\d,]+) => gradient accumulation steps: (?P<accumulation_steps>\d+)"),
+             r"Total batch size (?P<tokens_per_step>[\d,]+) => gradient accumulation steps: "
+             r"(?P<accumulation_steps>\d+)"),
         note("start", "| Peak FLOPS (", r"GPU: (?P<device_kind>.{1,80}?) \| Peak FLOPS \("),
         note("start", "Distributed world size: ", r"Distributed world size: (?P<num_devices>\d+)\s*$"),
         note("eval", "| Validation bpb: ", r"\bStep (?P<step>\d+) \| Validation bpb: "),  # bits per byte, no loss

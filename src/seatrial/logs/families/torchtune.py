@@ -13,7 +13,8 @@ from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_valu
 from seatrial.logs.numbers import NUMBER
 
 _BAR = re.compile(
-    rf"(?<!\d)\d{{1,6}}\|(?P<step>\d{{1,12}})\|Loss: (?P<loss>{NUMBER}):(?: +\d+%\|[^|]{{0,300}}\| *\d+/(?P<of>\d{{1,12}}) )?", re.IGNORECASE
+    rf"(?<!\d)\d{{1,6}}\|(?P<step>\d{{1,12}})\|Loss: (?P<loss>{NUMBER}):(?: +\d+%\|[^|]{{0,300}}\| *\d+/(?P<of>\d{{1,12}}) )?",
+    re.IGNORECASE,
 )
 _EPOCHS = re.compile(r"\s*epochs: (\d{1,6})\s*$")
 _PLANNED = note("facts", "|Loss: ", _BAR)
@@ -36,7 +37,9 @@ class _Log:
                 if self._epochs:
                     yield _PLANNED, {"planned_steps": self._epochs * self._of}
             if not self._has_lines:
-                yield Reading(values={"step": int(bar["step"]), **read_values([("loss", bar["loss"])], FAMILY.fields).values})
+                yield Reading(
+                    values={"step": int(bar["step"]), **read_values([("loss", bar["loss"])], FAMILY.fields).values}
+                )
 
 
 FAMILY = Family(

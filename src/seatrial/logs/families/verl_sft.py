@@ -26,6 +26,10 @@ FAMILY = Family(
     },
     counted_from=1,
     notes=(
-        note("eval", " - val/loss:", rf"\bstep:(?P<step>\d+) - (?:\S+ - )*val/loss:(?P<loss>\d+\.\d{{3,}}|nan|inf|{NUMBER}(?= - ))"),
+        note(
+            "eval",
+            " - val/loss:",
+            rf"\bstep:(?P<step>\d+) - (?:\S+ - )*val/loss:(?P<loss>\d+\.\d{{3,}}|nan|inf|{NUMBER}(?= - ))",
+        ),
     ),
 )
