@@ -18,6 +18,7 @@ from seatrial.logs.numbers import commas_for, commas_of, quantity
 # "z_loss", "mtp_1 loss", "loss/policy": a part of the loss or one beside it, but not "loss scale".
 _LOSS = re.compile(r"(?<![a-z])loss(?:es)?(?![a-z]|[ _-]?scal)", re.IGNORECASE)
 LONGEST_KEY = 60  # characters
+UNKNOWN_STEP = -1  # of a step that is held, until one of its lines says its number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +111,9 @@ class Family:
 
     `continued` matches the lines that go on with a step line, after the prefixes of launchers: `pair` finds more pairs
     in them, of which there has to be one that is known. Where the step line has no total, the number of the step may be
-    among them, as a field named "step". `fallback` says that its steps count only where no other family reports any:
-    DeepSpeed prints beside the programs that use it. The steps of either are held until another step or a note comes.
+    among them, as a field named "step"; without either, it is `UNKNOWN_STEP`. `fallback` says that its steps count only
+    where no other family reports any: DeepSpeed prints beside the programs that use it. The steps of either are held
+    until another step or a note comes.
 
     `objective` is what the loss is of, where it is no cross-entropy and need not fall: "policy". `loss_optional` says
     that a run may print no loss at all.

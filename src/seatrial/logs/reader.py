@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 from operator import call, methodcaller
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from seatrial.events import Event, Fault
 from seatrial.logs.clock import dated, last_written
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span, read_values
+from seatrial.logs.grammar import PHASES, UNKNOWN_STEP, Family, Note, Reading, ReadLine, Span, read_values
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch
@@ -76,13 +76,25 @@ class _Remark(NamedTuple):
     time: float | None
 
 
-class _Held(NamedTuple):
-    """A step that the next lines may go on with: what its own line says, and the pairs of those lines."""
+@dataclass(slots=True)
+class _Held:
+    """A step that the next lines may go on with: what its own line says, and the pairs of those lines.
+
+    `is_whole`: a key came again with another value, so that the line before was lost that began the next step.
+    """
 
     family: Family
     reading: Reading
     line: _Line
-    pairs: list[tuple[str, str]]
+    pairs: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = False
+
+    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Takes the pairs of one more line."""
+        for key, value in pairs:
+            self.is_whole |= self.pairs.get(key, value) != value
+            if not self.is_whole and len(self.pairs) < MOST_PAIRS:
+                self.pairs[key] = value
 
 
 class Reader:
@@ -325,8 +337,7 @@ class Reader:
         held = self._held.get(self._process if prefix.rank is None else prefix.rank)
         if held is None or held.family.continued is None or not held.family.continued.match(line, prefix.length):
             return False
-        if len(held.pairs) < MOST_PAIRS:
-            held.pairs.extend((pair[1].strip(), pair[2]) for pair in held.family.pair.finditer(line, prefix.length))
+        held.add((pair[1].strip(), pair[2]) for pair in held.family.pair.finditer(line, prefix.length))
         return True
 
     def _take(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
@@ -339,11 +350,10 @@ class Reader:
         held = self._held.get(process)
         same = held and held.family is family and held.reading.values["step"] == reading.values["step"]
         if held and same and not held.pairs:
-            more = replace(held.reading, values={**held.reading.values, **reading.values})
-            self._held[process] = held._replace(reading=more)
+            held.reading = replace(held.reading, values={**held.reading.values, **reading.values})
             return ()
         events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]
-        self._held[process] = _Held(family, reading, line, [])
+        self._held[process] = _Held(family, reading, line)
         return events
 
     def _release(self, by: Family | None = None, process: int | None = None) -> Sequence[Event]:
@@ -362,13 +372,15 @@ class Reader:
 
     def _whole(self, held: _Held) -> Sequence[Event]:
         """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
-        said = read_values(held.pairs, held.family.fields).values
+        said = read_values(list(held.pairs.items()), held.family.fields).values
         if held.family.continued and not (said or held.family.fallback):
             return ()
         values = {**held.reading.values, **said}
         if "step" in said:
             is_number = 0 <= said["step"] < LARGEST_STEP and "total" not in held.reading.values
             values["step"] = int(said["step"]) if is_number else held.reading.values["step"]
+        if values["step"] == UNKNOWN_STEP:
+            return ()
         return self._step(held.family, replace(held.reading, values=values), held.line, teaches=False, was_held=True)
 
     def _step(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note
+from seatrial.logs.grammar import UNKNOWN_STEP, Family, Field, Found, Reading, note
 
 GIGABYTE = 1e-9
 _LOSS = r"-?(?:\d+\.\d{4}|nan|inf(?:inity)?)"  # four decimals, or it was cut
@@ -22,8 +22,9 @@ _HEAD = re.compile(
 def _read(line: str) -> Iterator[Found]:
     """The first line of a step, which says its number only where the run is planned in steps."""
     if found := _HEAD.search(line):
-        planned = found["unit"] == "batch" and found["of"] and not found["epoch"]
-        yield Reading(values={"step": int(found["n"]), **({"total": int(found["of"])} if planned else {})})
+        in_steps = found["unit"] == "batch" and not found["epoch"]
+        total = {"total": int(found["of"])} if in_steps and found["of"] else {}
+        yield Reading(values={"step": int(found["n"]) if in_steps else UNKNOWN_STEP, **total})
 
 
 FAMILY = Family(

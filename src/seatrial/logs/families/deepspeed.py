@@ -1,8 +1,8 @@
 """DeepSpeed alone: `[Rank 0] step=10, skipped=0, lr=[3e-05], mom=[(0.9, 0.95)]`.
 
 Its engine for pipelines adds `steps: 10 loss: 7.9123 iter time (s): 3.412 samples/sec: 75.030`; the other one has no
-loss, and a line with samples/s of the whole job, of the last step. Beside Megatron or Hugging Face, which print the same
-steps with more about them, only that rate counts. The skipped steps are counted from the beginning.
+loss, and a line with samples/s of the whole job, of the last step. Beside Megatron or Hugging Face, which print the
+same steps with more about them, only that rate counts. The skipped steps are counted from the beginning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER
 
-_STEP = re.compile(rf"\[Rank 0\] step=(?P<step>\d{{1,12}}), skipped=(?P<skipped>\d{{1,12}}), lr=\[(?P<lr>{NUMBER})?")
+_STEP = re.compile(
+    rf"\[Rank 0\] step=(?P<step>\d{{1,12}}), skipped=(?P<skipped>\d{{1,12}}), lr=\[(?:(?P<lr>{NUMBER})(?=[],]))?"
+)
 _RATE = {"lr": Field(name="learning_rate")}
 _WITH_LOSS = re.compile(r"(?:^|[\s\]:])steps: (?P<step>\d+) (?=loss: )")
 

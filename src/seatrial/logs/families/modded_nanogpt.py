@@ -17,26 +17,27 @@ _LINE = re.compile(
     r"train_time:(?P<ms>\d{1,15})ms step_avg:",
     re.IGNORECASE,
 )
+MOST_TIMES = 16  # steps that one rank may be behind another
 _FIELDS = {"loss": Field(name="loss")}
 _EVAL = note("eval", "val_loss:", _LINE)
 
 
 class _Log:
-    """The step and the time of the last line, from which that of a step follows."""
+    """The times of the last steps, from which that of the next one follows; another rank may print them later."""
 
     def __init__(self) -> None:
-        self._step, self._ms = 0, 0
+        self._times: dict[int, int] = {}
 
     def __call__(self, line: str) -> Iterator[Found]:
         for found in _LINE.finditer(line):
             step, ms = int(found["step"]), int(found["ms"])
-            steps, elapsed = step - self._step, ms - self._ms
-            self._step, self._ms = step, ms
+            elapsed = ms - self._times.get(step - 1, ms if step > 1 else 0)
+            self._times = {**dict(list(self._times.items())[-MOST_TIMES:]), step: ms}
             if found["of"] == "val":
                 yield _EVAL, {"step": step, "loss": found["loss"]}
             else:
                 values = {"step": step, "total": int(found["total"])}
-                seconds = {"seconds": elapsed / steps / 1000} if steps > 0 and elapsed > 0 else {}
+                seconds = {"seconds": elapsed / 1000} if elapsed > 0 else {}
                 yield Reading(
                     values={**values, **seconds, **read_values([("loss", found["loss"] or "")], _FIELDS).values}
                 )

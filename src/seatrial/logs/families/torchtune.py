@@ -13,7 +13,8 @@ from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_valu
 from seatrial.logs.numbers import NUMBER
 
 _BAR = re.compile(
-    rf"(?<!\d)\d{{1,6}}\|(?P<step>\d{{1,12}})\|Loss: (?P<loss>{NUMBER}):(?: +\d+%\|[^|]{{0,300}}\| *\d+/(?P<of>\d{{1,12}}) )?",
+    rf"(?<!\d)\d{{1,6}}\|(?P<step>\d{{1,12}})\|Loss: (?P<loss>{NUMBER}):"
+    r"(?: +\d+%\|[^|]{0,300}\| *\d+/(?P<of>\d{1,12}) )?",
     re.IGNORECASE,
 )
 _EPOCHS = re.compile(r"\s*epochs: (\d{1,6})\s*$")

@@ -14,7 +14,8 @@ from seatrial.logs.numbers import NUMBER
 
 # At the end of a line, a number with fewer than three decimals may have been cut.
 PAIR = re.compile(
-    rf"(?<= - )([^:\s]{{1,120}}):(?:np\.\w{{1,20}}\()?({NUMBER}(?=\)? - )|-?\d+\.\d{{3,}}(?=\)?\s*$))", re.IGNORECASE
+    rf"(?<= - )([^:\s]{{1,120}}):(?:np\.\w{{1,20}}\((?=[^)\s]+\)))?({NUMBER}(?=\)? - )|-?\d+\.\d{{3,}}(?=\)?\s*$))",
+    re.IGNORECASE,
 )
 NOTES = (
     note("facts", "Total training steps: ", r"Total training steps: (?P<planned_steps>\d+),?\s*$"),
