@@ -277,7 +277,7 @@ OTHERS: dict[str, Family] = {
             write=_written(_llmc, _llmc_start, lambda _: ["total average iteration time: 12012.345678 ms"]),
         ),
         Family(
-            name="modded-nanogpt", has_grad_norm=False, says_batch=False,
+            name="modded_nanogpt", has_grad_norm=False, says_batch=False,
             write=_written(
                 _modded, lambda _: ["Running PyTorch 2.9.0 compiled for CUDA 12.8"],
                 lambda _: ["peak memory allocated: 31712 MiB reserved: 33442 MiB"],
@@ -305,7 +305,7 @@ OTHERS: dict[str, Family] = {
             ),
         ),
         Family(
-            name="verl-sft", says_batch=False,
+            name="verl_sft", says_batch=False,
             write=_written(_verl_sft, lambda c: [f"Total training steps: {c.planned}"],
                            lambda _: ["Final validation metrics: None"]),
         ),

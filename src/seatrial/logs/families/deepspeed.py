@@ -41,7 +41,7 @@ FAMILY = Family(
     anchors=("steps: ", "loss: ", "iter time (s): "),
     head=_WITH_LOSS,
     pair=re.compile(
-        rf"\b([A-Za-z][\w/ ]*?(?: \(s\))?)[:=] ?({NUMBER}(?=[ ,]|GB\b)|(?<=samples/sec: )\d+\.\d{{3}}(?=\s*$))",
+        rf"\b([A-Za-z][\w/ ]{{0,30}}?(?: \(s\))?)[:=] ?({NUMBER}(?=[ ,]|GB\b)|(?<=samples/sec: )\d+\.\d{{3}}(?=\s*$))",
         re.IGNORECASE,
     ),
     whole=re.compile(r"\biter time \(s\): \S+ "),

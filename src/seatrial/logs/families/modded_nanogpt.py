@@ -44,7 +44,7 @@ class _Log:
 
 
 FAMILY = Family(
-    name="modded-nanogpt",
+    name="modded_nanogpt",
     counted_from=1,
     loss_optional=True,
     custom_reader=_Log,

@@ -1,7 +1,7 @@
-"""torchtune: the bar `1|50|Loss: 2.1040: 10%|█ | 50/500 [00:41<06:10, 1.21it/s]`, and its loggers' lines.
+"""torchtune: the progress bar `1|50|Loss: 2.1040: 10%|█ | 50/500 [00:41<06:10, 1.21it/s]`, and its loggers' lines.
 
 Those are `Step 50 | loss:2.1040 lr:2e-05 tokens_per_second_per_gpu:4512.3 …`; the tokens are those in the loss alone.
-The bar says epoch and step; it counts the steps of an epoch. It is not read where the lines come too.
+The progress bar says epoch and step; it counts the steps of an epoch. It is not read where the lines come too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _Log:
         if epochs := _EPOCHS.match(line):
             self._epochs, self._of = int(epochs[1]), 0
         self._has_lines |= FAMILY.head.search(line) is not None
-        for bar in _BAR.finditer(line):
-            if bar["of"] and int(bar["of"]) != self._of:
-                self._of = int(bar["of"])
+        for drawn in _BAR.finditer(line):
+            if drawn["of"] and int(drawn["of"]) != self._of:
+                self._of = int(drawn["of"])
                 if self._epochs:
                     yield _PLANNED, {"planned_steps": self._epochs * self._of}
             if not self._has_lines:
                 yield Reading(
-                    values={"step": int(bar["step"]), **read_values([("loss", bar["loss"])], FAMILY.fields).values}
+                    values={"step": int(drawn["step"]), **read_values([("loss", drawn["loss"])], FAMILY.fields).values}
                 )
 
 

@@ -12,7 +12,7 @@ from seatrial.logs.grammar import Family, Field, note
 from seatrial.logs.numbers import NUMBER
 
 FAMILY = Family(
-    name="verl-sft",
+    name="verl_sft",
     anchors=("step:", " - train/loss:"),
     head=re.compile(r"\bstep:(?P<step>\d+) - "),
     pair=verl.PAIR,
@@ -29,7 +29,8 @@ FAMILY = Family(
         note(
             "eval",
             " - val/loss:",
-            rf"\bstep:(?P<step>\d+) - (?:\S+ - )*val/loss:(?P<loss>\d+\.\d{{3,}}|nan|inf|{NUMBER}(?= - ))",
+            r"\bstep:(?P<step>\d+) - (?:\S{1,120} - ){0,200}?"
+            rf"val/loss:(?P<loss>\d+\.\d{{3,}}|nan|inf|{NUMBER}(?= - ))",
         ),
     ),
 )
