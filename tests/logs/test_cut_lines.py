@@ -16,9 +16,9 @@ HERE = Path(__file__).parent
 CASES = (
     "nanogpt/2023", "nanogpt/before_mfu_and_forks", "nanochat/2026_05", "llmc/2024_06", "llmc/older",
     "modded_nanogpt/2024_12", "litgpt/pretrain_2026", "litgpt/lit_gpt_2023", "torchtune/lines",
-    "torchtune/progress_bar", "composer/batches", "composer/epochs_and_tokens", "olmo/olmo_2024", "olmo/core_2026", "verl/grpo_2025",
-    "verl/numpy_numbers", "verl_sft/2025", "verl_sft/2026", "deepspeed/pipeline", "deepspeed/zero_without_loss",
-    "lightning/own_progress_bar",
+    "torchtune/progress_bar", "composer/batches", "composer/epochs_and_tokens", "olmo/olmo_2024", "olmo/core_2026",
+    "verl/grpo_2025", "verl/numpy_numbers", "verl_sft/2025", "verl_sft/2026", "deepspeed/pipeline",
+    "deepspeed/zero_without_loss", "lightning/own_progress_bar",
 )  # fmt: skip
 CUTS = 60
 # The last number of these lines counts with three decimals or more, so that what a cut takes away is less than this.

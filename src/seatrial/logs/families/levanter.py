@@ -1,7 +1,8 @@
 """Levanter: `Progress on:train 1.17kit/10.0kit rate:3.2it/s remaining:45:55 elapsed:06:05 postfix:loss=3.85`.
 
-A line a minute where there is no terminal, else `train:  12%|█▏ | 120/1000 [00:30<03:40, 4.00it/s, loss=3.21]`. From 1000 steps on, the line gives three digits of their number; the total is then no number to plan by. Losses have
-three digits too. The rate is a running mean. Steps between two lines are in no line, which is no gap.
+A line a minute where there is no terminal, else `train:  12%|█▏ | 120/1000 [00:30<03:40, 4.00it/s, loss=3.21]`. From
+1000 steps on, the line gives three digits of their number; the total is then no number to plan by. Losses have three
+digits too. The rate is a running mean. Steps between two lines are in no line, which is no gap.
 """
 
 from __future__ import annotations
