@@ -293,7 +293,9 @@ def decorated(mutation: Mutation, decoration: Mutation) -> Mutation:
 
     def both(family: Family, course: Course, rng: random.Random) -> Mutant:
         first = mutation(family, course, rng)
-        second = decoration(replace(family, write=lambda _, __: iter(first.lines)), course, rng)
+        # Lines of rank 1 in the log of the first node would say that the second goes on.
+        fitting = coloured if decoration is interleaved and first.second is not None else decoration
+        second = fitting(replace(family, write=lambda _, __: iter(first.lines)), course, rng)
         return replace(first, lines=second.lines, glue=second.glue)
 
     both.__name__ = f"{mutation.__name__} + {decoration.__name__}"
