@@ -2,8 +2,9 @@
 
     python bench/judge_mutations.py [SEED] [--all] [--show]
 
-Good runs of nine families of logs are made (`mutants/`), and each of 200 mutations changes one: by construction it is
-known whether the run is still good. Four figures come out, of which the first and the last have to be 0:
+Good runs of 22 families and versions of logs are made (`mutants/`), and each of 200 mutations changes one: by
+construction it is known whether the run is still good. Four figures come out, of which the first and the last have to
+be 0:
 
   false PASS    a bad run that is passed
   named         of the bad ones, how many say what is wrong, in the headline, in a sentence or in its evidence
@@ -32,6 +33,7 @@ from mutants.blame_mutations import BLAME_MUTATIONS
 from mutants.log_mutations import DECORATIONS, LOG_MUTATIONS, decorated, unchanged
 from mutants.made_logs import Family
 from mutants.mutation import Mutant, Mutation
+from mutants.other_logs import OTHERS
 from mutants.run_mutations import RUN_MUTATIONS
 
 from seatrial import logs
@@ -128,7 +130,7 @@ def _count(tally: Tally, mutant: Mutant, metrics: Metrics, verdict: Verdict) -> 
 def main(seed: int, *, everything: bool, show: bool) -> None:
     rng = random.Random(seed)
     tally, results = Tally(), []
-    families = list(made.FAMILIES.values())
+    families = [*made.FAMILIES.values(), *OTHERS.values()]
     single = (*LOG_MUTATIONS, *RUN_MUTATIONS)
     blames = [(mutation, family) for mutation in BLAME_MUTATIONS for family in families]
     double = [decorated(mutation, rng.choice(DECORATIONS)) for mutation in single]

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from mutants import made_logs as made
 from mutants.made_logs import Course, Family, Line
-from mutants.mutation import Mutant, Mutation, changed, good, log_of, middle, next_printed
+from mutants.mutation import Mutant, Mutation, Truth, changed, good, log_of, middle, next_printed
 
 
 def truncated(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -37,7 +37,8 @@ def steps_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
     numbers = sorted({line.step for line in log_of(family, course) if line.kind == "step"})
     gone = set(rng.sample(numbers[1:-1], max(2, len(numbers) // 8)))
     lines = [line for line in log_of(family, course) if line.kind != "step" or line.step not in gone]
-    return Mutant(lines=lines, truth="bad", named=r"Missing from the record|are missing|not in the log")
+    truth: Truth = "either" if family.is_sampled else "bad"
+    return Mutant(lines=lines, truth=truth, named=r"Missing from the record|are missing|not in the log")
 
 
 def last_step_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -63,7 +64,8 @@ def first_steps_lost(family: Family, course: Course, rng: random.Random) -> Muta
     """The log was rotated: it begins in the middle."""
     lines = log_of(family, course)
     first = next(index for index, line in enumerate(lines) if line.step >= course.steps // 4)
-    return Mutant(lines=lines[first:], truth="bad", named=r"Missing from the record|are missing|not in the log")
+    truth: Truth = "either" if family.is_sampled else "bad"
+    return Mutant(lines=lines[first:], truth=truth, named=r"Missing from the record|are missing|not in the log")
 
 
 def noise_dropped(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -111,17 +113,27 @@ def interleaved_with_nan(family: Family, course: Course, rng: random.Random) -> 
 
 def two_ranks(family: Family, course: Course, rng: random.Random) -> Mutant:
     """Two ranks print the same steps into one file, and nothing says who."""
-    first, second = log_of(family, course), [line for line in log_of(family, course) if line.kind == "step"]
-    late = {line.step: line for line in second}
-    lines = [copy for line in first for copy in ((line, late[line.step]) if line.kind == "step" else (line,))]
-    return good(lines)
+    return good(_with_copies(log_of(family, course), log_of(family, course)))
+
+
+def _with_copies(first: Sequence[Line], second: Sequence[Line]) -> list[Line]:
+    """A log with the lines of another's steps, those of each behind its own."""
+    late: dict[int, list[Line]] = {}
+    for line in second:
+        if line.kind == "step":
+            late.setdefault(line.step, []).append(line)
+    last = {line.step: index for index, line in enumerate(first) if line.kind == "step"}
+    return [
+        copy
+        for index, line in enumerate(first)
+        for copy in (line, *(late.get(line.step, ()) if last.get(line.step) == index else ()))
+    ]
 
 
 def two_ranks_with_nan(family: Family, course: Course, rng: random.Random) -> Mutant:
     step = next_printed(family, middle(course, rng), course)
     ill = replace(course, loss=changed(course.loss, {step: math.nan}))
-    late = {line.step: line for line in log_of(family, ill) if line.kind == "step"}
-    lines = [copy for line in log_of(family, course) for copy in ((line, late[step]) if line.step == step else (line,))]
+    lines = _with_copies(log_of(family, course), [line for line in log_of(family, ill) if line.step == step])
     if family.omits_nan_loss:  # a line without its loss beside one that has it says nothing
         return Mutant(lines=lines, truth="either")
     return Mutant(lines=lines, truth="bad", named=r"\bnan\b")
@@ -203,14 +215,15 @@ def torn_line(family: Family, course: Course, rng: random.Random) -> Mutant:
     return Mutant(lines=lines, truth="either")
 
 
+_LOSS = re.compile(r"((?:loss|CrossEntropyLoss)(?:/train/total)?(?:=|:| ) *(?:train: )?)[-+.\dE]+(?!\w)")
+
+
 def odd_nan(family: Family, course: Course, rng: random.Random) -> Mutant:
     """A NaN as C and other printers spell it."""
     step = next_printed(family, middle(course, rng), course)
     spelt = rng.choice(("-nan", "NaN", "-inf", "Infinity"))
     lines = [
-        replace(line, text=re.sub(r"(loss: +)[-+.\dE]+", rf"\g<1>{spelt}", line.text, count=1))
-        if line.step == step
-        else line
+        replace(line, text=_LOSS.sub(rf"\g<1>{spelt}", line.text, count=1)) if line.step == step else line
         for line in log_of(family, course)
     ]
     return Mutant(lines=lines, truth="bad", named=r"\b(nan|-?inf)\b|report a loss|disagree")
@@ -280,7 +293,9 @@ def decorated(mutation: Mutation, decoration: Mutation) -> Mutation:
 
     def both(family: Family, course: Course, rng: random.Random) -> Mutant:
         first = mutation(family, course, rng)
-        second = decoration(replace(family, write=lambda _, __: iter(first.lines)), course, rng)
+        # Lines of rank 1 in the log of the first node would say that the second goes on.
+        fitting = coloured if decoration is interleaved and first.second is not None else decoration
+        second = fitting(replace(family, write=lambda _, __: iter(first.lines)), course, rng)
         return replace(first, lines=second.lines, glue=second.glue)
 
     both.__name__ = f"{mutation.__name__} + {decoration.__name__}"

@@ -1,4 +1,4 @@
-"""Logs of runs that never happened, in the grammar of nine frameworks and versions, with the noise of real ones.
+"""Logs of runs that never happened, in the grammar of frameworks and versions, with the noise of real ones.
 
 A `Course` is what happened, step by step; a family writes it down as `Line`s, which remember what they say. So a change
 can be made to the run (slower, NaN) or to the record of it (lines lost, doubled), and what is right is known.
@@ -93,12 +93,12 @@ def part(course: Course, first: int, last: int, *, ends: bool) -> Course:
     )  # fmt: skip
 
 
-def _tokens(course: Course) -> float:
+def tokens_of(course: Course) -> float:
     """Tokens that a device processes in a step."""
     return TOKENS_PER_DEVICE * course.batch / BATCH
 
 
-def _tflop(course: Course) -> float:
+def tflop_of(course: Course) -> float:
     return TFLOP_PER_DEVICE * course.batch / BATCH
 
 
@@ -130,12 +130,12 @@ def noise_line(rng: random.Random) -> str:
     )  # fmt: skip
 
 
-def _noise(rng: random.Random, most: int) -> Iterator[Line]:
+def noise(rng: random.Random, most: int) -> Iterator[Line]:
     for _ in range(rng.randrange(most + 1)):
         yield Line(text=noise_line(rng))
 
 
-def _time(seconds: float, *, micro: bool = False, comma: bool = False) -> str:
+def clock_text(seconds: float, *, micro: bool = False, comma: bool = False) -> str:
     day, rest = divmod(seconds, 86_400)
     text = f"2026-09-{21 + int(day):02d} {int(rest // 3600):02d}:{int(rest % 3600 // 60):02d}:{int(rest % 60):02d}"
     return text + (f".{int(rest % 1 * 1e6):06d}" if micro else f",{int(rest % 1 * 1e3):03d}" if comma else "")
@@ -158,6 +158,9 @@ class Family:
     counts_from: int = 1
     every: int = 1
     omits_nan_loss: bool = False
+    says_batch: bool = True
+    is_cross_entropy: bool = True
+    is_sampled: bool = False  # prints some steps, by the clock
 
 
 def lines_of(family: Family, course: Course) -> list[Line]:
@@ -165,11 +168,11 @@ def lines_of(family: Family, course: Course) -> list[Line]:
     return list(family.write(course, random.Random(course.seed)))
 
 
-def _number(value: float, fmt: str) -> str:
+def number(value: float, fmt: str) -> str:
     return format(value, fmt) if math.isfinite(value) else str(value)
 
 
-def _walk(course: Course) -> Iterator[tuple[int, float, float | None, float, float]]:
+def walk(course: Course) -> Iterator[tuple[int, float, float | None, float, float]]:
     """(step from 0, seconds, loss, gradient norm, clock at its end)"""
     clock = 33_000.0 + course.clock
     for index in range(course.steps):
@@ -177,34 +180,34 @@ def _walk(course: Course) -> Iterator[tuple[int, float, float | None, float, flo
         yield course.first + index, course.seconds[index], course.loss[index], course.grad_norm[index], clock
 
 
-def _learning_rate(step: int, planned: int) -> float:
+def learning_rate_of(step: int, planned: int) -> float:
     return 3e-4 * min(1.0, (step + 1) / 10) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / planned)))
 
 
 def _maxtext(course: Course, rng: random.Random) -> Iterator[Line]:
     def logged(text: str, at: float, source: str = "metric_logger.py:265") -> str:
-        date, clock = _time(at, micro=True).split(" ")
+        date, clock = clock_text(at, micro=True).split(" ")
         return f"I{date[5:].replace('-', '')} {clock} 140213061369728 {source}] {text}"
 
     start = 33_000.0 + course.clock
     yield Line(text=logged(f"Num_devices: {DEVICES}, shape (1, 2, 8, 1)", start, "max_utils.py:310"), kind="setup")
     yield Line(text=logged(f"Config param steps: {course.planned}", start, "pyconfig.py:591"), kind="setup")
-    yield from _noise(rng, 12)
+    yield from noise(rng, 12)
     if course.first:
         text = f"restoring from this run's directory step {course.first - 1}"
         yield Line(text=logged(text, start, "checkpointing.py:300"), kind="setup")
     yield Line(text="Per train step:", kind="setup")
-    yield Line(text=f" Total TFLOPs: {_tflop(course):.2f} ", kind="setup")
+    yield Line(text=f" Total TFLOPs: {tflop_of(course):.2f} ", kind="setup")
     yield Line(text=logged("number parameters: 8.030 billion", start), kind="setup")
-    for step, seconds, loss, _, clock in _walk(course):
+    for step, seconds, loss, _, clock in walk(course):
         value = math.nan if loss is None else loss
         perplexity = math.exp(value) if value < 300 else math.inf if value >= 300 else math.nan
-        more = f", lm_loss: {_number(value, '.3f')}, perplexity: {_number(perplexity, '.3f')}"
+        more = f", lm_loss: {number(value, '.3f')}, perplexity: {number(perplexity, '.3f')}"
         text = _maxtext_line(course, step, seconds, value) + more
         yield Line(text=logged(text, clock), kind="step", step=step)
         if step in course.saves:
             yield Line(text=logged(f"Saved a checkpoint at step {step}.", clock, "checkpointing.py:412"))
-        yield from _noise(rng, 2)
+        yield from noise(rng, 2)
     if course.ends:
         yield Line(text="I0921 23:00:00.000000 139 distributed.cc:80] Distributed task shutdown result: OK", kind="end")
 
@@ -213,9 +216,9 @@ def _maxtext_line(course: Course, step: int, seconds: float, loss: float) -> str
     if step == course.first + 1:
         seconds = 0.011  # the device has not been waited for
     return (
-        f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {_tflop(course) / seconds:.3f}, "
-        f"Tokens/s/device: {_tokens(course) / seconds:.3f}, total_weights: {course.batch * 8192}, "
-        f"loss: {_number(loss, '.3f')}"
+        f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {tflop_of(course) / seconds:.3f}, "
+        f"Tokens/s/device: {tokens_of(course) / seconds:.3f}, total_weights: {course.batch * 8192}, "
+        f"loss: {number(loss, '.3f')}"
     )
 
 
@@ -223,25 +226,25 @@ def _maxtext_print(course: Course, rng: random.Random) -> Iterator[Line]:
     """Before 2026: plain prints, and no time anywhere."""
     yield Line(text=f"Num_devices: {DEVICES}, shape (1, 2, 8, 1)", kind="setup")
     yield Line(text=f"Config param steps: {course.planned}", kind="setup")
-    yield from _noise(rng, 12)
+    yield from noise(rng, 12)
     if course.first:
         yield Line(text=f"restoring from this run's directory step {course.first - 1}", kind="setup")
-    for step, seconds, loss, _, _ in _walk(course):
+    for step, seconds, loss, _, _ in walk(course):
         text = _maxtext_line(course, step, seconds, math.nan if loss is None else loss)
         yield Line(text=text, kind="step", step=step)
         if step in course.saves:
             yield Line(text=f"saved a checkpoint at step {step}")
-        yield from _noise(rng, 2)
+        yield from noise(rng, 2)
     if course.ends:
         yield Line(text="I0921 23:00:00.000000 139 distributed.cc:80] Distributed task shutdown result: OK", kind="end")
 
 
 def _megatron_line(course: Course, step: int, seconds: float, loss: float | None, norm: float, extra: str) -> str:
-    told = "" if loss is None or math.isnan(loss) else f" lm loss: {_number(loss, '.6E')} |"
+    told = "" if loss is None or math.isnan(loss) else f" lm loss: {number(loss, '.6E')} |"
     return (
         f"iteration {step + 1:8d}/{course.planned:8d} | consumed samples: {(step + 1) * course.batch:12d} | "
-        f"{extra}learning rate: {_learning_rate(step, course.planned):.6E} | global batch size: {course.batch:5d} |"
-        f"{told} loss scale: 1.0 | grad norm: {_number(norm, '.3f')} | "
+        f"{extra}learning rate: {learning_rate_of(step, course.planned):.6E} | global batch size: {course.batch:5d} |"
+        f"{told} loss scale: 1.0 | grad norm: {number(norm, '.3f')} | "
         "number of skipped iterations:   0 | number of nan iterations:   0 |"
     )
 
@@ -251,7 +254,7 @@ def _elapsed(seconds: float) -> str:
 
 
 def _throughput(course: Course, seconds: float) -> str:
-    return f"throughput per GPU (TFLOP/s/GPU): {_tflop(course) / seconds:.1f} | "
+    return f"throughput per GPU (TFLOP/s/GPU): {tflop_of(course) / seconds:.1f} | "
 
 
 def _megatron_save(step: int, clock: float) -> Iterator[Line]:
@@ -265,59 +268,61 @@ def _megatron_start(course: Course, rng: random.Random) -> Iterator[Line]:
         text=f"using world size: {DEVICES}, data-parallel size: {DEVICES}, tensor-model-parallel size: 1", kind="setup"
     )
     yield Line(text=f"  train_iters ..................................... {course.planned}", kind="setup")
-    yield from _noise(rng, 12)
+    yield from noise(rng, 12)
     if course.first:
         text = f"  successfully loaded checkpoint from /ckpt/run [ t 1/1, p 1/1 ] at iteration {course.first}"
         yield Line(text=text, kind="setup")
-    yield Line(text=f"[before the start of training step] datetime: {_time(33_000.0 + course.clock)} ", kind="setup")
+    yield Line(
+        text=f"[before the start of training step] datetime: {clock_text(33_000.0 + course.clock)} ", kind="setup"
+    )
 
 
 def _megatron(*, throughput: bool, stamp: bool) -> Writer:
     def write(course: Course, rng: random.Random) -> Iterator[Line]:
         yield from _megatron_start(course, rng)
         clock = 0.0
-        for step, seconds, loss, norm, clock in _walk(course):
+        for step, seconds, loss, norm, clock in walk(course):
             extra = _elapsed(seconds) + (_throughput(course, seconds) if throughput else "")
             text = " " + _megatron_line(course, step, seconds, loss, norm, extra)
-            yield Line(text=(f" [{_time(clock, micro=True)}]" if stamp else "") + text, kind="step", step=step)
+            yield Line(text=(f" [{clock_text(clock, micro=True)}]" if stamp else "") + text, kind="step", step=step)
             if step in course.saves:
                 yield from _megatron_save(step, clock)
-            yield from _noise(rng, 2)
+            yield from noise(rng, 2)
         if course.ends:
-            yield Line(text=f"[after training is done] datetime: {_time(clock)} ", kind="end")
+            yield Line(text=f"[after training is done] datetime: {clock_text(clock)} ", kind="end")
 
     return write
 
 
 def _rocm(course: Course, rng: random.Random) -> Iterator[Line]:
     yield from _megatron_start(course, rng)
-    for step, seconds, loss, norm, clock in _walk(course):
+    for step, seconds, loss, norm, clock in walk(course):
         extra = f"{_elapsed(seconds)}mem usages: 0.7494 | {_throughput(course, seconds)}"
-        text = f" [{_time(clock)}] {_megatron_line(course, step, seconds, loss, norm, extra)}"
+        text = f" [{clock_text(clock)}] {_megatron_line(course, step, seconds, loss, norm, extra)}"
         yield Line(text=text, kind="step", step=step)
         if step in course.saves:
             yield from _megatron_save(step, clock)
-        yield from _noise(rng, 2)
+        yield from noise(rng, 2)
     if course.ends:
         kept = course.seconds[2:-1] or course.seconds
         mean = sum(kept) / len(kept)
-        yield Line(text=f"throughput per GPU: {_tflop(course) / mean}", kind="end")
+        yield Line(text=f"throughput per GPU: {tflop_of(course) / mean}", kind="end")
         yield Line(text=f"elapsed time per iteration: {mean * 1000}", kind="end")
-        yield Line(text=f"tokens/GPU/s: {_tokens(course) / mean}", kind="end")
+        yield Line(text=f"tokens/GPU/s: {tokens_of(course) / mean}", kind="end")
         yield Line(text="mem usages: 0.7494000000000002", kind="end")
 
 
 def _primus(course: Course, rng: random.Random) -> Iterator[Line]:
     def logged(text: str, at: float) -> str:
-        stamp = _time(at).replace("-", "")
+        stamp = clock_text(at).replace("-", "")
         return f"[{stamp}][rank-{DEVICES - 1}/{DEVICES}][INFO ] [--------trainer.py:2488] : {text}"
 
     for line in _megatron_start(course, rng):
         yield replace(line, text=logged(line.text, 33_000.0 + course.clock)) if line.kind == "setup" else line
     clock = 0.0
     mean: list[float] = []
-    for step, seconds, loss, norm, clock in _walk(course):
-        tokens = _tokens(course) / seconds
+    for step, seconds, loss, norm, clock in walk(course):
+        tokens = tokens_of(course) / seconds
         if step - course.first < 2:
             extra = f"{_elapsed(seconds)}{_throughput(course, seconds)}tokens per GPU (tokens/s/GPU): {tokens:.1f} | "
         else:
@@ -326,23 +331,23 @@ def _primus(course: Course, rng: random.Random) -> Iterator[Line]:
             extra = (
                 f"elapsed time per iteration (ms): {seconds * 1000:.1f}/{middle * 1000:.1f} | "
                 "hip mem usage/free/total/usage_ratio: 141.35GiB/50.64GiB/191.98GiB/73.62% | "
-                f"throughput per GPU (TFLOP/s/GPU): {_tflop(course) / seconds:.1f}/{_tflop(course) / middle:.1f} | "
-                f"tokens per GPU (tokens/s/GPU): {tokens:.1f}/{_tokens(course) / middle:.1f} | "
+                f"throughput per GPU (TFLOP/s/GPU): {tflop_of(course) / seconds:.1f}/{tflop_of(course) / middle:.1f} | "
+                f"tokens per GPU (tokens/s/GPU): {tokens:.1f}/{tokens_of(course) / middle:.1f} | "
             )
         text = logged(" " + _megatron_line(course, step, seconds, loss, norm, extra), clock)
         yield Line(text=text, kind="step", step=step)
         if step in course.saves:
             yield from _megatron_save(step, clock)
-        yield from _noise(rng, 2)
+        yield from noise(rng, 2)
     if course.ends:
-        yield Line(text=logged(f"[after training is done] datetime: {_time(clock)} ", clock), kind="end")
+        yield Line(text=logged(f"[after training is done] datetime: {clock_text(clock)} ", clock), kind="end")
 
 
 def _torchtitan(course: Course, rng: random.Random) -> Iterator[Line]:
     every = TORCHTITAN_EVERY
 
     def logged(text: str, at: float) -> str:
-        return f"[rank0]:[titan] {_time(at, comma=True)} - root - INFO - {text}"
+        return f"[rank0]:[titan] {clock_text(at, comma=True)} - root - INFO - {text}"
 
     start = 33_000.0 + course.clock
     text = (
@@ -350,11 +355,11 @@ def _torchtitan(course: Course, rng: random.Random) -> Iterator[Line]:
         f"gradient accumulation steps 8, sequence length 8192, total steps {course.planned} (warmup 10)"
     )
     yield Line(text=logged(text, start), kind="setup")
-    yield from _noise(rng, 12)
+    yield from noise(rng, 12)
     yield Line(text=logged(f"Training starts at step {course.first + 1}", start), kind="setup")
     window: list[float] = []
     clock = start
-    for step, seconds, loss, norm, clock in _walk(course):
+    for step, seconds, loss, norm, clock in walk(course):
         window.append(seconds)
         if step + 1 == 1 or (step + 1) % every == 0:
             mean = sum(window) / len(window)
@@ -362,10 +367,10 @@ def _torchtitan(course: Course, rng: random.Random) -> Iterator[Line]:
             value = loss if loss is not None else math.nan
             rate = TFLOP_NON_CAUSAL * course.batch / BATCH / mean
             text = (
-                f"\x1b[31mstep: {step + 1:2d}  \x1b[32mloss: {_number(value, '8.5f')}  "
-                f"\x1b[38;2;180;60;0mgrad_norm: {_number(norm, '7.4f')}  "
+                f"\x1b[31mstep: {step + 1:2d}  \x1b[32mloss: {number(value, '8.5f')}  "
+                f"\x1b[38;2;180;60;0mgrad_norm: {number(norm, '7.4f')}  "
                 f"\x1b[38;2;54;234;195mmemory: 66.91GiB(84.51%)  "
-                f"\x1b[34mtps: {_tokens(course) / mean:,.0f}  \x1b[36mtflops: {rate:,.2f}  "
+                f"\x1b[34mtps: {tokens_of(course) / mean:,.0f}  \x1b[36mtflops: {rate:,.2f}  "
                 f"\x1b[35mmfu: {rate / 9.89:.2f}%\x1b[39m"
             )
             yield Line(text=logged(text, clock), kind="step", step=step)
@@ -375,7 +380,7 @@ def _torchtitan(course: Course, rng: random.Random) -> Iterator[Line]:
                     f"Finished saving the checkpoint (or staging if async is enabled) at step {step + 1}", clock
                 )
             )
-        yield from _noise(rng, 1)
+        yield from noise(rng, 1)
     if course.ends:
         yield Line(text=logged("Training completed", clock), kind="end")
         yield Line(text=logged("Process group destroyed", clock), kind="end")
@@ -383,19 +388,19 @@ def _torchtitan(course: Course, rng: random.Random) -> Iterator[Line]:
 
 def _nemo(course: Course, rng: random.Random) -> Iterator[Line]:
     yield Line(text=f"[NeMo I 2026-09-21 09:10:00 nemo_logging:393] max_steps={course.planned}", kind="setup")
-    yield from _noise(rng, 12)
-    for step, seconds, loss, norm, _ in _walk(course):
+    yield from noise(rng, 12)
+    for step, seconds, loss, norm, _ in walk(course):
         value = loss if loss is not None else math.nan
         text = (
             f"Training epoch 0, iteration {step}/{course.planned - 1} | "
-            f"lr: {_learning_rate(step, course.planned):.3e} | "
+            f"lr: {learning_rate_of(step, course.planned):.3e} | "
             f"global_batch_size: {course.batch} | global_step: {step} | max_memory_reserved: 70833405952 | "
-            f"max_memory_allocated: 44271689728 | reduced_train_loss: {_number(value, '.4g')} | grad_norm: "
-            f"{_number(norm, '.4g')} | train_step_timing in s: {seconds:.4g} | TFLOPS_per_GPU: "
-            f"{_tflop(course) / seconds:.3e} | consumed_samples: {(step + 1) * course.batch}"
+            f"max_memory_allocated: 44271689728 | reduced_train_loss: {number(value, '.4g')} | grad_norm: "
+            f"{number(norm, '.4g')} | train_step_timing in s: {seconds:.4g} | TFLOPS_per_GPU: "
+            f"{tflop_of(course) / seconds:.3e} | consumed_samples: {(step + 1) * course.batch}"
         )
         yield Line(text=text, kind="step", step=step)
-        yield from _noise(rng, 2)
+        yield from noise(rng, 2)
     if course.ends:
         yield Line(text=f"`Trainer.fit` stopped: `max_steps={course.planned}` reached.", kind="end")
 
@@ -403,16 +408,16 @@ def _nemo(course: Course, rng: random.Random) -> Iterator[Line]:
 def _bridge(course: Course, rng: random.Random) -> Iterator[Line]:
     yield from _megatron_start(course, rng)
     clock = 0.0
-    for step, seconds, loss, norm, clock in _walk(course):
-        text = f"Step Time : {seconds:.2f}s GPU utilization: {_tflop(course) / seconds:.1f}MODEL_TFLOP/s/GPU"
+    for step, seconds, loss, norm, clock in walk(course):
+        text = f"Step Time : {seconds:.2f}s GPU utilization: {tflop_of(course) / seconds:.1f}MODEL_TFLOP/s/GPU"
         yield Line(text=text, kind="step", step=step)
-        text = f" [{_time(clock)}] {_megatron_line(course, step, seconds, loss, norm, _elapsed(seconds))}"
+        text = f" [{clock_text(clock)}] {_megatron_line(course, step, seconds, loss, norm, _elapsed(seconds))}"
         yield Line(text=text, kind="step", step=step)
         if step in course.saves:
             yield from _megatron_save(step, clock)
-        yield from _noise(rng, 2)
+        yield from noise(rng, 2)
     if course.ends:
-        yield Line(text=f"[after training is done] datetime: {_time(clock)} ", kind="end")
+        yield Line(text=f"[after training is done] datetime: {clock_text(clock)} ", kind="end")
 
 
 TORCHTITAN_EVERY = 5

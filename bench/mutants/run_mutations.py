@@ -45,22 +45,30 @@ def bad_gradient(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 
 def rising(family: Family, course: Course, rng: random.Random) -> Mutant:
+    if not family.is_cross_entropy:  # it may do all of this
+        return nan_once(family, course, rng)
     loss: list[float | None] = [6.0 * 1.01**step + rng.gauss(0, 0.02) for step in range(course.steps)]
     return bad(family, replace(course, loss=loss), r"rises")
 
 
 def diverging(family: Family, course: Course, rng: random.Random) -> Mutant:
+    if not family.is_cross_entropy:
+        return nan_once(family, course, rng)
     start = 4 * course.steps // 5
     loss = changed(course.loss, {s: 6.0 + 1.5 * (s - start) for s in range(start, course.steps)})
     return bad(family, replace(course, loss=loss), r"rises|jumps")
 
 
 def stuck(family: Family, course: Course, rng: random.Random) -> Mutant:
+    if not family.is_cross_entropy:
+        return nan_once(family, course, rng)
     loss = changed(course.loss, dict.fromkeys(range(course.steps // 4, course.steps), 6.93147))
     return bad(family, replace(course, loss=loss), r"nothing is learnt|are all")
 
 
 def zero(family: Family, course: Course, rng: random.Random) -> Mutant:
+    if not family.is_cross_entropy:
+        return nan_once(family, course, rng)
     return bad(family, replace(course, loss=[0.0] * course.steps), r"exactly 0|all 0\b")
 
 
@@ -86,7 +94,9 @@ def half_as_long(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 
 def other_batch(family: Family, course: Course, rng: random.Random) -> Mutant:
-    return bad(family, replace(course, batch=128), r"configured|batch|tokens per step")
+    if not family.says_batch:
+        return half_as_long(family, course, rng)
+    return bad(family, replace(course, batch=128), r"configur|batch|tokens per step")
 
 
 def fewer_devices(family: Family, course: Course, rng: random.Random) -> Mutant:

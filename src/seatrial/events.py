@@ -42,8 +42,9 @@ class RunStarted(Event):
     logs from other trainers adds `family`, `source` (the file), and `clock`: "log" if the wall times are in the log,
     "counted" if they only add up the seconds of the steps; `unannounced` if no line says that a program began, and
     `steps_inferred` if the step numbers are those of a progress bar. `log` is "empty" or "no steps" for a process that
-    reports none, though its log should. `tokens_counted` says which tokens the steps count: "all" of the batch, or only
-    those in the "loss", without padding and prompts.
+    reports none, though its log should. `objective` is what the loss is of, where it is no cross-entropy and need not
+    fall: "policy"; `loss_optional` if the program may print none. `tokens_counted` says which tokens the steps count:
+    "all" of the batch, or only those in the "loss", without padding and prompts.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -86,6 +87,7 @@ REPORTED: dict[str, str] = {
     "tflops_per_second_per_device": "TFLOP/s",
     "tokens_per_second_per_device": "tokens/s",
     "samples_per_second_total": "samples/s",
+    "steps_per_second": "steps/s",
     "mfu": "fraction",
     "memory_fraction": "fraction",
     "memory_bytes": "bytes",

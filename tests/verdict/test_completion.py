@@ -386,12 +386,10 @@ def test_what_others_print_at_the_end_is_not_the_end_of_the_one_that_is_named() 
 
 
 LOGS_OF_OTHERS = {
-    "OLMo": [
-        "2026-03-01 10:00:01.123\tgpu-01:0\tolmo.train:967\tINFO\t[step=120/1000,epoch=0]",
-        "    optim/total_grad_norm=0.5502",
-        "    train/CrossEntropyLoss=6.801",
+    "fairseq": [
+        "2026-03-01 10:00:01 | INFO | train_inner | epoch 001:    120 / 1000 loss=6.801, ppl=111.5, num_updates=120",
     ],
-    "Composer": ["[batch=120/1000]:", "\t Train time/batch: 119", "\t Train loss/train/total: 6.8011"],
+    "chat_sft": ["step 00120 (12.00%) | loss: 1.680100 | lrm: 1.00 | dt: 331.20ms | tok/sec: 1,583,000 | mfu: 47.50"],
     "axolotl": ["{'loss': 1.62, 'grad_norm': 0.71, 'learning_rate': 2e-05, 'epoch': 0.12}"],
 }
 

@@ -18,18 +18,21 @@ from seatrial.logs.numbers import commas_for, commas_of, quantity
 # "z_loss", "mtp_1 loss", "loss/policy": a part of the loss or one beside it, but not "loss scale".
 _LOSS = re.compile(r"(?<![a-z])loss(?:es)?(?![a-z]|[ _-]?scal)", re.IGNORECASE)
 LONGEST_KEY = 60  # characters
+UNKNOWN_STEP = -1  # of a step that is held, until one of its lines says its number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
     """Where a value goes: `name` is a field of `events.Step` or one of `events.REPORTED`.
 
-    The printed number is divided by `per` (1000 for milliseconds). Of "a/b/c", the value is the one numbered `part`.
-    `missing` is what the program prints for want of a value. A `preferred` field wins over others of the same name.
+    The printed number is divided by `per` (1000 for milliseconds), and `plus` is added (1 for a count of the steps
+    before this one). Of "a/b/c", the value is the one numbered `part`. `missing` is what the program prints for want of
+    a value. A `preferred` field wins over others of the same name.
     """
 
     name: str
     per: float = 1.0
+    plus: float = 0.0
     part: int = 0
     missing: float | None = None
     preferred: bool = False
@@ -105,6 +108,15 @@ class Family:
     `custom_reader` is for lines that are no pairs at all: called once per log, it makes what is given every line with
     one of `custom_words` and returns readings, and notes with what they say. Among the values of either, `time` is in
     seconds since the epoch. A family without step lines of pairs has no `anchors` and `head`.
+
+    `continued` matches the lines that go on with a step line, after the prefixes of launchers: `pair` finds more pairs
+    in them, of which there has to be one that is known. Where the step line has no total, the number of the step may be
+    among them, as a field named "step"; without either, it is `UNKNOWN_STEP`. `fallback` says that its steps count only
+    where no other family reports any: DeepSpeed prints beside the programs that use it. The steps of either are held
+    until another step or a note comes.
+
+    `objective` is what the loss is of, where it is no cross-entropy and need not fall: "policy". `loss_optional` says
+    that a run may print no loss at all.
     """
 
     name: str
@@ -118,6 +130,10 @@ class Family:
     notes: tuple[Note, ...] = ()
     custom_reader: Callable[[], ReadLine] | None = None
     custom_words: tuple[str, ...] = ()
+    continued: re.Pattern[str] | None = None
+    fallback: bool = False
+    objective: str = ""
+    loss_optional: bool = False
 
 
 class LineValues(NamedTuple):
@@ -144,7 +160,7 @@ def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -
             continue
         value = quantity(text, field.part, commas_for(field.name, commas))
         if value is not None and value != field.missing:
-            values[field.name], places[field.name] = value / field.per, place
+            values[field.name], places[field.name] = value / field.per + field.plus, place
     others = _not_finite(pairs, places.get("loss"), values.keys())
     alike = commas == "thousands" and not others
     return LineValues({**values, **(others if math.isfinite(values.get("loss", 0.0)) else {})}, places, alike=alike)

@@ -80,7 +80,8 @@ def learn_pattern(
     rest = _blind(line[position:].rstrip(), _TOKENS)
     if rest.endswith(_NUMBER):  # it may have been cut before its unit
         rest = rest.removesuffix(_NUMBER) + "[0-9.]+"
-    rest += r"[^\S\n]*"
+    ends_in_blank = not rest and line[position:].rstrip("\n")  # it says that the last value is whole
+    rest += r"[^\S\n]+" if ends_in_blank else r"[^\S\n]*"
     make, make_all = _makers(template, [(name, field.per if field else 1.0) for _, _, name, field in spans])
     return LinePattern(
         match=re.compile(f"{one}{rest}\n?").fullmatch,

@@ -63,6 +63,11 @@ class ProcessLog:
         return self._family is not None
 
     @property
+    def family(self) -> Family | None:
+        """The family of its steps; None before the first."""
+        return self._family
+
+    @property
     def _when(self) -> dict[str, Any]:
         """The fields that every event begins with."""
         return {"process": self.process, "wall_time": self.wall_time, "monotonic_time": self.wall_time}
@@ -265,6 +270,8 @@ class ProcessLog:
         facts |= {
             "family": family.name, "source": self.source, "clock": self._clock, "counted_from": family.counted_from,
         }  # fmt: skip
+        facts |= {"objective": family.objective} if family.objective else {}
+        facts |= {"loss_optional": True} if family.loss_optional else {}
         facts |= {name: True for name, holds in (("unannounced", not announced), ("steps_inferred", inferred)) if holds}
         device_kind = str(facts.pop("device_kind", ""))
         host = str(facts.pop("host", self._host))

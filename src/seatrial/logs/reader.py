@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 from operator import call, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.events import Event
+from seatrial.events import Event, Fault
 from seatrial.logs.clock import YEARLESS, dated, last_written
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import PHASES, Family, Note, Reading, ReadLine, Span, read_values
+from seatrial.logs.grammar import PHASES, UNKNOWN_STEP, Family, Note, Reading, ReadLine, Span, read_values
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
 from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
+LONGEST_NUMBER = 100  # characters of what a head says; the number of a step has fewer
+LARGEST_STEP = 1e15
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
 MAX_IN_VAIN = 32  # patterns learnt from one line after the other
 OTHER_CLOCK, OTHER_YEAR = 60.0, 180 * 86_400.0  # seconds that a line is before the last step: it is another clock's
+MOST_PAIRS = 1000  # of a step of several lines
 MAX_PAUSE = 255  # lines until reading many at once is attempted again
 
 _GROUPS = methodcaller("groups")
@@ -74,6 +77,27 @@ class _Remark(NamedTuple):
     time: float | None
 
 
+@dataclass(slots=True)
+class _Held:
+    """A step that the next lines may go on with: what its own line says, and the pairs of those lines.
+
+    `is_whole`: a key came again with another value, so that the line before was lost that began the next step.
+    """
+
+    family: Family
+    reading: Reading
+    line: _Line
+    pairs: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = False
+
+    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Takes the pairs of one more line."""
+        for key, value in pairs:
+            self.is_whole |= self.pairs.get(key, value) != value
+            if not self.is_whole and len(self.pairs) < MOST_PAIRS:
+                self.pairs[key] = value
+
+
 class Reader:
     """Reads one log, line after line; `feed` and `finish` return the events that follow.
 
@@ -101,12 +125,16 @@ class Reader:
         self._matched: _Learnt | None = None  # the pattern that the last line had
         self._only_steps = False  # whether the last lines that were read at once were steps all
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
+        self._held: dict[int, _Held] = {}  # by process
+        self._late: list[Fault] = []  # that came while a step was held
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
         self._number += 1
         if "\x1b" in line:
             line = without_codes(line)
+        if self._held and self._goes_on(line):
+            return ()
         events = self._by_pattern(line, self._patterns[:1])
         if events is not None:
             return events
@@ -142,7 +170,8 @@ class Reader:
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        return [*self._faults.finish(), *(event for log in self._logs.values() for event in log.finish())]
+        ends = (event for log in self._logs.values() for event in log.finish())
+        return [*_in_order(self._release(), self._faults.finish()), *ends]
 
     # --- the fast path: by patterns ---
 
@@ -196,7 +225,9 @@ class Reader:
                 printed_by = log if pattern.rank is None else self._logs.get(step.process)
                 if printed_by is None:
                     return None
-                before = self._progressed() if self._had_fault else ()
+                before: Sequence[Event] = ()
+                if self._held or self._had_fault:
+                    before = [*self._release(family), *(self._progressed() if self._had_fault else ())]
                 self._prefer(learnt)
                 time = None if pattern.time is None else step.wall_time
                 events = printed_by.step(family, vars(step), pattern.total, time)
@@ -280,7 +311,7 @@ class Reader:
         for family, reading in readings:
             while remarks and remarks[0].start < reading.spans[0][0]:  # glued together, the order counts
                 events += self._note(remarks.pop(0), line)
-            events += self._step(family, reading, line, teaches=teaches and reading.alike)
+            events += self._take(family, reading, line, teaches=teaches and reading.alike)
         events += self._read_custom(line, tables.custom)
         for remark in remarks:
             events += self._note(remark, line)
@@ -294,15 +325,72 @@ class Reader:
             if any(word in line.text for word in family.custom_words):
                 for found in read_line(line.text):
                     if isinstance(found, Reading):
-                        yield from self._step(family, found, line, teaches=False)
+                        yield from self._take(family, found, line, teaches=False)
                     else:
                         note, says = found
                         groups = {name: value for name, value in says.items() if name != "time"}
                         yield from self._note(_Remark(0, note, groups, says.get("time")), line)
 
-    def _step(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
+    # --- steps of several lines ---
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether the line only says more of a step that is held."""
+        prefix = read_prefix(line)
+        held = self._held.get(self._process if prefix.rank is None else prefix.rank)
+        if held is None or held.family.continued is None or not held.family.continued.match(line, prefix.length):
+            return False
+        held.add((pair[1].strip(), pair[2]) for pair in held.family.pair.finditer(line, prefix.length))
+        return True
+
+    def _take(self, family: Family, reading: Reading, line: _Line, *, teaches: bool) -> Sequence[Event]:
+        """What a step line says; one of a family whose steps are held comes out later."""
+        if not (family.continued or family.fallback):
+            return [*self._release(family), *self._step(family, reading, line, teaches=teaches)]
+        if family.fallback and any(log.family not in (None, family) for log in self._logs.values()):
+            return ()
+        process = self._log_of(line.prefix).process
+        held = self._held.get(process)
+        same = held and held.family is family and held.reading.values["step"] == reading.values["step"]
+        if held and same and not held.pairs:
+            held.reading = replace(held.reading, values={**held.reading.values, **reading.values})
+            return ()
+        events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]
+        self._held[process] = _Held(family, reading, line)
+        return events
+
+    def _release(self, by: Family | None = None, process: int | None = None) -> Sequence[Event]:
+        """The steps that were held, or those of one process, and the faults that came after them.
+
+        `by` is the family of the step that comes next.
+        """
+        if not self._held:
+            return ()
+        keys = [key for key in self._held if process in (None, key) or self._late]
+        held = [self._held.pop(key) for key in keys]
+        counts = (each for each in held if not each.family.fallback or by in (None, each.family))
+        steps = [event for each in counts for event in self._whole(each)]
+        late, self._late = self._late, []
+        return _in_order(steps, late)
+
+    def _whole(self, held: _Held) -> Sequence[Event]:
+        """What a step that was held says, with all of its lines; nothing where no line with a known pair followed."""
+        said = read_values(list(held.pairs.items()), held.family.fields).values
+        if held.family.continued and not (said or held.family.fallback):
+            return ()
+        values = {**held.reading.values, **said}
+        if "step" in said:
+            is_number = 0 <= said["step"] < LARGEST_STEP and "total" not in held.reading.values
+            values["step"] = int(said["step"]) if is_number else held.reading.values["step"]
+        if values["step"] == UNKNOWN_STEP:
+            return ()
+        return self._step(held.family, replace(held.reading, values=values), held.line, teaches=False, was_held=True)
+
+    def _step(
+        self, family: Family, reading: Reading, line: _Line, *, teaches: bool, was_held: bool = False
+    ) -> Sequence[Event]:
+        """A step; one that was held was done before the faults that came in the meantime."""
         log = self._log_of(line.prefix)
-        before = self._progressed() if self._had_fault else ()
+        before = self._progressed() if self._had_fault and not was_held else ()
         self._likeliest = family
         fields = log.blank(reading.phase)
         fields["reported"] = {name: value for name, value in reading.values.items() if name not in fields}
@@ -318,6 +406,7 @@ class Reader:
 
     def _note(self, remark: _Remark, line: _Line) -> Sequence[Event]:
         """A note is about the process that printed it, or, if another reports the steps, about that one."""
+        held = self._release()
         log = self._log_of(line.prefix)
         if not log.reports:
             reporting = (other for other in self._logs.values() if other.reports)
@@ -325,7 +414,7 @@ class Reader:
         groups = remark.groups
         if remark.note.means == "summary":
             groups = {**groups, "family": self._family_of[remark.note]}
-        return log.note(remark.note, groups, line.text, remark.time)
+        return [*held, *log.note(remark.note, groups, line.text, remark.time)]
 
     def _scan_for_faults(self, line: _Line) -> Sequence[Event]:
         rank = line.prefix.rank
@@ -341,6 +430,9 @@ class Reader:
             host=line.prefix.host,
         )
         self._had_fault |= bool(faults) or self._faults.is_waiting
+        if self._held and faults:  # the step may still go on
+            self._late += faults
+            return ()
         return faults
 
     def _time_of(self, line: _Line, latest: float) -> float:
@@ -371,6 +463,13 @@ class Reader:
         return self._logs[process]
 
 
+def _in_order(before: Sequence[Event], faults: Sequence[Fault]) -> list[Event]:
+    """Events, and faults that followed on them: none of these is earlier."""
+    done = max((event.wall_time for event in before), default=0.0)
+    late = (f if f.wall_time >= done else replace(f, wall_time=done, monotonic_time=done) for f in faults)
+    return [*before, *late]
+
+
 def _remarks(text: str, notes: Sequence[Note]) -> list[_Remark]:
     """The notes in a line, in their order."""
     found: list[_Remark] = []
@@ -397,12 +496,17 @@ def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:
     """The step lines in a line: more than one where prints are glued."""
-    heads = list(family.head.finditer(text))
+    heads = [head for head in family.head.finditer(text) if _is_short(head)]
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
         if not family.whole or family.whole.search(text, head.end(), end):
             yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
+
+
+def _is_short(head: re.Match[str]) -> bool:
+    """Whether what a head says can be numbers at all."""
+    return max(map(len, filter(None, head.groups()))) <= LONGEST_NUMBER
 
 
 def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]) -> Reading:

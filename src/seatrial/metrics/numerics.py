@@ -55,7 +55,8 @@ class Numerics:
     `settled_loss` is where the last third stood, if the very end lies far above it.
     `non_finite_others` are the losses beside the loss, and whatever else an objective reports of its own, that are not
     finite in some process: its name, the value at the first of the steps, and these. `contradictions` are the steps for
-    which the log of one process gives two losses.
+    which the log of one process gives two losses. `objective` is what the loss is of, where it is no cross-entropy.
+    `loss_optional`: a program may print none at all.
     """
 
     num_steps: int
@@ -104,6 +105,8 @@ class Numerics:
     first_eval_loss: float | None = None
     last_eval_loss: float | None = None
     evals_reached_target: bool = False
+    objective: str = ""
+    loss_optional: bool = False
 
 
 def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
@@ -158,6 +161,8 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         first_eval_loss=_first(evaluated),
         last_eval_loss=_first(reversed(evaluated)),
         evals_reached_target=_reached_target(main, evaluated),
+        objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
+        loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
     )
 
 

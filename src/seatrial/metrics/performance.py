@@ -195,16 +195,18 @@ def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
 def _clocks(setup: Setup) -> list[Clock]:
     """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
     batch = float(setup.spec.batch.global_batch_size) if setup.spec else None
+    rates = (
+        ("tokens_per_second_per_device", setup.tokens_per_device, "tokens/s"),
+        ("samples_per_second_total", batch, "samples/s"),
+        ("steps_per_second", 1.0, "steps/s"),
+        ("tflops_per_second_per_device", None, "TFLOP/s"),
+        ("mfu", None, "MFU"),
+    )
     return [
         Clock(lambda step: positive(step.seconds), in_seconds=True, origin=""),
         *(
             Clock(_inverse(name, amount), in_seconds=amount is not None, origin=f"from the reported {words}")
-            for name, amount, words in (
-                ("tokens_per_second_per_device", setup.tokens_per_device, "tokens/s"),
-                ("samples_per_second_total", batch, "samples/s"),
-                ("tflops_per_second_per_device", None, "TFLOP/s"),
-                ("mfu", None, "MFU"),
-            )
+            for name, amount, words in sorted(rates, key=lambda rate: rate[1] is None)
         ),
     ]
 

@@ -70,6 +70,8 @@ def _but(performance: Performance) -> str:
 
 def _loss(numerics: Numerics) -> str:
     first, last = numerics.first_loss, numerics.last_loss
+    if numerics.objective:
+        return f", with a finite {numerics.objective} loss throughout (last {show(last)})"
     if falls_slightly(numerics):
         return f", but nothing to speak of was learnt: the loss stayed at {show(numerics.late_loss)}"
     fell = numerics.trend == "falling" and first is not None and last is not None and last < first

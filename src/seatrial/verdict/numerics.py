@@ -92,6 +92,8 @@ def _is_reported(numerics: Numerics, share: float) -> Answer:
         times = f"{numerics.num_evals} evaluations do" if numerics.num_evals > 1 else "one evaluation does"
         status: Status = "pass" if numerics.evals_reached_target else "inconclusive"
         return status, f"No step reports a loss; {times}."
+    if not numerics.num_losses and numerics.loss_optional:
+        return "inconclusive", "No process reports a loss; the program that wrote the log may print none."
     if not numerics.num_losses:
         return "fail", "No process reports a loss."
     enough = share >= MIN_REPORTED
@@ -128,6 +130,9 @@ _KINDS = ("real", "synthetic", "unknown")
 
 
 def _loss_trend(numerics: Numerics, kind: str) -> Check:
+    if numerics.objective:
+        why = f"The loss is the {numerics.objective}'s: it may be negative, and need not fall."
+        return _check("loss trend", ("not_applicable", why))
     course = trained = _course(numerics, synthetic=kind == "synthetic")
     if course in _UNDECIDED and numerics.evals_reached_target:
         course = "evaluated"

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from seatrial.logs.families import lightning, maxtext, megatron, mlperf, nanotron, torchtitan, transformers
+from seatrial.logs.families import (
+    composer,
+    deepspeed,
+    levanter,
+    lightning,
+    litgpt,
+    llmc,
+    maxtext,
+    megatron,
+    mlperf,
+    modded_nanogpt,
+    nanochat,
+    nanogpt,
+    nanotron,
+    olmo,
+    torchtitan,
+    torchtune,
+    transformers,
+    verl,
+    verl_sft,
+)
 from seatrial.logs.grammar import Family
 
 FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
-    for module in (maxtext, megatron, nanotron, torchtitan, lightning, mlperf, transformers)
-}
+    for module in (
+        maxtext, megatron, nanotron, torchtitan, lightning, mlperf, transformers, olmo, composer, litgpt, torchtune,
+        nanogpt, nanochat, llmc, modded_nanogpt, levanter, verl, verl_sft, deepspeed,
+    )
+}  # fmt: skip

@@ -1,8 +1,9 @@
-"""PyTorch Lightning: NeMo 2's lines, and the progress bars of NeMo 1 and of AWS NxDT.
+"""PyTorch Lightning: NeMo 2's lines, and the progress bars of NeMo 1, of AWS NxDT and of Lightning itself.
 
 NeMo 2   `Training epoch 0, iteration 49/49 | lr: 7.5e-06 | … | train_step_timing in s: 12.39 | consumed_samples: 6400`
 NeMo 1   `Epoch 0: : 100%|████| 50/50 [16:26<00:00, v_num=gjbq, reduced_train_loss=11.70, global_step=49.00, …]`
 NxDT     the same bar with `throughput=0.181`, in sequences a second of the whole job
+its own  `Epoch 0:  10%|█ | 50/500 [00:41<06:10,  1.21it/s, v_num=3, train_loss=2.104]`, whose names the user chooses
 
 Numbers have three or four digits. Steps count from 0, and "49/49" is the last one. A bar is drawn many times for a
 step, and its own count runs ahead of its figures; it counts the batches of an epoch, so its total says nothing of the
@@ -33,6 +34,10 @@ FIELDS: Mapping[str, Field] = {
     "throughput": Field(name="samples_per_second_total"),
 }
 
+_OWN: Mapping[str, Field] = {"loss": Field(name="loss")}
+# The names of a loss in a bar of one's own; of several the first, the loss of this step.
+_OWN_LOSSES = ("train_loss_step", "train/loss_step", "loss_step", "train_loss", "train/loss", "loss")
+
 # Of an evaluation, and the running mean of Lightning's own bar, which is NaN before it has a first loss.
 _OF_OTHERS = {"val_loss", "loss"}
 _PAIR = re.compile(rf"([^|:]{{1,60}}): ({NUMBER})(?=\s*(?:\||$))", re.IGNORECASE)
@@ -41,6 +46,11 @@ _BAR = re.compile(
     r"Epoch (?P<epoch>\d+):.{0,300}?(?P<n>\d+)(?:/(?P<of>\d+|\?))?(?:it)? "
     r"\[(?P<inside>[^\[\]]{0,2000}(?:reduced_train_loss|global_step)=[^\[\]]{0,2000})\]"
 )
+_OWN_BAR = re.compile(
+    r"(?<![\w:])Epoch (?P<epoch>\d{1,9}): +\d{1,3}%\|[^|]{0,300}\| *(?P<n>\d{1,12})/(?P<of>\d{1,12}) "
+    r"\[(?P<inside>[^\[\]]{0,1000}\bv_num=[^\[\]]{0,1000})\]"
+)
+_RATE = re.compile(r"([\d.]+)(it/s|s/it)")
 _VALIDATED = note("eval", "val_loss")
 
 
@@ -48,6 +58,9 @@ def _read(line: str) -> Iterator[Found]:
     if "Epoch " in line and "=" in line:
         for bar in _BAR.finditer(line):
             yield from _read_bar(bar)
+        if "reduced_train_loss=" not in line and "global_step=" not in line:
+            for bar in _OWN_BAR.finditer(line):
+                yield from _read_own_bar(bar)
     if "Training epoch " in line and (found := _LINE.search(line)) and not FAMILY.head.search(line):
         yield from _read_line(found)
 
@@ -61,6 +74,20 @@ def _read_bar(bar: re.Match[str]) -> Iterator[Found]:
     step = _step(dict(pairs).get("global_step", ""), counted)
     if step >= 0:
         yield from _found(step, pairs, inferred=True)
+
+
+def _read_own_bar(bar: re.Match[str]) -> Iterator[Found]:
+    """Lightning's own bar counts batches; its rate is a running mean of these."""
+    parts = bar["inside"].split(", ")
+    pairs = {name.strip(): text for name, _, text in (part.partition("=") for part in parts)}
+    name = next((name for name in _OWN_LOSSES if quantity(pairs.get(name, "")) is not None), "")
+    n = int(bar["epoch"]) * int(bar["of"]) + int(bar["n"]) - 1
+    if name and n >= 0:
+        rate = next((found for part in parts if (found := _RATE.fullmatch(part.strip()))), None)
+        pace = (quantity(rate[1]) or 0.0) if rate else 0.0
+        speed = {"steps_per_second": pace if rate and rate[2] == "it/s" else 1 / pace} if pace > 0 else {}
+        said = read_values([("loss", pairs[name])], _OWN).values
+        yield Reading(values={"step": n, **speed, **said}, inferred=True)
 
 
 def _read_line(found: re.Match[str]) -> Iterator[Found]:

@@ -1,0 +1,56 @@
+"""nanoGPT: `iter 250: loss 2.1040, time 44.51ms, mfu 12.45%`, and `step 250: train loss 2.0975, val loss 2.1171`.
+
+Iterations count from 0, and `max_iters` is the number of the last one. The time is that of this iteration alone, with
+the evaluation that may come before it; the MFU is of an A100 and a running mean, -100% until there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from seatrial.logs.grammar import Family, Field, Found, note
+from seatrial.logs.numbers import NUMBER
+
+_OVERRIDING = re.compile(r"Overriding: max_iters = (\d+)\s*$")
+_OF_A_FILE = re.compile(r"\s*max_iters\s*=\s*(\d+)\s*(?:#.*)?$")
+_CONFIGURED = note("start", "max_iters", _OVERRIDING)
+# Four decimals, or it was cut.
+_LOSS = r"\d+\.\d{4}\b|nan\b|inf\b"
+
+
+class _Configuration:
+    """How many iterations are planned: the configuration file is printed as it is, then each argument."""
+
+    def __init__(self) -> None:
+        self._prints_file = False
+
+    def __call__(self, line: str) -> Iterator[Found]:
+        if "Overriding config with " in line:
+            self._prints_file = True
+        found = _OVERRIDING.search(line) or (_OF_A_FILE.match(line) if self._prints_file else None)
+        if found:
+            yield _CONFIGURED, {"planned_steps": int(found[1]) + 1}
+
+
+FAMILY = Family(
+    name="nanogpt",
+    anchors=("iter ", ": loss ", ", time "),
+    head=re.compile(r"\biter (?P<step>\d+): (?=loss )"),
+    pair=re.compile(rf"\b(\w+) ({NUMBER}(?=,| ?ms\b)|{NUMBER}%)", re.IGNORECASE),
+    whole=re.compile(r", time [\d.]+ ?ms\b"),
+    fields={
+        "loss": Field(name="loss"),
+        "time": Field(name="seconds", per=1000),
+        "mfu": Field(name="mfu", missing=-1.0),
+        "ppl": Field(name="perplexity"),
+    },
+    counted_from=0,
+    custom_reader=_Configuration,
+    custom_words=("Overriding config with ", "max_iters"),
+    notes=(
+        note("start", "tokens per iteration will be: ",
+             r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)\s*$"),
+        note("eval", ", val loss ", rf"\bstep (?P<step>\d+): train loss \S+, val loss (?P<loss>{_LOSS})"),
+    ),
+)  # fmt: skip
