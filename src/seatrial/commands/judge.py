@@ -126,6 +126,7 @@ def judge_logs(
     resolved: Resolved | None,
     config: Path | None,
     family: str,
+    pattern: Path | None = None,
     cvs_compat: bool,
     out: Path | None,
 ) -> tuple[RunReport, Verdict]:
@@ -134,7 +135,7 @@ def judge_logs(
     With `out`, that becomes a run directory, for reports and comparisons. Raises InputError for logs that cannot be
     read, and where no line of them is one of training.
     """
-    record = read_logs(paths, family)
+    record = read_logs(paths, family, pattern)
     spec = resolved.spec if resolved else None
     with _directory(out) as run_dir:
         documents = Documents(run_dir)

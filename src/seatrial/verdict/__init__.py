@@ -54,6 +54,8 @@ EXIT_CODES: dict[Outcome, int] = {
     "inconclusive": 6,
     "interrupted": 130,
 }
+# Checks that a log fails whatever its spelling: a loss that is not finite, and what broke.
+_BEYOND_DOUBT = ("loss finite", "orderly end")
 # What ended a run before its work was done, by the last word on it.
 _CUT_SHORT: dict[str, Outcome] = {cut: cut for cut in get_args(Cuts)}
 
@@ -109,6 +111,8 @@ def judge(
         *judge_numerics(numerics, spec),
         *judge_performance(performance, spec, rehearsal=rehearsal, dropped=dropped, tolerance=tolerance),
     ]
+    if completion.guessed and not completion.confirmed:
+        checks = [_doubted(check) for check in checks]
     axes = {axis: _axis(check for check in checks if check.axis == axis) for axis in AXES}
     outcome = _outcome(completion, numerics, axes)
     return Verdict(
@@ -118,6 +122,13 @@ def judge(
         tolerance=tolerance,
         convention=performance.convention,
     )
+
+
+def _doubted(check: Check) -> Check:
+    """A check of a log whose spelling was guessed: it fails for a NaN or a crash, which need no guess, and else not."""
+    if check.status != "fail" or check.name in _BEYOND_DOUBT:
+        return check
+    return dataclasses.replace(check, status="inconclusive", evidence=(*check.evidence, "by a guessed spelling"))
 
 
 def _axis(checks: Iterable[Check]) -> AxisVerdict:
