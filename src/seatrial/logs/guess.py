@@ -45,7 +45,6 @@ _FIGURES: Mapping[str, Field] = {
     **dict.fromkeys(("lr", "learning_rate"), Field(name="learning_rate")),
     **dict.fromkeys(("grad_norm", "gradient_norm", "gnorm", "gradnorm"), Field(name="grad_norm")),
     "mfu": Field(name="mfu"),
-    **dict.fromkeys(("ppl", "perplexity"), Field(name="perplexity")),
     **dict.fromkeys(
         ("step_time_ms", "iter_time_ms", "time_ms", "dt_ms", "ms", "ms/step", "ms/iter", "ms/it", "dt_(ms)", "time_(ms)"),
         Field(name="seconds", per=1000),
@@ -111,7 +110,6 @@ def guess_from_rows(rows: Iterable[Row]) -> Guess | None:
 _AS_KEY = {
     ("loss", 1.0): "loss", ("seconds", 1.0): "seconds", ("seconds", 1000): "milliseconds",
     ("learning_rate", 1.0): "learning_rate", ("grad_norm", 1.0): "grad_norm", ("mfu", 1.0): "mfu",
-    ("perplexity", 1.0): "perplexity",
 }  # fmt: skip
 
 
@@ -212,7 +210,7 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
 
 
 def _told(step: str, fields: Mapping[str, Field], example: str) -> str:
-    names = {"loss": "loss", "seconds": "step time", "grad_norm": "gradient norm", "learning_rate": "learning rate"}
+    names = {"loss": "loss", "seconds": "step time", "grad_norm": "gradient norm", "learning_rate": "learning rate", "mfu": "MFU"}
     said = ", ".join(f"{key!r} for the {names.get(of.name, of.name)}" for key, of in fields.items())
     shown: Any = example.strip()
     return f"guessed: {step!r} for the step, {said}; in: {shown[:MOST_SHOWN]}{'…' if len(shown) > MOST_SHOWN else ''}"

@@ -8,7 +8,7 @@ from types import FrameType
 
 from seatrial.errors import InputError
 
-SECONDS = 10.0  # for a block of lines, which takes milliseconds
+SECONDS = 3.0  # of the processor, for a block of lines, which takes milliseconds
 
 
 class _Limit:
@@ -21,12 +21,12 @@ class _Limit:
         raise self._error
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._stop)
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        self._before = signal.signal(signal.SIGVTALRM, self._stop)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
     def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, self._before)
 
 
 def limited(error: InputError) -> _Limit | None:

@@ -112,7 +112,8 @@ def judge(
         *judge_performance(performance, spec, rehearsal=rehearsal, dropped=dropped, tolerance=tolerance),
     ]
     if completion.guessed and not completion.confirmed:
-        checks = [_doubted(check) for check in checks]
+        beyond_doubt = (*_BEYOND_DOUBT, *(("gradient finite",) if numerics.non_finite_grad_steps else ()))
+        checks = [check if check.name in beyond_doubt else _doubted(check) for check in checks]
     axes = {axis: _axis(check for check in checks if check.axis == axis) for axis in AXES}
     outcome = _outcome(completion, numerics, axes)
     return Verdict(
@@ -125,8 +126,8 @@ def judge(
 
 
 def _doubted(check: Check) -> Check:
-    """A check of a log whose spelling was guessed: it fails for a NaN or a crash, which need no guess, and else not."""
-    if check.status != "fail" or check.name in _BEYOND_DOUBT:
+    """A check of a log whose spelling was guessed, so that it may be wrong."""
+    if check.status != "fail":
         return check
     return dataclasses.replace(check, status="inconclusive", evidence=(*check.evidence, "by a guessed spelling"))
 
