@@ -18,7 +18,7 @@ from seatrial.events import FIRST_CLOCK, Event
 from seatrial.logs.families import transformers
 from seatrial.logs.grammar import Family, note
 from seatrial.logs.metric_keys import EVAL_LOSS, FIELDS, SPEEDS, STEP, TIME, TOTAL, Row, first, number, plain, values_of
-from seatrial.logs.numbers import CUT
+from seatrial.logs.numbers import CUT, quantity
 from seatrial.logs.process_log import ProcessLog
 
 NAME = "metrics"
@@ -26,6 +26,7 @@ FAMILY = Family(name=NAME, counted_from=1)
 HEAD = 50  # lines, one of which has to be of a step
 LONGEST_STATE = 1 << 28  # characters of a trainer_state.json
 _DELIMITERS = (",", "\t", ";")
+_END_KEY = "train_runtime"  # of the row with which Hugging Face's Trainer ends a run
 _EVAL = note("eval", "eval")
 _FACTS = note("facts", "max_steps")
 
@@ -88,7 +89,7 @@ def read_rows(rows: Iterable[Row], *, process: int, source: str, spelling: Spell
     """The events of rows, as they come."""
     log = ProcessLog(process, source, "", None, {})
     for row in _by_step(map(spelling.read, rows)):
-        yield from _read_row(log, spelling.family, row)
+        yield from _read_end(log, row) if _END_KEY in row else _read_row(log, spelling.family, row)
     yield from log.finish()
 
 
@@ -116,30 +117,35 @@ def _read_state(state: Row, history: Sequence[Row], *, process: int, source: str
     planned, done = number(state.get("max_steps")), number(state.get("global_step"))
     if planned is not None and 0 < planned < 1e15:
         log.note(_FACTS, {"planned_steps": str(int(planned))}, "", None)
-    for row in _by_step(map(KNOWN.read, (row for row in history if "train_runtime" not in row))):
-        yield from _read_row(log, transformers.FAMILY, row)
-    whole = next((row for row in reversed(history) if "train_runtime" in row), None)
-    if whole is not None:
-        totals = {name: str(whole[key]) for key, name in transformers.TOTALS.items() if key in whole}
-        yield from log.note(transformers.END, totals, json.dumps(whole), None)
-    elif planned and done == planned:
+    ended = False
+    for row in _by_step(map(KNOWN.read, history)):
+        ended = _END_KEY in row
+        yield from _read_end(log, row) if ended else _read_row(log, transformers.FAMILY, row)
+    if not ended and planned and done == planned:
         yield from log.note(transformers.END, {}, f"global_step {done:.0f} of max_steps {planned:.0f}", None)
     yield from log.finish()
 
 
 def _by_step(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows, those of one step as one; a row without a step is of the next one."""
+    """The rows, those of one step as one, but for the last of a run; rows that are of no step are left out."""
     held: dict[str, Any] = {}
     at: float | None = None
     for row in rows:
         step = first(row, STEP)
-        if at is not None and step is not None and step != at:
+        if held and (step != at or _END_KEY in row):
             yield held
-            held, at = {}, None
-        at = step if at is None else at
-        held |= row
-    if at is not None:
+            held = {}
+        if _END_KEY in row:
+            yield row
+        elif step is not None:
+            held, at = {**held, **row}, step
+    if held:
         yield held
+
+
+def _read_end(log: ProcessLog, row: Row) -> Iterator[Event]:
+    totals = {name: str(row[key]) for key, name in transformers.TOTALS.items() if key in row}
+    yield from log.note(transformers.END, totals, json.dumps(row), None)
 
 
 def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
@@ -152,7 +158,7 @@ def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
         fields = log.blank("")
         fields |= {"step": int(step), **{name: value for name, value in values.items() if name in fields}}
         fields["reported"] = {name: value for name, value in values.items() if name not in fields}
-        total = first(row, TOTAL)
+        total = first(row, TOTAL) or quantity(str(row.get("global_step/max_steps", "")), 1)
         yield from log.step(
             family,
             fields,

@@ -13,7 +13,7 @@ from seatrial.logs import metrics_file
 from seatrial.logs.clock import dated, last_written
 from seatrial.logs.grammar import Family
 from seatrial.logs.guess import Guess, guess_from_lines, guess_from_rows
-from seatrial.logs.lines import read_blocks
+from seatrial.logs.lines import read_blocks, read_whole
 from seatrial.logs.reader import read_text
 from seatrial.logs.time_limit import limited
 
@@ -73,9 +73,9 @@ def _header_is_known(kind: metrics_file.Kind, head: Sequence[str]) -> bool:
 
 def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
     """The text of a document of JSON, whose lines may be of any length; lines are shortened only elsewhere."""
-    if str(path) == "-" or path.stat().st_size > metrics_file.LONGEST_STATE:
+    if str(path) == "-":
         return "\n".join(chain.from_iterable(blocks))
-    return path.read_text("utf-8", "replace")
+    return read_whole(path, metrics_file.LONGEST_STATE)
 
 
 def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:

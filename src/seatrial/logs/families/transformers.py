@@ -112,11 +112,11 @@ class _Log:
         before, epoch = said.drawn, quantity(said.pairs.get("epoch", ""))
         if before is None or after is None or after < before:
             return before
-        if before == after:
+        if before in (0, after):  # there is no step 0
             self._per_epoch = after / epoch if epoch else self._per_epoch
             return after
         if not epoch or self._per_epoch is None:
-            return before or after
+            return before
         return min(max(round(epoch * self._per_epoch), before), after)
 
     def _read_step(self, said: _Said, step: int | None) -> Iterator[Found]:
