@@ -37,7 +37,9 @@ LINES: dict[str, tuple[Callable[[int], str], Callable[[int], int], bool]] = {
     "loss first": (lambda n: f"loss: {loss_at(n):.4f}  grad_norm: 2.5  global_step: {n * 2}", lambda n: n * 2, False),
     "total": (lambda n: f"Training step {n}/{N} - Loss {loss_at(n):.4f} - 1.25 s/it", lambda n: n, False),
     "quoted": (lambda n: f"INFO metrics {{'iteration': {n}, 'ce_loss': {loss_at(n):.4f}}}", lambda n: n, False),
-    "json": (lambda n: json.dumps({"n": n * 3, "policy loss": loss_at(n), "step_time_ms": 1250.0}), lambda n: n * 3, True),
+    "json": (
+        lambda n: json.dumps({"n": n * 3, "policy loss": loss_at(n), "step_time_ms": 1250.0}), lambda n: n * 3, True,
+    ),
     "ranked": (lambda n: f"[rank0]:update {n} | loss {loss_at(n):.4f}", lambda n: n, False),
     "coloured": (lambda n: f"\x1b[32mstep\x1b[0m: {n} \x1b[31mloss\x1b[0m: {loss_at(n):.4f}", lambda n: n, False),
 }  # fmt: skip

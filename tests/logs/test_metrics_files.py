@@ -89,7 +89,9 @@ def test_every_spelling_says_its_steps(name: str, form: str, tmp_path: Path) -> 
     rows = [make(n) for n in range(N)]
     if form != "lines" and name == "nested":
         rows = [{"step": row["step"], **{f"train/{key}": value for key, value in row["train"].items()}} for row in rows]
-    write = {"lines": write_lines, "table": write_table, "semicolons": lambda path, of: write_table(path, of, ";")}[form]
+    write = {"lines": write_lines, "table": write_table, "semicolons": lambda path, of: write_table(path, of, ";")}[
+        form
+    ]
     record = logs.read([write(tmp_path / "metrics", rows)])
     assert [step.step for step in steps(record)] == [number(n) for n in range(N)]
     assert [step.loss for step in steps(record)] == pytest.approx([loss_at(n) for n in range(N)], rel=1e-5)
@@ -135,7 +137,9 @@ def check_sparse(drawn: list[dict[str, Any]], folder: Path, *, table: bool) -> N
         return
     losses: dict[int, float] = {}
     validated: dict[int, float] = {}
-    for row in csv.DictReader(io.StringIO(path.read_text())) if table else map(json.loads, path.read_text().splitlines()):
+    for row in (
+        csv.DictReader(io.StringIO(path.read_text())) if table else map(json.loads, path.read_text().splitlines())
+    ):
         for name, found in (("loss", losses), ("val_loss", validated)):
             if row.get(name) not in (None, ""):
                 found[int(row["step"])] = float(row[name])
@@ -159,7 +163,9 @@ def test_a_table_of_lightning(tmp_path: Path) -> None:
 
 
 def test_a_row_that_was_cut_is_none(tmp_path: Path) -> None:
-    text = write_table(tmp_path / "whole.csv", [{"step": n, "loss": f"{loss_at(n):.6f}"} for n in range(20)]).read_text()
+    text = write_table(
+        tmp_path / "whole.csv", [{"step": n, "loss": f"{loss_at(n):.6f}"} for n in range(20)]
+    ).read_text()
     (tmp_path / "cut.csv").write_text(text[:-5])
     assert [step.step for step in steps(logs.read([tmp_path / "cut.csv"]))] == list(range(19))
     whole = write_lines(tmp_path / "whole.jsonl", [{"step": n, "loss": loss_at(n)} for n in range(20)]).read_text()
@@ -224,7 +230,8 @@ def test_what_we_wrote_ourselves_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{}\n", "[1, 2]\n", "{\n", '{"a": ' * 5000, "a,b,c\n1,2,3\n", "step,name\n1,x\n", "Hello, world\nstep, loss\n",
+        "", "{}\n", "[1, 2]\n", "{\n", '{"a": ' * 5000, "a,b,c\n1,2,3\n", "step,name\n1,x\n",
+        "Hello, world\nstep, loss\n",
         '{"level": "info", "msg": "step 3 loss 2.5"}\n' * 3, '{"log_history": 3}\n', '{"log_history": [3, "x", null]}',
         '{"step": "x", "loss": "y"}\n', '{"step": -1, "loss": 2.5}\n{"step": 1e400, "loss": 2.5}\n',
         '{"step": NaN, "loss": 2.5}\n{"step": 1.5, "loss": 2.5}\n{"step": true, "loss": 2.5}\n', "step,loss\n",
@@ -273,7 +280,9 @@ def test_random_lines_never_end_in_an_error(tmp_path: Path) -> None:
         text = list("\n".join(lines))
         for _ in range(made.randrange(1, 40)):
             place = made.randrange(len(text))
-            text[place : place + made.randrange(3)] = made.choice(['"', "{", "}", "\n", "1", "e9", "nan", "", "\x00", "é"])
+            text[place : place + made.randrange(3)] = made.choice(
+                ['"', "{", "}", "\n", "1", "e9", "nan", "", "\x00", "é"]
+            )
         path = tmp_path / f"{number}.jsonl"
         path.write_text("".join(text))
         assert all(isinstance(event, Event) for event in logs.read([path]))

@@ -57,13 +57,17 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], t
 
 @pytest.mark.parametrize("bar", ["bar", "plain"])
 @pytest.mark.parametrize("every", [1, 5])
-def test_what_the_trainer_itself_prints(printed: dict[tuple[str, int], tuple[Path, Path]], bar: str, every: int) -> None:
+def test_what_the_trainer_itself_prints(
+    printed: dict[tuple[str, int], tuple[Path, Path]], bar: str, every: int
+) -> None:
     for path, planned in zip(printed[bar, every], (32 if bar == "bar" else None, 32), strict=True):
         events = logs.read([path])
         (started,) = [event for event in events if isinstance(event, RunStarted)]
         (ended,) = [event for event in events if isinstance(event, RunEnded)]
         assert [step.step for step in steps(events)] == list(range(every, 33, every)), path.name
-        assert [step.loss for step in steps(events)] == [pytest.approx(loss_at(s.step), rel=1e-3) for s in steps(events)]
+        assert [step.loss for step in steps(events)] == [
+            pytest.approx(loss_at(s.step), rel=1e-3) for s in steps(events)
+        ]
         assert (started.planned_steps, started.facts["family"]) == (planned, "transformers")
         assert ended.totals is not None
         assert ended.totals["run_seconds"] * ended.totals["steps_per_second"] == pytest.approx(32, rel=0.02)

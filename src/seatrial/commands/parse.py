@@ -35,8 +35,8 @@ def read_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -
     if not any(isinstance(event, (Step, Fault, RunStarted)) for event in record):
         why = "no line in it was recognised as a step, a failure or the start of a training run"
         fix = (
-            f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}, and metrics "
-            "files; for another trainer, say how its lines look: --pattern FILE"
+            f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}, "
+            "and metrics files; for another trainer, say how its lines look: --pattern FILE"
         )
         raise InputError.single("no-training-log", _named(paths), why, fix)
     return record

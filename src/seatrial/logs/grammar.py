@@ -105,8 +105,8 @@ class Family:
 
     `custom_reader` is for lines that are no pairs at all: called once per log, it makes what is given every line with
     one of `custom_words` and returns readings, and notes with what they say. Among the values of either, `time` is in
-    seconds since the epoch. What it makes may have a method `finish`, which returns what was held back until more of the
-    log is read. A family without step lines of pairs has no `anchors` and `head`.
+    seconds since the epoch. What it makes may have a method `finish`, which returns what was held back until more of
+    the log is read. A family without step lines of pairs has no `anchors` and `head`.
     """
 
     name: str

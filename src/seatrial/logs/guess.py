@@ -38,7 +38,10 @@ _IS_LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
 _NOT_TRAINED = re.compile(r"(?<![a-z])(?:eval|val|valid|validation|test|aux|scale|scaling|best|min|z)(?![a-z])", re.I)
 _STEP_WORDS = ("global_step", "step", "iteration", "iter", "update", "it")
 _LOSS_WORDS = ("loss", "train_loss", "train/loss", "training_loss", "lm_loss", "ce_loss")
-_NO_STEP = re.compile(r"epoch|rank|gpu|node|worker|loss|size|port|pid|seed|lr|batch_?size|tokens|samples|layer|time|elapsed|sec|eta|mem", re.I)
+_NO_STEP = re.compile(
+    r"epoch|rank|gpu|node|worker|loss|size|port|pid|seed|lr|batch_?size|tokens|samples|layer|time|elapsed|sec|eta|mem",
+    re.I,
+)
 _SECONDS = re.compile(r"\d ?(ms|s|sec|seconds)$")
 _OF_A_STEP = re.compile(r"(?<![a-z])(?:dt|step|iter|iteration|it|elapsed|time|took|duration|speed)(?![a-z])", re.I)
 _FIGURES: Mapping[str, Field] = {
@@ -46,11 +49,11 @@ _FIGURES: Mapping[str, Field] = {
     **dict.fromkeys(("grad_norm", "gradient_norm", "gnorm", "gradnorm"), Field(name="grad_norm")),
     "mfu": Field(name="mfu"),
     **dict.fromkeys(
-        ("step_time_ms", "iter_time_ms", "time_ms", "dt_ms", "ms", "ms/step", "ms/iter", "ms/it", "dt_(ms)", "time_(ms)"),
+        ("step_time_ms", "iter_time_ms", "time_ms", "dt_ms", "ms", "ms/step", "ms/iter", "ms/it", "dt_(ms)"),
         Field(name="seconds", per=1000),
     ),
     **dict.fromkeys(
-        ("step_time_s", "iter_time_s", "dt_s", "s/step", "s/iter", "s/it", "sec/step", "sec/iter", "time_(s)", "dt_(s)"),
+        ("step_time_s", "iter_time_s", "dt_s", "s/step", "s/iter", "s/it", "sec/step", "sec/iter", "dt_(s)"),
         Field(name="seconds"),
     ),
 }  # fmt: skip
@@ -121,21 +124,35 @@ def _pairs(text: str) -> list[Pair]:
 
 def _choose(lines: Sequence[Sequence[Pair]]) -> tuple[str, dict[str, Field]] | None:
     """The key of the step, and the fields of the others by their keys."""
-    keys = Counter(key for pairs in lines for key in dict(pairs))
-    losses = [key for key in keys if _IS_LOSS.search(key.replace("_", " ")) and not _NOT_TRAINED.search(key.replace("_", " "))]
+    by_key = [dict(pairs) for pairs in lines]
+    keys = Counter(key for pairs in by_key for key in pairs)
+    losses = [key for key in keys if keys[key] >= FEWEST and _is_called_loss(key.replace("_", " "))]
     for loss in sorted(losses, key=lambda key: (_place(key, _LOSS_WORDS), -keys[key])):
-        own = [dict(pairs) for pairs in lines if loss in dict(pairs)]
-        if keys[loss] < FEWEST or not _is_loss([pairs[loss] for pairs in own]):
-            continue
-        usual = [key for key, count in Counter(key for pairs in own for key in pairs).items() if count >= USUAL * len(own)]
-        steps = [key for key in usual if key != loss and not _NO_STEP.search(key) and _is_step(key, own)]
-        if steps:
-            step = min(steps, key=lambda key: _place(key, _STEP_WORDS))
-            stride = _stride([int(_digits(pairs[step])) for pairs in own if step in pairs])
-            others = {key: of for key in usual if key not in (step, loss) and (of := _figure(key, own, stride))}
-            once = {of.name: key for key, of in reversed(others.items())}  # the first of several
-            return step, {loss: Field(name="loss"), **{key: others[key] for key in once.values()}}
+        own = [pairs for pairs in by_key if loss in pairs]
+        if _is_loss([pairs[loss] for pairs in own]) and (found := _beside(loss, own)):
+            return found
     return None
+
+
+def _is_called_loss(name: str) -> bool:
+    return _IS_LOSS.search(name) is not None and not _NOT_TRAINED.search(name)
+
+
+def _beside(loss: str, lines: Sequence[Mapping[str, str]]) -> tuple[str, dict[str, Field]] | None:
+    """What `_choose` looks for, in the lines with this loss; None where there is no step."""
+    counts = Counter(key for pairs in lines for key in pairs)
+    usual = [key for key, count in counts.items() if count >= USUAL * len(lines) and key != loss]
+    steps = [key for key in usual if not _NO_STEP.search(key) and _is_step(key, lines)]
+    if not steps:
+        return None
+    step = min(steps, key=lambda key: _place(key, _STEP_WORDS))
+    stride = _stride([int(_digits(pairs[step])) for pairs in lines if step in pairs])
+    fields = {loss: Field(name="loss")}
+    for key in usual:
+        figure = None if key == step else _figure(key, lines, stride)
+        if figure and all(figure.name != other.name for other in fields.values()):
+            fields[key] = figure
+    return step, fields
 
 
 def _place(key: str, words: Sequence[str]) -> int:
@@ -196,7 +213,9 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
         number_of = r"[\[(](?P<step>\d{1,9})/(?P<total>\d{1,9})[\])]"
         anchors: tuple[str, ...] = ("/", loss)
     else:
-        number_of = rf"(?<![\w.]){re.escape(step)}['\"]?(?: ?[:=] ?|\s{{1,8}}|: {{1,8}})['\"]?[\[(]?(?P<step>\d[\d,]*){total}"
+        number_of = (
+            rf"(?<![\w.]){re.escape(step)}['\"]?(?: ?[:=] ?|\s{{1,8}}|: {{1,8}})['\"]?[\[(]?(?P<step>\d[\d,]*){total}"
+        )
         anchors = (step, loss)
     return Family(
         name=NAME,
@@ -210,7 +229,13 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
 
 
 def _told(step: str, fields: Mapping[str, Field], example: str) -> str:
-    names = {"loss": "loss", "seconds": "step time", "grad_norm": "gradient norm", "learning_rate": "learning rate", "mfu": "MFU"}
+    names = {
+        "loss": "loss",
+        "seconds": "step time",
+        "grad_norm": "gradient norm",
+        "learning_rate": "learning rate",
+        "mfu": "MFU",
+    }
     said = ", ".join(f"{key!r} for the {names.get(of.name, of.name)}" for key, of in fields.items())
     shown: Any = example.strip()
     return f"guessed: {step!r} for the step, {said}; in: {shown[:MOST_SHOWN]}{'…' if len(shown) > MOST_SHOWN else ''}"

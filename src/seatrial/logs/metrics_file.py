@@ -186,7 +186,9 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """`{"train": {"loss": 2.5}}` as `{"train/loss": 2.5}`."""
     if not any(isinstance(value, dict) for value in row.values()):
         return row
-    inner = ((f"{key}/{name}", each) for key, value in row.items() if isinstance(value, dict) for name, each in value.items())
+    inner = (
+        (f"{key}/{name}", each) for key, value in row.items() if isinstance(value, dict) for name, each in value.items()
+    )
     return {**{key: value for key, value in row.items() if not isinstance(value, dict)}, **dict(inner)}
 
 

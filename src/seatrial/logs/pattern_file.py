@@ -175,4 +175,3 @@ class _Pattern:
     def _check_example(self, head: re.Pattern[str]) -> None:
         if "example" in self._data and not head.search(self._text_of("example")):
             self._refuse("example", "the step does not match this line", "correct step, or give a line of a step")
-

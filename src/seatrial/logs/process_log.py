@@ -204,9 +204,7 @@ class ProcessLog:
         evidence = said.line.strip()[:EVIDENCE]
         known = {name: value for name in TOTALS if (value := said.numbers.get(name)) is not None}
         totals = {name: value for name, value in known.items() if math.isfinite(value)}
-        return (
-            RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence, totals=totals or None),
-        )
+        return (RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence, totals=totals or None),)
 
     def _take_eval(self, _: Note, said: _Said) -> Sequence[Event]:
         step, loss = said.numbers.get("step"), said.numbers.get("loss")

@@ -141,7 +141,11 @@ class Reader:
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        return [*self._read_held(), *self._faults.finish(), *(event for log in self._logs.values() for event in log.finish())]
+        return [
+            *self._read_held(),
+            *self._faults.finish(),
+            *(event for log in self._logs.values() for event in log.finish()),
+        ]
 
     # --- the fast path: by patterns ---
 

@@ -66,9 +66,9 @@ class Completion:
     ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
     is what the last evaluation found, `target_eval_loss` what it has to come down to. `by_block`: the record has the
     last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read from a log in which
-    nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`: its steps are numbered
-    by their lines, and nothing tells how many steps each stands for. `guessed` is how the spelling of the log was
-    guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is right.
+    nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`: its steps are
+    numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the spelling of the log
+    was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is right.
     """
 
     planned_steps: int | None

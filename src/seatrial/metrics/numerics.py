@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ MIN_STEPS_FOR_TREND = 15
 TREND_Z = 2.5  # about 1 in 160 by chance
 # A short run whose losses vary shows no small fall: of several sizes, what the test finds with a probability of 90%.
 SHORT, WORTH_SHOWING = 50, 0.05  # losses; of the early loss
-POWER_Z, RANKS_EFFICIENCY = 1.2816, 0.955  # of the rank-sum test against that of means, for a normal distribution
+POWER_Z = 1.2816
+SURELY_LOWER = 0.999  # share of pairs; in the shortest runs, the test needs nearly all
 MAD_PER_SIGMA = 0.6745  # of a normal distribution
 CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
 DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however few the steps
@@ -362,9 +364,16 @@ def _least_fall(losses: NDArray[np.float64]) -> float:
     By how much the losses differ from one to the next, which a fall over the whole run hardly changes.
     """
     third, steps = len(losses) // 3, np.diff(losses)
+    if not third:
+        return math.inf
     noise = float(np.median(np.abs(steps - np.median(steps)))) / MAD_PER_SIGMA / math.sqrt(2)
     early = _early(losses)
-    least = (TREND_Z + POWER_Z) * noise * math.sqrt(2 / third / RANKS_EFFICIENCY)
+    # The share of a sample may lie below that of the losses themselves.
+    needed = 0.5 + TREND_Z * math.sqrt((2 * third + 1) / (12 * third * third))
+    shares = np.linspace(min(needed, SURELY_LOWER), SURELY_LOWER, 200)
+    enough = shares - POWER_Z * np.sqrt(shares * (1 - shares) / third) >= needed
+    share = float(shares[enough.argmax()]) if enough.any() else SURELY_LOWER
+    least = math.sqrt(2) * NormalDist().inv_cdf(share) * noise
     return least / early if early > 0 else 0.0
 
 

@@ -262,7 +262,9 @@ def _speed(
         return dict.fromkeys(SPEEDS, "no step has a time")
     times = window.summary
     if not window.believable:
-        many = f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {BEYOND_PEAK}"
+        many = (
+            f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {BEYOND_PEAK}"
+        )
         return dict.fromkeys(SPEEDS, many)
     name = setup.device_name
     found: dict[str, Estimate | str] = {

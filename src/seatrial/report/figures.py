@@ -170,7 +170,9 @@ def where(report: RunReport) -> str:
     """What ran where, in a line."""
     parts = [report.spec.model.name if report.spec else "", report.rehearsal]
     if report.sources:
-        one, several, of = _SOURCES.get(report.family, ("a log", "logs", f" of {report.family}" if report.family else ""))
+        one, several, of = _SOURCES.get(
+            report.family, ("a log", "logs", f" of {report.family}" if report.family else "")
+        )
         parts.append(f"read from {one if len(report.sources) == 1 else f'{len(report.sources)} {several}'}{of}")
     if report.metrics:
         performance, completion = report.metrics.performance, report.metrics.completion

@@ -18,7 +18,7 @@ def judge_completion(completion: Completion) -> list[Check]:
     last, target = completion.last_eval_loss, completion.target_eval_loss
     several = len(completion.attempts) > 1
     checks = [
-        *([_check("spelling known", _spelling(completion), evidence=(completion.guessed,))] if completion.guessed else []),
+        *([_spelling(completion)] if completion.guessed else []),
         _check(
             "all steps done", _steps(completion), measured=completion.last_step, bound=completion.last_planned_step,
             unit="last step", evidence=tuple(_attempts(completion)) if several else (),
@@ -77,13 +77,13 @@ def _steps(completion: Completion) -> Answer:
     return "inconclusive", f"{every.capitalize()}, so it does not show whether the run got from {last} to {planned}."
 
 
-def _spelling(completion: Completion) -> Answer:
-    if completion.confirmed:
-        return "pass", "The spelling of the log was guessed, and confirmed with --family generic."
-    return "inconclusive", (
-        "No known trainer spells its log like this one, so its spelling was guessed; if the guess is right, confirm it "
-        "with --family generic."
-    )
+def _spelling(completion: Completion) -> Check:
+    """Only in the verdict on a log whose spelling was guessed."""
+    answer: Answer = ("pass", "The spelling of the log was guessed, and confirmed with --family generic.")
+    if not completion.confirmed:
+        why = "No known trainer spells its log like this one, so its spelling was guessed"
+        answer = ("inconclusive", f"{why}; if the guess is right, confirm it with --family generic.")
+    return _check("spelling known", answer, evidence=(completion.guessed,))
 
 
 def _attempts(completion: Completion) -> Iterable[str]:

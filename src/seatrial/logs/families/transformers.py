@@ -1,9 +1,9 @@
 """Hugging Face's Trainer, and TRL, axolotl and ms-swift on top: `{'loss': 2.31, 'grad_norm': 1.25, 'epoch': 0.04}`.
 
-Few of these lines say which step they are of. For the others it is the progress bar that was drawn before or after them:
-a fast run draws it late, so the epoch decides between the two. Where no bar is in the log (`disable_tqdm`, or a bar that
-went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. Values are
-strings since version 5. No line says how long a step took, only the last one how long the whole run did.
+Few of these lines say which step they are of. For the others it is the progress bar that was drawn before or after
+them: a fast run draws it late, so the epoch decides between the two. Where no bar is in the log (`disable_tqdm`, or a
+bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. Values
+are strings since version 5. No line says how long a step took, only the last one how long the whole run did.
 """
 
 from __future__ import annotations
@@ -128,8 +128,9 @@ class _Log:
             epoch = quantity(said.pairs.get("epoch", ""))
             self._lines += 1
             yield _COUNTED, {"lines_counted": True}
-            of = {} if epoch is None else {"epoch": epoch}
-            yield Reading(values={"step": self._lines, **of, **values}, inferred=True)
+            if epoch is not None:
+                values["epoch"] = epoch
+            yield Reading(values={"step": self._lines, **values}, inferred=True)
 
 
 FAMILY = Family(
