@@ -21,7 +21,7 @@ from pathlib import Path
 
 from seatrial.events import Event
 from seatrial.logs import guess, metrics_file
-from seatrial.logs.families import FAMILIES
+from seatrial.logs.families import FAMILIES, transformers
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
@@ -65,7 +65,8 @@ def spellings(family: str | Spellings) -> Spellings:
         return Spellings(families=(), confirmed=True)
     if family == metrics_file.NAME:
         return Spellings(families=(), guessed=False)
-    return Spellings(families=tuple(_families(family)), metrics_files=family == AUTO, guessed=family == AUTO)
+    has_files = family in (AUTO, transformers.FAMILY.name)  # trainer_state.json
+    return Spellings(families=tuple(_families(family)), metrics_files=has_files, guessed=family == AUTO)
 
 
 def read(paths: Sequence[Path], family: str | Spellings = AUTO) -> list[Event]:

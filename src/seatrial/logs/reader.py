@@ -21,6 +21,7 @@ from seatrial.logs.process_log import ProcessLog
 from seatrial.logs.step_numbers import numbered
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
+LONGEST_NUMBER = 18  # digits of a step; more are none, and `int` refuses thousands of them
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
 MOST_AT_ONCE, FEWEST_AT_ONCE = 256, 4  # step lines
@@ -399,6 +400,8 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
+        if any(len(head[name] or "") > LONGEST_NUMBER for name in ("step", "total") if name in head.re.groupindex):
+            continue
         if not family.whole or family.whole.search(text, head.end(), end):
             yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
 

@@ -31,14 +31,16 @@ TOTALS: Mapping[str, str] = {
     "epoch": "epochs",
 }
 
+LONGEST_STEP = 16  # digits; more are none
+
 _DICT = re.compile(r"\{('(?:loss|eval_loss|train_runtime)': [^{}]{1,4000})\}")
-_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d+))?'?(?=,|$)", re.IGNORECASE)
-_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d+)/(\d+) \[")
+_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d{1, 15}))?'?(?=,|$)", re.IGNORECASE)
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d{1,15})/(\d{1,15}) \[")
 _NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
 
 EVAL = note("eval", "'eval_loss'", _DICT)
 END = note("end", "'train_runtime'", _DICT)
-_START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>[\d,]+)")
+_START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>\d[\d,]{0,20})")
 _COUNTED = note("facts", "{'loss': ", _DICT)
 
 
@@ -86,7 +88,7 @@ class _Log:
         found = list(_PAIR.finditer(text))
         pairs = {pair[1]: pair[2] for pair in found}
         named = next((pair for key in ("step", "global_step/max_steps") for pair in found if pair[1] == key), None)
-        own = int(named[2]) if named and named[2].isdigit() else None
+        own = int(named[2]) if named and named[2].isdigit() and len(named[2]) < LONGEST_STEP else None
         step = self._step if own is None else own
         if "train_runtime" in pairs:
             yield END, {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
