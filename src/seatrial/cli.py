@@ -243,14 +243,14 @@ _LOGS_HELP = "Log files, folders of them, or - for standard input."
 @app.command()
 @argument("paths", type=FILE, nargs=-1, required=True, metavar="LOG...", help=_LOGS_HELP)
 @options.family
-def parse(paths: tuple[Path, ...], family: str) -> None:
+def parse(paths: tuple[Path, ...], family: str, pattern: Path | None) -> None:
     """Turn logs from other trainers into events.
 
     One JSON object per line; a single log is read as it comes.
     """
     from seatrial.commands.parse import parse_logs
 
-    for line in parse_logs(paths, family):
+    for line in parse_logs(paths, family, pattern):
         click.echo(line)
 
 

@@ -146,13 +146,25 @@ class RunEnded(Event):
 
     stopped_early: an evaluation reached what the run was for; aborted: the run gave up before.
 
-    `evidence` is the line of another trainer's log that says so.
+    `evidence` is the line of another trainer's log that says so, `totals` what it says of the whole run, by the names
+    of `TOTALS`.
     """
 
     kind: ClassVar[str] = "run_ended"
     reason: str
     exit_code: int | None = None
     evidence: str = ""
+    totals: Mapping[str, float] | None = None
+
+
+# What the end of another trainer's log may say of the whole run, from its first step to its last, with all that came
+# between: name → unit.
+TOTALS: dict[str, str] = {
+    "run_seconds": "s",
+    "steps_per_second": "steps/s",
+    "samples_per_second_total": "samples/s",
+    "epochs": "",
+}
 
 
 KINDS: dict[str, type[Event]] = {k.kind: k for k in (RunStarted, Step, Eval, Checkpoint, Fault, RunEnded)}

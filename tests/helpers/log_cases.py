@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -67,8 +66,8 @@ def both(lines: Sequence[str]) -> list[Event]:
     found = list(logs.parse(lines))
     told_of = [dumps(event) for event in found]
     assert [dumps(event) for event in by_tables(lines)] == told_of
-    at_once = reader.Reader(tuple(logs.FAMILIES.values()), process=0, source="")
-    assert [dumps(event) for event in (*chain.from_iterable(at_once.feed_block(lines)), *at_once.finish())] == told_of
+    at_once = reader.read_text([list(lines)], tuple(logs.FAMILIES.values()), process=0, source="")
+    assert [dumps(event) for event in at_once] == told_of
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from seatrial import logs
@@ -43,3 +45,19 @@ def test_a_hostile_line_is_read_in_bounded_time(start: str) -> None:
     text = [STARTS[start] + more * (LONG // len(more)) + " x" for more in MORE]
     text += [STARTS[start] * (LONG // len(STARTS[start]))]
     assert {step.step for step in steps(logs.parse(text))} <= {7, 0, 1}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "completed step: {}, seconds: 1.0, loss: 2.0",
+        " iteration {}/ 50 | elapsed time per iteration (ms): 1.0 | lm loss: 1 |",
+        "step: {} loss: 1.0 memory: 1.0GiB(1.0%) tps: 100 ", "1%|x| {}/3 [0", "1%|x| 1/{} [0",
+        "{{'loss': 1.0, 'step': {}}}",
+        "Total optimization steps = {}", "step {} loss 1.5",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["auto", "generic"])
+def test_a_number_of_thousands_of_digits_is_no_step(line: str, family: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text((line.format("1" * 5000) + "\n") * 9)
+    assert steps(logs.read([tmp_path / "log.txt"], family)) == []

@@ -175,3 +175,49 @@ def test_a_perplexity_is_exp_of_the_loss() -> None:
 )
 def test_the_gradient_norm(norm: Callable[[int], float | None], status: str) -> None:
     assert check(log(lambda n: {}, grad_norm=norm), "gradient finite").status == status
+
+
+def noisy(num_steps: int, *, noise: float, fall: float, seed: int) -> list[events.Event]:
+    """A run whose loss falls by a share of it, and varies by another from batch to batch."""
+    made = random.Random(seed)
+    run = steps(make_spec(steps=num_steps))
+    last = num_steps - 1
+    return [replace(step, loss=1.5 * (1 - fall * n / last) * (1 + made.gauss(0, noise))) for n, step in enumerate(run)]
+
+
+@pytest.mark.parametrize("num_steps", [20, 24, 30])
+def test_a_short_run_whose_losses_vary_is_too_short_for_a_trend(num_steps: int) -> None:
+    """A fine-tuning that falls by a tenth cannot be told from one that learns nothing: neither is open for that."""
+    for fall in (0.0, 0.1):
+        runs = [noisy(num_steps, noise=0.1, fall=fall, seed=seed) for seed in range(100)]
+        found = [check(run, "loss trend") for run in runs]
+        assert sum(each.status == "not_applicable" for each in found) >= 80
+        assert sum(each.status in ("fail", "inconclusive") for each in found) <= 3
+    assert any(
+        "losses are too few for a trend: they vary so much that a fall of less than" in e.sentence for e in found
+    )
+
+
+def test_a_loss_that_hardly_varies_shows_that_nothing_is_learnt() -> None:
+    """A model that is trained from scratch and stays at ln(vocabulary), and a longer run."""
+    for num_steps, noise in ((24, 0.005), (30, 0.01), (49, 0.01), (50, 0.1), (200, 0.1)):
+        found = [check(noisy(num_steps, noise=noise, fall=0.0, seed=seed), "loss trend") for seed in range(50)]
+        assert sum(each.status == "inconclusive" for each in found) >= 45, (num_steps, noise)
+    assert check(log(lambda _: {"loss": 2.5}), "loss trend").status != "not_applicable"
+
+
+def test_the_least_fall_that_shows_is_found_nine_times_out_of_ten() -> None:
+    """Independent of the formula: of runs that fall by as much between their thirds, the test itself finds 90%."""
+    for num_steps, noise in ((24, 0.05), (30, 0.1), (45, 0.1)):
+        least = [measured(noisy(num_steps, noise=noise, fall=0.0, seed=seed)).least_fall or 0.0 for seed in range(60)]
+        typical = sorted(least)[len(least) // 2]
+        third = num_steps // 3
+        made, hits = random.Random(7), 0
+        for _ in range(200):
+            run = steps(make_spec(steps=num_steps))
+            run = [
+                replace(step, loss=1.5 * (1 - typical * (n >= num_steps - third)) * (1 + made.gauss(0, noise)))
+                for n, step in enumerate(run)
+            ]
+            hits += measured(run).trend == "falling"
+        assert 0.75 <= hits / 200 <= 0.99, (num_steps, noise, typical, hits)

@@ -390,7 +390,6 @@ LOGS_OF_OTHERS = {
         "2026-03-01 10:00:01 | INFO | train_inner | epoch 001:    120 / 1000 loss=6.801, ppl=111.5, num_updates=120",
     ],
     "chat_sft": ["step 00120 (12.00%) | loss: 1.680100 | lrm: 1.00 | dt: 331.20ms | tok/sec: 1,583,000 | mfu: 47.50"],
-    "axolotl": ["{'loss': 1.62, 'grad_norm': 0.71, 'learning_rate': 2e-05, 'epoch': 0.12}"],
 }
 
 
@@ -405,6 +404,21 @@ def test_of_a_log_whose_steps_cannot_be_read_nobody_says_that_there_were_none(na
         assert steps.status == "inconclusive"
         assert "No step was recognised in the log" in steps.sentence
         assert "before the first step" not in found.headline
+
+
+@pytest.mark.parametrize("spec", [None, OF_50], ids=["alone", "against"])
+def test_lines_of_steps_without_a_number_count_as_lines(spec: RunSpec | None) -> None:
+    lines = ["{'loss': 1.62, 'grad_norm': 0.71, 'learning_rate': 2e-05, 'epoch': 0.12}"]
+    _, found = judged([*lines, OOM], spec)
+    assert found.outcome == "died"
+    assert found.headline.startswith("GPU out of memory after 1 line of steps")
+    assert check(found, "all steps done").status == "inconclusive"
+    assert "does not say how many steps each stands for" in check(found, "all steps done").sentence
+    many = [f"{{'loss': {5 - n / 10}, 'epoch': {n / 10}}}" for n in range(1, 21)]
+    _, found = judged(many, spec)
+    assert found.outcome == "inconclusive"  # 20 lines are no 20 steps of 50
+    _, found = judged([*many, "{'loss': nan, 'epoch': 2.1}"], spec)
+    assert (found.outcome, check(found, "loss finite").status) == ("fail", "fail")
 
 
 def test_a_run_that_was_watched_died_before_its_first_step() -> None:

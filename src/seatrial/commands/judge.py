@@ -131,6 +131,7 @@ def judge_logs(
     resolved: Resolved | None,
     config: Path | None,
     family: str,
+    pattern: Path | None = None,
     cvs_compat: bool,
     out: Path | None,
 ) -> tuple[RunReport, Verdict]:
@@ -139,7 +140,7 @@ def judge_logs(
     With `out`, that becomes a run directory, for reports and comparisons. Raises InputError for logs that cannot be
     read, and where no line of them is one of training.
     """
-    logs = LogsOfRun(paths=tuple(paths), family=family, events=read_logs(paths, family))
+    logs = LogsOfRun(paths=tuple(paths), family=family, events=read_logs(paths, family, pattern))
     return judge_record(logs, options, resolved=resolved, config=config, cvs_compat=cvs_compat, out=out)
 
 

@@ -27,6 +27,7 @@ def judge_folder(
     family: str,
     cvs_compat: bool,
     out: Path | None,
+    pattern: Path | None = None,
 ) -> FolderReport:
     """Judges each run of a folder; with `out`, each becomes a run directory in it, by its name.
 
@@ -34,7 +35,7 @@ def judge_folder(
     """
     kept = (path.parent for path in sorted(folder.rglob("*.json")) if is_run_directory(path.parent))
     directories = list(dict.fromkeys(kept))
-    found = list(_read(folder, family, directories))
+    found = list(_read(folder, family, pattern, directories))
     trained = [run for run in found if is_of_training(run.events)]
     alone = len(trained) == 1 and not directories
     runs = [JudgedRun(str(path.relative_to(folder)), *judge_run(path, options)) for path in directories]
@@ -52,10 +53,10 @@ def judge_folder(
     return FolderReport(folder=folder, runs=tuple(runs), others=others, scaling=scaling, no_scaling=why)
 
 
-def _read(folder: Path, family: str, directories: Sequence[Path]) -> Iterator[logs.RunOfLogs]:
-    check_logs([folder], family)
+def _read(folder: Path, family: str, pattern: Path | None, directories: Sequence[Path]) -> Iterator[logs.RunOfLogs]:
+    how = check_logs([folder], family, pattern)
     try:
-        yield from logs.read_runs(folder, family, without=directories)
+        yield from logs.read_runs(folder, how, without=directories)
     except OSError as error:
         raise unreadable([folder], error) from error
 

@@ -180,7 +180,14 @@ engine = option(
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
 out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory (default: runs/<name>-<time>).")
-family = option("--family", default="auto", help="The logs' trainer; auto recognises it.")
+family = together(
+    option(
+        "--family",
+        default="auto",
+        help="The logs' trainer; auto recognises it. generic: a guess is right; metrics: a metrics file.",
+    ),
+    option("--pattern", type=FILE, help="A file that says how the step lines of another trainer look."),
+)
 judging = _as_one(
     "options",
     "seatrial.commands.judge:JudgeOptions",

@@ -14,22 +14,22 @@ from seatrial.runs.files import exists
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
 
 
-def parse_logs(paths: Sequence[Path], family: str) -> Iterator[str]:
+def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Iterator[str]:
     """The events of the logs of one run as lines of JSON; a single log is not kept. Raises as `read_logs` does."""
-    check_logs(paths, family)
+    how = check_logs(paths, family, pattern)
     try:
         alone = paths[0] if len(paths) == 1 and not paths[0].is_dir() else None
-        found = logs.parse_file(alone, family) if alone else logs.read(paths, family)
+        found = logs.parse_file(alone, how) if alone else logs.read(paths, how)
         yield from map(events.dumps, found)
     except OSError as error:
         raise unreadable(paths, error) from error
 
 
-def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
+def read_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> list[Event]:
     """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
-    check_logs(paths, family)
+    how = check_logs(paths, family, pattern)
     try:
-        record = logs.read(paths, family)
+        record = logs.read(paths, how)
     except OSError as error:
         raise unreadable(paths, error) from error
     if not is_of_training(record):
@@ -40,7 +40,10 @@ def read_logs(paths: Sequence[Path], family: str) -> list[Event]:
 def no_training(paths: Sequence[Path]) -> InputError:
     """The error for logs that say nothing of training."""
     why = "no line in it was recognised as a step, a failure or the start of a training run"
-    fix = f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}"
+    fix = (
+        f"name the log that has the training's own lines; known are those of {', '.join(logs.FAMILIES)}, "
+        "and metrics files; for another trainer, say how its lines look: --pattern FILE"
+    )
     return InputError.single("no-training-log", _named(paths), why, fix)
 
 
@@ -49,10 +52,14 @@ def is_of_training(record: Iterable[Event]) -> bool:
     return any(isinstance(event, (Step, Fault, RunStarted)) for event in record)
 
 
-def check_logs(paths: Sequence[Path], family: str) -> None:
-    if family not in (logs.AUTO, *logs.FAMILIES):
+def check_logs(paths: Sequence[Path], family: str, pattern: Path | None) -> str | logs.Spellings:
+    """How the logs are to be read; raises InputError for what cannot be."""
+    if family not in logs.NAMES:
         why = f"no family of logs is called {family!r}"
-        raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join((logs.AUTO, *logs.FAMILIES))}")
+        raise InputError.single("unknown-family", "--family", why, f"one of: {', '.join(logs.NAMES)}")
+    if pattern and family != logs.AUTO:
+        why, fix = f"the pattern is a family of its own, and {family} is another one", "omit --family or --pattern"
+        raise InputError.single("two-families", "--pattern", why, fix)
     for path in paths:
         if str(path) != "-" and not exists(path):
             fix = "name a log, or a folder of logs"
@@ -61,6 +68,7 @@ def check_logs(paths: Sequence[Path], family: str) -> None:
             why = f"this is {title}, and no line in it is one of training"
             fix = f"name the log, and this as the configuration to judge it by: seatrial judge LOG --against {path}"
             raise InputError.single("no-log", str(path), why, fix)
+    return logs.read_pattern(pattern) if pattern else family
 
 
 def unreadable(paths: Sequence[Path], error: OSError) -> InputError:

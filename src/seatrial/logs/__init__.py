@@ -21,20 +21,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seatrial.events import Event
-from seatrial.logs.families import FAMILIES
+from seatrial.logs import guess, metrics_file
+from seatrial.logs.families import FAMILIES, transformers
 from seatrial.logs.files import files_in, read_files
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
-from seatrial.logs.reader import read_events, read_file
+from seatrial.logs.one_file import Spellings, read_file
+from seatrial.logs.pattern_file import read_pattern
+from seatrial.logs.reader import read_events
 from seatrial.logs.runs import RunOfLogs, runs_of
 
-__all__ = ["AUTO", "FAMILIES", "RunOfLogs", "parse", "parse_file", "read", "read_lines", "read_runs"]
+__all__ = [
+    "AUTO", "FAMILIES", "NAMES", "RunOfLogs", "Spellings", "parse", "parse_file", "read", "read_lines", "read_pattern",
+    "read_runs",
+]  # fmt: skip
 
 AUTO = "auto"
+NAMES = (AUTO, *FAMILIES, metrics_file.NAME, guess.NAME)  # what `family` may be, besides a pattern of one's own
 
 
 def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source: str = "") -> Iterator[Event]:
-    """The events of one log, as its lines come; nothing of it is kept.
+    """The events of the lines of one log of text, as they come; nothing of it is kept.
 
     `family` names the spelling; "auto" tries every family on every line, so a log may mix them. `process` is who
     printed the lines that name no rank, `source` the log's name for people. Raises KeyError for an unknown family.
@@ -42,29 +49,45 @@ def parse(lines: Iterable[str], family: str = AUTO, *, process: int = 0, source:
     return read_events(lines, _families(family), process=process, source=source)
 
 
-def parse_file(path: Path, family: str = AUTO, *, process: int = 0) -> Iterator[Event]:
-    """As `parse`, of one log file or, for "-", of the standard input. Raises OSError too."""
-    return read_file(path, _families(family), process=process)
+def parse_file(path: Path, family: str | Spellings = AUTO, *, process: int = 0) -> Iterator[Event]:
+    """The events of one file or, for "-", of the standard input, as they come: a log or a metrics file.
+
+    "auto" also recognises metrics files, and guesses the spelling of a log that no family knows; "metrics" and
+    "generic" ask for one of these. Raises OSError, and KeyError for an unknown family.
+    """
+    return read_file(path, spellings(family), process=process)
 
 
 def _families(name: str) -> Sequence[Family]:
     return tuple(FAMILIES.values()) if name == AUTO else (FAMILIES[name],)
 
 
-def read(paths: Sequence[Path], family: str = AUTO) -> list[Event]:
-    """The events of the log files of one run, by time: one file per node or rank, or several attempts.
+def spellings(family: str | Spellings) -> Spellings:
+    """What files of this family may be. Raises KeyError for an unknown one."""
+    if isinstance(family, Spellings):
+        return family
+    if family == guess.NAME:
+        return Spellings(families=(), confirmed=True)
+    if family == metrics_file.NAME:
+        return Spellings(families=(), guessed=False)
+    has_files = family in (AUTO, transformers.FAMILY.name)  # trainer_state.json
+    return Spellings(families=tuple(_families(family)), metrics_files=has_files, guessed=family == AUTO)
+
+
+def read(paths: Sequence[Path], family: str | Spellings = AUTO) -> list[Event]:
+    """The events of the files of one run, by time: one file per node or rank, or several attempts.
 
     A folder stands for the log files in it, "-" for the standard input. Raises OSError, InputError for logs of several
     runs, and KeyError for an unknown family.
     """
     files = [file for path in paths for file in (files_in(path) if path.is_dir() else [path])]
-    return read_files(files, _families(family))
+    return read_files(files, spellings(family))
 
 
-def read_runs(folder: Path, family: str = AUTO, *, without: Sequence[Path] = ()) -> Iterator[RunOfLogs]:
+def read_runs(folder: Path, family: str | Spellings = AUTO, *, without: Sequence[Path] = ()) -> Iterator[RunOfLogs]:
     """The runs of which a folder holds the logs, with the events of each; folders in `without` are not looked into.
 
     Raises OSError, and KeyError for an unknown family.
     """
     files = [path for path in files_in(folder) if not any(path.is_relative_to(other) for other in without)]
-    return runs_of(files, _families(family), folder)
+    return runs_of(files, spellings(family), folder)

@@ -14,9 +14,8 @@ from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Ste
 from seatrial.logs.alignment import Shift, after_steps, begun_at, marked, moved, shifts, zone_apart, zone_of
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
-from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
-from seatrial.logs.reader import read_file
+from seatrial.logs.one_file import Spellings, read_file
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
 RANK_NAMES = tuple(
@@ -59,7 +58,7 @@ class _Log:
         return any(event.wall_time >= FIRST_CLOCK for event in self.events)
 
 
-def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]:
+def read_files(paths: Sequence[Path], spellings: Spellings) -> list[Event]:
     """The events of all files, by time. Raises OSError, and InputError for logs of several runs.
 
     Lines that name a rank are that rank's; the others belong to the process that the file's name says, or else to the
@@ -68,10 +67,18 @@ def read_files(paths: Sequence[Path], families: Sequence[Family]) -> list[Event]
     numbers = _processes(paths)
     by_name = _ranks(paths)
     written = last_written(paths) if paths else 0.0
-    logs = [
-        _log(path, _of_name(path, rank, read_file(path, families, process=number, written=written)), process=number)
-        for path, number, rank in zip(paths, numbers, by_name, strict=True)
-    ]
+
+    def read(how: Spellings) -> list[_Log]:
+        return [
+            _log(path, _of_name(path, rank, read_file(path, how, process=number, written=written)), process=number)
+            for path, number, rank in zip(paths, numbers, by_name, strict=True)
+        ]
+
+    # Beside a log that is known, the words of others are no steps, even if they could be.
+    is_doubtful = len(paths) > 1 and spellings.guessed and not spellings.confirmed
+    logs = read(replace(spellings, guessed=False) if is_doubtful else spellings)
+    if is_doubtful and not any(log.steps for log in logs) and "-" not in map(str, paths):
+        logs = read(spellings)
     following = [] if _named(paths) else _in_succession([log for log in logs if log.steps])
     if not _named(paths):
         _refuse_several(following or [log for log in logs if log.steps], in_succession=bool(following))

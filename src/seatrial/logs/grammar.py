@@ -101,13 +101,15 @@ class Family:
     """Programs whose logs are spelled alike.
 
     `anchors` all stand in every step line. `head` finds it: its group `step` is the number, `total` that of the last
-    one, and any of `PHASES` says that its time does not count. `pair` finds (key, value) behind it; where `whole` is
+    one, and any of `PHASES` says that its time does not count; a group with the name of a field's key is a pair, too.
+    `pair` finds (key, value) behind it; where `whole` is
     not found there, the line was cut before it said enough to be a step. `counted_from` is the number of the first
     step, `last_is_total` says that "49/49" is the last of 50.
 
     `custom_reader` is for lines that are no pairs at all: called once per log, it makes what is given every line with
     one of `custom_words` and returns readings, and notes with what they say. Among the values of either, `time` is in
-    seconds since the epoch. A family without step lines of pairs has no `anchors` and `head`.
+    seconds since the epoch. What it makes may have a method `finish`, which returns what was held back until more of
+    the log is read. A family without step lines of pairs has no `anchors` and `head`.
 
     `continued` matches the lines that go on with a step line, after the prefixes of launchers: `pair` finds more pairs
     in them, of which there has to be one that is known. Where the step line has no total, the number of the step may be

@@ -90,6 +90,12 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
         yield [shortened(rest) + (CUT if rest[-1].isdigit() or rest[-1] == "." else "")]
 
 
+def read_whole(path: Path, most: int) -> str:
+    """The text of a file as it is, up to so many characters. Raises OSError."""
+    with _open(path) as file:
+        return file.read(most)
+
+
 def _open(path: Path) -> TextIO:
     """The text of a file, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
     file = path.open("rb")

@@ -8,7 +8,7 @@ from itertools import chain
 from operator import lt
 from typing import Any, NamedTuple
 
-from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
+from seatrial.events import TOTALS, Checkpoint, Eval, Event, RunEnded, RunStarted, Step, trusted
 from seatrial.logs.grammar import Family, Meaning, Note
 from seatrial.logs.numbers import commas_for, commas_of, quantity
 
@@ -207,7 +207,9 @@ class ProcessLog:
         self._ended = True
         reason = said.groups.get("reason") or ("died" if exit_code else "completed")
         evidence = said.line.strip()[:EVIDENCE]
-        return (RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence),)
+        known = {name: value for name in TOTALS if (value := said.numbers.get(name)) is not None}
+        totals = {name: value for name, value in known.items() if math.isfinite(value)}
+        return (RunEnded(**self._when, reason=reason, exit_code=exit_code, evidence=evidence, totals=totals or None),)
 
     def _take_eval(self, _: Note, said: _Said) -> Sequence[Event]:
         step, loss = said.numbers.get("step"), said.numbers.get("loss")

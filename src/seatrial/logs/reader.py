@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 from operator import call, methodcaller
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from seatrial.events import Event, Fault
-from seatrial.logs.clock import YEARLESS, dated, last_written
+from seatrial.logs.clock import YEARLESS
 from seatrial.logs.faults import FaultScanner, skeleton_of
-from seatrial.logs.grammar import PHASES, UNKNOWN_STEP, Family, Note, Reading, ReadLine, Span, read_values
+from seatrial.logs.grammar import PHASES, UNKNOWN_STEP, Family, Found, Note, Reading, ReadLine, Span, read_values
 from seatrial.logs.line_pattern import SELDOM, LinePattern, learn_pattern
-from seatrial.logs.lines import Prefix, read_blocks, read_prefix, split_line, without_codes
+from seatrial.logs.lines import Prefix, read_prefix, split_line, without_codes
 from seatrial.logs.numbers import find_time, floats, integers, seconds_of_all, seconds_since_epoch, stated_time
 from seatrial.logs.process_log import ProcessLog
+from seatrial.logs.step_numbers import numbered
 
 LONGEST_STEP = 1 << 13  # characters behind the head of a step; what comes then is glued to it
-LONGEST_NUMBER = 100  # characters of what a head says; the number of a step has fewer
+LONGEST_NUMBER = 18  # digits of a step; more are none, and `int` refuses thousands of them
 LARGEST_STEP = 1e15
 MAX_PATTERNS = 4  # a program has one or two
 MAX_SKELETONS, LONGEST_SKELETON = 20_000, 4000  # of lines; characters of one
@@ -127,6 +128,7 @@ class Reader:
         self._line, self._line_at = "", 0  # the beginning of the line of the terminal
         self._held: dict[int, _Held] = {}  # by process
         self._late: list[Fault] = []  # that came while a step was held
+        self._custom_line: _Line | None = None  # the last one that the reader of a family was given
 
     def feed(self, line: str) -> Sequence[Event]:
         """What one line says, with or without its end."""
@@ -171,7 +173,7 @@ class Reader:
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
         ends = (event for log in self._logs.values() for event in log.finish())
-        return [*_in_order(self._release(), self._faults.finish()), *ends]
+        return [*self._read_held(), *_in_order(self._release(), self._faults.finish()), *ends]
 
     # --- the fast path: by patterns ---
 
@@ -316,20 +318,31 @@ class Reader:
         for remark in remarks:
             events += self._note(remark, line)
         if tables.faults or self._faults.is_waiting:
-            events += self._scan_for_faults(line)
+            events += [*self._read_held(), *self._scan_for_faults(line)]
         return events
+
+    def _read_held(self) -> Iterator[Event]:
+        """What readers of families have held back until their log goes on."""
+        for family, read_line in self._custom:
+            finish = getattr(read_line, "finish", None)
+            if finish and self._custom_line:
+                yield from self._take_found(family, finish(), self._custom_line)
 
     def _read_custom(self, line: _Line, custom: Sequence[tuple[Family, ReadLine]]) -> Iterator[Event]:
         """What the readers make of it that families have for lines that are no pairs."""
         for family, read_line in custom:
             if any(word in line.text for word in family.custom_words):
-                for found in read_line(line.text):
-                    if isinstance(found, Reading):
-                        yield from self._take(family, found, line, teaches=False)
-                    else:
-                        note, says = found
-                        groups = {name: value for name, value in says.items() if name != "time"}
-                        yield from self._note(_Remark(0, note, groups, says.get("time")), line)
+                yield from self._take_found(family, read_line(line.text), line)
+                self._custom_line = line
+
+    def _take_found(self, family: Family, everything: Iterable[Found], line: _Line) -> Iterator[Event]:
+        for found in everything:
+            if isinstance(found, Reading):
+                yield from self._take(family, found, line, teaches=False)
+            else:
+                note, says = found
+                groups = {name: value for name, value in says.items() if name != "time"}
+                yield from self._note(_Remark(0, note, groups, says.get("time")), line)
 
     # --- steps of several lines ---
 
@@ -500,6 +513,8 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
+        if any(len(head[name] or "") > LONGEST_NUMBER for name in ("step", "total") if name in head.re.groupindex):
+            continue
         if not family.whole or family.whole.search(text, head.end(), end):
             yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
 
@@ -513,11 +528,12 @@ def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]
     groups = head.groupdict()
     numbers = [name for name in ("step", "total") if groups.get(name)]
     spans: dict[str, Span] = {name: (*head.span(name), name, None) for name in numbers}
-    found = read_values([(pair[1].strip(), pair[2]) for pair in pairs], family.fields)
+    own = [(name, text, head.start(name)) for name, text in groups.items() if text and name in family.fields]
+    told = own + [(pair[1].strip(), pair[2], pair.start(2)) for pair in pairs]
+    found = read_values([(key, text) for key, text, _ in told], family.fields)
     for name, place in found.places.items():
-        pair = pairs[place]
-        start = pair.start(2) + len(pair[2]) - len(pair[2].lstrip())
-        spans[name] = (start, pair.start(2) + len(pair[2].rstrip()), name, family.fields[pair[1].strip()])
+        key, text, start = told[place]
+        spans[name] = (start + len(text) - len(text.lstrip()), start + len(text.rstrip()), name, family.fields[key])
     return Reading(
         values={**{name: int(groups[name].replace(",", "")) for name in numbers}, **found.values},
         phase=next((phase for phase in PHASES if groups.get(phase)), ""),
@@ -529,18 +545,31 @@ def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]
 def read_events(lines: Iterable[str], families: Sequence[Family], *, process: int, source: str) -> Iterator[Event]:
     """The events of one log, as its lines come."""
     reader = Reader(families, process=process, source=source)
-    for line in lines:
-        yield from reader.feed(line)
-    yield from reader.finish()
+    yield from numbered(chain(chain.from_iterable(map(reader.feed, lines)), _last(reader)))
 
 
-def read_file(path: Path, families: Sequence[Family], *, process: int, written: float | None = None) -> Iterator[Event]:
-    """The events of one log file, last written to at `written` (None: at the file's own time). Raises OSError."""
-    return dated(_of_file(path, families, process), last_written([path]) if written is None else written)
+def read_text(
+    blocks: Iterable[list[str]],
+    families: Sequence[Family],
+    *,
+    process: int,
+    source: str,
+    within: AbstractContextManager[None] | None = None,
+) -> Iterator[Event]:
+    """The events of one log, of which many lines come at a time; each time, the reader works `within` this."""
+    reader = Reader(families, process=process, source=source)
+    events = chain.from_iterable(map(reader.feed_block, blocks)) if within is None else _guarded(reader, blocks, within)
+    return numbered(chain(chain.from_iterable(events), _last(reader)))
 
 
-def _of_file(path: Path, families: Sequence[Family], process: int) -> Iterator[Event]:
-    reader = Reader(families, process=process, source=str(path))
-    events = chain.from_iterable(map(reader.feed_block, read_blocks(path)))
-    yield from chain.from_iterable(events)
+def _guarded(
+    reader: Reader, blocks: Iterable[list[str]], within: AbstractContextManager[None]
+) -> Iterator[Sequence[Event]]:
+    for block in blocks:
+        with within:
+            found = list(reader.feed_block(block))
+        yield from found
+
+
+def _last(reader: Reader) -> Iterator[Event]:
     yield from reader.finish()

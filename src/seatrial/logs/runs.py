@@ -12,7 +12,7 @@ from pathlib import Path
 from seatrial.errors import InputError
 from seatrial.events import Event, RunStarted, Step
 from seatrial.logs.files import RANK_NAMES, SEVERAL_RUNS, read_files
-from seatrial.logs.grammar import Family
+from seatrial.logs.one_file import Spellings
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
 _JOBS = tuple(
@@ -30,35 +30,35 @@ class RunOfLogs:
     events: tuple[Event, ...]
 
 
-def runs_of(paths: Sequence[Path], families: Sequence[Family], folder: Path) -> Iterator[RunOfLogs]:
+def runs_of(paths: Sequence[Path], spellings: Spellings, folder: Path) -> Iterator[RunOfLogs]:
     """The runs that wrote these files of a folder, one after the other. Raises OSError."""
     several = len({_job(path) for path in paths} - {""}) > 1
     jobs = _split(paths, _job) if several else [list(paths)]
-    read = [run for job in jobs for run in _of_job(job, families, folder)]
+    read = [run for job in jobs for run in _of_job(job, spellings, folder)]
     for chain in _chains(read):
         if len(chain) == 1:
             yield chain[0]
         else:
-            yield _run([path for run in chain for path in run.paths], families, folder)
+            yield _run([path for run in chain for path in run.paths], spellings, folder)
 
 
-def _of_job(paths: Sequence[Path], families: Sequence[Family], folder: Path) -> Iterator[RunOfLogs]:
+def _of_job(paths: Sequence[Path], spellings: Spellings, folder: Path) -> Iterator[RunOfLogs]:
     try:
-        yield _run(paths, families, folder)
+        yield _run(paths, spellings, folder)
         return
     except InputError as error:
         if error.problems[0].code != SEVERAL_RUNS:
             raise
     for split in _SPLITS:
-        parts = split(paths, families)
+        parts = split(paths, spellings)
         if len(parts) > 1:
             for part in parts:
-                yield from _of_job(part, families, folder)
+                yield from _of_job(part, spellings, folder)
             return
 
 
-def _run(paths: Sequence[Path], families: Sequence[Family], folder: Path) -> RunOfLogs:
-    return RunOfLogs(name=_name(paths, folder), paths=tuple(paths), events=tuple(read_files(paths, families)))
+def _run(paths: Sequence[Path], spellings: Spellings, folder: Path) -> RunOfLogs:
+    return RunOfLogs(name=_name(paths, folder), paths=tuple(paths), events=tuple(read_files(paths, spellings)))
 
 
 def _name(paths: Sequence[Path], folder: Path) -> str:
@@ -88,22 +88,22 @@ def _job(path: Path) -> str:
     return next((match[1] for pattern in _JOBS if (match := pattern.search(text))), "")
 
 
-def _by_folder(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
+def _by_folder(paths: Sequence[Path], _: Spellings) -> list[list[Path]]:
     depth = len(Path(os.path.commonpath([path.parent for path in paths])).parts)
     return _split(paths, lambda path: path.parent.parts[depth : depth + 1])
 
 
-def _by_size(paths: Sequence[Path], families: Sequence[Family]) -> list[list[Path]]:
+def _by_size(paths: Sequence[Path], spellings: Spellings) -> list[list[Path]]:
     """By the number of devices that each log names."""
 
     def devices(path: Path) -> int | None:
-        found = (event.num_devices for event in read_files([path], families) if isinstance(event, RunStarted))
+        found = (event.num_devices for event in read_files([path], spellings) if isinstance(event, RunStarted))
         return next(found, None)
 
     return _split(paths, devices)
 
 
-def _by_name(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
+def _by_name(paths: Sequence[Path], _: Spellings) -> list[list[Path]]:
     """By the name without what says which rank wrote it."""
 
     def rankless(path: Path) -> str:
@@ -112,7 +112,7 @@ def _by_name(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
     return _split(paths, rankless)
 
 
-def _alone(paths: Sequence[Path], _: Sequence[Family]) -> list[list[Path]]:
+def _alone(paths: Sequence[Path], _: Spellings) -> list[list[Path]]:
     return [[path] for path in paths]
 
 

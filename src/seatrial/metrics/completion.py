@@ -66,7 +66,9 @@ class Completion:
     ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
     is what the last evaluation found, `target_eval_loss` what it has to come down to. `by_block`: the record has the
     last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read from a log in which
-    nothing was recognised as a step, so that nothing tells how far the run came.
+    nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`: its steps are
+    numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the spelling of the log
+    was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is right.
     """
 
     planned_steps: int | None
@@ -93,6 +95,9 @@ class Completion:
     compared: tuple[str, ...] = ()
     idle: bool = False
     unrecognised: bool = False
+    lines_counted: bool = False
+    guessed: str = ""
+    confirmed: bool = False
 
     @property
     def last_planned_step(self) -> int | None:
@@ -171,6 +176,9 @@ def measure_completion(events: Sequence[Event], spec: RunSpec | None, records: R
         last_eval_loss=next((e.loss for e in reversed(evals) if e.loss is not None), None),
         target_eval_loss=main.target_eval_loss,
         by_block=by_block,
+        lines_counted=goal.lines_counted,
+        guessed=next((str(s.facts["guessed"]) for s in started if s.facts.get("guessed")), ""),
+        confirmed=all(s.facts.get("confirmed") is True for s in started if s.facts.get("guessed")),
     )
 
 
@@ -189,6 +197,7 @@ class _Goal(NamedTuple):
     stopped_early: bool
     early_of: int | None
     reached: bool
+    lines_counted: bool
 
 
 def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
@@ -197,6 +206,9 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
     said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
     asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
     planned = asked = asked_for or next(said, spec.steps if spec else None)
+    lines_counted = main.started is not None and main.started.facts.get("lines_counted") is True
+    if lines_counted:  # a line may be of several steps
+        planned = asked = None
     stopped_early = bool(steps) and main.ended is not None and main.ended.reason == "stopped_early"
     if stopped_early:  # as it was asked to: the step that it came to is the last of the run
         last_step = max(steps[-1], evals[-1].step) if main.is_foreign and evals else steps[-1]
@@ -210,6 +222,7 @@ def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
         stopped_early=stopped_early,
         early_of=asked if stopped_early else None,
         reached=came_to_it and not main.idle,
+        lines_counted=lines_counted,
     )
 
 

@@ -28,6 +28,8 @@ SPEEDS = ("step_seconds", TOKENS, TFLOPS, "mfu")
 MOST_ROUNDING_TO_RECOGNISE = 0.005  # of FLOPs per token; conventions are as close as 1%
 SLOWER_BY = 0.05  # a straggler
 FEWEST_STEPS = 5
+BEYOND_PEAK = "of the device's peak, so times, figures or configuration are wrong"
+OF_THE_WHOLE_RUN = "as reported for the whole run, with warm-up, evaluations and checkpoints"
 
 
 class Clock(NamedTuple):
@@ -135,6 +137,8 @@ def measure_performance(
     convention = convention or (recognised.convention if recognised else flops.DEFAULT_CONVENTION)
     own_figures = _own_figures(window)
     found = _speed(window, clock, own_figures, setup, setup.flops_per_token(convention))
+    if window is None and main.ended and main.ended.totals:
+        found |= _of_the_whole_run(main.ended.totals, setup, setup.flops_per_token(convention))
     found["memory_fraction"] = memory_fraction(records.all, setup.facts, setup.device)
     estimates = {name: value for name, value in found.items() if isinstance(value, Estimate)}
     rate = estimates.get(TOKENS)
@@ -258,9 +262,11 @@ def _speed(
     """Each metric of speed, or the reason why there is none: by the times, else as the log reports it."""
     if window is None:
         return dict.fromkeys(SPEEDS, "no step has a time")
-    times, beyond = window.summary, "of the device's peak, so times, figures or configuration are wrong"
+    times = window.summary
     if not window.believable:
-        many = f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {beyond}"
+        many = (
+            f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {BEYOND_PEAK}"
+        )
         return dict.fromkeys(SPEEDS, many)
     name = setup.device_name
     found: dict[str, Estimate | str] = {
@@ -274,8 +280,25 @@ def _speed(
         found |= {metric: _rate(amount, times, clock.origin) for metric, amount in amounts.items()}
     mfu = found["mfu"]
     if isinstance(mfu, Estimate) and mfu.value > 1:
-        return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {beyond}")
+        return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {BEYOND_PEAK}")
     return found
+
+
+def _of_the_whole_run(
+    totals: Mapping[str, float], setup: Setup, flops_per_token: float | None
+) -> dict[str, Estimate | str]:
+    """The speed that a log reports at its end, of the whole run: no step of it can be left out."""
+    rate = positive(totals.get("steps_per_second"))
+    if rate is None:
+        return {}
+    amounts = work_of_a_step(setup.tokens_per_device, flops_per_token, setup.peak)
+    values = {"step_seconds": 1 / rate, **{metric: amount * rate for metric, amount in amounts.items()}}
+    if values.get("mfu", 0.0) > 1:
+        return dict.fromkeys(SPEEDS, f"by what the log reports of the whole run {values['mfu']:.0%} {BEYOND_PEAK}")
+    return {
+        metric: Estimate(value=value, low=value, high=value, origin=OF_THE_WHOLE_RUN)
+        for metric, value in values.items()
+    }
 
 
 def work_of_a_step(

@@ -159,12 +159,21 @@ def spelled(name: str) -> str:
     return name.replace("_", "-")
 
 
+# What families are called that are no trainer's: one file of it, several, and whose.
+_SOURCES = {
+    "metrics": ("a metrics file", "metrics files", ""),
+    "generic": ("a log", "logs", " of an unknown trainer"),
+}
+
+
 def where(report: RunReport) -> str:
     """What ran where, in a line."""
     parts = [report.spec.model.name if report.spec else "", report.rehearsal]
     if report.sources:
-        source = "read from a log" if len(report.sources) == 1 else f"read from {len(report.sources)} logs"
-        parts.append(source + (f" of {report.family}" if report.family else ""))
+        one, several, of = _SOURCES.get(
+            report.family, ("a log", "logs", f" of {report.family}" if report.family else "")
+        )
+        parts.append(f"read from {one if len(report.sources) == 1 else f'{len(report.sources)} {several}'}{of}")
     if report.metrics:
         performance, completion = report.metrics.performance, report.metrics.completion
         processes = _count(completion.num_processes, "process", "processes")

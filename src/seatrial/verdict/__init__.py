@@ -58,6 +58,8 @@ EXIT_CODES: dict[Outcome, int] = {
 WORST_OUTCOME_FIRST: tuple[Outcome, ...] = (
     "fail", "died", "no_progress", "could_not_run", "teardown_failed", "interrupted", "inconclusive", "pass",
 )  # fmt: skip
+# Checks that a log fails whatever its spelling: a loss that is not finite, and what broke.
+_BEYOND_DOUBT = ("loss finite", "orderly end")
 # What ended a run before its work was done, by the last word on it.
 _CUT_SHORT: dict[str, Outcome] = {cut: cut for cut in get_args(Cuts)}
 
@@ -113,6 +115,9 @@ def judge(
         *judge_numerics(numerics, spec),
         *judge_performance(performance, spec, rehearsal=rehearsal, dropped=dropped, tolerance=tolerance),
     ]
+    if completion.guessed and not completion.confirmed:
+        beyond_doubt = (*_BEYOND_DOUBT, *(("gradient finite",) if numerics.non_finite_grad_steps else ()))
+        checks = [check if check.name in beyond_doubt else _doubted(check) for check in checks]
     axes = {axis: _axis(check for check in checks if check.axis == axis) for axis in AXES}
     outcome = _outcome(completion, numerics, axes)
     return Verdict(
@@ -122,6 +127,13 @@ def judge(
         tolerance=tolerance,
         convention=performance.convention,
     )
+
+
+def _doubted(check: Check) -> Check:
+    """A check of a log whose spelling was guessed, so that it may be wrong."""
+    if check.status != "fail":
+        return check
+    return dataclasses.replace(check, status="inconclusive", evidence=(*check.evidence, "by a guessed spelling"))
 
 
 def _axis(checks: Iterable[Check]) -> AxisVerdict:

@@ -18,6 +18,7 @@ def judge_completion(completion: Completion) -> list[Check]:
     last, target = completion.last_eval_loss, completion.target_eval_loss
     several = len(completion.attempts) > 1
     checks = [
+        *([_spelling(completion)] if completion.guessed else []),
         _check(
             "all steps done", _steps(completion), measured=completion.last_step, bound=completion.last_planned_step,
             unit="last step", evidence=tuple(_attempts(completion)) if several else (),
@@ -54,6 +55,9 @@ def _steps(completion: Completion) -> Answer:
     last, planned, stride = completion.last_step, completion.last_planned_step, completion.stride
     if completion.unrecognised:
         return "inconclusive", "No step was recognised in the log, so how far the run came is unknown."
+    if completion.lines_counted:
+        lines = f"{completion.num_steps:,} lines of steps" if completion.num_steps > 1 else "one line of a step"
+        return "inconclusive", f"The log has {lines}, and does not say how many steps each stands for."
     if planned is None:
         reached = "No step was completed" if last is None else f"The last step was {last}"
         return "fail" if last is None else "inconclusive", f"{reached}; the planned number of steps is unknown."
@@ -71,6 +75,15 @@ def _steps(completion: Completion) -> Answer:
     if completion.reason == "completed":
         return "pass", f"The run completed; {every}, and step {last} of {planned} is the last one."
     return "inconclusive", f"{every.capitalize()}, so it does not show whether the run got from {last} to {planned}."
+
+
+def _spelling(completion: Completion) -> Check:
+    """Only in the verdict on a log whose spelling was guessed."""
+    answer: Answer = ("pass", "The spelling of the log was guessed, and confirmed with --family generic.")
+    if not completion.confirmed:
+        why = "No known trainer spells its log like this one, so its spelling was guessed"
+        answer = ("inconclusive", f"{why}; if the guess is right, confirm it with --family generic.")
+    return _check("spelling known", answer, evidence=(completion.guessed,))
 
 
 def _attempts(completion: Completion) -> Iterable[str]:

@@ -139,6 +139,8 @@ def _how_far(completion: Completion, of_process: int | None = None) -> str:
         return "(no step was recognised in the log)"
     if last is None:
         return "before the first step"
+    if completion.lines_counted:
+        return f"after {completion.num_steps:,} line{'s' * (completion.num_steps > 1)} of steps"
     if planned is None:
         return f"after step {last:,}"
     done = last - completion.counted_from + 1

@@ -159,6 +159,8 @@ def _courses_told(numerics: Numerics, kind: str) -> dict[str, str]:
     losses, last = numerics.num_losses, show(numerics.last_loss)
     evaluated = show(numerics.last_eval_loss)
     flat = ", as it may on synthetic data" if kind == "synthetic" else ": it neither falls nor rises clearly"
+    least = numerics.least_fall
+    hidden = "" if least is None else f": they vary so much that a fall of less than {least:.0%} would not show"
     came_down = f"The evaluation loss reached its target at {evaluated}."
     if numerics.num_evals > 1:
         came_down = f"The evaluation loss fell from {show(numerics.first_eval_loss)} to {evaluated}, its target."
@@ -176,7 +178,7 @@ def _courses_told(numerics: Numerics, kind: str) -> dict[str, str]:
         "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: hardly anything is learnt.",
         "flat": f"The loss stays flat{flat}.",
         "evaluated": came_down,
-        "too_short": f"{losses} losses are too few for a trend.",
+        "too_short": f"{losses} losses are too few for a trend{hidden}.",
     }
 
 

@@ -114,6 +114,8 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
     times = performance.step_times
     if metric == "memory_fraction":  # not a matter of time
         return ()
+    if not performance.num_timed:
+        return (f"no step has a time of its own; {MIN_STEPS} are needed",)
     doubts = []
     if performance.num_counted < MIN_STEPS:
         counted = performance.num_counted

@@ -1,18 +1,21 @@
 """Hugging Face's Trainer, and TRL, axolotl and ms-swift on top: `{'loss': 2.31, 'grad_norm': 1.25, 'epoch': 0.04}`.
 
-Few of these lines say which step they are of; for the others it is the progress bar that was drawn before. Without
-either there are no steps. Values are strings since version 5. No line says how long a step took.
+Few of these lines say which step they are of. For the others it is the progress bar that was drawn before or after
+them: a fast run draws it late, so the epoch decides between the two. Where no bar is in the log (`disable_tqdm`, or a
+bar that went to the other stream), the lines are counted; `step_numbers` finds out what each of them stands for. Values
+are strings since version 5. No line says how long a step took, only the last one how long the whole run did.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
-from seatrial.logs.numbers import NUMBER
+from seatrial.logs.numbers import NUMBER, quantity
 
-_FIELDS: Mapping[str, Field] = {
+FIELDS: Mapping[str, Field] = {
     "loss": Field(name="loss"),
     "grad_norm": Field(name="grad_norm"),
     "learning_rate": Field(name="learning_rate"),
@@ -20,52 +23,116 @@ _FIELDS: Mapping[str, Field] = {
     "tokens_per_second_per_gpu": Field(name="tokens_per_second_per_device"),
     "num_input_tokens_seen": Field(name="consumed_tokens"),
 }
+# Of the line that ends a run: its key → a name of `events.TOTALS`.
+TOTALS: Mapping[str, str] = {
+    "train_runtime": "run_seconds",
+    "train_steps_per_second": "steps_per_second",
+    "train_samples_per_second": "samples_per_second_total",
+    "epoch": "epochs",
+}
+
+LONGEST_STEP = 16  # digits; more are none
 
 _DICT = re.compile(r"\{('(?:loss|eval_loss|train_runtime)': [^{}]{1,4000})\}")
-_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d+))?'?(?=,|$)", re.IGNORECASE)
-_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d+)/(\d+) \[")
+_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d{1, 15}))?'?(?=,|$)", re.IGNORECASE)
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d{1,15})/(\d{1,15}) \[")
 _NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
 
-_EVAL = note("eval", "'eval_loss'", _DICT)
-_END = note("end", "'train_runtime'", _DICT)
-_START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>[\d,]+)")
+EVAL = note("eval", "'eval_loss'", _DICT)
+END = note("end", "'train_runtime'", _DICT)
+_START = note("start", "Total optimization steps", r"Total optimization steps = (?P<planned_steps>\d[\d,]{0,20})")
+_COUNTED = note("facts", "{'loss': ", _DICT)
+
+
+class _Said(NamedTuple):
+    """A line of a step: its numbers by key, the step and the total by its own word, and the step of the bar before."""
+
+    pairs: Mapping[str, str]
+    step: int | None
+    total: int | None
+    drawn: int | None
 
 
 class _Log:
-    """The bar of the training, as it was drawn last."""
+    """The bar of the training, as it was drawn last, and the line that waits for the next one."""
 
     def __init__(self) -> None:
         self._total: int | None = None  # the first bar is the training's; an evaluation counts to something else
         self._step: int | None = None
+        self._lines = 0  # of steps, until there is a bar
+        self._per_epoch: float | None = None  # steps, by a line with the same bar before and after it
+        self._waits: _Said | None = None
 
     def __call__(self, line: str) -> Iterator[Found]:
         if begun := _START.pattern.search(line):
-            self._total, self._step = int(begun[1].replace(",", "")), None
+            yield from self.finish()
+            self._total, self._step, self._lines = int(begun[1].replace(",", "")), None, 0
         marks = [*_BAR.finditer(line), *_DICT.finditer(line)]
         for mark in sorted(marks, key=lambda found: found.start()):
             if mark.re is _DICT:
+                yield from self.finish()
                 yield from self._read_dict(mark[1])
             elif _NO_DESCRIPTION.search(line[max(0, mark.start() - 40) : mark.start()]):
                 step, total = int(mark[1]), int(mark[2])
                 if self._total is None:
                     self._total = total
                 if total == self._total:
+                    yield from self._release(step)
                     self._step = step
+
+    def finish(self) -> Iterator[Found]:
+        """The line that waits for a bar, where none comes."""
+        yield from self._release(None)
 
     def _read_dict(self, text: str) -> Iterator[Found]:
         found = list(_PAIR.finditer(text))
-        pairs = {pair[1]: (pair[2], pair[3]) for pair in found}
-        said, of = pairs.get("step") or pairs.get("global_step/max_steps") or (None, None)
-        is_own = said is not None and said.isdigit()
-        step = int(said) if said is not None and is_own else self._step
-        total = int(of) if of else self._total
+        pairs = {pair[1]: pair[2] for pair in found}
+        named = next((pair for key in ("step", "global_step/max_steps") for pair in found if pair[1] == key), None)
+        own = int(named[2]) if named and named[2].isdigit() and len(named[2]) < LONGEST_STEP else None
+        step = self._step if own is None else own
         if "train_runtime" in pairs:
-            yield _END, {}
-        elif "eval_loss" in pairs and step is not None:
-            yield _EVAL, {"step": step, "loss": pairs["eval_loss"][0]}
-        elif "loss" in pairs and step:
-            values = read_values([(pair[1], pair[2]) for pair in found], _FIELDS).values
-            yield Reading(values={"step": step, **({"total": total} if total else {}), **values}, inferred=not is_own)
+            yield END, {TOTALS[key]: value for key, value in pairs.items() if key in TOTALS}
+            self._lines = 0
+        elif "eval_loss" in pairs:
+            yield EVAL, {"loss": pairs["eval_loss"], **({} if step is None else {"step": step})}
+        elif "loss" in pairs:
+            total = int(named[3]) if named and named[3] else self._total
+            said = _Said(pairs, own, total, self._step)
+            if own is None and self._step is not None:
+                self._waits = said
+            else:
+                yield from self._read_step(said, own)
+
+    def _release(self, drawn: int | None) -> Iterator[Found]:
+        """The line that waits, now that the bar was drawn at a step."""
+        if self._waits is not None:
+            said, self._waits = self._waits, None
+            yield from self._read_step(said, self._between(said, drawn))
+
+    def _between(self, said: _Said, after: int | None) -> int | None:
+        """The step of a line, which the bar had not yet passed before it, and had reached after it."""
+        before, epoch = said.drawn, quantity(said.pairs.get("epoch", ""))
+        if before is None or after is None or after < before:
+            return before
+        if before in (0, after):  # there is no step 0
+            self._per_epoch = after / epoch if epoch else self._per_epoch
+            return after
+        if not epoch or self._per_epoch is None:
+            return before
+        return min(max(round(epoch * self._per_epoch), before), after)
+
+    def _read_step(self, said: _Said, step: int | None) -> Iterator[Found]:
+        values = read_values(list(said.pairs.items()), FIELDS).values
+        if step:
+            of = {"total": said.total} if said.total else {}
+            yield Reading(values={"step": step, **of, **values}, inferred=said.step is None)
+        elif step is None and self._step is None:
+            epoch = quantity(said.pairs.get("epoch", ""))
+            self._lines += 1
+            yield _COUNTED, {"lines_counted": True}
+            if epoch is not None:
+                values["epoch"] = epoch
+            yield Reading(values={"step": self._lines, **values}, inferred=True)
 
 
 FAMILY = Family(

@@ -1,0 +1,100 @@
+"""How metrics files spell what they say of a step: key → field, in the order of preference.
+
+Spellings of Hugging Face's Trainer, ms-swift, MaxText (`metrics_file`), torchtitan, Megatron (as W&B exports it),
+PyTorch Lightning, Composer, OLMo, GPT-NeoX and Seatrial's own CSV report. Keys are compared in lower case, with `_` for
+blanks and hyphens. What may mean two things (`tokens_per_second`: of a device or of all?) is not in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial.logs.grammar import Field
+from seatrial.logs.numbers import quantity
+
+STEP = (
+    "train/global_step", "trainer/global_step", "global_step/max_steps", "global_step", "train/step", "training_step",
+    "step", "iteration", "iter", "train_iter", "update", "num_updates", "_step",
+)  # fmt: skip
+TOTAL = ("max_steps", "total_steps", "train_iters", "planned_steps")
+TIME = ("_timestamp", "timestamp", "wall_time", "time")  # seconds since the epoch
+EVAL_LOSS = (
+    "eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss",
+    "validation_metrics/loss", "loss/val", "loss/eval", "evaluation/avg_loss", "eval/avg_loss", "lm_loss_validation",
+    "validation/lm_loss",
+)  # fmt: skip
+
+_FIELDS: Mapping[str, tuple[Field, tuple[str, ...]]] = {
+    "loss": (Field(name="loss"), (
+        "train/loss", "train_loss", "loss", "training_loss", "train/lm_loss", "lm_loss", "learning/loss", "loss/train",
+        "loss/train/total", "loss_metrics/global_avg_loss", "train/loss_step", "train_loss_step", "reduced_train_loss",
+        "train/ce_loss", "train/crossentropyloss",
+    )),
+    "seconds": (Field(name="seconds"), (
+        "seconds", "step_seconds", "step_time_seconds", "perf/step_time_seconds", "step_time_s", "step_time(s)",
+        "iteration_time", "time_metrics/end_to_end(s)", "train_step_timing_in_s", "seconds_per_step", "sec_per_step",
+        "s/it",
+    )),
+    "milliseconds": (Field(name="seconds", per=1000), (
+        "milliseconds", "ms", "step_time_ms", "step_time(ms)", "dt_ms", "iter_time_ms", "ms_per_step",
+        "elapsed_time_per_iteration_(ms)",
+    )),
+    "grad_norm": (Field(name="grad_norm"), (
+        "learning/raw_grad_norm", "grad_norm", "train/grad_norm", "learning/grad_norm", "gradient_norm",
+        "optim/total_grad_norm",
+    )),
+    "learning_rate": (Field(name="learning_rate"), (
+        "learning_rate", "train/learning_rate", "lr", "train/lr", "learning/current_learning_rate", "lr_adamw",
+        "lr_adam", "optim/lr",
+    )),
+    "tokens": (Field(name="tokens_per_second_per_device"), (
+        "tokens_per_second_per_device", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu",
+        "perf/per_device_tokens_per_sec", "throughput(tps)", "throughput/device/tokens_per_sec",
+        "throughput/device/tokens_per_second",
+    )),
+    "tflops": (Field(name="tflops_per_second_per_device"), (
+        "tflops_per_second_per_device", "tflops_per_gpu", "tflops_per_sec_per_gpu", "perf/per_device_tflops_per_sec",
+        "tflops",
+    )),
+    "mfu": (Field(name="mfu"), ("mfu", "throughput/device/mfu", "perf/mfu")),
+    "mfu_percent": (Field(name="mfu", per=100), ("mfu(%)", "mfu_percent")),
+    "perplexity": (Field(name="perplexity"), ("perplexity", "ppl", "train/perplexity")),
+    "consumed_samples": (Field(name="consumed_samples"), ("consumed_samples",)),
+    "consumed_tokens": (Field(name="consumed_tokens"), ("consumed_tokens", "num_input_tokens_seen")),
+}  # fmt: skip
+FIELDS: tuple[tuple[str, Field], ...] = tuple((key, field) for field, keys in _FIELDS.values() for key in keys)
+SPEEDS = ("seconds", "tokens_per_second_per_device", "tflops_per_second_per_device")
+
+Row = Mapping[str, Any]  # a value of JSON, or the text of a cell, by its key
+
+
+def plain(key: str) -> str:
+    """A key as it is compared."""
+    return key.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def number(value: Any) -> float | None:
+    """A number of JSON or the text of one; None for anything else, an empty cell too."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return quantity(value) if isinstance(value, str) and value.strip() else None
+
+
+def first(row: Row, keys: tuple[str, ...]) -> float | None:
+    """The number of the first of these keys that has one."""
+    return next((found for key in keys if key in row and (found := number(row[key])) is not None), None)
+
+
+def values_of(row: Row) -> dict[str, float]:
+    """What a row says of its step, by `Field.name`."""
+    found: dict[str, float] = {}
+    for key, field in FIELDS:
+        if field.name not in found and key in row and (value := number(row[key])) is not None:
+            found[field.name] = value / field.per
+    return found

@@ -1,0 +1,226 @@
+"""Metrics files → events: one JSON object per line, a CSV table, Hugging Face's `trainer_state.json`, our own events.
+
+Such a file is recognised by its beginning. Its rows may say little each (a table of Lightning has one for the training
+and one for the validation of a step): rows in a row that have the same step are one.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Literal
+
+from seatrial import events
+from seatrial.events import FIRST_CLOCK, Event
+from seatrial.logs.families import transformers
+from seatrial.logs.grammar import Family, note
+from seatrial.logs.metric_keys import EVAL_LOSS, FIELDS, SPEEDS, STEP, TIME, TOTAL, Row, first, number, plain, values_of
+from seatrial.logs.numbers import CUT, quantity
+from seatrial.logs.process_log import ProcessLog
+
+NAME = "metrics"
+FAMILY = Family(name=NAME, counted_from=1)
+HEAD = 50  # lines, one of which has to be of a step
+LONGEST_STATE = 1 << 28  # characters of a trainer_state.json
+_DELIMITERS = (",", "\t", ";")
+_END_KEY = "train_runtime"  # of the row with which Hugging Face's Trainer ends a run
+_EVAL = note("eval", "eval")
+_FACTS = note("facts", "max_steps")
+
+Kind = Literal["rows", "table", "state", "events"]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Which keys of the rows are the step and its figures: {} for those of the table `metric_keys`."""
+
+    renamed: Mapping[str, str]
+    family: Family = FAMILY
+
+    def read(self, row: Row) -> dict[str, Any]:
+        """The row by the keys of the table."""
+        found: dict[str, Any] = {}
+        for key, value in row.items():
+            if value is not None and value != "":
+                found.setdefault(self.renamed.get(key) or plain(key), value)
+        return found
+
+
+KNOWN = Spelling({})
+
+
+def kind_of(head: Sequence[str]) -> Kind | None:
+    """What a file is that begins with these lines; None for a text."""
+    lines = [line.strip().removeprefix("\ufeff") for line in head if line.strip()]
+    if not lines:
+        return None
+    if lines[0].startswith("{"):
+        rows = list(_objects(lines))
+        if rows and _object(lines[0]) is not None:
+            if "log_history" in rows[0]:
+                return "state"
+            return "events" if "v" in rows[0] and rows[0].get("kind") in list(events.KINDS) else "rows"
+        return "state" if any('"log_history"' in line for line in lines) else None
+    cells = _cells(lines[0])
+    named = len(cells) > 1 and all(cell.strip() and number(cell) is None for cell in cells)
+    return "table" if named and len({len(_cells(line, _delimiter(lines[0]))) for line in lines[:2]}) == 1 else None
+
+
+def has_known_keys(rows: Iterable[Row]) -> bool:
+    """Whether these rows say by keys of the table which step they are of, and anything of it."""
+    keys = {plain(key) for row in rows for key in row}
+    return not keys.isdisjoint(STEP) and not keys.isdisjoint((*EVAL_LOSS, *(key for key, _ in FIELDS)))
+
+
+def header_of(head: Sequence[str]) -> list[str]:
+    """The names of the columns of a table that begins with these lines."""
+    return _cells(next((line.removeprefix("\ufeff") for line in head if line.strip()), ""))
+
+
+def rows_in(kind: Kind, lines: Iterable[str]) -> Iterator[Row]:
+    """The rows of a file of one object per line, or of a table; those that were cut or are none are left out."""
+    return _objects(lines) if kind == "rows" else _table(lines)
+
+
+def read_rows(rows: Iterable[Row], *, process: int, source: str, spelling: Spelling = KNOWN) -> Iterator[Event]:
+    """The events of rows, as they come."""
+    log = ProcessLog(process, source, "", None, {})
+    for row in _by_step(map(spelling.read, rows)):
+        yield from _read_end(log, row) if _END_KEY in row else _read_row(log, spelling.family, row)
+    yield from log.finish()
+
+
+def read_own_events(lines: Iterable[str]) -> Iterator[Event]:
+    """The events that Seatrial itself has written; a line that was cut is left out."""
+    for line in lines:
+        try:
+            yield events.loads(line)
+        except ValueError:
+            continue
+
+
+def read_state(text: str, *, process: int, source: str) -> Iterator[Event] | None:
+    """The events of a `trainer_state.json`; None for another text."""
+    state = _object(text)
+    history = state.get("log_history") if state else None
+    if state is None or not isinstance(history, list):
+        return None
+    return _read_state(state, [row for row in history if isinstance(row, dict)], process=process, source=source)
+
+
+def _read_state(state: Row, history: Sequence[Row], *, process: int, source: str) -> Iterator[Event]:
+    """One that was written at the end has the last step of the run; one of a checkpoint does not say how it ended."""
+    log = ProcessLog(process, source, "", None, {})
+    planned, done = number(state.get("max_steps")), number(state.get("global_step"))
+    if planned is not None and 0 < planned < 1e15:
+        log.note(_FACTS, {"planned_steps": str(int(planned))}, "", None)
+    ended = False
+    for row in _by_step(map(KNOWN.read, history)):
+        ended = _END_KEY in row
+        yield from _read_end(log, row) if ended else _read_row(log, transformers.FAMILY, row)
+    if not ended and planned and done == planned:
+        yield from log.note(transformers.END, {}, f"global_step {done:.0f} of max_steps {planned:.0f}", None)
+    yield from log.finish()
+
+
+def _by_step(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows, those of one step as one, but for the last of a run; rows that are of no step are left out."""
+    held: dict[str, Any] = {}
+    at: float | None = None
+    for row in rows:
+        step = first(row, STEP)
+        if held and (step != at or _END_KEY in row):
+            yield held
+            held = {}
+        if _END_KEY in row:
+            yield row
+        elif step is not None:
+            held, at = {**held, **row}, step
+    if held:
+        yield held
+
+
+def _read_end(log: ProcessLog, row: Row) -> Iterator[Event]:
+    totals = {name: str(row[key]) for key, name in transformers.TOTALS.items() if key in row}
+    yield from log.note(transformers.END, totals, json.dumps(row), None)
+
+
+def _read_row(log: ProcessLog, family: Family, row: Row) -> Iterator[Event]:
+    step = first(row, STEP)
+    if step is None or not (0 <= step < 1e15 and step == int(step)):
+        return
+    time = first(row, TIME)
+    values = values_of(row)
+    if "loss" in values or any(name in values for name in SPEEDS):
+        fields = log.blank("")
+        fields |= {"step": int(step), **{name: value for name, value in values.items() if name in fields}}
+        fields["reported"] = {name: value for name, value in values.items() if name not in fields}
+        total = first(row, TOTAL) or quantity(str(row.get("global_step/max_steps", "")), 1)
+        yield from log.step(
+            family,
+            fields,
+            int(total) if total is not None and step <= total < 1e15 else None,
+            time if time is not None and time >= FIRST_CLOCK else None,
+        )
+    validated = first(row, EVAL_LOSS)
+    if validated is not None:
+        yield from log.note(_EVAL, {"step": str(int(step)), "loss": repr(validated)}, "", None)
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    return (_flat(found) for line in lines if line.lstrip()[:1] == "{" and (found := _object(line)) is not None)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """`{"train": {"loss": 2.5}}` as `{"train/loss": 2.5}`."""
+    if not any(isinstance(value, dict) for value in row.values()):
+        return row
+    inner = (
+        (f"{key}/{name}", each) for key, value in row.items() if isinstance(value, dict) for name, each in value.items()
+    )
+    return {**{key: value for key, value in row.items() if not isinstance(value, dict)}, **dict(inner)}
+
+
+def _delimiter(header: str) -> str:
+    return max(_DELIMITERS, key=header.count)
+
+
+def _cells(line: str, delimiter: str | None = None) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter or _delimiter(line)), [])
+    except csv.Error:
+        return []
+
+
+def _table(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The rows below the first line; a number with which the file ends may have been cut, and is left out."""
+    rest = iter(line for line in lines if line.strip())
+    header = next(rest, "").removeprefix("\ufeff")
+    delimiter, names = _delimiter(header), _cells(header)
+    for line in rest:
+        cells = _cells(line, delimiter)
+        if len(cells) == len(names):
+            yield {name: cell for name, cell in zip(names, cells, strict=True) if not cell.endswith(CUT)}
+
+
+def peek(blocks: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
+    """The first lines, and all blocks with them; of a text that grows, only as many as there have to be."""
+    taken: list[list[str]] = []
+    for block in islice(blocks, HEAD):
+        taken.append(block)
+        head = [line for each in taken for line in each]
+        told = next((line.lstrip() for line in head if line.strip()), "")
+        if told and (not told.startswith("{") or len(head) >= HEAD):
+            break
+    return [line for each in taken for line in each][:HEAD], chain(taken, blocks)

@@ -1,0 +1,143 @@
+"""Reads one file of a run: a log, a metrics file, or, where nobody knows its spelling, by a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from seatrial.errors import InputError
+from seatrial.events import Event, Fault, RunStarted
+from seatrial.logs import metrics_file
+from seatrial.logs.clock import dated, last_written
+from seatrial.logs.grammar import Family
+from seatrial.logs.guess import Guess, guess_from_lines, guess_from_rows
+from seatrial.logs.lines import read_blocks, read_whole
+from seatrial.logs.reader import read_text
+from seatrial.logs.time_limit import limited
+
+MOST_KEPT = 1 << 26  # characters of the standard input, to read it once more by a guess
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spellings:
+    """What a file may be: a log of `families`, a metrics file, and, if it is none of these, one that is guessed.
+
+    `confirmed`: whoever asks knows that a guess will do, so that no family is tried before. `slow` is what to say of a
+    pattern of the user's own that takes too long; None where there is none.
+    """
+
+    families: tuple[Family, ...]
+    metrics_files: bool = True
+    guessed: bool = True
+    confirmed: bool = False
+    slow: InputError | None = None
+
+
+def read_file(path: Path, spellings: Spellings, *, process: int, written: float | None = None) -> Iterator[Event]:
+    """The events of one file, last written to at `written` (None: at the file's own time). Raises OSError.
+
+    Raises InputError for a pattern of the user's own that takes too long.
+    """
+    return dated(_of_file(path, spellings, process), last_written([path]) if written is None else written)
+
+
+def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event]:
+    head, blocks = metrics_file.peek(read_blocks(path))
+    kind = metrics_file.kind_of(head) if spellings.metrics_files else None
+    source = str(path)
+    if kind == "events":
+        return metrics_file.read_own_events(chain.from_iterable(blocks))
+    if kind == "state":
+        text = _whole(path, blocks)
+        found = metrics_file.read_state(text, process=process, source=source)
+        return found if found is not None else _of_text(path, iter([text.split("\n")]), spellings, process)
+    if kind is not None:
+        if metrics_file.has_known_keys(metrics_file.rows_in(kind, head)) or _header_is_known(kind, head):
+            rows = metrics_file.rows_in(kind, chain.from_iterable(blocks))
+            return metrics_file.read_rows(rows, process=process, source=source)
+        if spellings.guessed and str(path) != "-":
+            guess = guess_from_rows(metrics_file.rows_in(kind, chain.from_iterable(read_blocks(path))))
+            if guess:
+                rows = metrics_file.rows_in(kind, chain.from_iterable(read_blocks(path)))
+                spelling = metrics_file.Spelling(guess.renamed, guess.family)
+                events = metrics_file.read_rows(rows, process=process, source=source, spelling=spelling)
+                return _marked(events, guess, confirmed=spellings.confirmed)
+    return _of_text(path, blocks, spellings, process)
+
+
+def _header_is_known(kind: metrics_file.Kind, head: Sequence[str]) -> bool:
+    return kind == "table" and metrics_file.has_known_keys([dict.fromkeys(metrics_file.header_of(head), "")])
+
+
+def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
+    """The text of a document of JSON, whose lines may be of any length; lines are shortened only elsewhere."""
+    if str(path) == "-":
+        return "\n".join(chain.from_iterable(blocks))
+    return read_whole(path, metrics_file.LONGEST_STATE)
+
+
+def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
+    source = str(path)
+    if spellings.slow is not None:
+        return read_text(blocks, spellings.families, process=process, source=source, within=limited(spellings.slow))
+    if not spellings.guessed:
+        return read_text(blocks, spellings.families, process=process, source=source)
+    return _else_guessed(path, blocks, spellings, process)
+
+
+def _else_guessed(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
+    """The events by the families; where they find nothing but faults, by a guess."""
+    kept = _Kept(blocks, again=str(path) != "-")
+    held: list[Event] | None = []
+    families = () if spellings.confirmed else spellings.families
+    for event in read_text(kept, families, process=process, source=str(path)):
+        if held is not None and isinstance(event, Fault):
+            held.append(event)
+            continue
+        if held is not None:
+            kept.forget()
+            yield from held
+            held = None
+        yield event
+    if held is None:
+        return
+    guess = guess_from_lines(line for block in kept.once_more(path) for line in block)
+    if guess is None:
+        yield from held
+        return
+    families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
+    events = read_text(kept.once_more(path), families, process=process, source=str(path))
+    yield from _marked(events, guess, confirmed=spellings.confirmed)
+
+
+class _Kept:
+    """The blocks of a file, which can be read once more: those of the standard input are kept, up to a limit."""
+
+    def __init__(self, blocks: Iterator[list[str]], *, again: bool) -> None:
+        self._blocks = blocks
+        self._room = 0 if again else MOST_KEPT
+        self._again = again
+        self._kept: list[list[str]] = []
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for block in self._blocks:
+            if self._room > 0:
+                self._kept.append(block)
+                self._room -= sum(map(len, block))
+            yield block
+
+    def forget(self) -> None:
+        self._kept, self._room = [], 0
+
+    def once_more(self, path: Path) -> Iterable[list[str]]:
+        return read_blocks(path) if self._again else self._kept
+
+
+def _marked(events: Iterable[Event], guess: Guess, *, confirmed: bool) -> Iterator[Event]:
+    """The events, whose beginning says that, and how, the spelling was guessed."""
+    marks = {"guessed": guess.told, **({"confirmed": True} if confirmed else {})}
+    for event in events:
+        is_guessed = isinstance(event, RunStarted) and event.facts.get("family") == guess.family.name
+        yield replace(event, facts={**event.facts, **marks}) if is_guessed and isinstance(event, RunStarted) else event

@@ -1,0 +1,163 @@
+"""Logs of trainers that nobody knows: what is guessed of them, and what a guess is worth."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from seatrial import logs, metrics, verdict
+from seatrial.events import Fault, RunStarted
+from seatrial.verdict import Verdict
+from tests.helpers.log_cases import HERE, steps
+
+N = 40
+NOISE = random.Random(9)
+CRASH = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "RuntimeError: the loader broke"]
+
+
+def loss_at(n: int) -> float:
+    return 1.5 + 4 * 0.95**n + n % 3 / 1000
+
+
+# How trainers print: a line → its step, and whether its time in seconds, 1.25, can be read.
+LINES: dict[str, tuple[Callable[[int], str], Callable[[int], int], bool]] = {
+    "equals": (lambda n: f"step={n} loss={loss_at(n):.4f} dt=1.25s", lambda n: n, True),
+    "bars": (lambda n: f"| step {n:6d} | train loss {loss_at(n):.4f} | 1250.00 ms |", lambda n: n, False),
+    "words": (lambda n: f"iter {n}: loss {loss_at(n):.4f}, time 1250.00ms, mfu 31.20%", lambda n: n, True),
+    "epochs": (lambda n: f"Epoch 1 Step {n * 5}: train_loss={loss_at(n):.4f} lr=1e-4", lambda n: n * 5, False),
+    "dated": (
+        lambda n: f"2026-01-01 10:{n:02d}:00 INFO [{n * 10}/{N * 10}] Loss: {loss_at(n):.4f} (avg 3.2)",
+        lambda n: n * 10, False,
+    ),
+    "loss first": (lambda n: f"loss: {loss_at(n):.4f}  grad_norm: 2.5  global_step: {n * 2}", lambda n: n * 2, False),
+    "total": (lambda n: f"Training step {n}/{N} - Loss {loss_at(n):.4f} - 1.25 s/it", lambda n: n, False),
+    "quoted": (lambda n: f"INFO metrics {{'iteration': {n}, 'ce_loss': {loss_at(n):.4f}}}", lambda n: n, False),
+    "json": (
+        lambda n: json.dumps({"n": n * 3, "policy loss": loss_at(n), "step_time_ms": 1250.0}), lambda n: n * 3, True,
+    ),
+    "ranked": (lambda n: f"[rank0]:update {n} | loss {loss_at(n):.4f}", lambda n: n, False),
+    "coloured": (lambda n: f"\x1b[32mstep\x1b[0m: {n} \x1b[31mloss\x1b[0m: {loss_at(n):.4f}", lambda n: n, False),
+}  # fmt: skip
+OTHERS = ("starting up with 8 workers", "saved 3 files in 2.5 s", "validation loss: 2.5", "loss scale: 65536")
+
+
+def text_of(name: str, first: int = 1, last: int = N) -> list[str]:
+    line = LINES[name][0]
+    return [text for n in range(first, last + 1) for text in (line(n), *NOISE.sample(OTHERS, n % 2))]
+
+
+def judged(folder: Path, lines: list[str], family: str = logs.AUTO) -> Verdict:
+    path = folder / "log.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return verdict.judge(metrics.measure(logs.read([path], family), None), None, rehearsal="")
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("family", ["auto", "generic"])
+def test_steps_and_losses_are_found(name: str, family: str, tmp_path: Path) -> None:
+    _, step, timed = LINES[name]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(text_of(name) if name != "json" else map(LINES[name][0], range(1, N + 1))) + "\n")
+    record = logs.read([path], family)
+    assert [each.step for each in steps(record)] == [step(n) for n in range(1, N + 1)]
+    assert [each.loss for each in steps(record)] == pytest.approx([loss_at(n) for n in range(1, N + 1)], rel=1e-3)
+    assert {each.seconds for each in steps(record)} == {1.25 if timed else None}
+    (started,) = [event for event in record if isinstance(event, RunStarted)]
+    assert started.facts["family"] == "generic"
+    assert started.facts["guessed"].startswith("guessed: ")
+    assert started.facts.get("confirmed") is (True if family == "generic" else None)
+    assert started.planned_steps == {"dated": N * 10, "total": N}.get(name)
+
+
+def test_a_guess_is_no_pass_until_it_is_confirmed(tmp_path: Path) -> None:
+    found = judged(tmp_path, text_of("total"))
+    assert found.outcome == "inconclusive"
+    assert "its spelling was guessed" in found.headline
+    assert "--family generic" in found.headline
+    (spelling,) = [check for check in found.axes["completion"].checks if check.name == "spelling known"]
+    assert "'Training step' for the step, 'Loss' for the loss" in spelling.evidence[0]
+    assert "Training step 1/40 - Loss" in spelling.evidence[0]
+    found = judged(tmp_path, text_of("total"), "generic")
+    assert (found.outcome, found.headline.split(",")[0]) == ("pass", "Completed all 40 steps")
+
+
+def test_what_needs_no_guess_fails_nevertheless(tmp_path: Path) -> None:
+    bad = [line.replace(f"{loss_at(20):.4f}", "nan") for line in text_of("equals")]
+    found = judged(tmp_path, bad)
+    assert (found.outcome, found.headline) == ("fail", "The loss became nan at step 20.")
+    found = judged(tmp_path, [*text_of("equals"), *CRASH])
+    assert found.outcome == "died"
+    assert found.headline.startswith("Exception after step 40: RuntimeError: the loader broke")
+
+
+def test_a_loss_that_rises_by_a_guess_is_open(tmp_path: Path) -> None:
+    rising = [f"step={n} loss={1 + n / 5:.3f}" for n in range(1, N + 1)]
+    assert judged(tmp_path, rising).outcome == "inconclusive"
+    assert judged(tmp_path, rising, "generic").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"the loss of node {NOISE.randrange(9)} was {NOISE.random():.3f} at {NOISE.randrange(99)}" for _ in range(60)],
+        [f"Epoch {n}: loss {loss_at(n):.4f}" for n in range(60)],
+        [f"packet loss {NOISE.random():.2f}% on eth{n}" for n in range(60)],
+        [f"step {n} of the installation is done" for n in range(60)],
+        [f"validation loss {loss_at(n):.4f} at step {n}" for n in range(60)],
+        [f"step {n} loss scale: 65536.0" for n in range(60)],
+        [f"step {NOISE.randrange(1000)} loss {loss_at(n):.4f}" for n in range(60)],
+        [f"step {n} loss {n}" for n in range(60)],
+        [f"step {n} loss {loss_at(n):.4f}" for n in range(3)],
+        [f"step {n / 10} loss {loss_at(n):.4f}" for n in range(60)],
+        [f"elapsed 10 loss {loss_at(n):.4f}" for n in range(60)],
+        [f"elapsed {n * 10} loss {loss_at(n):.4f}" for n in range(60)],
+        ["step loss " * 5000, "loss=" * 30_000, "a " * 30_000 + "loss", "loss 1.5 " * 9000],
+        [],
+    ],
+    ids=range(14),
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["auto", "generic"])
+def test_it_finds_no_step_where_there_is_none(lines: list[str], family: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    assert steps(logs.read([tmp_path / "log.txt"], family)) == []
+
+
+def test_logs_of_known_trainers_are_not_guessed() -> None:
+    for path in sorted(HERE.glob("*/*/log.txt")):
+        assert not any(isinstance(e, RunStarted) and "guessed" in e.facts for e in logs.parse_file(path)), path
+
+
+def test_times_since_the_start_are_none_of_a_step(tmp_path: Path) -> None:
+    for line in ("step={0} loss={1} elapsed={2}s", "step={3} loss={1} time=1.5s", "step={0} loss={1} time={4}"):
+        text = [line.format(n, f"{loss_at(n):.3f}", n * 1.5, n * 10, 1.5) for n in range(1, N)]
+        (tmp_path / "log.txt").write_text("\n".join(text) + "\n")
+        assert {each.seconds for each in steps(logs.read([tmp_path / "log.txt"]))} == {None}, line
+
+
+def test_beside_a_known_log_nothing_is_guessed(tmp_path: Path) -> None:
+    known = [f"completed step: {n}, seconds: 1.000, TFLOP/s/device: 400.000, loss: {loss_at(n):.3f}" for n in range(N)]
+    (tmp_path / "rank0.log").write_text("\n".join(known) + "\n")
+    (tmp_path / "rank1.log").write_text("\n".join(text_of("equals")) + "\n")
+    assert {each.process for each in steps(logs.read([tmp_path]))} == {0}
+    (tmp_path / "rank0.log").write_text("\n".join(text_of("equals")) + "\n")
+    assert {each.process for each in steps(logs.read([tmp_path]))} == {0, 1}
+
+
+def test_a_restart_is_another_attempt_and_faults_stay_in_their_order(tmp_path: Path) -> None:
+    text = [*text_of("equals", 1, 30), *CRASH, *text_of("equals", 21, N)]
+    (tmp_path / "log.txt").write_text("\n".join(text) + "\n")
+    record = logs.read([tmp_path / "log.txt"])
+    assert [event.attempt for event in record if isinstance(event, RunStarted)] == [1, 2]
+    (place,) = [place for place, event in enumerate(record) if isinstance(event, Fault)]
+    assert [len(steps(record[:place])), len(steps(record[place:]))] == [30, 20]
+
+
+def test_standard_input_is_guessed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(text_of("equals")) + "\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert [each.step for each in steps(logs.parse_file(Path("-")))] == list(range(1, N + 1))
