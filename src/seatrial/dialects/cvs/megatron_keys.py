@@ -13,7 +13,7 @@ from seatrial.dialects.cvs import table as cvs_table
 from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, named_billions, target
 from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.keys import OMIT, Key
 from seatrial.spec import RunSpec
 
 _to, _as_is, _ignored = keys.to, keys.as_is, keys.ignored
