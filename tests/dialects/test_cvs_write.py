@@ -58,7 +58,7 @@ def test_what_was_read_from_a_jax_configuration_is_written_without_loss(path: Pa
 def test_any_run_as_a_megatron_configuration(spec: RunSpec) -> None:
     written = assert_round_trip(cvs_megatron.write, cvs_megatron.read, spec)
     always = {path for path in ALWAYS_SAID if not path.startswith(("parallelism", "precision", "execution"))}
-    rest = {"checkpoint.enabled", "distributed.coordinator_port", "topology.devices_per_node"}
+    rest = {"checkpoint.enabled", "distributed.coordinator_port"}
     said = always - rest | {"batch.micro_batch_size"}
     assert not {note.path for note in written.notes} & said
 

@@ -163,7 +163,7 @@ def _origins(settings: Settings, cell: Cell) -> dict[str, Origin]:
 _WHY = {
     **dict.fromkeys(("initialization", "dropout", "optimizer", "logging", "seed"), "train_llama3.sh fixes it"),
     **dict.fromkeys(
-        ("container.environment", "topology.devices_per_node", "distributed.coordinator_port"),
+        ("container.environment", "distributed.coordinator_port"),
         "CVS starts Megatron's containers without env_dict",
     ),
     "model": "train_llama3.sh knows the dimensions of Llama 3.1's 8B and 70B only, with Megatron's RoPE and padding",

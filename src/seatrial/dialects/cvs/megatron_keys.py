@@ -13,7 +13,7 @@ from seatrial.dialects.cvs import table as cvs_table
 from seatrial.dialects.cvs.table import CONFIG, ENV, Table, exported, named_billions, target
 from seatrial.dialects.cvs.write import nearest
 from seatrial.dialects.table import coerce, keys
-from seatrial.dialects.table.keys import Key
+from seatrial.dialects.table.keys import OMIT, Key
 from seatrial.spec import RunSpec
 
 _to, _as_is, _ignored = keys.to, keys.as_is, keys.ignored
@@ -68,6 +68,11 @@ def _format(value: Any) -> str | None:
     return "fp8" if word == "fp8" else None
 
 
+def _device_list(spec: RunSpec) -> Any:
+    count = spec.topology.devices_per_node
+    return ",".join(map(str, range(count))) if count != DEVICES_PER_NODE else OMIT
+
+
 _UNMODELLED = "another way to shard or to compute than the ones that are known here"
 
 KEYS: dict[str, Key] = {
@@ -96,11 +101,13 @@ KEYS: dict[str, Key] = {
     ),
     "config.scripts_dir": _ignored("no scripts are written to the nodes here", coerce.text),
     "config.rocm_dir": _ignored("it is where CVS's own tools look for ROCm", coerce.text),
-    # --- variables of train_llama3.sh, left to the container: CVS starts it without them, so none is written ---
+    # --- variables of train_llama3.sh, left to the container. CVS starts it without them, so none is written but that
+    # --- for the devices, without which a mesh may fit no node ---
     **{f"{ENV}.{name}": key for name, key in {
         "MASTER_PORT": _to("distributed.coordinator_port", coerce.port),
         "HIP_VISIBLE_DEVICES": _to(
             "topology.devices_per_node", _devices, "the devices that a node's processes see: the script counts them",
+            write=_device_list,
         ),
         "CP": _to("parallelism.within_node.context", coerce.count, "--context-parallel-size"),
         "SEQ_PARALLEL": _to(
