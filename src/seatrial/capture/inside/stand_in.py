@@ -122,7 +122,7 @@ def other(words: Words) -> None:
 
 
 def unknown(words: Words) -> None:
-    """A program that nobody here knows may start what stands behind it, bound to its cores: `./bind.sh 0 python …`."""
+    """What nobody here knows may start what stands behind it, bound to some cores: `bind-cores 0 python …`."""
     (wrapper if inside(words)[1] else other)(words)
 
 
