@@ -411,7 +411,7 @@ def test_lines_of_steps_without_a_number_count_as_lines(spec: RunSpec | None) ->
     lines = ["{'loss': 1.62, 'grad_norm': 0.71, 'learning_rate': 2e-05, 'epoch': 0.12}"]
     _, found = judged([*lines, OOM], spec)
     assert found.outcome == "died"
-    assert found.headline.startswith("GPU out of memory after 1 line of steps")
+    assert found.headline.startswith("GPU out of memory on rank 2 after 1 line of steps")
     assert check(found, "all steps done").status == "inconclusive"
     assert "does not say how many steps each stands for" in check(found, "all steps done").sentence
     many = [f"{{'loss': {5 - n / 10}, 'epoch': {n / 10}}}" for n in range(1, 21)]

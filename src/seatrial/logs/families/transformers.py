@@ -34,7 +34,7 @@ TOTALS: Mapping[str, str] = {
 LONGEST_STEP = 16  # digits; more are none
 
 _DICT = re.compile(r"\{('(?:loss|eval_loss|train_runtime)': [^{}]{1,4000})\}")
-_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d{1, 15}))?'?(?=,|$)", re.IGNORECASE)
+_PAIR = re.compile(rf"'([^']{{1,60}})': '?({NUMBER})(?:/(\d{{1,15}}))?'?(?=,|$)", re.IGNORECASE)
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\| *(\d{1,15})/(\d{1,15}) \[")
 _NO_DESCRIPTION = re.compile(r"(?:^|[\]}]:?|(?:^|\s)\d+:)\s*$")  # other bars say what they count: "Map:  50%|"
 
