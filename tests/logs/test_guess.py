@@ -28,7 +28,7 @@ def loss_at(n: int) -> float:
 LINES: dict[str, tuple[Callable[[int], str], Callable[[int], int], bool]] = {
     "equals": (lambda n: f"step={n} loss={loss_at(n):.4f} dt=1.25s", lambda n: n, True),
     "bars": (lambda n: f"| step {n:6d} | train loss {loss_at(n):.4f} | 1250.00 ms |", lambda n: n, False),
-    "words": (lambda n: f"iter {n}: loss {loss_at(n):.4f}, time 1250.00ms, mfu 31.20%", lambda n: n, True),
+    "words": (lambda n: f"iter {n}; loss {loss_at(n):.4f}; time 1250.00ms; mfu 31.20%", lambda n: n, True),
     "epochs": (lambda n: f"Epoch 1 Step {n * 5}: train_loss={loss_at(n):.4f} lr=1e-4", lambda n: n * 5, False),
     "dated": (
         lambda n: f"2026-01-01 10:{n:02d}:00 INFO [{n * 10}/{N * 10}] Loss: {loss_at(n):.4f} (avg 3.2)",

@@ -172,8 +172,8 @@ class Reader:
 
     def finish(self) -> list[Event]:
         """What follows from the log being over."""
-        ends = (event for log in self._logs.values() for event in log.finish())
-        return [*self._read_held(), *_in_order(self._release(), self._faults.finish()), *ends]
+        held = [*self._read_held(), *_in_order(self._release(), self._faults.finish())]
+        return [*held, *(event for log in self._logs.values() for event in log.finish())]
 
     # --- the fast path: by patterns ---
 
@@ -509,7 +509,7 @@ def _read_all(read: Callable[[str], Any], texts: Sequence[str]) -> Sequence[Any]
 
 def _readings(family: Family, text: str) -> Iterator[Reading]:
     """The step lines in a line: more than one where prints are glued."""
-    heads = [head for head in family.head.finditer(text) if _is_short(head)]
+    heads = list(family.head.finditer(text))
     ends = [*(head.start() for head in heads[1:]), len(text)]
     for head, next_head in zip(heads, ends, strict=False):
         end = min(next_head, head.end() + LONGEST_STEP)
@@ -517,11 +517,6 @@ def _readings(family: Family, text: str) -> Iterator[Reading]:
             continue
         if not family.whole or family.whole.search(text, head.end(), end):
             yield _reading(family, head, [*family.pair.finditer(text, head.end(), end)])
-
-
-def _is_short(head: re.Match[str]) -> bool:
-    """Whether what a head says can be numbers at all."""
-    return max(map(len, filter(None, head.groups()))) <= LONGEST_NUMBER
 
 
 def _reading(family: Family, head: re.Match[str], pairs: Sequence[re.Match[str]]) -> Reading:

@@ -122,7 +122,7 @@ def other(words: Words) -> None:
 
 
 def unknown(words: Words) -> None:
-    """What nobody here knows may start what stands behind it, bound to some cores: `bind-cores 0 python …`."""
+    """A program that nobody here knows may start what stands behind it, bound to cores: `bind-cores 0 python …`."""
     (wrapper if inside(words)[1] else other)(words)
 
 
