@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seatrial.metrics.interval import Values
+from seatrial.metrics.dependence import Values
 from seatrial.metrics.record import Ranges, ranges
 
 FEWEST_TO_DRIFT = 6  # fewer have no trend that could not be by chance
