@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-FEWEST_EFFECTIVE = 2.0
+FEWEST_EFFECTIVE = 3.0
 WINDOW = 5.0  # correlation times, up to which autocorrelations are summed (Sokal 1997)
 CLOSED_FORM = 30  # degrees of freedom; above, the series' error is below 1e-4
 BISECTIONS = 60
 
 
-def correlation_time(values: Values) -> float:
-    """τ ≥ 1 of a series in its order: 1 for independent values, 19 for an AR(1) of 0.9; at most half of their number.
+def correlation_time(values: Values, fitted: int = 1) -> float:
+    """τ ≥ 1 of a series in its order: 1 for independent values, 19 for an AR(1) of 0.9; at most a third of the series.
+
+    `fitted` counts the parameters that were removed from it, the mean among them: each makes it look more independent.
 
     The larger of two estimates from the autocorrelations of the ranks, which no spike and no skew can sway: that of an
     AR(1), (1 + ρ) ÷ (1 − ρ) with the bias of ρ removed (Kendall 1954), which is right for few values; and the sum of
@@ -36,11 +38,11 @@ def correlation_time(values: Values) -> float:
     if covariance[0] <= 0 or np.ptp(ranks) == 0:
         return 1.0
     correlation = covariance / covariance[0]
-    rho = min(float(correlation[1] + (1 + 3 * correlation[1]) / n), 1 - 1 / n)
+    rho = min(float(correlation[1] + fitted * (1 + 3 * correlation[1]) / n), 1 - 1 / n)
     sums = 2 * np.cumsum(correlation) - 1
     enough = np.flatnonzero(np.arange(n) >= WINDOW * sums)
     lag = int(enough[0]) if len(enough) else n - 1
-    summed = float(sums[lag]) * (1 + (2 * lag + 1) / n)
+    summed = float(sums[lag]) * (1 + fitted * (2 * lag + 1) / n)
     return min(max(1.0, (1 + rho) / (1 - rho), summed), max(1.0, n / FEWEST_EFFECTIVE))
 
 

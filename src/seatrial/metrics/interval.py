@@ -76,9 +76,10 @@ def mean_interval(values: Values, level: float = LEVEL) -> tuple[float, float]:
 
 
 def estimate(values: Values, statistic: Statistic = "median", origin: str = "") -> Estimate:
-    """The median or mean of a series in its order, with its 95% interval."""
+    """The median or mean of a series in its order, with its 95% interval, which ends where the values do."""
     value = float(np.median(values) if statistic == "median" else np.mean(values))
     low, high = median_interval(values) if statistic == "median" else mean_interval(values)
+    low, high = max(low, float(values.min())), min(high, float(values.max()))
     return Estimate(value=value, low=min(low, value), high=max(high, value), origin=origin)
 
 
@@ -111,9 +112,9 @@ class Ratio:
     def inverse(self) -> Ratio:
         return Ratio(value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
-    def widened(self, low: float, high: float) -> Ratio:
-        """With an interval that reaches to both ends, if it does not already."""
-        return Ratio(value=self.value, low=min(self.low, low), high=max(self.high, high))
+    def widened(self, other: Ratio) -> Ratio:
+        """With an interval that reaches as far as that of another estimate of the same ratio."""
+        return Ratio(value=self.value, low=min(self.low, other.low), high=max(self.high, other.high))
 
     def rounded(self, share: float) -> Ratio:
         """With an interval that allows for rounding by that share of the value."""
@@ -130,12 +131,6 @@ def ratio_of_intervals(a: tuple[float, float, float], b: tuple[float, float, flo
     up = math.hypot(math.log(high_b / value_b), math.log(value_a / low_a))
     value = value_b / value_a
     return Ratio(value=value, low=value * math.exp(-down), high=value * math.exp(up))
-
-
-def ratio_of_medians(a: Values, b: Values, level: float) -> Ratio:
-    """median(b) ÷ median(a) of two series of times in their order, all above 0, with its interval."""
-    one, other = ((float(np.median(values)), *median_interval(values, level)) for values in (a, b))
-    return ratio_of_intervals(one, other)
 
 
 def at_level(found: Estimate, level: float) -> tuple[float, float, float]:
