@@ -257,14 +257,18 @@ def _spread(
 
 
 def _ratio(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], spread: Spread | None) -> Ratio:
-    """b ÷ a: by the noise between runs where both sides have several, else by that within them as well."""
+    """b ÷ a: by the noise between runs where both sides have several, else by that within them as well.
+
+    That between several runs has what rounding does in it, unless all were rounded to the same.
+    """
     between = ratio_between(_values(metric, a), _values(metric, b), spread, LEVEL) if spread else None
     if between is None or min(len(a), len(b)) == 1:
         within = ratio_of_intervals(_within(metric, a), _within(metric, b))
         between = within.widened(between) if between else within
     if not all(_of_times(metric, run) for run in (*a, *b)):
         return between
-    return between.rounded(sum(max(relative_rounding(run.steady_seconds) for run in side) for side in (a, b)))
+    rounding = sum(max(relative_rounding(run.steady_seconds) for run in side) for side in (a, b))
+    return between.rounded(rounding) if min(len(a), len(b)) == 1 else between.no_surer_than(rounding)
 
 
 def _within(metric: str, runs: Sequence[LoadedRun]) -> tuple[float, float, float]:

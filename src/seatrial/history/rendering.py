@@ -119,7 +119,7 @@ def _between(comparison: Comparison) -> list[str]:
         return []
     if spread is None:
         return [
-            "noise between runs is not known, and not in the interval: compare several runs a side (--with), or with all "
+            "noise between runs is not known, and not in the interval: compare several runs a side (--with), or all "
             "earlier ones (--history)"
         ]
     several = max(len(comparison.runs_a), len(comparison.runs_b)) > 1

@@ -75,6 +75,15 @@ def student_quantile(level: float, df: float) -> float:
     return math.sqrt(whole) * math.tan(low)
 
 
+def student_p(t: float, df: float) -> float:
+    """The two-sided probability of a |t| as large as this by chance, with `df` ≥ 1 degrees of freedom, rounded down."""
+    whole = max(1, math.floor(df))
+    if whole > CLOSED_FORM:  # (Abramowitz & Stegun 26.7.8)
+        z = abs(t) * (1 - 1 / (4 * whole)) / math.sqrt(1 + t * t / (2 * whole))
+        return math.erfc(z / math.sqrt(2))
+    return 1 - _within(math.atan(abs(t) / math.sqrt(whole)), whole)
+
+
 def _within(angle: float, df: int) -> float:
     """P(|T| < √df · tan(angle))."""
     odd = df % 2

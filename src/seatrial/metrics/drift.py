@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seatrial.metrics.dependence import Values, correlation_time
+from seatrial.metrics.dependence import Values, correlation_time, student_p
 from seatrial.metrics.record import Ranges, ranges
 from seatrial.metrics.shifts import Shift, removed
 
@@ -114,7 +114,8 @@ def _in_stretches(values: Values) -> Values:
 def mann_kendall(values: Values, time: float = 1.0) -> float:
     """The two-sided p value of the Mann–Kendall test for a trend, with the correction for ties (Kendall 1975).
 
-    `time` is the correlation time of what is not trend: the variance grows by it (Yue & Wang 2004).
+    `time` is the correlation time of what is not trend: the variance grows by it (Yue & Wang 2004). That it had to be
+    estimated from as many effective values counts by Student's distribution.
     """
     values = _in_stretches(values)
     n = len(values)
@@ -124,7 +125,8 @@ def mann_kendall(values: Values, time: float = 1.0) -> float:
     variance = (n * (n - 1) * (2 * n + 5) - ties) / 18 * time
     if variance <= 0 or s == 0:
         return 1.0
-    return math.erfc((abs(s) - 1) / math.sqrt(variance) / math.sqrt(2))
+    z = (abs(s) - 1) / math.sqrt(variance)
+    return math.erfc(z / math.sqrt(2)) if time == 1 else student_p(z, n / time - 2)
 
 
 def find_spikes(steps: Sequence[int], seconds: Values) -> Spikes | None:

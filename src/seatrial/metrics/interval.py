@@ -116,6 +116,10 @@ class Ratio:
         """With an interval that reaches as far as that of another estimate of the same ratio."""
         return Ratio(value=self.value, low=min(self.low, other.low), high=max(self.high, other.high))
 
+    def no_surer_than(self, share: float) -> Ratio:
+        """With an interval that reaches at least that share of the value to either side."""
+        return self.widened(Ratio(value=self.value, low=self.value / (1 + share), high=self.value * (1 + share)))
+
     def rounded(self, share: float) -> Ratio:
         """With an interval that allows for rounding by that share of the value."""
         return Ratio(value=self.value, low=self.low / (1 + share), high=self.high * (1 + share))

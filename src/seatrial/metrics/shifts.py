@@ -1,7 +1,8 @@
 """Finds the steps from which a run is slower or faster than before, and stays so.
 
-Binary segmentation: the best split of a stretch into two levels is tried, then each of the two. A split has to be far
-beyond what noise with the measured dependence gives, and to happen at once: a slow wave is none, nor is a spike.
+Binary segmentation proposes: the best split of a stretch into two levels, then of each of the two. Of the proposed ones
+the least clear is dropped, until all that are left are clear: far beyond what noise with the measured dependence gives
+between the neighbouring two, and at once. A slow wave is none, nor is a spike.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MEDIAN_ERROR = 1.2533  # times that of a mean, of normal noise
 SIGMA_PER_MAD = 1.4826
 SIGMA_PER_ROUNDING = 1 / math.sqrt(3)  # of the half of the last decimal
 MOST_TRIED = 200  # places of a split, coarse and then fine
+ROUNDS = 3  # of splits of splits: up to seven shifts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,9 @@ class Shift:
 
 def find_shifts(steps: Sequence[int], seconds: Values) -> tuple[Shift, ...]:
     """The shifts of a series in order; `steps` are its step numbers, `seconds` above 0."""
-    places = sorted(_splits(np.log(seconds), rounding(seconds) / float(np.median(seconds)))) if len(seconds) else []
+    if not len(seconds):
+        return ()
+    places = _splits(np.log(seconds), rounding(seconds) / float(np.median(seconds)))
     ends = [0, *places, len(seconds)]
     levels = [float(np.median(seconds[a:b])) for a, b in pairwise(ends)]
     return tuple(
@@ -66,15 +70,30 @@ def removed(seconds: Values, shifts: Sequence[Shift]) -> Values:
     return np.concatenate([part - np.median(part) for part in parts])
 
 
-def _splits(values: Values, rounded: float, start: int = 0) -> Iterator[int]:
-    """The places of clear splits of a stretch that begins at index `start`; `values` are logarithms."""
-    if len(values) < 2 * SHORTEST:
+def _splits(values: Values, rounded: float) -> list[int]:
+    """The places of clear splits; `values` are logarithms, `rounded` is what rounding may have moved them by."""
+    places = list(_proposed(values, 0, ROUNDS))
+    while places:
+        ends = [0, *places, len(values)]
+        clearness = [
+            _clearness(values[first:last], place - first, rounded)
+            for first, place, last in zip(ends, places, ends[2:], strict=False)
+        ]
+        least = int(np.argmin(clearness))
+        if clearness[least] > 1:
+            break
+        places.pop(least)
+    return places
+
+
+def _proposed(values: Values, start: int, rounds: int) -> Iterator[int]:
+    """The best splits of a stretch that begins at index `start`, in order."""
+    if len(values) < 2 * SHORTEST or not rounds:
         return
     place = _best_split(values)
-    if _is_clear(values, place, rounded):
-        yield from _splits(values[:place], rounded, start)
-        yield start + place
-        yield from _splits(values[place:], rounded, start + place)
+    yield from _proposed(values[:place], start, rounds - 1)
+    yield start + place
+    yield from _proposed(values[place:], start + place, rounds - 1)
 
 
 def _best_split(values: Values) -> int:
@@ -93,7 +112,8 @@ def _best_split(values: Values) -> int:
         low, high = max(low, best - apart), min(high, best + apart)
 
 
-def _is_clear(values: Values, place: int, rounded: float) -> bool:
+def _clearness(values: Values, place: int, rounded: float) -> float:
+    """How many times a split of a stretch is as large as it has to be, by the criterion that it meets least."""
     n, parts = len(values), (values[:place], values[place:])
     before, after = (float(np.median(part)) for part in parts)
     change = abs(after - before)
@@ -101,9 +121,12 @@ def _is_clear(values: Values, place: int, rounded: float) -> bool:
     sigma = max(SIGMA_PER_MAD * float(np.median(np.abs(rest))), SIGMA_PER_ROUNDING * rounded)
     time = correlation_time(rest, FITTED)
     error = MEDIAN_ERROR * sigma * math.sqrt(time * (1 / place + 1 / (n - place)))
-    if change < math.log1p(LEAST_CHANGE) or change <= student_quantile(1 - BY_CHANCE, n / time - 2) * error:
-        return False
     jump = abs(float(np.median(values[place : place + NEAR]) - np.median(values[place - NEAR : place])))
     smooth = np.median(sliding_window_view(rest, NEAR), axis=1)
     noise = float(np.abs(smooth[NEAR:] - smooth[:-NEAR]).max())
-    return jump > AT_ONCE * change and change > max(APART_OF_NOISE, OF_FEW_STEPS / n) * noise
+    needed = (
+        math.log1p(LEAST_CHANGE),
+        student_quantile(1 - BY_CHANCE, n / time - 2) * error,
+        max(APART_OF_NOISE, OF_FEW_STEPS / n) * noise,
+    )
+    return min(change / max(needed), jump / (AT_ONCE * change) if change else 0.0)

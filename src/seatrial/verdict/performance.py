@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_ranges, work_of_a_step
 from seatrial.metrics.drift import DRIFTS_BY
+from seatrial.metrics.shifts import SHORTEST
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show
 
@@ -123,6 +124,7 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
         doubts.append(f"only {counted} step{'s count' if counted != 1 else ' counts'}; {MIN_STEPS} are needed")
     if performance.num_timed < MIN_TIMED * performance.num_steps:
         doubts.append(f"only {performance.num_timed} of {performance.num_steps} steps have a time")
+    doubts += _drifts_across(performance, metric, estimate, bound)
     if times is not None:
         # The interval assumes that the steps are alike; where they are not, the bound has to lie well outside of it.
         margin = estimate.high - estimate.low
@@ -136,7 +138,6 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
     if _hidden_by_the_median(performance, metric, estimate, bound):
         doubts.append("so many steps are slow that, with them, the mean is beyond the bound")
     doubts += _slow_ranks(performance, metric, estimate, bound)
-    doubts += _drifts_across(performance, metric, estimate, bound)
     return tuple(doubts)
 
 
@@ -188,7 +189,8 @@ def _ends(performance: Performance, times: StepTimes) -> tuple[tuple[float, str]
 
     These are the first and the last level where the speed shifts, else the thirds.
     """
-    shifts = [shift for shift in performance.shifts if shift.step > times.first_step]
+    within = times.first_step + SHORTEST * times.steps_per_line  # what comes sooner ended the warm-up
+    shifts = [shift for shift in performance.shifts if shift.step >= within]
     if shifts:
         first, last = shifts[0], shifts[-1]
         return (first.before_seconds, f"before step {first.step}"), (last.after_seconds, f"from step {last.step}")
