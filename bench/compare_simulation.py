@@ -21,9 +21,10 @@ found (alone, within a step) in `shift_found` of the runs that get 5% slower aft
 from __future__ import annotations
 
 import math
+import os
 import sys
-import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,9 @@ NOISE, SLOWER, SHIFT = 0.01, 0.03, 0.05
 SKEW, SPIKES, SECONDS = 0.2, 0.02, 0.5
 LENGTHS = (30, 100, 1000)
 BETWEEN, RUNS = 0.005, 3
-RESAMPLES = 400  # of the bootstraps: enough for rates
+RESAMPLES = 200  # of the bootstraps: enough for rates
 FORMER_LEVEL = 0.95
-COMPARED = 250  # pairs, for the methods that resample
+COMPARED = 100  # pairs, for the methods that were not chosen
 KINDS: dict[str, float | None] = {"independent": 0.0, "AR 0.5": 0.5, "AR 0.9": 0.9, "wave and noise": None}
 
 
@@ -245,35 +246,28 @@ def course_case(kind: str, n: int, count: int) -> dict[str, Any]:
 
 def main() -> None:
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    started = time.process_time()
-    compared, courses = [], []
-    for kind in KINDS:
-        for n in LENGTHS:
-            compared.append(pairs_case(kind, n, pairs, 0.0))
-            show(compared[-1])
-    for kind, n in (("independent", 100), ("independent", 1000)):
-        compared.append(pairs_case(kind, n, pairs, BETWEEN))
-        show(compared[-1])
-    for kind in KINDS:
-        for n in LENGTHS if kind == "independent" else LENGTHS[:2]:
-            compared.append(several_case(kind, n, pairs, BETWEEN))
-            show(compared[-1])
-    for others in (3, 10):
-        compared.append(history_case("independent", 100, pairs, BETWEEN, others))
-        show(compared[-1])
-    for kind in KINDS:
-        for n in LENGTHS:
-            courses.append(course_case(kind, n, pairs if n < 1000 else pairs // 4))
-            print(courses[-1], flush=True)
-    spent = round(time.process_time() - started, 1)
-    path = record.write(
-        "compare_simulation",
-        {"seed": SEED, "level": LEVEL, "cpu_seconds": spent, "compared": compared, "courses": courses},
-    )
-    print(f"{spent} s of CPU time; {path.name}")
+    one_a_side = [(kind, n, pairs, 0.0) for kind in KINDS for n in LENGTHS]
+    one_a_side += [("independent", n, pairs, BETWEEN) for n in LENGTHS[1:]]
+    several_a_side = [(kind, n, pairs, BETWEEN) for kind in KINDS for n in LENGTHS[: 3 if kind == "independent" else 2]]
+    beside = [("independent", 100, pairs, BETWEEN, others) for others in (3, 10)]
+    courses = [(kind, n, pairs // (4 if n < 1000 else 16)) for kind in KINDS for n in LENGTHS]
+    cases: list[tuple[Callable[..., dict[str, Any]], list[Any]]] = [
+        (pairs_case, one_a_side), (several_case, several_a_side), (history_case, beside), (course_case, courses),
+    ]  # fmt: skip
+    found: dict[str, list[dict[str, Any]]] = {"compared": [], "courses": []}
+    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        running = [pool.submit(of, *given) for of, all_given in cases for given in all_given]
+        for each in running:
+            case = each.result()
+            show(case)
+            found["compared" if "ours" in case else "courses"].append(case)
+    print(record.write("compare_simulation", {"seed": SEED, "level": LEVEL, **found}).name)
 
 
 def show(case: dict[str, Any]) -> None:
+    if "ours" not in case:
+        print(*(f"{name} {value}" for name, value in case.items()), sep=", ", flush=True)
+        return
     found = [f"{name} {case[name]['false']:.3f}/{case[name]['found']:.3f}" for name in METHODS if name in case]
     others = f", {case['others']} others" if "others" in case else ""
     print(
