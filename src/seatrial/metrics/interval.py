@@ -49,8 +49,8 @@ def median_interval(values: Values, level: float = LEVEL) -> tuple[float, float]
     reach = student_quantile(level, size - 1) * n / math.sqrt(size) / 2  # in ranks, from the middle
     if reach <= CENTRAL * n:
         ordered = np.sort(values)
-        low, high = math.floor(n / 2 - reach), math.ceil(n / 2 + 1 + reach)
-        return float(ordered[max(low, 1) - 1]), float(ordered[min(high, n) - 1])
+        first, last = max(1, math.floor(n / 2 - reach)), min(n, math.ceil(n / 2 + 1 + reach))
+        return float(ordered[first - 1]), float(ordered[last - 1])
     low, high = (float(end) for end in np.quantile(values, [0.5 - CENTRAL, 0.5 + CENTRAL]))
     factor = reach / (CENTRAL * n)
     return _extended(median, low, factor), _extended(median, high, factor)
