@@ -14,7 +14,7 @@ from click import argument, option
 from click.exceptions import Exit
 
 from seatrial.commands import options, trainer_programs
-from seatrial.commands.options import FILE, FOLDER, InOrder
+from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral
 from seatrial.errors import InputError, SeatrialError
 
 if TYPE_CHECKING:
@@ -351,19 +351,35 @@ def history(root: Path, output: str, **wanted: Any) -> None:
     click.echo(list_runs(root, as_json=output == "json", **wanted))
 
 
-@app.command()
-@argument("a", help="The baseline: a run directory, or its name or id in the history.")
-@argument("b", help="The run to compare with it.")
+@app.command(cls=WithSeveral)
+@argument(
+    "runs",
+    nargs=-1,
+    required=True,
+    metavar="RUN...",
+    help="The baseline and the run to compare with it: directories, or names or ids in the history.",
+)
+@option("--with", "others", multiple=True, metavar="RUN...", help="Compare these runs with those named before.")
+@option("--history", is_flag=True, help="Compare with all earlier runs of the same configuration.")
 @options.fail_if_slower
 @option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
 @options.format_option("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
-def compare(a: str, b: str, fail_if_slower: float | None, anyway: bool, output: str) -> None:
-    """Compare two runs: speed, losses, and settings.
+def compare(
+    runs: tuple[str, ...],
+    others: tuple[str, ...],
+    history: bool,
+    fail_if_slower: float | None,
+    anyway: bool,
+    output: str,
+) -> None:
+    """Compare runs: speed, losses, and settings.
 
-    Speed has its confidence interval. Exits with 0, or with the answer of --fail-if-slower.
+    Two runs, or several a side: A1 A2 A3 --with B1 B2 B3. Speed has its confidence interval. Exits with 0, or with
+    the answer of --fail-if-slower.
     """
-    from seatrial.history import compare_runs
+    from seatrial.history import compare_runs, sides
 
+    a, b = sides(runs, others, history=history)
     text, exit_code = compare_runs(a, b, limit=fail_if_slower, anyway=anyway, output=output)
     click.echo(text)
     raise Exit(exit_code)

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from seatrial.metrics.interval import bootstrap_interval, estimate, relative_rounding
+from seatrial.metrics.interval import estimate, mean_interval, median_interval, relative_rounding
 
 
 def step_times(rng: np.random.Generator, n: int, likeness: float) -> np.ndarray:
@@ -19,23 +20,47 @@ def step_times(rng: np.random.Generator, n: int, likeness: float) -> np.ndarray:
     return np.round(np.array(values[50:]), 3)
 
 
-@pytest.mark.parametrize(("likeness", "n", "least"), [(0.0, 15, 0.92), (0.3, 40, 0.92), (0.5, 60, 0.87)])
+@pytest.mark.parametrize(("likeness", "n", "least"), [
+    (0.0, 15, 0.92), (0.3, 40, 0.92), (0.5, 60, 0.92), (0.9, 30, 0.75), (0.9, 100, 0.9),
+])  # fmt: skip
 def test_the_interval_holds_the_true_median_of_times_that_depend_on_each_other(
     likeness: float, n: int, least: float
 ) -> None:
     rng = np.random.default_rng(1)
     found = [estimate(step_times(rng, n, likeness)) for _ in range(120)]
     assert sum(e.low <= 1 <= e.high for e in found) >= least * len(found)
-    assert np.mean([e.high - e.low for e in found]) < 0.03
+    assert np.median([e.high - e.low for e in found]) < (0.03 if likeness < 0.9 else 0.1)
 
 
-def test_of_a_long_series_some_are_drawn_and_the_interval_is_as_narrow_as_for_all() -> None:
+def test_the_interval_of_many_independent_values_is_as_narrow_as_theory_has_it() -> None:
     rng = np.random.default_rng(2)
-    values = rng.lognormal(0, 0.05, 20_000)
-    low, high = bootstrap_interval(values)
-    exact = 1.96 * 1.2533 * 0.05 / math.sqrt(len(values))  # of the median of a normal distribution
-    assert high - low == pytest.approx(2 * exact, rel=0.25)
-    assert low < 1 < high
+    found = [median_interval(rng.lognormal(0, 0.05, 20_000)) for _ in range(20)]
+    exact = 2 * 1.96 * 1.2533 * 0.05 / math.sqrt(20_000)  # of the median of a normal distribution
+    assert np.median([high - low for low, high in found]) == pytest.approx(exact, rel=0.25)
+    assert np.mean([low < 1 < high for low, high in found]) >= 0.8
+
+
+def test_the_order_statistics_of_independent_values_are_scipys() -> None:
+    """The exact binomial interval of the median; ours may be wider by a rank or two, because it is Student's."""
+    rng = np.random.default_rng(6)
+    for n in (40, 101, 400):
+        values = rng.lognormal(0, 0.05, n)
+        values = values[np.argsort(rng.random(n))]
+        exact = stats.quantile_test(values, q=1, p=0.5).confidence_interval(0.95)
+        low, high = (np.searchsorted(np.sort(values), end) for end in median_interval(values))
+        least, most = (np.searchsorted(np.sort(values), end) for end in exact)
+        assert low <= least + 1
+        assert high >= most - 1
+        assert high - low <= 2.5 * (most - least)
+
+
+def test_few_steps_that_depend_on_each_other_are_no_surer_than_what_was_seen() -> None:
+    """A wave: no interval within the values can be right; what a run is said to have been ends where they do."""
+    wave = 1 + 0.01 * np.sin(np.arange(30) / 6)
+    low, high = median_interval(wave)
+    assert low < wave.min() < wave.max() < high
+    found = estimate(wave)
+    assert (found.low, found.high) == (wave.min(), wave.max())
 
 
 def test_a_mean_has_the_interval_of_a_mean() -> None:
@@ -44,6 +69,11 @@ def test_a_mean_has_the_interval_of_a_mean() -> None:
     found = estimate(values, "mean")
     assert found.value == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 / 20, rel=0.25)
+    mixed = 100 + values[:12]
+    exact = stats.ttest_1samp(mixed, 0).confidence_interval(0.95)
+    low, high = mean_interval(mixed)
+    assert low <= exact.low * 1.001
+    assert high >= exact.high * 0.999
     few = estimate(values[:4], "mean")
     assert (few.low, few.high) == (values[:4].min(), values[:4].max())
 

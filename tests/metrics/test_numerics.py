@@ -142,6 +142,31 @@ def test_a_single_loss_of_0_is_not_applicable_on_synthetic_data() -> None:
     ]  # fmt: skip
 
 
+def test_a_loss_that_rises_from_that_of_guessing_is_named_and_no_plateau_is() -> None:
+    """ln(vocabulary) and up by 0.3 %: too little for a rise anywhere else, and no healthy run does it."""
+    rng = random.Random(6)
+    chance = math.log(SPEC.model.vocab_size)
+
+    def course(start: float, change: float) -> Callable[[int], float]:
+        return lambda n: start * (1 + change * n / 100) + rng.gauss(0, 0.002)
+
+    for spec in (SPEC, ON_SYNTHETIC):
+        found = check(log(lambda n: {}, loss=course(1.02 * chance, 0.004)), "loss trend", spec)
+        assert found.status == "inconclusive"
+        assert found.sentence.startswith("The loss rises from ")
+        assert "ln(vocabulary)" in found.sentence
+    for start, change, spec in (
+        (1.02 * chance, 0.0, SPEC),  # a plateau
+        (0.3 * chance, 0.004, SPEC),  # fine-tuning, and a warm start
+        (1.02 * chance, 0.004, None),
+    ):
+        found = check(log(lambda n: {}, loss=course(start, change)), "loss trend", spec)
+        assert "ln(vocabulary)" not in found.sentence
+        assert found.sentence.startswith("The loss stays flat")
+    falls = check(log(lambda n: {}, loss=course(1.02 * chance, -0.02)), "loss trend", SPEC)
+    assert falls.status == "pass"
+
+
 def test_a_trend_comes_with_its_p_value() -> None:
     rng = random.Random(5)
     noise = [measured(log(lambda n: {}, loss=lambda n: rng.gauss(5, 0.2))).trend_p or 0.0 for _ in range(100)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -102,9 +103,39 @@ def test_a_run_that_drifts_over_the_bar_is_inconclusive_and_drift_is_always_name
     near, slow, fast = drifting(0.45, 0.52), drifting(0.6, 0.9), drifting(0.3, 0.4)
     assert near.status == "inconclusive"
     assert (slow.status, fast.status) == ("fail", "pass")
-    assert "the speed drifts across the bound" in near.evidence
+    assert any(line.startswith("the run ends slower than the target: 0.51") for line in near.evidence)
+    assert any(line.endswith("s in the last third") for line in near.evidence)
     for found in (near, slow, fast):
         assert any(line.startswith("the run became slower") for line in found.evidence)
+
+
+def test_a_run_that_ends_slower_than_its_target_is_no_plain_pass_however_little_it_drifts() -> None:
+    """The median meets the target with 2 % tolerance, the last third does not: a drift of less than 3 %."""
+    rng = random.Random(4)
+    spec = expecting("step_seconds", 0.5, 0.02, steps=120)
+    noise = [rng.lognormvariate(0, 0.003) for _ in range(120)]
+    (found,) = judged(steps(spec, seconds=lambda n: 0.5 * (0.995 + 0.04 * n / 120) * noise[n]), spec)
+    assert found.status == "inconclusive"
+    assert found.evidence[0].startswith("the run ends slower than the target: 0.51")
+    assert any(line.startswith("the run became slower") and "(+2." in line for line in found.evidence)
+    wide = expecting("step_seconds", 0.5, 0.05, steps=120)
+    (found,) = judged(steps(wide, seconds=lambda n: 0.5 * (0.995 + 0.04 * n / 120) * noise[n]), wide)
+    assert found.status == "pass"
+    assert not any("became slower" in line for line in found.evidence)
+
+
+def test_a_shift_is_named_with_its_step_wherever_it_is_read() -> None:
+    rng = random.Random(5)
+    noise = [rng.lognormvariate(0, 0.005) for _ in range(100)]
+    spec = expecting("step_seconds", 0.53, 0.0, steps=100)
+    (found,) = judged(steps(spec, seconds=lambda n: (0.548 if n >= 71 else 0.5) * noise[n]), spec)
+    assert found.status == "inconclusive"
+    assert found.evidence[0].startswith("the run ends slower than the target: 0.54")
+    assert found.evidence[0].endswith("from step 71")
+    assert any(re.match(r"slower by 9\.\d% from step 71 \(0\.\d+ s to 0\.54\d s\)$", line) for line in found.evidence)
+    (even,) = judged(steps(spec, seconds=lambda n: 0.5 * noise[n]), spec)
+    assert even.status == "pass"
+    assert not any("from step" in line for line in even.evidence)
 
 
 def test_what_was_fast_before_the_run_became_slow_is_no_warm_up() -> None:

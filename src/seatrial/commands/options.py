@@ -36,6 +36,19 @@ class WithArguments(click.Command):
         return super().parse_args(ctx, own)
 
 
+class WithSeveral(click.Command):
+    """A verb whose `--with` takes all words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        takes = False
+        for word in args:
+            repeats = takes and not word.startswith("-") and words[-1] != "--with"
+            takes = word == "--with" or (takes and not word.startswith("-"))
+            words += ["--with", word] if repeats else [word]
+        return super().parse_args(ctx, words)
+
+
 class _Folder(click.Path):
     """The path of a folder; an empty text is not the current one."""
 

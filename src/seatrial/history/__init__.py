@@ -1,12 +1,16 @@
-"""Runs beside each other: an index over run directories, and the comparison of two of them.
+"""Runs beside each other: an index over run directories, and the comparison of some with others.
 
 The run directories are the truth. The index only remembers what was read there, and can be rebuilt at any time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from seatrial.errors import InputError
 from seatrial.history.compare import Comparison, compare
+from seatrial.history.earlier import earlier_runs, step_seconds_of_others
 from seatrial.history.gate import Gate, judge_slowdown
 from seatrial.history.listing import list_runs, locate
 from seatrial.history.loaded import LoadedRun, load
@@ -22,21 +26,58 @@ __all__ = [
     "list_runs",
     "load",
     "locate",
+    "sides",
 ]
 
 
-def compare_runs(
-    a: str, b: str, *, limit: float | None = None, anyway: bool = False, output: str = "text"
-) -> tuple[str, int]:
-    """The comparison of two runs as "text", "json" or "markdown", and the exit code: the gate's, or 0 without a gate.
+def sides(runs: Sequence[str], others: Sequence[str], *, history: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which runs are the baseline, and which are compared with it. Raises InputError where that is not clear."""
+    if history and others:
+        raise InputError.single("two-baselines", "--history", "--with names runs too", "use one of the two")
+    if history:
+        return (), tuple(runs)
+    if others:
+        return tuple(runs), tuple(others)
+    if len(runs) != 2:
+        why = f"{len(runs)} run{'s are' if len(runs) > 1 else ' is'} named, and nothing says what to compare with what"
+        fix = "name two, or A1 A2 --with B1 B2, or compare with earlier runs: --history"
+        raise InputError.single("sides", "compare", why, fix)
+    return (runs[0],), (runs[1],)
 
-    `a` and `b` are run directories, or names or ids of the history. Raises InputError where a run cannot be found or
-    read, where they are one and the same, and where the two do different work, unless `anyway`.
+
+def compare_runs(
+    a: str | Sequence[str],
+    b: str | Sequence[str],
+    *,
+    limit: float | None = None,
+    anyway: bool = False,
+    output: str = "text",
+) -> tuple[str, int]:
+    """The comparison of b with a, a run or several each, as "text", "json" or "markdown", and the exit code.
+
+    That is the gate's, or 0 without a gate. A run is a directory, or a name or an id of the history; without any in
+    `a`, the earlier runs of b's configuration are. Raises InputError where a run cannot be found or read, where one is
+    named twice, and where they do different work, unless `anyway`.
     """
-    one, other = locate(a), locate(b)
-    if one.resolve() == other.resolve():
-        why = "it is compared with itself, and would never be slower"
-        raise InputError.single("same-run", b, why, "name two runs")
-    comparison = compare(load(one), load(other), anyway=anyway)
+    other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
+    one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)
+    _require_different(one, other)
+    comparison = compare(
+        [load(run) for run in one], [load(run) for run in other], anyway=anyway,
+        others=step_seconds_of_others([*one, *other]),
+    )  # fmt: skip
     gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
     return render(comparison, gate, output), gate.exit_code if gate else 0
+
+
+def _require_different(a: Sequence[Path], b: Sequence[Path]) -> None:
+    found: dict[Path, str] = {}
+    for side, runs in (("A", a), ("B", b)):
+        for run in runs:
+            before = found.setdefault(run.resolve(), side)
+            if before != side:
+                why = "it is compared with itself, and would never be slower"
+                raise InputError.single("same-run", str(run), why, "name two runs")
+        if len({run.resolve() for run in runs}) < len(runs):
+            twice = next(run for run in runs if [other.resolve() for other in runs].count(run.resolve()) > 1)
+            raise InputError.single("same-run", str(twice), "it is named twice on one side", "name each run once")

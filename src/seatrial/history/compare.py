@@ -1,4 +1,5 @@
-"""Two runs → what is faster, by how much and how surely; whether they learnt the same; what else differs.
+"""Two runs, or several a side → what is faster, by how much and how surely; whether they learnt the same; what else
+differs.
 
 Speeds are compared only between runs that do the same work: the same model, sequence length, precision and FLOPs
 convention. Which way is better comes from `spec.METRICS`.
@@ -11,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from seatrial.errors import InputError
+from seatrial.history.between import Spread, mean_log, ratio_between, spread_of
 from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
 from seatrial.metrics import Estimate
-from seatrial.metrics.interval import Ratio, ratio_of_intervals, ratio_of_medians, relative_rounding
+from seatrial.metrics.interval import Ratio, at_level, median_interval, ratio_of_intervals, relative_rounding
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 
@@ -26,6 +30,9 @@ _OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_se
 # The speed that two runs are compared by: the first that can be; what was measured before what a log only says.
 SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
 PARTED = (1e-3, 5e-2)  # of the larger loss
+LEVEL = 0.98  # of the intervals: of a hundred comparisons of the same speed, one finds B slower and one faster
+
+Runs = LoadedRun | Sequence[LoadedRun]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +76,11 @@ IDENTITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One metric in both runs. `change` is b ÷ a − 1 with its 95% interval; None where it cannot be compared: `why`."""
+    """One metric on both sides. `change` is b ÷ a − 1 with its 98% interval; None where it cannot be compared: `why`.
+
+    `a` and `b` are the geometric means of several runs, with the lowest and the highest, or a run's own with its 95%
+    interval.
+    """
 
     metric: str
     a: Estimate | None
@@ -115,10 +126,14 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The answer. `obstacles` say what makes the two different work, `unknown` names what may."""
+    """The answer. `obstacles` say what makes the two different work, `unknown` names what may.
 
-    a: LoadedRun
-    b: LoadedRun
+    Losses and settings are those of the first run of each side. `spread` is the noise between runs, None where it is
+    not known.
+    """
+
+    runs_a: tuple[LoadedRun, ...]
+    runs_b: tuple[LoadedRun, ...]
     sentence: str
     speed: Change | None
     changes: tuple[Change, ...]
@@ -126,51 +141,66 @@ class Comparison:
     obstacles: tuple[str, ...]
     unknown: tuple[str, ...]
     settings: tuple[Setting, ...]
+    spread: Spread | None
+
+    @property
+    def a(self) -> LoadedRun:
+        return self.runs_a[0]
+
+    @property
+    def b(self) -> LoadedRun:
+        return self.runs_b[0]
 
 
-def compare(a: LoadedRun, b: LoadedRun, *, anyway: bool = False) -> Comparison:
-    """b compared with a. Raises InputError where they are different work, unless `anyway`."""
-    obstacles, unknown, spoilt = _obstacles(a, b)
+def compare(a: Runs, b: Runs, *, anyway: bool = False, others: Sequence[Sequence[float]] = ()) -> Comparison:
+    """b compared with a, of one run or several each. Raises InputError where they are different work, unless `anyway`.
+
+    `others` are the step times of further runs, grouped by configuration, which tell how far runs differ.
+    """
+    runs_a, runs_b = ((side,) if isinstance(side, LoadedRun) else tuple(side) for side in (a, b))
+    runs = (*runs_a, *runs_b)
+    obstacles, unknown, spoilt = _obstacles(runs)
     if obstacles and not anyway:
         raise InputError.single(
             "not-comparable",
-            f"{a.directory}, {b.directory}",
+            ", ".join(run.directory for run in runs),
             f"their speeds do not mean the same: {'; '.join(obstacles)}",
             "compare runs of the same work, or add --anyway to compare what still can be",
         )
-    both_have_times = len(a.steady_seconds) > 0 and len(b.steady_seconds) > 0
-    times = ratio_of_medians(a.steady_seconds, b.steady_seconds) if both_have_times else None
-    changes = tuple(_change(metric, a, b, times, spoilt.get(metric, "")) for metric in METRICS)
+    changes = tuple(_change(metric, runs_a, runs_b, others, spoilt.get(metric, "")) for metric in METRICS)
     by_name = {change.metric: change for change in changes}
     compared = [by_name[metric] for metric in SPEEDS if by_name[metric].change is not None]
     speed = next((change for change in compared if change.is_measured), compared[0] if compared else None)
+    spread = _spread(speed.metric, runs_a, runs_b, others) if speed else None
     return Comparison(
-        a=a,
-        b=b,
-        sentence=_sentence(speed, changes),
+        runs_a=runs_a,
+        runs_b=runs_b,
+        sentence=_sentence(speed, changes, " in these two runs" if spread is None else ""),
         speed=speed,
         changes=changes,
-        losses=compare_losses(a.losses, b.losses),
+        losses=compare_losses(runs_a[0].losses, runs_b[0].losses),
         obstacles=obstacles,
         unknown=unknown,
-        settings=differences(a, b),
+        settings=differences(runs_a[0], runs_b[0]),
+        spread=spread,
     )
 
 
-def _obstacles(a: LoadedRun, b: LoadedRun) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-    """(what differs, what is not known to be the same, metric → why it means nothing)."""
-    obstacles, unknown, spoilt = [], [], dict[str, str]()
+def _obstacles(runs: Sequence[LoadedRun]) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
+    """(what differs from the first run, what is not known to be the same, metric → why it means nothing)."""
+    obstacles, unknown, spoilt = dict[str, None](), dict[str, None](), dict[str, str]()
     for identity in IDENTITIES:
-        one, other = identity.read(a), identity.read(b)
-        if one is None or other is None:
-            unknown.append(identity.name)
-        elif one != other:
-            obstacles.append(f"another {identity.name}{_both(one, other)}")
-            spoilt |= dict.fromkeys(identity.spoils, f"another {identity.name}")
-    work = [(run.metrics.performance.tokens_per_step, run.metrics.performance.num_devices) for run in (a, b)]
-    if None in (*work[0], *work[1]):
-        unknown.append("batch per device")
-    if work[0] != work[1]:
+        one, *others = (identity.read(run) for run in runs)
+        for other in others:
+            if one is None or other is None:
+                unknown[identity.name] = None
+            elif one != other:
+                obstacles[f"another {identity.name}{_both(one, other)}"] = None
+                spoilt |= dict.fromkeys(identity.spoils, f"another {identity.name}")
+    work = {(run.metrics.performance.tokens_per_step, run.metrics.performance.num_devices) for run in runs}
+    if any(None in each for each in work):
+        unknown["batch per device"] = None
+    if len(work) > 1:
         spoilt.setdefault("step_seconds", "another batch, or another number of devices")
     return tuple(obstacles), tuple(unknown), spoilt
 
@@ -183,17 +213,16 @@ def _both(one: Any, other: Any) -> str:
     return f" ({one}, {other})"
 
 
-def _change(metric: str, a: LoadedRun, b: LoadedRun, times: Ratio | None, spoilt: str) -> Change:
-    one, other = (run.metrics.performance.estimates.get(metric) for run in (a, b))
-    missing = [_missing(metric, run, estimate) for run, estimate in ((a, one), (b, other))]
+def _change(
+    metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], others: Sequence[Sequence[float]], spoilt: str
+) -> Change:
+    missing = [next(filter(None, (_missing(metric, run) for run in side)), "") for side in (a, b)]
+    one, other = (_of_side(metric, side) for side in (a, b))
     if spoilt or any(missing) or one is None or other is None:
         nothing = {"change": None, "low": None, "high": None}
         why = spoilt or _which(*missing)
         return Change(metric=metric, a=one, b=other, judgement="not_compared", why=why, **nothing)
-    ratio = ratio_of_intervals((one.value, one.low, one.high), (other.value, other.low, other.high))
-    if times and all(_of_times(metric, run) for run in (a, b)):
-        ratio = _no_surer(ratio, times if METRICS[metric].better == "lower" else times.inverse)
-        ratio = ratio.rounded(sum(relative_rounding(run.steady_seconds) for run in (a, b)))
+    ratio = _ratio(metric, a, b, _spread(metric, a, b, others))
     return Change(
         metric=metric,
         a=one,
@@ -205,8 +234,67 @@ def _change(metric: str, a: LoadedRun, b: LoadedRun, times: Ratio | None, spoilt
     )
 
 
-def _missing(metric: str, run: LoadedRun, estimate: Estimate | None) -> str:
+def _of_side(metric: str, runs: Sequence[LoadedRun]) -> Estimate | None:
+    """A run's own figure, or the geometric mean of several with the lowest and the highest."""
+    found = [estimate for run in runs if (estimate := run.metrics.performance.estimates.get(metric))]
+    if len(found) < len(runs) or len(runs) == 1 or min(estimate.value for estimate in found) <= 0:
+        return found[0] if found else None
+    values = [estimate.value for estimate in found]
+    origin = next((estimate.origin for estimate in found if estimate.origin), "")
+    return Estimate(value=math.exp(mean_log(values)), low=min(values), high=max(values), origin=origin)
+
+
+def _values(metric: str, runs: Sequence[LoadedRun]) -> list[float]:
+    return [run.metrics.performance.estimates[metric].value for run in runs]
+
+
+def _spread(
+    metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], others: Sequence[Sequence[float]]
+) -> Spread | None:
+    """The noise between runs by those of both sides and the others; a rate differs by as much as the step times do."""
+    of_times = all(_of_times(metric, run) for run in (*a, *b))
+    return spread_of([_values(metric, a), _values(metric, b), *(others if of_times else ())])
+
+
+def _ratio(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], spread: Spread | None) -> Ratio:
+    """b ÷ a: by the noise between runs where both sides have several, else by that within them as well.
+
+    That between several runs has what rounding does in it, unless all were rounded to the same.
+    """
+    between = ratio_between(_values(metric, a), _values(metric, b), spread, LEVEL) if spread else None
+    if between is None or min(len(a), len(b)) == 1:
+        within = ratio_of_intervals(_within(metric, a), _within(metric, b))
+        between = within.widened(between) if between else within
+    if not all(_of_times(metric, run) for run in (*a, *b)):
+        return between
+    rounding = sum(max(relative_rounding(run.steady_seconds) for run in side) for side in (a, b))
+    return between.rounded(rounding) if min(len(a), len(b)) == 1 else between.no_surer_than(rounding)
+
+
+def _within(metric: str, runs: Sequence[LoadedRun]) -> tuple[float, float, float]:
+    """(value, low, high) of a side by the noise within its runs, whose mean it is."""
+    found = [_interval(metric, run) for run in runs]
+    value = math.exp(mean_log([each[0] for each in found]))
+    down = math.sqrt(math.fsum(math.log(own / low) ** 2 for own, low, _ in found)) / len(found)
+    up = math.sqrt(math.fsum(math.log(high / own) ** 2 for own, _, high in found)) / len(found)
+    return value, value * math.exp(-down), value * math.exp(up)
+
+
+def _interval(metric: str, run: LoadedRun) -> tuple[float, float, float]:
+    """(value, low, high) of one run: from its step times, or else from the interval that its metrics have."""
+    estimate = run.metrics.performance.estimates[metric]
+    if not len(run.steady_seconds) or not _of_times(metric, run):
+        return at_level(estimate, LEVEL)
+    median = float(np.median(run.steady_seconds))
+    low, high = (end / median for end in median_interval(run.steady_seconds, LEVEL))
+    if METRICS[metric].better == "higher":
+        low, high = 1 / high, 1 / low
+    return estimate.value, estimate.value * low, estimate.value * high
+
+
+def _missing(metric: str, run: LoadedRun) -> str:
     """Why a run's metric cannot be compared, if it cannot."""
+    estimate = run.metrics.performance.estimates.get(metric)
     if estimate is None:
         return run.metrics.performance.unavailable.get(metric, "not reported")
     fits = 0 < estimate.low <= estimate.value <= estimate.high < math.inf
@@ -217,12 +305,6 @@ def _which(a: str, b: str) -> str:
     if a == b:
         return f"in both: {a}"
     return "; ".join(f"{name}: {why}" for name, why in (("A", a), ("B", b)) if why)
-
-
-def _no_surer(ratio: Ratio, times: Ratio) -> Ratio:
-    """A ratio that is known no better than that of the step times; the work of a step, the factor, is exact."""
-    scale = ratio.value / times.value
-    return ratio.widened(times.low * scale, times.high * scale)
 
 
 def _of_times(metric: str, run: LoadedRun) -> bool:
@@ -245,7 +327,7 @@ def _judgement(metric: str, ratio: Ratio) -> Judgement:
     return "better" if (ratio.low > 1) == (METRICS[metric].better == "higher") else "worse"
 
 
-def _sentence(speed: Change | None, changes: Sequence[Change]) -> str:
+def _sentence(speed: Change | None, changes: Sequence[Change], where: str) -> str:
     ratio = speed.speed if speed else None
     if speed is None or ratio is None:
         reasons = dict.fromkeys(change.why for change in changes if change.metric in SPEEDS)
@@ -253,10 +335,10 @@ def _sentence(speed: Change | None, changes: Sequence[Change]) -> str:
     title = METRICS[speed.metric].title + ("" if speed.is_measured else ", as the logs report it")
     if speed.judgement == "no_clear_difference":
         span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
-        return f"No clear difference: B is as fast as A, within {span} ({title})."
-    if ratio.value > 1:
-        return f"B is faster than A by {ratio.value - 1:.1%} [{ratio.low - 1:.1%}, {ratio.high - 1:.1%}] ({title})."
-    return f"B is slower than A by {1 - ratio.value:.1%} [{1 - ratio.high:.1%}, {1 - ratio.low:.1%}] ({title})."
+        return f"No clear difference: B is as fast as A, within {span}{where} ({title})."
+    how, by = ("faster", ratio.value - 1) if ratio.value > 1 else ("slower", 1 - ratio.value)
+    ends = (ratio.low - 1, ratio.high - 1) if ratio.value > 1 else (1 - ratio.high, 1 - ratio.low)
+    return f"B is {how} than A by {by:.1%} [{ends[0]:.1%}, {ends[1]:.1%}]{where} ({title})."
 
 
 def signed(fraction: float) -> str:

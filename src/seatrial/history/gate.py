@@ -6,13 +6,13 @@ difference lies within the limit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.command import masked
 from seatrial.history.compare import Comparison
 from seatrial.history.loaded import LoadedRun
-from seatrial.metrics import Estimate
 
 Status = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 6}
@@ -21,7 +21,7 @@ FEWEST_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The gate's answer: `slowdown` is 1 − B's speed ÷ A's, with its 95% interval."""
+    """The gate's answer: `slowdown` is 1 − B's speed ÷ A's, with its 98% interval."""
 
     status: Status
     limit: float
@@ -42,29 +42,37 @@ def judge_slowdown(comparison: Comparison, limit: float, *, anyway: bool = False
     """
     speed = comparison.speed
     ratio = speed.speed if speed else None
-    against = [f"A is no baseline: {_outcome(comparison.a)}"] if _outcome(comparison.a) else []
-    failed = [f"B did not pass its own verdict: {_outcome(comparison.b)}"] if _outcome(comparison.b) else []
+    named = [*_named("A", comparison.runs_a), *_named("B", comparison.runs_b)]
+    bad = [(name, outcome) for name, run in named if (outcome := _outcome(run))]
+    against = [f"{name} is no baseline: {outcome}" for name, outcome in bad if name.startswith("A")]
+    failed = [f"{name} did not pass its own verdict: {outcome}" for name, outcome in bad if name.startswith("B")]
+    fails = any(_outcome(run) and not _is_open(run) for run in comparison.runs_b)
     if speed is None or ratio is None:
         return Gate(
-            status="fail" if failed and not _open(comparison.b) else "inconclusive",
+            status="fail" if fails else "inconclusive",
             limit=limit, slowdown=None, low=None, high=None,
             reasons=(*failed, *against, comparison.sentence),
         )  # fmt: skip
     slowdown, low, high = 1 - ratio.value, 1 - ratio.high, 1 - ratio.low
-    for name, run, estimate in (("A", comparison.a, speed.a), ("B", comparison.b, speed.b)):
-        against += _doubts(name, run, estimate)
+    for name, run in named:
+        against += _doubts(name, run, speed.metric)
     if comparison.unknown and not anyway:
         against.append(f"not known to be the same: {', '.join(comparison.unknown)}; --anyway skips this check")
     measured = f"slow-down {slowdown:+.1%} [{low:+.1%}, {high:+.1%}], the limit is {limit:.1%}"
     status: Status = "pass" if high <= limit else "inconclusive"
     if failed or against:
-        status = "fail" if failed and not _open(comparison.b) else "inconclusive"
+        status = "fail" if fails else "inconclusive"
     elif low > limit:
         status = "fail"
     elif status == "inconclusive":
-        measured += ", which lies within the interval; more steps would tell"
+        measured += ", which lies within the interval; more steps or runs would tell"
     reasons = (*failed, *against, measured)
     return Gate(status=status, limit=limit, slowdown=slowdown, low=low, high=high, reasons=reasons)
+
+
+def _named(side: str, runs: Sequence[LoadedRun]) -> list[tuple[str, LoadedRun]]:
+    """The runs of a side: "A", or "A1", "A2" of several."""
+    return [(side if len(runs) == 1 else f"{side}{number}", run) for number, run in enumerate(runs, start=1)]
 
 
 def _outcome(run: LoadedRun) -> str:
@@ -73,13 +81,13 @@ def _outcome(run: LoadedRun) -> str:
     return "" if outcome == "pass" else f"{outcome.replace('_', ' ')} ({masked(run.verdict.headline)})"
 
 
-def _open(run: LoadedRun) -> bool:
+def _is_open(run: LoadedRun) -> bool:
     return run.verdict.outcome == "inconclusive"
 
 
-def _doubts(name: str, run: LoadedRun, estimate: Estimate | None) -> list[str]:
+def _doubts(name: str, run: LoadedRun, metric: str) -> list[str]:
     """Why a run's speed is not good enough for a gate."""
-    times = run.metrics.performance.step_times
+    times, estimate = run.metrics.performance.step_times, run.metrics.performance.estimates.get(metric)
     if times is None:
         return [f"{name}: no step has a time"]
     doubts = []

@@ -82,12 +82,15 @@ class Index:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def refresh(self, root: Path, *, rebuild: bool = False) -> Changes:
-        """Brings the rows below a root up to date with its directories; `rebuild` reads every one of them again."""
+    def refresh(self, root: Path, *, rebuild: bool = False, levels: int = MOST_LEVELS) -> Changes:
+        """Brings the rows up to `levels` below a root up to date with its directories.
+
+        `rebuild` reads every one of them again.
+        """
         root = root.resolve()
         before = {str(row["directory"]): row for row in self.rows(root)}
         known = {} if rebuild else before
-        found = [str(path) for path in _run_directories(root)]
+        found = [str(path) for path in _run_directories(root, levels)]
         fresh = [
             summarise(Path(path))
             for path in found
@@ -160,14 +163,14 @@ def _row(row: sqlite3.Row) -> IndexRow:
     return {column: os.fsdecode(row[column]) if column == "directory" else row[column] for column in COLUMNS}
 
 
-def _run_directories(root: Path) -> Iterator[Path]:
+def _run_directories(root: Path, levels: int) -> Iterator[Path]:
     """The run directories at and below a root, without looking into them or into hidden folders and links."""
     folders: list[tuple[Path, int]] = [(root, 0)]
     while folders:
         folder, level = folders.pop()
         if is_run(folder):
             yield folder
-        elif level < MOST_LEVELS:
+        elif level < levels:
             folders += [(path, level + 1) for path in _folders(folder)]
 
 

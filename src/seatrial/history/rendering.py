@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from seatrial.console import inert, table
 from seatrial.events import encode
-from seatrial.history.compare import Change, Comparison, Losses, signed
+from seatrial.history.compare import LEVEL, Change, Comparison, Losses, signed
 from seatrial.history.gate import Gate
 from seatrial.history.loaded import LoadedRun
 from seatrial.report import markdown
@@ -16,7 +16,7 @@ from seatrial.spec import METRICS
 from seatrial.verdict import show
 
 WORDS = {"better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "not_compared": ""}
-_HEAD = ("Metric", "A", "B", "Change [95%]", "")
+_HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
 _SETTINGS = ("What differs", "", "A", "B")
 _NOTHING_ELSE = "Nothing else is known to differ."
 MOST_SETTINGS = 200
@@ -32,7 +32,7 @@ def _text(comparison: Comparison, gate: Gate | None) -> str:
     settings = _settings(comparison)
     changes = [_cells(change) for change in comparison.changes]
     blocks = [
-        "\n".join(map(inert, (f"A  {_run(comparison.a)}", f"B  {_run(comparison.b)}"))),
+        "\n".join(inert(f"{name}  {_run(run)}") for name, run in _runs(comparison)),
         "\n".join(map(inert, (comparison.sentence, *_notes(comparison)))),
         table(changes, head=_HEAD, right=(1, 2), indent=0),
         inert(_losses(comparison.losses)),
@@ -51,7 +51,7 @@ def _markdown(comparison: Comparison, gate: Gate | None) -> str:
     blocks = [
         f"## {escape(comparison.sentence)}",
         *([f"**{escape(_gate(gate))}**"] if gate else []),
-        f"- A: {escape(_run(comparison.a))}\n- B: {escape(_run(comparison.b))}",
+        "\n".join(f"- {name}: {escape(_run(run))}" for name, run in _runs(comparison)),
         *(f"Note: {escape(note)}" for note in _notes(comparison)),
         markdown.table(_HEAD, changes, numbers=(1, 2)),
         escape(_losses(comparison.losses)),
@@ -67,6 +67,9 @@ def _json(comparison: Comparison, gate: Gate | None) -> str:
             "v": 1,
             "a": _side(comparison.a),
             "b": _side(comparison.b),
+            "runs_a": [_side(run) for run in comparison.runs_a],
+            "runs_b": [_side(run) for run in comparison.runs_b],
+            "spread": asdict(comparison.spread) if comparison.spread else None,
             "sentence": comparison.sentence,
             "speed": comparison.speed.metric if comparison.speed else None,
             "changes": [encode(asdict(change)) for change in comparison.changes],
@@ -81,6 +84,10 @@ def _json(comparison: Comparison, gate: Gate | None) -> str:
 
 
 FORMATS: dict[str, Callable[[Comparison, Gate | None], str]] = {"text": _text, "json": _json, "markdown": _markdown}
+
+
+def _runs(comparison: Comparison) -> list[tuple[str, LoadedRun]]:
+    return [*(("A", run) for run in comparison.runs_a), *(("B", run) for run in comparison.runs_b)]
 
 
 def _side(run: LoadedRun) -> dict[str, object]:
@@ -101,7 +108,23 @@ def _run(run: LoadedRun) -> str:
 
 def _notes(comparison: Comparison) -> list[str]:
     notes = [f"compared anyway: {'; '.join(comparison.obstacles)}"] if comparison.obstacles else []
-    return [*notes, *([f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else [])]
+    notes += [f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else []
+    return [*notes, *_between(comparison)]
+
+
+def _between(comparison: Comparison) -> list[str]:
+    """How far runs differ by themselves, as far as that is known."""
+    spread = comparison.spread
+    if comparison.speed is None:
+        return []
+    if spread is None:
+        return [
+            "noise between runs is not known, and not in the interval: compare several runs a side (--with), or all "
+            "earlier ones (--history)"
+        ]
+    several = max(len(comparison.runs_a), len(comparison.runs_b)) > 1
+    first = ["losses and settings are those of the first run of each side"] if several else []
+    return [f"noise between runs: {spread.sigma:.2%} (standard deviation, of {spread.num_runs} runs)", *first]
 
 
 def _cells(change: Change) -> Sequence[str]:

@@ -30,13 +30,14 @@ from seatrial.metrics.performance import (
     work_of_a_step,
 )
 from seatrial.metrics.record import Ranges, ranges, records, show_ranges
+from seatrial.metrics.shifts import Shift
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
 
 __all__ = [
     "DEFAULT_POLICY", "POLICIES", "Completion", "Diagnosis", "Estimate", "FaultRecord", "Identity", "Metrics",
-    "Numerics", "Performance", "Ranges", "StepTimes", "Straggler", "days_to_train", "from_dict", "measure", "ranges",
-    "records", "show_ranges", "time_to_train", "to_dict", "work_of_a_step",
+    "Numerics", "Performance", "Ranges", "Shift", "StepTimes", "Straggler", "days_to_train", "from_dict", "measure",
+    "ranges", "records", "show_ranges", "time_to_train", "to_dict", "work_of_a_step",
 ]  # fmt: skip
 
 VERSION = 1

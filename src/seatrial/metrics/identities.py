@@ -15,7 +15,8 @@ import numpy as np
 
 from seatrial.estimate import flops
 from seatrial.events import REPORTED, Step
-from seatrial.metrics.interval import LARGEST, Values, is_number, relative_rounding, rounding
+from seatrial.metrics.dependence import Values
+from seatrial.metrics.interval import LARGEST, is_number, relative_rounding, rounding
 from seatrial.metrics.record import ranges, show_ranges
 from seatrial.metrics.setup import Setup
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+from seatrial.metrics.dependence import Values, effective_size, student_quantile
+
 Statistic = Literal["median", "mean"]
 
-INTERVAL_Z = 1.96  # 95%
-BLOCK = 5  # neighbouring steps resemble each other, so they are drawn together
-RESAMPLES = 2000
-FEWEST_TO_RESAMPLE = 10
-MOST_TO_RESAMPLE = 1024  # of a longer series so many are drawn, and the interval is scaled down
-SEED = 20240229
+LEVEL = 0.95
+CENTRAL = 1 / 3  # of the values on either side of the median; what lies further out may be spikes
 FINEST, USUAL = 6, 3  # decimals
 LARGEST = 1e30  # no time, rate or count is
 TELLING = 4  # different values, to tell how many decimals are printed
-FEWEST_RESAMPLES = 200
-MOST_DRAWN = 40_000_000  # numbers in all for a ratio, to bound the time of a long run
-MOST_AT_ONCE = 2_000_000  # of them, to bound the memory
 
 
 def is_number(value: float | None) -> bool:
@@ -41,53 +35,51 @@ class Estimate:
     origin: str = ""
 
 
-def order_interval(values: Values) -> tuple[float, float]:
-    """The 95% interval of the median: the order statistics between which it lies, whatever the distribution."""
-    ordered, n = np.sort(values), len(values)
-    spread = INTERVAL_Z * math.sqrt(n) / 2
-    low = max(1, math.floor(n / 2 - spread))
-    high = min(n, math.ceil(n / 2 + 1 + spread))
-    return float(ordered[low - 1]), float(ordered[high - 1])
+def median_interval(values: Values, level: float = LEVEL) -> tuple[float, float]:
+    """The interval of the median of a series in its order, of values that may depend on their neighbours.
 
-
-def bootstrap_interval(values: Values, statistic: Statistic = "median") -> tuple[float, float]:
-    """The 95% interval of the median or mean of a series, by resampling moving blocks of it (Künsch 1989).
-
-    Deterministic: the generator is seeded.
+    The order statistics between which the median lies, whatever the distribution (Mood & Graybill), for as many values
+    as the series amounts to (`effective_size`), with Student's quantile for so many. Where these would lie outside of
+    the middle two thirds, the distances to the ends of that are extended in proportion, on the logarithm.
     """
-    n = len(values)
-    drawn = min(n, MOST_TO_RESAMPLE)
-    rng = np.random.Generator(np.random.PCG64(SEED))
-    starts = rng.integers(0, n - BLOCK + 1, size=(RESAMPLES, -(-drawn // BLOCK)))
-    found = np.empty(RESAMPLES)
-    batch = max(1, 2_000_000 // drawn)  # of resamples, to bound the memory
-    for first in range(0, RESAMPLES, batch):
-        places = starts[first : first + batch, :, None] + np.arange(BLOCK)
-        resampled = values[places.reshape(len(places), -1)[:, :drawn]]
-        found[first : first + batch] = (
-            np.median(resampled, axis=1) if statistic == "median" else np.mean(resampled, axis=1)
-        )
-    low, high = np.percentile(found, [2.5, 97.5])
-    if drawn == n:
-        return float(low), float(high)
-    centre, scale = np.median(found), math.sqrt(drawn / n)
-    return float(centre + (low - centre) * scale), float(centre + (high - centre) * scale)
+    n, median = len(values), float(np.median(values))
+    if n == 1:
+        return median, median
+    size = effective_size(values)
+    reach = student_quantile(level, size - 1) * n / math.sqrt(size) / 2  # in ranks, from the middle
+    if reach <= CENTRAL * n:
+        ordered = np.sort(values)
+        first, last = max(1, math.floor(n / 2 - reach)), min(n, math.ceil(n / 2 + 1 + reach))
+        return float(ordered[first - 1]), float(ordered[last - 1])
+    low, high = (float(end) for end in np.quantile(values, [0.5 - CENTRAL, 0.5 + CENTRAL]))
+    factor = reach / (CENTRAL * n)
+    return _extended(median, low, factor), _extended(median, high, factor)
+
+
+def _extended(middle: float, end: float, factor: float) -> float:
+    """As many times as far from the middle: on the logarithm where both are above 0, as times and rates are."""
+    if min(middle, end) <= 0:
+        return middle + factor * (end - middle)
+    most = math.log(LARGEST)
+    return middle * math.exp(max(-most, min(factor * math.log(end / middle), most)))
+
+
+def mean_interval(values: Values, level: float = LEVEL) -> tuple[float, float]:
+    """Student's interval of the mean of a series in its order, for as many values as it amounts to."""
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, mean
+    size = effective_size(values)
+    error = float(np.std(values, ddof=1)) / math.sqrt(size)
+    factor = student_quantile(level, size - 1)
+    return _extended(mean, mean - error, factor), _extended(mean, mean + error, factor)
 
 
 def estimate(values: Values, statistic: Statistic = "median", origin: str = "") -> Estimate:
-    """The median or mean of a series with its 95% interval.
-
-    Of the median it is the wider one of two: that of the order statistics, which is exact for independent values
-    however few or tied, and the block bootstrap's, which sees that neighbours depend on each other. Below ten values
-    only the first; a mean of so few is known to no better than their range.
-    """
+    """The median or mean of a series in its order, with its 95% interval, which ends where the values do."""
     value = float(np.median(values) if statistic == "median" else np.mean(values))
-    low, high = order_interval(values) if statistic == "median" else (float(values.min()), float(values.max()))
-    if len(values) >= FEWEST_TO_RESAMPLE:
-        resampled = bootstrap_interval(values, statistic)
-        if statistic == "mean":
-            low, high = resampled
-        low, high = min(low, resampled[0]), max(high, resampled[1])
+    low, high = median_interval(values) if statistic == "median" else mean_interval(values)
+    low, high = max(low, float(values.min())), min(high, float(values.max()))
     return Estimate(value=value, low=min(low, value), high=max(high, value), origin=origin)
 
 
@@ -120,9 +112,13 @@ class Ratio:
     def inverse(self) -> Ratio:
         return Ratio(value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
-    def widened(self, low: float, high: float) -> Ratio:
-        """With an interval that reaches to both ends, if it does not already."""
-        return Ratio(value=self.value, low=min(self.low, low), high=max(self.high, high))
+    def widened(self, other: Ratio) -> Ratio:
+        """With an interval that reaches as far as that of another estimate of the same ratio."""
+        return Ratio(value=self.value, low=min(self.low, other.low), high=max(self.high, other.high))
+
+    def no_surer_than(self, share: float) -> Ratio:
+        """With an interval that reaches at least that share of the value to either side."""
+        return self.widened(Ratio(value=self.value, low=self.value / (1 + share), high=self.value * (1 + share)))
 
     def rounded(self, share: float) -> Ratio:
         """With an interval that allows for rounding by that share of the value."""
@@ -141,29 +137,7 @@ def ratio_of_intervals(a: tuple[float, float, float], b: tuple[float, float, flo
     return Ratio(value=value, low=value * math.exp(-down), high=value * math.exp(up))
 
 
-def ratio_of_medians(a: Values, b: Values) -> Ratio:
-    """median(b) ÷ median(a) of two series of step times, with the interval that resampling blocks gives (Künsch 1989).
-
-    It sees that steps resemble their neighbours, but is too narrow for few steps: take the wider of this and
-    `ratio_of_intervals`. Deterministic: the generator is seeded.
-    """
-    rng = np.random.Generator(np.random.PCG64(SEED))
-    count = max(FEWEST_RESAMPLES, min(RESAMPLES, MOST_DRAWN // max(len(a), len(b))))
-    resampled = _resampled_medians(b, count, rng) / _resampled_medians(a, count, rng)
-    low, high = (float(end) for end in np.percentile(resampled, [2.5, 97.5]))
-    value = float(np.median(b) / np.median(a))
-    return Ratio(value=value, low=min(low, value), high=max(high, value))
-
-
-def _resampled_medians(values: Values, count: int, rng: np.random.Generator) -> Values:
-    """The medians of `count` series of the same length, made of blocks of neighbours; the two ends are neighbours."""
-    n = len(values)
-    block = min(BLOCK, n)
-    medians = np.empty(count)
-    batch = max(1, MOST_AT_ONCE // n)
-    for first in range(0, count, batch):
-        size = min(batch, count - first)
-        starts = rng.integers(0, n, size=(size, -(-n // block)))
-        places = (starts[:, :, None] + np.arange(block)) % n
-        medians[first : first + size] = np.median(values[places.reshape(size, -1)[:, :n]], axis=1)
-    return medians
+def at_level(found: Estimate, level: float) -> tuple[float, float, float]:
+    """(value, low, high) of a 95% interval as it would be at another level, if the error is normal on the logarithm."""
+    factor = NormalDist().inv_cdf((1 + level) / 2) / NormalDist().inv_cdf((1 + LEVEL) / 2)
+    return found.value, _extended(found.value, found.low, factor), _extended(found.value, found.high, factor)

@@ -17,6 +17,7 @@ from seatrial.metrics.identities import Facts, Identity, above_zero, check_ident
 from seatrial.metrics.interval import LARGEST, Estimate, estimate, is_number, relative_rounding
 from seatrial.metrics.record import Record, Records
 from seatrial.metrics.setup import Peak, Setup, memory_fraction, setup_of
+from seatrial.metrics.shifts import Shift, find_shifts
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
 from seatrial.spec import RunSpec
 
@@ -68,7 +69,7 @@ class Performance:
     the window, which the sentence `window` describes. `convention` is the one that the FLOPs are counted by, "" without
     a configuration; `recognised` the one that the log's own figures follow. `tokens_per_step` is batch × sequence,
     `padding` the share of it that the log does not count as tokens, padding or masked. `identities` are what holds
-    between the figures, and what does not.
+    between the figures, and what does not. `shifts` are the steps from which the run was slower or faster than before.
     """
 
     num_steps: int
@@ -95,6 +96,7 @@ class Performance:
     spikes: Spikes | None
     levels: Levels | None
     stragglers: tuple[Straggler, ...]
+    shifts: tuple[Shift, ...] = ()
 
 
 def days_to_train(*, tokens: float, tokens_per_second: float) -> float:
@@ -133,6 +135,7 @@ def measure_performance(
     steps = window.steps if window else ()
     times = window.times if window else np.array([])
     counted = _counted_flops(window, setup.tokens_per_device, clock)
+    shifts, drift = _course(window)
     recognised = flops.recognise(counted, spec.model, spec.batch.sequence_length) if counted and spec else None
     convention = convention or (recognised.convention if recognised else flops.DEFAULT_CONVENTION)
     own_figures = _own_figures(window)
@@ -174,11 +177,23 @@ def measure_performance(
         sequences_per_second_total=total / spec.batch.sequence_length if total and spec else _samples(steps),
         days_to_1t_tokens=days_to_train(tokens=TRILLION, tokens_per_second=total) if total else None,
         identities=check_identities(facts),
-        drift=find_slowdown(times, np.array([timed.time for timed in window.undisturbed])) if window else None,
+        drift=drift,
         spikes=find_spikes([step.step for step in steps], times) if window else None,
         levels=find_levels(times),
         stragglers=find_stragglers(records.all, clocks, steps[0].step, steps[-1].step) if steps else (),
+        shifts=shifts,
     )
+
+
+def _course(window: Window | None) -> tuple[tuple[Shift, ...], Drift | None]:
+    """What became of the speed; that a warm-up gets faster is none of it."""
+    if window is None:
+        return (), None
+    everything = np.array([timed.time for timed in window.undisturbed])
+    found = find_shifts([timed.step.step for timed in window.undisturbed], everything)
+    start = len(everything) - len(window.chosen)
+    shifts = tuple(shift for shift in found if shift.place > start or shift.change > 0)
+    return shifts, find_slowdown(window.times, everything, found)
 
 
 def positive(value: float | None) -> float | None:

@@ -17,7 +17,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from seatrial.events import Checkpoint, Eval, Event, Step
-from seatrial.metrics.interval import Statistic, Values, estimate
+from seatrial.metrics.dependence import Values
+from seatrial.metrics.interval import Statistic, estimate
 from seatrial.metrics.record import Ranges, Record, ranges, show_ranges
 
 WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, the third still fills caches

@@ -12,7 +12,7 @@ from seatrial.report.gather import RunReport
 from seatrial.report.nodes import notable
 from seatrial.report.section import Section, without_empty_columns
 from seatrial.spec import METRICS
-from seatrial.verdict import show
+from seatrial.verdict import shifts_told, show
 
 MAX_STRAGGLERS = 10
 MAX_LISTED = 10
@@ -195,6 +195,8 @@ def _unsteadiness(performance: Performance) -> list[tuple[str, str]]:
     if drift := performance.drift:
         trend = f"{drift.change:+.1%} from the first to the last third (p = {drift.p:.2g}, Mann–Kendall)"
         rows.append(("Drift", trend if drift.drifts else f"none: {trend}"))
+    if performance.shifts:
+        rows.append(("Level shifts", shifts_told(performance)))
     if spikes := performance.spikes:
         count = f"{spikes.count:,} step{'s' * (spikes.count != 1)} far above the median"
         rows.append(("Spikes", f"{count}, {show_ranges(spikes.steps)}; they cost {spikes.share_lost:.1%} of the time"))

@@ -20,7 +20,7 @@ from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show
 from seatrial.verdict.completion import judge_completion
 from seatrial.verdict.headline import headline
 from seatrial.verdict.numerics import judge_numerics
-from seatrial.verdict.performance import judge_performance
+from seatrial.verdict.performance import judge_performance, shifts_told
 
 __all__ = [
     "AXES",
@@ -34,6 +34,7 @@ __all__ = [
     "Verdict",
     "from_dict",
     "judge",
+    "shifts_told",
     "show",
     "to_dict",
 ]

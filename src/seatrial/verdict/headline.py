@@ -8,6 +8,7 @@ from seatrial.metrics import Completion, Diagnosis, Metrics, Numerics, Performan
 from seatrial.verdict.check import Check, show
 from seatrial.verdict.completion import steps_told
 from seatrial.verdict.numerics import ONE_LOSS, falls_slightly
+from seatrial.verdict.performance import shifts_told
 
 MAX_CAUSE = 300  # characters
 MAX_PEERS = 3
@@ -55,7 +56,7 @@ def _success(metrics: Metrics, checks: Sequence[Check], *, rehearsal: str) -> st
 
 def _but(performance: Performance) -> str:
     """What a median does not show: slow steps where they cost much, and a rank that is slower than the others."""
-    said, spikes = "", performance.spikes
+    said, spikes = _shifted(performance), performance.spikes
     if spikes is not None and spikes.share_lost >= MUCH_LOST:
         longest = show(spikes.longest_seconds, "s")
         where = show_ranges(spikes.steps)
@@ -66,6 +67,10 @@ def _but(performance: Performance) -> str:
         others = f", and {len(more)} more ranks are slow" if more else ""
         said += f" But rank {slowest.process}{host} is {slowest.slower_by:.0%} slower than the others{others}."
     return said
+
+
+def _shifted(performance: Performance) -> str:
+    return f" But it became {shifts_told(performance)}." if performance.shifts else ""
 
 
 def _loss(numerics: Numerics) -> str:
@@ -97,7 +102,8 @@ def _not_passed(outcome: str, metrics: Metrics, checks: Sequence[Check]) -> str:
         return f"The record breaks off {_how_far(completion)}: nothing says how the run ended.{still}"
     if not causes:
         return f"The run failed: {_told(completion.diagnosis)}" if completion.diagnosis else "The run failed."
-    return _first_of(causes)
+    shifted = f" The run became {shifts_told(metrics.performance)}." if metrics.performance.shifts else ""
+    return _first_of(causes) + (shifted if causes[0].axis == "performance" else "")
 
 
 def _not_finite(metrics: Metrics) -> str:

@@ -14,6 +14,8 @@ ONE_LOSS = "one loss per step"  # the name of a check
 MIN_REPORTED = 0.99
 MIN_REPEATED = 10  # losses in a row that are the same to the last digit
 AGREEMENT = 1e-4  # relative; a log prints about four digits of a loss
+FROM_CHANCE = (0.9, 1.25)  # times ln(vocabulary): an untrained model, whose logits have a spread of their own
+RISE_P = 1e-3  # of a rise by chance that is less than clear
 SLIGHT_FALL = 1e-3  # of the loss, between the medians of the first and the last third: clear, but nothing is learnt
 MEMORISED = 0.05  # of the early loss: the last one before 0, if it came down step by step
 SKIPPED_DOUBTS, SKIPPED_FAILS = 0.01, 0.05  # of the steps, after the loss scale was found
@@ -39,7 +41,7 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
         _check(
             "loss reported", _is_reported(numerics, share), measured=share, bound=MIN_REPORTED, unit="fraction"
         ),
-        _loss_trend(numerics, spec.data.kind if spec else "unknown"),
+        _loss_trend(numerics, spec),
         *_steps_skipped(numerics),
         *_perplexity(numerics),
         *_one_loss_per_step(numerics),
@@ -117,6 +119,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "stuck": ("fail", "inconclusive", "inconclusive"),
     "rising": ("fail", "fail", "fail"),
     "zero": ("fail", "inconclusive", "inconclusive"),
+    "rises from chance": ("inconclusive", "inconclusive", "inconclusive"),
     "ends high": ("inconclusive", "inconclusive", "inconclusive"),
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
@@ -129,14 +132,18 @@ _UNDECIDED = ("spiked", "flat", "too_short")  # by training losses; where an eva
 _KINDS = ("real", "synthetic", "unknown")
 
 
-def _loss_trend(numerics: Numerics, kind: str) -> Check:
+def _loss_trend(numerics: Numerics, spec: RunSpec | None) -> Check:
     if numerics.objective:
         why = f"The loss is the {numerics.objective}'s: it may be negative, and need not fall."
         return _check("loss trend", ("not_applicable", why))
+    kind = spec.data.kind if spec else "unknown"
     course = trained = _course(numerics, synthetic=kind == "synthetic")
+    chance = _loss_by_chance(spec)
+    if course in ("flat", "slight") and chance and _rises_from(chance, numerics):
+        course = trained = "rises from chance"
     if course in _UNDECIDED and numerics.evals_reached_target:
         course = "evaluated"
-    sentences = _courses_told(numerics, kind)
+    sentences = _courses_told(numerics, kind, chance)
     share, p = numerics.share_lower, numerics.trend_p
     evidence = [] if share is None else [f"later losses are lower in {share:.0%} of pairs"]
     if evidence and p is not None:
@@ -154,7 +161,7 @@ def _loss_trend(numerics: Numerics, kind: str) -> Check:
     )
 
 
-def _courses_told(numerics: Numerics, kind: str) -> dict[str, str]:
+def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[str, str]:
     """What became of the loss → the sentence."""
     losses, last = numerics.num_losses, show(numerics.last_loss)
     evaluated = show(numerics.last_eval_loss)
@@ -171,6 +178,8 @@ def _courses_told(numerics: Numerics, kind: str) -> dict[str, str]:
         "memorised": "The loss falls to 0, too small for the digits printed: the batch is memorised.",
         "stuck": f"The last {numerics.repeated_at_end} losses are {last}: nothing is learnt, or it is not the loss.",
         "rising": f"The loss rises; it ends at {last}.",
+        "rises from chance": f"The loss rises from {show(numerics.early_loss)} to {show(numerics.late_loss)}, where it "
+        f"should fall: ln(vocabulary) is {show(chance)}, the loss of a model that knows nothing.",
         "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
         "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had reached.",
         "spiked": f"The loss spikes to {show(numerics.max_loss)} at {show_ranges(numerics.loss_spikes)}.",
@@ -203,6 +212,22 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
     if numerics.loss_spikes:
         return "spiked"
     return "slight" if falls_slightly(numerics) else numerics.trend
+
+
+def _loss_by_chance(spec: RunSpec | None) -> float | None:
+    """ln(vocabulary), the cross-entropy of guessing; None where the loss is another, or the model is not known."""
+    if spec is None or spec.objective.kind != "pretraining" or spec.model.vocab_size < 2:
+        return None
+    return math.log(spec.model.vocab_size)
+
+
+def _rises_from(chance: float, numerics: Numerics) -> bool:
+    """Whether the loss began at that of an untrained model and rose: too little to be called a rise anywhere else."""
+    early, late, p = numerics.early_loss, numerics.late_loss, numerics.trend_p
+    if early is None or late is None or p is None:
+        return False
+    least, most = (times * chance for times in FROM_CHANCE)
+    return least <= early <= most and late - early > SLIGHT_FALL * early and p < RISE_P
 
 
 def falls_slightly(numerics: Numerics) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from seatrial.metrics import Estimate, Performance, Straggler, show_ranges, work_of_a_step
+from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_ranges, work_of_a_step
+from seatrial.metrics.drift import DRIFTS_BY
+from seatrial.metrics.shifts import SHORTEST
 from seatrial.spec import METRICS, Expectation, RunSpec
 from seatrial.verdict.check import Axis, Check, Status, show
 
 AXIS: Axis = "performance"
 MIN_STEPS = 10
+LEAST_DRIFT = 0.005  # of the first third's median, where a target has no tolerance
 MIN_TIMED = 0.5  # of the steps
 MAX_SPREAD = 0.05
 SLOW_AGAIN = 0.05  # of the steps
 CONTRADICTS = 0.02  # of a step time: two targets that ask for times further apart contradict each other
 SHOWN = 8  # keys that an engine did not get
+MOST_SHIFTS = 3
 TERA = 1e12
 
 
@@ -35,7 +39,7 @@ def judge_performance(
     if spec is not None and targets:
         return [*agreement, *(_target(performance, target, spec, tolerance, dropped) for target in targets)]
     why = "no performance target is set" if spec else "there is no configuration to compare it with"
-    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", _course(performance))]
+    return [*agreement, _not_judged(f"Recorded, not judged: {why}.", _course(performance, DRIFTS_BY))]
 
 
 def _not_judged(sentence: str, evidence: Iterable[str]) -> Check:
@@ -98,7 +102,7 @@ def _target(
         unit=kind.unit,
         window=performance.window,
         evidence=doubts
-        + _circumstances(performance, target.metric, estimate)
+        + _circumstances(performance, target.metric, estimate, allowed)
         + _contradicting_targets(performance, target, spec),
     )
 
@@ -122,6 +126,7 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
         doubts.append(f"only {counted} step{'s count' if counted != 1 else ' counts'}; {MIN_STEPS} are needed")
     if performance.num_timed < MIN_TIMED * performance.num_steps:
         doubts.append(f"only {performance.num_timed} of {performance.num_steps} steps have a time")
+    doubts += _drifts_across(performance, metric, estimate, bound)
     if times is not None:
         # The interval assumes that the steps are alike; where they are not, the bound has to lie well outside of it.
         margin = estimate.high - estimate.low
@@ -135,8 +140,6 @@ def _doubts(performance: Performance, metric: str, estimate: Estimate, bound: fl
     if _hidden_by_the_median(performance, metric, estimate, bound):
         doubts.append("so many steps are slow that, with them, the mean is beyond the bound")
     doubts += _slow_ranks(performance, metric, estimate, bound)
-    if _drifts_across(performance, metric, estimate, bound):
-        doubts.append("the speed drifts across the bound")
     return tuple(doubts)
 
 
@@ -165,17 +168,43 @@ def _slow_ranks(performance: Performance, metric: str, estimate: Estimate, bound
     return doubts
 
 
-def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bound: float) -> bool:
-    """Whether a run that drifts was on the one side of the bound at first, and on the other at last."""
-    drift, times = performance.drift, performance.step_times
-    if drift is None or not drift.drifts or not drift.in_window or times is None:
-        return False
-    ends = [seconds / times.value for seconds in (drift.first_seconds, drift.last_seconds)]
-    values = [estimate.value * end if METRICS[metric].unit == "s" else estimate.value / end for end in ends]
-    return min(values) < bound < max(values)
+def _drifts_across(performance: Performance, metric: str, estimate: Estimate, bound: float) -> list[str]:
+    """That a run was on the one side of the bound at first and on the other at last, by a drift or a shift."""
+    times, kind = performance.step_times, METRICS[metric]
+    ends = _ends(performance, times) if times else ()
+    if times is None or not ends:
+        return []
+    values = [
+        estimate.value * seconds / times.value if kind.unit == "s" else estimate.value * times.value / seconds
+        for seconds, _ in ends
+    ]
+    beyond = [value > bound if kind.better == "lower" else value < bound for value in values]
+    if beyond[0] == beyond[1]:
+        return []
+    slow = beyond.index(True)
+    verb = ("was slower at first than", "ends slower than")[slow]
+    return [f"the run {verb} the target: {show(values[slow], kind.unit)} {ends[slow][1]}"]
 
 
-def _circumstances(performance: Performance, metric: str, estimate: Estimate | None) -> tuple[str, ...]:
+def _ends(performance: Performance, times: StepTimes) -> tuple[tuple[float, str], ...]:
+    """The seconds of the window's beginning and of its end, and where that is; nothing of an even run.
+
+    These are the first and the last level where the speed shifts, else the thirds.
+    """
+    within = times.first_step + SHORTEST * times.steps_per_line  # what comes sooner ended the warm-up
+    shifts = [shift for shift in performance.shifts if shift.step >= within]
+    if shifts:
+        first, last = shifts[0], shifts[-1]
+        return (first.before_seconds, f"before step {first.step}"), (last.after_seconds, f"from step {last.step}")
+    drift = performance.drift
+    if drift is None or not drift.in_window or not drift.exceeds(0.0):
+        return ()
+    return (drift.first_seconds, "in the first third"), (drift.last_seconds, "in the last third")
+
+
+def _circumstances(
+    performance: Performance, metric: str, estimate: Estimate | None, tolerance: float
+) -> tuple[str, ...]:
     """What a figure means nothing without."""
     if estimate is None:
         return ()
@@ -194,21 +223,22 @@ def _circumstances(performance: Performance, metric: str, estimate: Estimate | N
     if metric == "mfu" and performance.peak:
         peak = performance.peak
         lines.append(f"peak {peak.flops_per_second / TERA:.0f} TFLOP/s {peak.format} of {peak.device}: {peak.source}")
-    return (*lines, *(() if metric == "memory_fraction" else _course(performance)))
+    drifts_by = min(DRIFTS_BY, max(tolerance, LEAST_DRIFT))
+    return (*lines, *(() if metric == "memory_fraction" else _course(performance, drifts_by)))
 
 
-def _course(performance: Performance) -> tuple[str, ...]:
-    """What a median does not show."""
-    lines = []
+def _course(performance: Performance, drifts_by: float) -> tuple[str, ...]:
+    """What a median does not show; a drift where it is by more than `drifts_by`."""
     drift, spikes, levels = performance.drift, performance.spikes, performance.levels
-    if drift is not None and drift.drifts:
+    lines = [shifts_told(performance)] if performance.shifts else []
+    if drift is not None and drift.exceeds(drifts_by):
         how = "slower" if drift.change > 0 else "faster"
         lines.append(
             f"the run became {how}: {show(drift.first_seconds, 's')} in the first third, "
             f"{show(drift.last_seconds, 's')} in the last{'' if drift.in_window else ', of all steps'} "
             f"({drift.change:+.1%}; Mann–Kendall p = {drift.p:.1g})"
         )
-    if levels is not None:
+    if levels is not None and not performance.shifts:
         lines.append(
             f"two speeds in turn: {show(levels.fast_seconds, 's')} and {show(levels.slow_seconds, 's')} "
             f"({levels.share_slow:.0%} of the steps)"
@@ -219,6 +249,18 @@ def _course(performance: Performance) -> tuple[str, ...]:
             f"they cost {spikes.share_lost:.1%} of the time"
         )
     return (*lines, *map(_straggler, performance.stragglers))
+
+
+def shifts_told(performance: Performance) -> str:
+    """The first few shifts for a reader: "slower by 9.6% from step 41 (0.500 s to 0.548 s)"."""
+    told = []
+    for shift in performance.shifts[:MOST_SHIFTS]:
+        how = "slower" if shift.change > 0 else "faster"
+        seconds = f" ({show(shift.before_seconds, 's')} to {show(shift.after_seconds, 's')})"
+        in_seconds = performance.step_times is not None  # otherwise only the proportions are known
+        told.append(f"{how} by {abs(shift.change):.1%} from step {shift.step}{seconds if in_seconds else ''}")
+    more = len(performance.shifts) - MOST_SHIFTS
+    return ", ".join([*told, *([f"and {more} more shifts"] if more > 0 else [])])
 
 
 def _straggler(found: Straggler) -> str:
