@@ -85,7 +85,8 @@ def megatron(clone: Clone) -> list[tuple[str, Keys]]:
     tags = re.findall(r"^core_v0\.(\d+)\.0$", clone.git("tag"), re.MULTILINE)
     found = [(f"0.{minor}", _arguments(clone, f"core_v0.{minor}.0")) for minor in sorted(map(int, tags))]
     day = clone.git("log", "-1", "--format=%cs", "HEAD").strip()
-    return [(_BEFORE_CORE[0].removeprefix("v"), oldest), *found, (day, _arguments(clone, "HEAD"))]
+    before = [(_BEFORE_CORE[0].removeprefix("v"), oldest)] if oldest else []  # a clone may lack the old tags
+    return [*before, *found, (day, _arguments(clone, "HEAD"))]
 
 
 def _arguments(clone: Clone, revision: str) -> Keys:

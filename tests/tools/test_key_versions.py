@@ -75,10 +75,23 @@ def test_arguments_are_read_at_every_release_and_those_that_dataclasses_make(tmp
 
     assert found == {
         "steps=": ("-", "-"), "train-steps=": ("-", "-"), "splits*": ("-", "-"), "no-bias": ("-", "-"),
-        "log-interval=": ("-", "-"), "gone=": ("-", "0.10"), "seed=": ("0.10", "-"),
+        "log-interval=": ("0.9", "-"), "gone=": ("0.9", "0.10"), "seed=": ("0.10", "-"),
         "no-check-weights": ("0.10", "-"), "disable-check-weights": ("0.10", "-"), "log-memory": ("0.10", "-"),
         "kinds*": ("0.10", "-"), "groups*": ("0.10", "-"), "save-to=": ("0.10", "-"), "new=": ("2026-03-04", "-"),
     }  # fmt: skip
+
+
+def test_arguments_of_releases_before_core_are_the_oldest(tmp_path: Path) -> None:
+    repository = _Repository(tmp_path / "megatron")
+    place = "megatron/arguments.py"
+    repository.commit({place: ARGUMENTS.format(more='group.add_argument("--of-old")')}, tag="v2.5")
+    repository.commit({place: ARGUMENTS.format(more='group.add_argument("--of-core")')}, tag="core_v0.4.0")
+
+    found = _table(key_versions.table(key_versions.megatron(key_versions.Clone(repository.path))))
+
+    assert found["of-old="] == ("-", "0.4")
+    assert found["of-core="] == ("0.4", "-")
+    assert found["steps="] == ("-", "-")
 
 
 def test_maxtexts_keys_are_dated_by_the_commits_that_brought_and_took_them(tmp_path: Path) -> None:
