@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from seatrial.errors import InputError
 MAX_BYTES = 512 * 2**20  # of a script's folder and its record, which lie on this machine's disk
 MAX_COPIED_FILE = 2**20
 MAX_COPIED = 20_000  # files of the project
+MAX_MADE = 5000  # files and folders that a script makes: tens of thousands take long to remove
 MAX_DEPTH = 200  # of the folders that a script makes: thousands take long to remove
 _PREFIX = "seatrial-capture-"  # of our own folders, which a project may hold where it is /tmp
 _SECONDS_TO_END = 5.0
@@ -34,6 +36,8 @@ def temporary() -> Iterator[Path]:
         own.chmod(0o755)
         yield own
     finally:
+        # rm is the fastest, follows no link and bears any depth; what it may not enter is left to us.
+        subprocess.run(["rm", "-rf", "--one-file-system", "--", own], stderr=subprocess.DEVNULL, check=False)
         until = time.monotonic() + _SECONDS_TO_END
         while own.exists() and time.monotonic() < until:
             with suppress(OSError):
@@ -141,24 +145,29 @@ def _copy_file(entry: os.DirEntry[str], there: str, owner: int | None) -> None:
             os.fchown(number, owner, owner)
 
 
-def is_full(scratch: Path) -> bool:
-    """Whether a script has written more into its folder than any launch script would."""
-    used = count = 0
+def count(scratch: Path) -> int:
+    """How many files and folders there are."""
+    return sum(1 for _ in _walk(scratch))
+
+
+def is_full(scratch: Path, most: int) -> bool:
+    """Whether a script has written more into its folder than any launch script would: bytes, depth, or `most` files."""
+    used = 0
+    for number, (entry, depth) in enumerate(_walk(scratch)):
+        with suppress(OSError):
+            used += entry.stat(follow_symlinks=False).st_blocks * 512
+        if number >= most or used > MAX_BYTES or depth > MAX_DEPTH:
+            return True
+    return False
+
+
+def _walk(scratch: Path) -> Iterator[tuple[os.DirEntry[str], int]]:
+    """The files and folders below a folder, each with how many folders it is in."""
     waiting = [(str(scratch), 0)]
     while waiting:
         folder, depth = waiting.pop()
-        if depth > MAX_DEPTH:
-            return True
-        try:
-            with os.scandir(folder) as found:
-                for entry in found:
-                    count += 1
-                    with suppress(OSError):
-                        used += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if count > 2 * MAX_COPIED or used > MAX_BYTES:
-                        return True
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append((entry.path, depth + 1))
-        except OSError:
-            continue
-    return False
+        with suppress(OSError), os.scandir(folder) as found:
+            for entry in found:
+                yield entry, depth
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, depth + 1))

@@ -130,7 +130,7 @@ def run(
     variables: Mapping[str, str], missing: Iterable[Missing], seconds: float,
 ) -> Ended:  # fmt: skip
     """Runs a command in the sandbox, for so many seconds at the most."""
-    calls = _refused_calls()
+    calls, most = _refused_calls(), project_copy.count(scratch) + project_copy.MAX_MADE
     argv = [*_ENDS_FIRST, bubblewrap, *_layout(scratch, project), *_made(missing), "--chdir", str(folder)]
     argv += [word for number in calls for word in ("--seccomp", str(number))]
     argv.append("--clearenv")
@@ -161,7 +161,7 @@ def run(
                 with suppress(subprocess.TimeoutExpired):
                     code = process.wait(timeout=min(wait, max(0.0, until - time.monotonic())))
                 began = time.monotonic()
-                if code is None and project_copy.is_full(scratch):
+                if code is None and project_copy.is_full(scratch, most):
                     break
                 wait = max(_LOOK_SECONDS, 4 * (time.monotonic() - began))
         finally:
