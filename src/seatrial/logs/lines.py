@@ -72,7 +72,8 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
     line, the number may have been cut: `CUT` stands behind it.
     """
     if str(path) == "-":
-        yield from ([line.rstrip("\n")] for line in TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n"))
+        lines = TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
+        yield from ([line[:-1] if line.endswith("\n") else _marked(line)] for line in lines)
         return
     rest = ""
     with _open(path) as file:
@@ -88,7 +89,12 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
             else:
                 rest = shortened(rest + last)
     if rest:
-        yield [shortened(rest) + (CUT if rest[-1].isdigit() or rest[-1] == "." else "")]
+        yield [_marked(shortened(rest))]
+
+
+def _marked(last: str) -> str:
+    """The last line, which has no end, with `CUT` behind a number."""
+    return last + (CUT if last[-1].isdigit() or last[-1] == "." else "")
 
 
 def read_whole(path: Path, most: int) -> str:
