@@ -72,8 +72,8 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
     line, the number may have been cut: `CUT` stands behind it.
     """
     if str(path) == "-":
-        lines = TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
-        yield from ([line[:-1] if line.endswith("\n") else _marked(line)] for line in lines)
+        stream = TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
+        yield from ([line[:-1] if line.endswith("\n") else _marked(line)] for line in stream)
         return
     rest = ""
     with _open(path) as file:
