@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,3 +128,16 @@ def test_runs_of_a_folder(files: dict[str, list[str]], runs: dict[str, int], tmp
     assert {run.name: len(run.paths) for run in found} == runs
     for run in found:  # as if they had been named one by one
         assert list(run.events) == logs.read(run.paths)
+
+
+def test_names_of_files_stay_inert(tmp_path: Path) -> None:
+    names = ["a\x1b[31m\x07.log", "b\x9b2J\u202e.log", os.fsdecode(b"c\xff.log")]
+    for seed, name in enumerate(names):
+        write(tmp_path, f"logs/{name}", maxtext(8, 1.0, seed=seed))
+    write(tmp_path, "logs/\x9bd.log", ["nothing"])
+    for more in ([], ["--format", "json"], ["--out", "runs"]):
+        answer = seatrial("judge", "logs", *more, cwd=tmp_path)
+        assert (answer.returncode, answer.stderr) == (6, "")
+        assert not [letter for letter in answer.stdout if letter in "\x1b\x07\x9b\u202e"]
+    assert len(list((tmp_path / "runs").iterdir())) == len(names)
+    assert seatrial("judge", "runs", cwd=tmp_path).returncode == 6

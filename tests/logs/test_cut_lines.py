@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 from collections.abc import Mapping
@@ -49,3 +50,19 @@ def test_a_cut_line_says_less_and_nothing_else(case: str) -> None:
             assert any(all(_is_said(*each, whole) for each in said.items()) for whole in told.get(found.step, [])), (
                 f"line {line + 1} cut after {lines[line][:cut][-40:]!r}: {said}"
             )
+
+
+@pytest.mark.parametrize("name", ["log.txt", "-"])
+@pytest.mark.parametrize(
+    "line", ["{step},20,{loss}", "{step}/20 loss {loss}"], ids=["a table", "a log that is guessed"]
+)
+def test_a_file_that_ends_in_half_a_number_lacks_that_step(
+    line: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "step,total_steps,loss" if "," in line else "starting"
+    line = line if "," in line else f"step {line}"
+    text = "\n".join([head, *(line.format(step=n, loss=f"{30 - n}.512") for n in range(1, 21))])[:-2]
+    (tmp_path / "log.txt").write_text(text)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    path = Path("-") if name == "-" else tmp_path / name
+    assert [step.step for step in steps(logs.parse_file(path))] == list(range(1, 20))

@@ -161,3 +161,21 @@ def test_standard_input_is_guessed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(text_of("equals")) + "\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert [each.step for each in steps(logs.parse_file(Path("-")))] == list(range(1, N + 1))
+
+
+@pytest.mark.parametrize("broken", ["loss", "aux loss"])
+def test_a_nan_between_words_is_a_value(broken: str, tmp_path: Path) -> None:
+    lines = [f"step {n}/{N} loss {loss_at(n):.4f} aux loss 0.125 dt 1.25s" for n in range(1, N + 1)]
+    lines[20] = {"loss": f"step 21/{N} loss nan aux loss 0.125 dt 1.25s"}.get(
+        broken, f"step 21/{N} loss {loss_at(21):.4f} aux loss nan dt 1.25s"
+    )
+    found = judged(tmp_path, lines, "generic")
+    assert (found.outcome, found.headline) == ("fail", f"{'The ' * (broken == 'loss')}{broken} became nan at step 21.")
+
+
+@pytest.mark.parametrize("end", ["loss 1.", "loss 1.6", "loss ", "loss", "loss nan"])
+def test_a_last_line_that_was_cut_is_no_step(end: str, tmp_path: Path) -> None:
+    lines = [f"step {n}/{N} loss {loss_at(n):.4f} dt 1.25s" for n in range(1, N)]
+    (tmp_path / "log.txt").write_text("\n".join([*lines, f"step {N}/{N} {end}"]))
+    found = steps(logs.read([tmp_path / "log.txt"], "generic"))
+    assert [step.step for step in found if step.loss == step.loss] == list(range(1, N))

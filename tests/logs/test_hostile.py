@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,23 @@ def test_a_hostile_line_is_read_in_bounded_time(start: str) -> None:
 def test_a_number_of_thousands_of_digits_is_no_step(line: str, family: str, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text((line.format("1" * 5000) + "\n") * 9)
     assert steps(logs.read([tmp_path / "log.txt"], family)) == []
+
+
+@pytest.mark.parametrize(
+    "prefix", ["{}: ", "[default{}]:", "[rank{}]:", "[RANK {}]: ", "[trainer0|{}]:", "[1,{}]<stdout>:", "a.b/{} "]
+)
+def test_a_rank_of_thousands_of_digits_is_none(prefix: str, tmp_path: Path) -> None:
+    lines = [f"{prefix.format('1' * 5000)}{{'loss': 1.5, 'step': {n}}}" for n in range(9)]
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    assert {step.process for step in steps(logs.read([tmp_path / "log.txt"]))} == {0}
+
+
+def test_a_file_that_is_not_quite_gzip_is_named(tmp_path: Path) -> None:
+    for name, content in {"a": b"\x1f\x8b\x07" + bytes(20), "b": bytearray(gzip.compress(b"hello"))}.items():
+        if isinstance(content, bytearray):
+            content[-6] ^= 255  # in the checksum
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(OSError, match=r"compression|CRC") as caught:
+            logs.read([tmp_path])
+        assert caught.value.filename == str(tmp_path / name)
+        (tmp_path / name).unlink()

@@ -183,6 +183,29 @@ def test_a_loss_that_is_nan_fails(tmp_path: Path) -> None:
         assert (found.outcome, found.headline) == ("fail", "The loss became nan at step 12.")
 
 
+def test_a_loss_beside_the_loss_that_is_nan_fails(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": loss_at(n), "z_loss": math.inf if n == 12 else 0.1} for n in range(20)]
+    nested = [{"step": row["step"], "train": {"loss": row["loss"], "z_loss": row["z_loss"]}} for row in rows]
+    whole = state([row for row in rows if row["step"]], done=19, planned=19)
+    (tmp_path / "trainer_state.json").write_text(json.dumps(whole))
+    for path, name in {
+        write_lines(tmp_path / "a.jsonl", rows): "z_loss",
+        write_lines(tmp_path / "b.jsonl", nested): "train/z_loss",
+        write_table(tmp_path / "a.csv", rows): "z_loss",
+        tmp_path / "trainer_state.json": "z_loss",
+    }.items():
+        found = verdict.judge(metrics.measure(logs.read([path]), None), None, rehearsal="")
+        assert (found.outcome, found.headline) == ("fail", f"{name} became inf at step 12.")
+
+
+def test_a_nan_is_not_forgotten_for_another_row_of_its_step(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": loss_at(n)} for n in range(20)]
+    rows.insert(12, {"step": 12, "loss": math.nan})
+    found = steps(logs.read([write_lines(tmp_path / "a.jsonl", rows)]))
+    assert [step.step for step in found if not math.isfinite(step.loss or 0.0)] == [12]
+    assert len(found) == 20
+
+
 def state(history: Sequence[Mapping[str, Any]], *, done: int, planned: int) -> dict[str, Any]:
     return {
         "best_metric": None, "epoch": 1.0, "eval_steps": 500, "global_step": done, "log_history": list(history),

@@ -14,6 +14,7 @@ from seatrial.commands.parse import check_logs, is_of_training, no_training, unr
 from seatrial.errors import InputError
 from seatrial.events import Event, RunStarted
 from seatrial.report.folder import FolderReport, JudgedRun
+from seatrial.report.gather import clean
 from seatrial.report.scaling import Scaling, measure_scaling
 from seatrial.spec import Origin, Resolved, RunSpec
 
@@ -63,7 +64,7 @@ def _read(folder: Path, family: str, pattern: Path | None, directories: Sequence
 
 def _scaling(runs: Sequence[JudgedRun]) -> tuple[Scaling | None, str]:
     """The scaling table of the runs that passed what it needs, or why there is none."""
-    named = [replace(run.report, directory=run.name) for run in runs]
+    named = [replace(run.report, directory=clean(run.name)) for run in runs]
     try:
         return measure_scaling(named), ""
     except InputError as error:

@@ -15,7 +15,7 @@ from seatrial.logs.alignment import Shift, after_steps, begun_at, marked, moved,
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.lines import read_lines
-from seatrial.logs.one_file import Spellings, read_file
+from seatrial.logs.one_file import Spellings, named, read_file
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
 RANK_NAMES = tuple(
@@ -231,7 +231,7 @@ def _began_in_vain(own: Sequence[_Log], examples: Mapping[str, _Log], what: str)
     """The beginning of a process that its logs say nothing of, as that of one whose log is named alike."""
     log = next(log for log in own if _numberless(log.path) in examples)
     like = next(e for e in examples[_numberless(log.path)].events if isinstance(e, RunStarted))
-    facts = {"family": like.facts["family"], "source": str(log.path), "clock": like.facts["clock"], "log": what}
+    facts = {"family": like.facts["family"], "source": named(log.path), "clock": like.facts["clock"], "log": what}
     return RunStarted(process=log.process, wall_time=like.wall_time, monotonic_time=like.wall_time, facts=facts)
 
 

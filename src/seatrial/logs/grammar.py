@@ -163,12 +163,12 @@ def read_values(pairs: Sequence[tuple[str, str]], fields: Mapping[str, Field]) -
         value = quantity(text, field.part, commas_for(field.name, commas))
         if value is not None and value != field.missing:
             values[field.name], places[field.name] = value / field.per + field.plus, place
-    others = _not_finite(pairs, places.get("loss"), values.keys())
+    others = not_finite(pairs, places.get("loss"), values.keys())
     alike = commas == "thousands" and not others
     return LineValues({**values, **(others if math.isfinite(values.get("loss", 0.0)) else {})}, places, alike=alike)
 
 
-def _not_finite(pairs: Sequence[tuple[str, str]], loss: int | None, taken: Set[str]) -> dict[str, float]:
+def not_finite(pairs: Sequence[tuple[str, str]], loss: int | None, taken: Set[str]) -> dict[str, float]:
     """The losses that are not finite, besides `loss`, which is the place of the one that counts."""
     found = {}
     for place, (key, text) in enumerate(pairs):

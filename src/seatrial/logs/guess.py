@@ -17,7 +17,7 @@ from typing import Any
 from seatrial.logs.grammar import Family, Field
 from seatrial.logs.lines import read_prefix, split_line, without_codes
 from seatrial.logs.metric_keys import Row, number, plain
-from seatrial.logs.numbers import NUMBER
+from seatrial.logs.numbers import CUT, NUMBER
 
 NAME = "generic"
 FEWEST = 4  # steps: three times the same distance
@@ -26,10 +26,12 @@ USUAL = 0.9  # of the lines of steps, in which a figure stands
 MOST_LINES, LONGEST = 5000, 2000  # lines that are looked at; characters of one
 MOST_SHOWN = 160  # characters of the example
 
-_KEY = r"[A-Za-z_][\w/.]*(?:[ -][A-Za-z_][\w/.]*){0,3}(?: ?\([^()\d]{1,12}\))?"
+# Of "loss nan dt 1.5", nan is a value, and no word of the next key.
+_WORD = r"(?!(?:nan|inf(?:inity)?)(?![\w/.]))[A-Za-z_][\w/.]*"
+_KEY = rf"{_WORD}(?:[ -]{_WORD}){{0,3}}(?: ?\([^()\d]{{1,12}}\))?"
 _UNIT = r"(?: ?(?:ms|sec(?:onds)?|s)(?![\w/])|%)?"
 # A key, and the number behind it; of "[10/100]" and "10/100", a step and the total.
-_PAIR_TEXT = rf"(?<![\w.])({_KEY})['\"]?(?: ?[:=] ?| {{1,8}}|\t|: {{1,8}})['\"]?[\[(]?({NUMBER}{_UNIT})"
+_PAIR_TEXT = rf"(?<![\w.])({_KEY})['\"]?(?: ?[:=] ?| {{1,8}}|\t|: {{1,8}})['\"]?[\[(]?({NUMBER}{_UNIT})(?!\.?{CUT})"
 PAIR = re.compile(_PAIR_TEXT, re.IGNORECASE)
 _BARE = re.compile(r"[\[(](\d{1,9})/(\d{1,9})[\])]")
 BARE = "[n/m]"  # stands in for the key of a step that has none
@@ -222,7 +224,9 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
         anchors=anchors,
         head=re.compile(rf"\A(?=.{{0,{LONGEST}}}?{number_of}(?!\.\d))"),
         pair=PAIR,
-        whole=re.compile(rf"(?<![\w.]){re.escape(loss)}"),
+        whole=re.compile(
+            rf"(?<![\w.]){re.escape(loss)}['\"]?(?: ?[:=] ?|\s{{1,8}}|: {{1,8}})['\"]?[\[(]?(?i:{NUMBER})(?!\.?{CUT})"
+        ),
         fields=fields,
         counted_from=1,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import gzip
 import re
 import sys
@@ -24,14 +25,14 @@ LONGEST = 1 << 16  # characters of a line; of a longer one, the first and the la
 # What launchers put before a line, any number of them. A group that is named gives the rank or the host.
 _PREFIX = re.compile(
     r"""\s*(?:
-      (?P<task>\d+):[ ]                                                     # srun -l
-    | \[default(?P<local>\d+)\]:                                            # torchrun --tee
-    | \[(?:rank|RANK[ ])(?P<rank>\d+)\]:                                    # torch
-    | \[trainer\d+\|(?P<trainer>\d+)\]:                                     # torchrun, by role
-    | \[\d+,(?P<mpi>\d+)\]<std(?:out|err|diag)>:[ ]?                         # mpirun --tag-output
-    | [\w-]{1,20}\.[\w.-]{1,60}/(?P<replica>\d+)[ ]                         # NeMo-Run, torchx: i.pretrain/0
+      (?P<task>\d{1,9}):[ ]                                                     # srun -l
+    | \[default(?P<local>\d{1,9})\]:                                            # torchrun --tee
+    | \[(?:rank|RANK[ ])(?P<rank>\d{1,9})\]:                                    # torch
+    | \[trainer\d{1,9}\|(?P<trainer>\d{1,9})\]:                                     # torchrun, by role
+    | \[\d+,(?P<mpi>\d{1,9})\]<std(?:out|err|diag)>:[ ]?                         # mpirun --tag-output
+    | [\w-]{1,20}\.[\w.-]{1,60}/(?P<replica>\d{1,9})[ ]                         # NeMo-Run, torchx: i.pretrain/0
     | \((?P<actor>[\w.:<>-]{1,80})[ ]pid=\d+(?:,[ ]ip=(?P<ip>[\d.]+))?\)(?:[ ]\[repeated[^\]]*\])?   # Ray
-    | (?:[A-Z]+[ ]*)?\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d+)/(?P<world>\d+)\]                # Primus
+    | (?:[A-Z]+[ ]*)?\[\d{8}[ ]\d\d:\d\d:\d\d\]\[rank-(?P<primus>\d{1,9})/(?P<world>\d{1,9})\]                # Primus
         \[\w+[ ]*\][ ]*\[-*[\w./-]+:\d+\][ ]*:
     | \[(?:pod|container)/(?P<pod>[\w./-]+)\][ ]                            # kubectl logs --prefix
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d)[ ]         # kubectl logs --timestamps
@@ -71,7 +72,8 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
     line, the number may have been cut: `CUT` stands behind it.
     """
     if str(path) == "-":
-        yield from ([line.rstrip("\n")] for line in TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n"))
+        stream = TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
+        yield from ([line[:-1] if line.endswith("\n") else _marked(line)] for line in stream)
         return
     rest = ""
     with _open(path) as file:
@@ -87,7 +89,12 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
             else:
                 rest = shortened(rest + last)
     if rest:
-        yield [shortened(rest) + (CUT if rest[-1].isdigit() or rest[-1] == "." else "")]
+        yield [_marked(shortened(rest))]
+
+
+def _marked(last: str) -> str:
+    """The last line, which has no end, with `CUT` behind a number."""
+    return last + (CUT if last[-1].isdigit() or last[-1] == "." else "")
 
 
 def read_whole(path: Path, most: int) -> str:
@@ -120,6 +127,8 @@ class _Unzipped(RawIOBase):
             data = self._unzipped.read1(len(buffer))
         except (EOFError, zlib.error):
             return 0
+        except gzip.BadGzipFile as error:  # which says neither its number nor the file
+            raise OSError(errno.EINVAL, str(error), self._file.name) from error
         buffer[: len(data)] = data
         return len(data)
 

@@ -7,10 +7,11 @@ blanks and hyphens. What may mean two things (`tokens_per_second`: of a device o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.logs.grammar import Field
+from seatrial.logs.grammar import Field, not_finite
 from seatrial.logs.numbers import quantity
 
 STEP = (
@@ -92,9 +93,14 @@ def first(row: Row, keys: tuple[str, ...]) -> float | None:
 
 
 def values_of(row: Row) -> dict[str, float]:
-    """What a row says of its step, by `Field.name`."""
+    """What a row says of its step, by `Field.name`; a loss beside the loss, by its key, where it is not finite."""
     found: dict[str, float] = {}
+    loss = ""
     for key, field in FIELDS:
         if field.name not in found and key in row and (value := number(row[key])) is not None:
             found[field.name] = value / field.per
-    return found
+            loss = key if field.name == "loss" else loss
+    if not math.isfinite(found.get("loss", 0.0)):
+        return found
+    others = ((key, str(value)) for key, value in row.items() if "loss" in key and key not in (loss, *EVAL_LOSS))
+    return {**found, **not_finite(list(others), None, found.keys())}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -138,9 +139,15 @@ def _by_step(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if _END_KEY in row:
             yield row
         elif step is not None:
-            held, at = {**held, **row}, step
+            broken = {key: held[key] for key in held.keys() & row.keys() if _is_broken(held[key])}
+            held, at = {**held, **row, **broken}, step
     if held:
         yield held
+
+
+def _is_broken(value: Any) -> bool:
+    found = number(value)
+    return found is not None and not math.isfinite(found)
 
 
 def _read_end(log: ProcessLog, row: Row) -> Iterator[Event]:

@@ -43,10 +43,15 @@ def read_file(path: Path, spellings: Spellings, *, process: int, written: float 
     return dated(_of_file(path, spellings, process), last_written([path]) if written is None else written)
 
 
+def named(path: Path) -> str:
+    """The name of a file, as events give it: any that is no UTF-8 could not be written to a file of events."""
+    return str(path).encode("utf-8", "replace").decode()
+
+
 def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event]:
     head, blocks = metrics_file.peek(read_blocks(path))
     kind = metrics_file.kind_of(head) if spellings.metrics_files else None
-    source = str(path)
+    source = named(path)
     if kind == "events":
         return metrics_file.read_own_events(chain.from_iterable(blocks))
     if kind == "state":
@@ -79,7 +84,7 @@ def _whole(path: Path, blocks: Iterable[list[str]]) -> str:
 
 
 def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
-    source = str(path)
+    source = named(path)
     if spellings.slow is not None:
         return read_text(blocks, spellings.families, process=process, source=source, within=limited(spellings.slow))
     if not spellings.guessed:
@@ -92,7 +97,7 @@ def _else_guessed(path: Path, blocks: Iterator[list[str]], spellings: Spellings,
     kept = _Kept(blocks, again=str(path) != "-")
     held: list[Event] | None = []
     families = () if spellings.confirmed else spellings.families
-    for event in read_text(kept, families, process=process, source=str(path)):
+    for event in read_text(kept, families, process=process, source=named(path)):
         if held is not None and isinstance(event, Fault):
             held.append(event)
             continue
@@ -108,7 +113,7 @@ def _else_guessed(path: Path, blocks: Iterator[list[str]], spellings: Spellings,
         yield from held
         return
     families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
-    events = read_text(kept.once_more(path), families, process=process, source=str(path))
+    events = read_text(kept.once_more(path), families, process=process, source=named(path))
     yield from _marked(events, guess, confirmed=spellings.confirmed)
 
 

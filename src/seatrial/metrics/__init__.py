@@ -13,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from seatrial.events import Eval, Event, encode
 from seatrial.metrics.causes import Diagnosis, FaultRecord
@@ -33,6 +34,9 @@ from seatrial.metrics.record import Ranges, ranges, records, show_ranges
 from seatrial.metrics.shifts import Shift
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
 from seatrial.spec import RunSpec
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 __all__ = [
     "DEFAULT_POLICY", "POLICIES", "Completion", "Diagnosis", "Estimate", "FaultRecord", "Identity", "Metrics",
@@ -77,6 +81,12 @@ def to_dict(metrics: Metrics) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Metrics:
     """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
+    return _reader().validate_python({key: value for key, value in data.items() if key != "v"})
+
+
+@cache
+def _reader() -> TypeAdapter[Metrics]:
+    """Made once, for it takes longer than all else that is done about a run."""
     from pydantic import TypeAdapter  # late: only the border pays for it
 
-    return TypeAdapter(Metrics).validate_python({key: value for key, value in data.items() if key != "v"})
+    return TypeAdapter(Metrics)

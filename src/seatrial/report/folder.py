@@ -69,7 +69,7 @@ def text(report: FolderReport) -> str:
     if report.scaling:
         blocks.append(scaling_formats.text(report.scaling))
     else:
-        blocks.append(wrapped(f"no scaling table: {report.no_scaling}", paint))
+        blocks.append(wrapped(f"no scaling table: {clean(report.no_scaling)}", paint))
     if report.others:
         others = [clean(str(path.relative_to(report.folder))) for path in report.others]
         blocks.append(wrapped(f"no training in: {_named(others)}", paint, style="dim"))
@@ -85,10 +85,10 @@ def as_json(report: FolderReport) -> str:
     """One object: of one run, its report; else those of all by name, and the scaling table or why there is none."""
     if len(report.runs) == 1:
         return json_report.render(report.runs[0].report)
-    runs = {run.name: json.loads(json_report.render(run.report)) for run in report.runs}
+    runs = {clean(run.name): json.loads(json_report.render(run.report)) for run in report.runs}
     scaling = json.loads(scaling_formats.as_json(report.scaling)) if report.scaling else None
-    others = [str(path) for path in report.others]
-    found = {"v": VERSION, "runs": runs, "scaling": scaling, "no_scaling": report.no_scaling, "others": others}
+    others = [clean(str(path)) for path in report.others]
+    found = {"v": VERSION, "runs": runs, "scaling": scaling, "no_scaling": clean(report.no_scaling), "others": others}
     return json.dumps(found, indent=1, ensure_ascii=False)
 
 

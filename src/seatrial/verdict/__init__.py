@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from seatrial.events import encode
 from seatrial.logs.fault_table import KINDS, Cuts
@@ -21,6 +22,9 @@ from seatrial.verdict.completion import judge_completion
 from seatrial.verdict.headline import headline
 from seatrial.verdict.numerics import judge_numerics
 from seatrial.verdict.performance import judge_performance, shifts_told
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 __all__ = [
     "AXES",
@@ -96,9 +100,15 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Verdict:
     """The inverse of `to_dict`. Raises pydantic.ValidationError for anything else."""
+    return _reader().validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
+
+
+@cache
+def _reader() -> TypeAdapter[Verdict]:
+    """Made once, for it takes longer than all else that is done about a run."""
     from pydantic import TypeAdapter  # late: only the border pays for it
 
-    return TypeAdapter(Verdict).validate_python({k: v for k, v in data.items() if k not in ("v", "exit_code")})
+    return TypeAdapter(Verdict)
 
 
 def judge(
