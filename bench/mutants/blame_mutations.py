@@ -30,11 +30,11 @@ class Break:
 
     def torch(self, rank: int, after: float) -> str:
         """The time of a line as torch's C++ prints it, by the clock of its rank."""
-        date, clock = made._time(self.at + after + self.skews[rank], micro=True).split(" ")
+        date, clock = made.clock_text(self.at + after + self.skews[rank], micro=True).split(" ")
         return f"[rank{rank}]:[E{int(date[5:7])}{date[8:10]} {clock}000"
 
     def iso(self, rank: int, after: float) -> str:
-        return made._time(self.at + after + self.skews[rank], micro=True)
+        return made.clock_text(self.at + after + self.skews[rank], micro=True)
 
 
 Says = Callable[[Break, int], list[str]]
