@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from seatrial.events import encode
 from seatrial.logs.fault_table import KINDS, Cuts
@@ -19,6 +19,7 @@ from seatrial.metrics import Completion, Metrics, Numerics
 from seatrial.spec import RunSpec
 from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show
 from seatrial.verdict.completion import judge_completion
+from seatrial.verdict.exit_codes import EXIT_CODES, WORST_OUTCOME_FIRST, Outcome
 from seatrial.verdict.headline import headline
 from seatrial.verdict.numerics import judge_numerics
 from seatrial.verdict.performance import judge_performance, shifts_told
@@ -46,23 +47,6 @@ __all__ = [
 VERSION = 1
 TOLERANCE = 0.05
 
-Outcome = Literal[
-    "pass", "fail", "teardown_failed", "inconclusive", "died", "no_progress", "could_not_run", "interrupted"
-]
-
-EXIT_CODES: dict[Outcome, int] = {
-    "pass": 0,
-    "fail": 1,
-    "teardown_failed": 1,
-    "could_not_run": 3,
-    "died": 4,
-    "no_progress": 5,
-    "inconclusive": 6,
-    "interrupted": 130,
-}
-WORST_OUTCOME_FIRST: tuple[Outcome, ...] = (
-    "fail", "died", "no_progress", "could_not_run", "teardown_failed", "interrupted", "inconclusive", "pass",
-)  # fmt: skip
 # Checks that a log fails whatever its spelling: a loss that is not finite, and what broke.
 _BEYOND_DOUBT = ("loss finite", "orderly end")
 # What ended a run before its work was done, by the last word on it.
