@@ -1,4 +1,4 @@
-"""The outcomes of a verdict, and the exit code of each. What ends a command before a verdict has its own in `errors`."""
+"""The outcomes of a verdict, each with its exit code; what ends a command before a verdict has its own in `errors`."""
 
 from __future__ import annotations
 
