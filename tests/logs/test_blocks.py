@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from seatrial import logs
@@ -47,6 +48,7 @@ PROGRAMS = {"olmo": olmo, "composer": composer}
 
 
 @settings(max_examples=40)
+@example([9.9996], "olmo", random.Random(0), False)  # which is printed as 10.000
 @given(LOSSES, st.sampled_from(sorted(PROGRAMS)), st.randoms(use_true_random=False), st.booleans())
 def test_what_comes_between_the_lines_does_not_matter(
     losses: list[float], program: str, rng: random.Random, prefixed: bool
@@ -116,6 +118,29 @@ def test_deepspeed_counts_only_alone() -> None:
     ]
     assert [step.learning_rate for step in steps(logs.parse(alone))] == [1e-05, 1e-05]
     assert [(step.step, step.loss) for step in steps(logs.parse(beside))] == [(10, 2.5), (20, 2.5)]
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["completed", "out of memory"])
+def test_steps_of_deepspeed_before_the_first_line_of_another_trainer_do_not_count(broken: bool, tmp_path: Path) -> None:
+    """DeepSpeed prints every step, Megatron every tenth."""
+    lines = []
+    for n in range(1, 61):
+        lines.append(f"[2023-06-07 09:00:{n % 60:02},123] [INFO] [Rank 0] step={n}, skipped=0, lr=[1e-05], mom=[0.9]")
+        if n == 4:
+            lines.append("successfully saved checkpoint at iteration       4 to /checkpoints")
+        if n % 10 == 0:
+            lines.append(
+                f" iteration {n:8d}/      60 | elapsed time per iteration (ms): 500.0 | lm loss: {9 - n / 10:.6E} | "
+                "loss scale: 1.0 |"
+            )
+    if broken:
+        lines = [*lines[:40], OOM]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n")
+    record = logs.read([path])
+    assert [step.step for step in steps(record)] == [n for n in range(10, 61, 10) if not broken or n <= 30]
+    assert all(step.loss is not None for step in steps(record))
+    assert [isinstance(event, Fault) for event in record].count(True) == broken
 
 
 def test_a_number_of_thousands_of_digits_is_no_step() -> None:

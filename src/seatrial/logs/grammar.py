@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from seatrial.logs.numbers import commas_for, commas_of, quantity
@@ -136,6 +136,11 @@ class Family:
     fallback: bool = False
     objective: str = ""
     loss_optional: bool = False
+
+
+def without_steps(family: Family) -> Family:
+    """A family of which only the notes are read."""
+    return replace(family, anchors=(), head=_NEVER, custom_reader=None, custom_words=())
 
 
 class LineValues(NamedTuple):

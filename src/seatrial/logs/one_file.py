@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, Fault, RunStarted
+from seatrial.events import Event, Fault, RunStarted, Step
 from seatrial.logs import metrics_file
 from seatrial.logs.clock import dated, last_written
-from seatrial.logs.grammar import Family
+from seatrial.logs.grammar import Family, without_steps
 from seatrial.logs.guess import Guess, guess_from_lines, guess_from_rows
 from seatrial.logs.lines import read_blocks, read_whole
 from seatrial.logs.reader import read_text
@@ -87,34 +87,43 @@ def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, proc
     source = named(path)
     if spellings.slow is not None:
         return read_text(blocks, spellings.families, process=process, source=source, within=limited(spellings.slow))
-    if not spellings.guessed:
-        return read_text(blocks, spellings.families, process=process, source=source)
-    return _else_guessed(path, blocks, spellings, process)
+    return _by_turns(path, blocks, spellings, process)
 
 
-def _else_guessed(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
-    """The events by the families; where they find nothing but faults, by a guess."""
+def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
+    """The events by the families; where they find no step, by those that count only then, and at last by a guess."""
     kept = _Kept(blocks, again=str(path) != "-")
-    held: list[Event] | None = []
-    families = () if spellings.confirmed else spellings.families
-    for event in read_text(kept, families, process=process, source=named(path)):
-        if held is not None and isinstance(event, Fault):
-            held.append(event)
-            continue
-        if held is not None:
-            kept.forget()
-            yield from held
-            held = None
-        yield event
-    if held is None:
-        return
-    guess = guess_from_lines(line for block in kept.once_more(path) for line in block)
+    lines: Iterable[list[str]] = kept
+    held: list[Event] = []
+    for families in _turns(() if spellings.confirmed else spellings.families):
+        has_steps, held = False, []
+        for event in read_text(lines, families, process=process, source=named(path)):
+            if isinstance(event, Step) and not has_steps:
+                has_steps = True
+                kept.forget()
+                yield from held
+            if has_steps:
+                yield event
+            else:
+                held.append(event)
+        if has_steps:
+            return
+        lines = kept.once_more(path)
+    doubtful = spellings.guessed and all(isinstance(event, Fault) for event in held)
+    guess = guess_from_lines(line for block in kept.once_more(path) for line in block) if doubtful else None
     if guess is None:
         yield from held
         return
     families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
     events = read_text(kept.once_more(path), families, process=process, source=named(path))
     yield from _marked(events, guess, confirmed=spellings.confirmed)
+
+
+def _turns(families: tuple[Family, ...]) -> Iterator[tuple[Family, ...]]:
+    """The families to try, one set after the other: without the steps of those that are a fallback, then with them."""
+    if any(family.fallback for family in families) and not all(family.fallback for family in families):
+        yield tuple(without_steps(family) if family.fallback else family for family in families)
+    yield families
 
 
 class _Kept:

@@ -10,10 +10,10 @@ import re
 
 from seatrial.logs.grammar import Family, Field, note
 
-# Both print at least four digits, as many decimals as that takes; a number with fewer was cut.
+# Both print at least four digits, as many decimals as that takes; a number with fewer was cut. 9.9996 is 10.000.
 _VALUE = (
-    r"-?(?:0\.\d{4}|[1-9]\.\d{3,4}|\d\d\.\d\d|\d{3}\.\d|1000|\d{1,3}(?:,\d{3})+|0\.0|\d(?:\.\d+)?[eE][-+]\d\d"
-    r"|\d+\.\d+[BTPE]|nan|inf(?:inity)?)"
+    r"-?(?:0\.\d{4}|[1-9]\.\d{3,4}|\d\d\.\d\d|\d{3}\.\d|10\.000|100\.00|1000(?:\.0)?|\d{1,3}(?:,\d{3})+|0\.0"
+    r"|\d(?:\.\d+)?[eE][-+]\d\d|\d+\.\d+[BTPE]|nan|inf(?:inity)?)"
 )
 _LOSS, _TOKENS = Field(name="loss"), Field(name="tokens_per_second_per_device")
 
