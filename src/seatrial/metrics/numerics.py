@@ -27,6 +27,7 @@ DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however f
 LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
 END_RISE, END_NOISE = 0.25, 5.0  # of the loss of the last third; times what losses differ from one to the next
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
+LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
 LEAST_LOSS_SCALE = 1.0
 MOST_EXPONENT = 80.0  # of a loss: exp of more is infinite in float32
@@ -304,8 +305,12 @@ def _thirds(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
 
 
 def _early(losses: NDArray[np.float64]) -> float:
-    """The losses of the first third, which later ones are compared with: their median; 0 without any."""
-    return float(np.median(losses[: max(1, len(losses) // 3)])) if len(losses) else 0.0
+    """The losses of the first third, which later ones are compared with: their median; 0 without any.
+
+    At least `LEAST_LOSS`: of a memorised batch, losses are rounding, and one of 1e-7 is not far above one of 3e-8.
+    """
+    early = float(np.median(losses[: max(1, len(losses) // 3)])) if len(losses) else 0.0
+    return max(early, LEAST_LOSS) if early > 0 else 0.0
 
 
 def _diverged(losses: NDArray[np.float64]) -> bool:

@@ -232,8 +232,10 @@ def _rises_from(chance: float, numerics: Numerics) -> bool:
 
 def falls_slightly(numerics: Numerics) -> bool:
     """Whether the loss falls, but by so little that the run shows no learning: DPO at ln 2 with too low a rate."""
-    early, late = numerics.early_loss, numerics.late_loss
-    return numerics.trend == "falling" and early is not None and late is not None and early - late < SLIGHT_FALL * early
+    early, late, first = numerics.early_loss, numerics.late_loss, numerics.first_loss
+    if early is None or late is None or (first is not None and late < MEMORISED * first):  # it fell at the very start
+        return False
+    return numerics.trend == "falling" and early - late < SLIGHT_FALL * early
 
 
 def _is_memorised(numerics: Numerics) -> bool:
