@@ -149,7 +149,8 @@ def _warmup(spec: RunSpec) -> int:
 def _schedule(spec: RunSpec) -> tuple[str, str | None, int | None]:
     """(--lr-decay-style, --lr-wsd-decay-style, --lr-wsd-decay-iters)."""
     optimizer = spec.optimizer
-    style = next((word for word, name in SCHEDULES.items() if name == optimizer.schedule), "cosine")
+    kind = optimizer.schedule.removeprefix("maxtext_")  # the nearest
+    style = next((word for word, name in SCHEDULES.items() if name == kind), "cosine")
     fall = (optimizer.decay_steps or spec.step_limit) - _warmup(spec) - optimizer.hold_steps
     is_held = optimizer.hold_steps > 0 and style in ("linear", "cosine") and fall > 0
     return ("WSD", style, fall) if is_held else (style, None, None)
