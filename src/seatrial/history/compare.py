@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from seatrial.errors import InputError
 from seatrial.history.between import Spread, mean_log, ratio_between, spread_of
 from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
+from seatrial.history.within import ratio_within, side_of
 from seatrial.metrics import Estimate
-from seatrial.metrics.interval import Ratio, at_level, median_interval, ratio_of_intervals, relative_rounding
+from seatrial.metrics.interval import Ratio, at_level, ratio_of_intervals, relative_rounding
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 
@@ -263,7 +262,7 @@ def _ratio(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], spread: 
     """
     between = ratio_between(_values(metric, a), _values(metric, b), spread, LEVEL) if spread else None
     if between is None or min(len(a), len(b)) == 1:
-        within = ratio_of_intervals(_within(metric, a), _within(metric, b))
+        within = _within(metric, a, b)
         between = within.widened(between) if between else within
     if not all(_of_times(metric, run) for run in (*a, *b)):
         return between
@@ -271,25 +270,15 @@ def _ratio(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], spread: 
     return between.rounded(rounding) if min(len(a), len(b)) == 1 else between.no_surer_than(rounding)
 
 
-def _within(metric: str, runs: Sequence[LoadedRun]) -> tuple[float, float, float]:
-    """(value, low, high) of a side by the noise within its runs, whose mean it is."""
-    found = [_interval(metric, run) for run in runs]
-    value = math.exp(mean_log([each[0] for each in found]))
-    down = math.sqrt(math.fsum(math.log(own / low) ** 2 for own, low, _ in found)) / len(found)
-    up = math.sqrt(math.fsum(math.log(high / own) ** 2 for own, _, high in found)) / len(found)
-    return value, value * math.exp(-down), value * math.exp(up)
-
-
-def _interval(metric: str, run: LoadedRun) -> tuple[float, float, float]:
-    """(value, low, high) of one run: from its step times, or else from the interval that its metrics have."""
-    estimate = run.metrics.performance.estimates[metric]
-    if not len(run.steady_seconds) or not _of_times(metric, run):
-        return at_level(estimate, LEVEL)
-    median = float(np.median(run.steady_seconds))
-    low, high = (end / median for end in median_interval(run.steady_seconds, LEVEL))
-    if METRICS[metric].better == "higher":
-        low, high = 1 / high, 1 / low
-    return estimate.value, estimate.value * low, estimate.value * high
+def _within(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun]) -> Ratio:
+    """b ÷ a by the noise within the runs: by their step times, or else by the intervals that their metrics have."""
+    if not all(len(run.steady_seconds) and _of_times(metric, run) for run in (*a, *b)):
+        found = [[run.metrics.performance.estimates[metric] for run in side] for side in (a, b)]
+        return ratio_of_intervals(*(side_of([at_level(each, LEVEL) for each in side]) for side in found))
+    of_times = ratio_within(*([run.steady_seconds for run in side] for side in (a, b)), LEVEL)
+    ratio = of_times.inverse if METRICS[metric].better == "higher" else of_times
+    one, other = (math.exp(mean_log(_values(metric, side))) for side in (a, b))
+    return ratio.about(other / one)
 
 
 def _missing(metric: str, run: LoadedRun) -> str:
