@@ -22,14 +22,18 @@ from seatrial.metrics.interval import Ratio, at_level, ratio_of_intervals, relat
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 
-Judgement = Literal["better", "worse", "no_clear_difference", "not_compared"]
+Judgement = Literal["better", "worse", "no_clear_difference", "inconclusive", "not_compared"]
 
 # What the times of the steps decide, and how: a rate falls as the times rise.
 _OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_second_per_device", "mfu")
 # The speed that two runs are compared by: the first that can be; what was measured before what a log only says.
 SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
 PARTED = (1e-3, 5e-2)  # of the larger loss
-LEVEL = 0.98  # of the intervals: of a hundred comparisons of the same speed, one finds B slower and one faster
+# Of a hundred comparisons of the same speed, at most one may find B slower, and one faster. Of these two a tenth is kept
+# for what is approximate about the intervals: how far steps resemble each other is estimated, and times are skewed.
+FALSE_ALARMS = 0.02
+LEVEL = 1 - 0.9 * FALSE_ALARMS
+FOUND = 0.03  # a difference of speed that a comparison should be able to tell
 
 Runs = LoadedRun | Sequence[LoadedRun]
 
@@ -75,7 +79,7 @@ IDENTITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One metric on both sides. `change` is b ÷ a − 1 with its 98% interval; None where it cannot be compared: `why`.
+    """One metric on both sides. `change` is b ÷ a − 1 with its interval at LEVEL; None where it cannot be compared: `why`.
 
     `a` and `b` are the geometric means of several runs, with the lowest and the highest, or a run's own with its 95%
     interval.
@@ -311,8 +315,9 @@ def _of_times(metric: str, run: LoadedRun) -> bool:
 
 
 def _judgement(metric: str, ratio: Ratio) -> Judgement:
+    """In the metric's own direction; inconclusive where the values may be the same, but also differ by FOUND."""
     if ratio.low <= 1 <= ratio.high:
-        return "no_clear_difference"
+        return "no_clear_difference" if 1 - FOUND < ratio.low and ratio.high < 1 + FOUND else "inconclusive"
     return "better" if (ratio.low > 1) == (METRICS[metric].better == "higher") else "worse"
 
 
@@ -322,8 +327,11 @@ def _sentence(speed: Change | None, changes: Sequence[Change], where: str) -> st
         reasons = dict.fromkeys(change.why for change in changes if change.metric in SPEEDS)
         return f"The speeds cannot be compared: {'; '.join(reasons)}"
     title = METRICS[speed.metric].title + ("" if speed.is_measured else ", as the logs report it")
+    span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
+    if speed.judgement == "inconclusive":
+        more = "; more steps or runs would tell"
+        return f"Inconclusive: B's speed differs from A's by something within {span}{where} ({title}){more}."
     if speed.judgement == "no_clear_difference":
-        span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
         return f"No clear difference: B is as fast as A, within {span}{where} ({title})."
     how, by = ("faster", ratio.value - 1) if ratio.value > 1 else ("slower", 1 - ratio.value)
     ends = (ratio.low - 1, ratio.high - 1) if ratio.value > 1 else (1 - ratio.high, 1 - ratio.low)

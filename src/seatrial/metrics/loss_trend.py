@@ -37,9 +37,10 @@ def p_of_fall(losses: Values) -> float:
     sigma = SIGMA_PER_MAD * float(np.median(apart)) if len(apart) else 0.0
     if fall > BEYOND_NOISE * sigma:
         return 0.0
-    time = correlation_time(rest, min(levels, round(math.log(n) + 0.58)))
+    fitted = min(levels, round(math.log(n) + 0.58))
+    time = correlation_time(rest, fitted)
     error = SHIFT_ERROR * sigma * math.sqrt(2 * time / third)
-    return student_p(fall / error, n / time - 2)
+    return student_p(fall / error, n / time - fitted)
 
 
 def falling_curve(values: Values) -> tuple[Values, int]:
