@@ -242,9 +242,7 @@ def history_case(kind: str, n: int, pairs: int, between: float, others: int) -> 
     return case
 
 
-def drawn(
-    kind: str, n: int, pairs: int, between: float, in_a: int = 1, in_b: int = 1
-) -> tuple[Values, Values, Values]:
+def drawn(kind: str, n: int, pairs: int, between: float, in_a: int = 1, in_b: int = 1) -> tuple[Values, Values, Values]:
     """So many pairs of sides, each of so many runs, of equal speed; and for the first of them, slower others."""
     rng = np.random.default_rng(SEED + n)
     a = runs(rng, kind, pairs * in_a, n, between=between).reshape(pairs, in_a, n)
@@ -305,7 +303,9 @@ def show(case: dict[str, Any]) -> None:
     if "ours" not in case:
         print(*(f"{name} {value}" for name, value in case.items()), sep=", ", flush=True)
         return
-    found = [f"{name} {case[name]['false']:.3f}/{case[name]['found']:.3f}" for name in (*METHODS, "ours") if name in case]
+    found = [
+        f"{name} {case[name]['false']:.3f}/{case[name]['found']:.3f}" for name in (*METHODS, "ours") if name in case
+    ]
     others = f", {case['others']} others" if "others" in case else ""
     print(
         f"{case['kind']}, {case['steps']} steps, between runs {case['between_runs']:.1%}, {case['runs_a_side']} a side"

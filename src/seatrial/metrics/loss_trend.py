@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from seatrial.metrics.dependence import Values, correlation_time, student_p
 
 SHIFT_ERROR = math.sqrt(math.pi / 3)  # standard error of Hodges and Lehmann's shift, next to that of a mean's
 MOST_COMPARED = 300  # losses of a third, for the shift between two
 SIGMA_PER_MAD = 1.4826  # of a normal distribution
+AROUND = 5  # losses, whose median tells which one of them is an outlier
+OUTLIER = 5.0  # standard deviations
 BEYOND_NOISE = 8.0  # standard deviations that no third of a stationary series is away from another
 ROUNDING = 1e-12  # of the largest loss; what differs by less is the same
 
@@ -31,6 +34,7 @@ def p_of_fall(losses: Values) -> float:
     fall = float(np.median(np.subtract.outer(losses[:third:every], losses[n - third :: every])))
     if fall <= 0:
         return 1.0
+    losses = without_outliers(losses)
     curve, levels = falling_curve(losses)
     rest = losses - curve
     apart = np.abs(rest[np.abs(rest) > ROUNDING * float(np.abs(losses).max())])
@@ -41,6 +45,16 @@ def p_of_fall(losses: Values) -> float:
     time = correlation_time(rest, fitted)
     error = SHIFT_ERROR * sigma * math.sqrt(2 * time / third)
     return student_p(fall / error, n / time - fitted)
+
+
+def without_outliers(values: Values) -> Values:
+    """The values, those far from the median of their neighbours moved as near as the others are (Hampel 1974)."""
+    padded = np.pad(values, AROUND // 2, mode="edge")
+    middle = np.median(sliding_window_view(padded, AROUND), axis=1)
+    apart = values - middle
+    most = OUTLIER * SIGMA_PER_MAD * float(np.median(np.abs(apart)))
+    kept: Values = middle + np.clip(apart, -most, most)
+    return kept
 
 
 def falling_curve(values: Values) -> tuple[Values, int]:
