@@ -16,9 +16,9 @@ there is none, or 0.5%.
   ours       what the product does: `history.within` for one run a side, `history.between` for several
 
 All but the first use the product's level. `false` is the share of pairs of equal speed that are called different,
-either way, and `false_interval` its 95% interval (Wilson 1927). Where one is slower by 3%, `found` is the share of pairs
-that are called slower, `inconclusive` that of those whose interval has both 0 and 3% in it, and `missed` the rest: they
-are said to be as fast. The same for level shifts: `shift_false` of steady runs have one, and it is
+either way, and `false_interval` its 95% interval (Wilson 1927). Where one is slower by 3%, `found` is the share of
+pairs that are called slower, `inconclusive` that of those whose interval has both 0 and 3% in it, and `missed` the
+rest: they are said to be as fast. The same for level shifts: `shift_false` of steady runs have one, and it is
 found (alone, within a step) in `shift_found` of the runs that get 5% slower after two fifths of their steps.
 """
 

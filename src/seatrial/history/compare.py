@@ -29,8 +29,8 @@ _OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_se
 # The speed that two runs are compared by: the first that can be; what was measured before what a log only says.
 SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
 PARTED = (1e-3, 5e-2)  # of the larger loss
-# Of a hundred comparisons of the same speed, at most one may find B slower, and one faster. Of these two a tenth is kept
-# for what is approximate about the intervals: how far steps resemble each other is estimated, and times are skewed.
+# Of a hundred comparisons of the same speed, at most one may find B slower, and one faster. Of these two a tenth is
+# kept for what is approximate about the intervals: how far steps resemble each other is estimated, times are skewed.
 FALSE_ALARMS = 0.02
 LEVEL = 1 - 0.9 * FALSE_ALARMS
 FOUND = 0.03  # a difference of speed that a comparison should be able to tell
@@ -79,7 +79,8 @@ IDENTITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One metric on both sides. `change` is b ÷ a − 1 with its interval at LEVEL; None where it cannot be compared: `why`.
+    """One metric on both sides. `change` is b ÷ a − 1 with its interval at LEVEL; None where it cannot be compared:
+    `why`.
 
     `a` and `b` are the geometric means of several runs, with the lowest and the highest, or a run's own with its 95%
     interval.
@@ -317,7 +318,7 @@ def _of_times(metric: str, run: LoadedRun) -> bool:
 def _judgement(metric: str, ratio: Ratio) -> Judgement:
     """In the metric's own direction; inconclusive where the values may be the same, but also differ by FOUND."""
     if ratio.low <= 1 <= ratio.high:
-        return "no_clear_difference" if 1 - FOUND < ratio.low and ratio.high < 1 + FOUND else "inconclusive"
+        return "no_clear_difference" if ratio.low > 1 - FOUND and ratio.high < 1 + FOUND else "inconclusive"
     return "better" if (ratio.low > 1) == (METRICS[metric].better == "higher") else "worse"
 
 

@@ -36,7 +36,6 @@ _KERNEL_LOG = re.compile(
 MOST_NAMED = 5  # of several runs
 SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
-_SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
@@ -125,12 +124,6 @@ def _moved(log: _Log, shift: Shift) -> _Log:
         return log
     times = None if log.times is None else (shift.apply(log.times[0]), shift.apply(log.times[1]))
     return replace(log, events=moved(log.events, shift), times=times)
-
-
-def files_in(folder: Path) -> list[Path]:
-    """The files of a folder and its subfolders that may be logs."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _SUFFIXES)
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def _named(paths: Sequence[Path]) -> list[int] | None:

@@ -351,8 +351,8 @@ def _silent_at_end(record: Record) -> int:
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
     """(trend, `share_lower`, `trend_p`): the first third against the last one.
 
-    By the rank-sum test (Mann–Whitney), which no single outlier can sway; it takes the losses to be independent, so that
-    `p_of_fall` has to agree.
+    By the rank-sum test (Mann–Whitney), which no single outlier can sway; it takes the losses to be independent, so
+    that `p_of_fall` has to agree.
     """
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
