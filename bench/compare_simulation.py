@@ -3,7 +3,8 @@
     python bench/compare_simulation.py [PAIRS]
 
 Each case draws PAIRS (20000) pairs of runs of equal speed, of 30, 100 or 1000 steady steps (of 1000, a quarter as
-many), and a fifth as many where one is slower. Step times are around half a second with
+many; of several runs a side, whose rate is close to what is allowed, five times as many), and a fifth as many where one
+is slower. Step times are around half a second with
 noise of 1%, skewed, 2% of them spikes up to three times as long, printed in milliseconds. The steps are independent,
 resemble their neighbours (AR(1) of 0.5 or 0.9), or are a slow wave below independent noise (half each). Between runs
 there is none, or 0.5%.
@@ -53,6 +54,7 @@ BETWEEN, RUNS = 0.005, 3
 RESAMPLES = 200  # of the bootstraps: enough for rates
 FORMER_LEVEL = 0.95
 WORKERS = 2
+AT_ONCE = 1000  # pairs that are drawn together
 COMPARED = 100  # pairs, for the methods that were not chosen
 KINDS: dict[str, float | None] = {"independent": 0.0, "AR 0.5": 0.5, "AR 0.9": 0.9, "wave and noise": None}
 
@@ -208,47 +210,42 @@ def rates(ratios_same: list[Ratio], ratios_slower: list[Ratio]) -> dict[str, Any
 
 
 def pairs_case(kind: str, n: int, pairs: int, between: float) -> dict[str, Any]:
-    a, b, slower = drawn(kind, n, pairs, between)
+    def by(interval: Interval) -> Callable[[Values, Values], Ratio]:
+        return lambda x, y: ratio(x[0], y[0], interval)
+
     case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1}
     for name, interval in METHODS.items():
-        first = slice(0, min(pairs, COMPARED))
-        case[name] = rates(
-            [ratio(x[0], y[0], interval) for x, y in zip(a[first], b[first], strict=True)],
-            [ratio(x[0], y[0], interval) for x, y in zip(a[first], slower[first], strict=False)],
-        )
-    case["ours"] = rates(
-        [ours(x[0], y[0]) for x, y in zip(a, b, strict=True)],
-        [ours(x[0], y[0]) for x, y in zip(a, slower, strict=False)],
-    )
+        case[name] = judged(by(interval), kind, n, min(pairs, COMPARED), between)
+    case["ours"] = judged(lambda x, y: ours(x[0], y[0]), kind, n, pairs, between)
     return case
 
 
 def several_case(kind: str, n: int, pairs: int, between: float) -> dict[str, Any]:
-    a, b, slower = drawn(kind, n, pairs, between, RUNS, RUNS)
-    case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": RUNS}
-    case["ours"] = rates(
-        [several(x, y) for x, y in zip(a, b, strict=True)], [several(x, y) for x, y in zip(a, slower, strict=False)]
-    )
-    return case
+    case = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": RUNS}
+    return case | {"ours": judged(several, kind, n, pairs, between, RUNS, RUNS)}
 
 
 def history_case(kind: str, n: int, pairs: int, between: float, others: int) -> dict[str, Any]:
-    a, b, slower = drawn(kind, n, pairs, between, others + 1, 1)
-    case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1, "others": others}
-    case["ours"] = rates(
-        [beside_history(x, y) for x, y in zip(a, b, strict=True)],
-        [beside_history(x, y) for x, y in zip(a, slower, strict=False)],
-    )
-    return case
+    case = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1, "others": others}
+    return case | {"ours": judged(beside_history, kind, n, pairs, between, others + 1)}
 
 
-def drawn(kind: str, n: int, pairs: int, between: float, in_a: int = 1, in_b: int = 1) -> tuple[Values, Values, Values]:
-    """So many pairs of sides, each of so many runs, of equal speed; and for the first of them, slower others."""
+def judged(
+    compare: Callable[[Values, Values], Ratio],
+    kind: str, n: int, pairs: int, between: float, in_a: int = 1, in_b: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """The rates of a comparison over so many pairs of sides, each of so many runs, drawn some at a time."""
     rng = np.random.default_rng(SEED + n)
-    a = runs(rng, kind, pairs * in_a, n, between=between).reshape(pairs, in_a, n)
-    b = runs(rng, kind, pairs * in_b, n, between=between).reshape(pairs, in_b, n)
-    some = pairs // 5
-    return a, b, runs(rng, kind, some * in_b, n, slower=SLOWER, between=between).reshape(some, in_b, n)
+    same, slower = list[Ratio](), list[Ratio]()
+    for _ in range(-(-pairs // AT_ONCE)):
+        count = min(pairs, AT_ONCE)
+        a = runs(rng, kind, count * in_a, n, between=between).reshape(count, in_a, n)
+        b = runs(rng, kind, count * in_b, n, between=between).reshape(count, in_b, n)
+        some = count // 5
+        slow = runs(rng, kind, some * in_b, n, slower=SLOWER, between=between).reshape(some, in_b, n)
+        same += [compare(x, y) for x, y in zip(a, b, strict=True)]
+        slower += [compare(x, y) for x, y in zip(a[:some], slow, strict=True)]
+    return rates(same, slower)
 
 
 def wilson(hits: int, n: int) -> list[float]:
@@ -283,7 +280,7 @@ def main() -> None:
     one_a_side = [(kind, n, of(n), 0.0) for kind in KINDS for n in LENGTHS]
     one_a_side += [("independent", n, of(n) // 4, BETWEEN) for n in LENGTHS[1:]]
     lengths = {"independent": LENGTHS, "AR 0.5": LENGTHS}
-    several_a_side = [(kind, n, pairs, BETWEEN) for kind in KINDS for n in lengths.get(kind, LENGTHS[:2])]
+    several_a_side = [(kind, n, 5 * of(n), BETWEEN) for kind in KINDS for n in lengths.get(kind, LENGTHS[:2])]
     beside = [("independent", 100, pairs, BETWEEN, others) for others in (3, 10)]
     courses = [(kind, n, pairs // (40 if n < 1000 else 160)) for kind in KINDS for n in LENGTHS]
     cases: list[tuple[Callable[..., dict[str, Any]], list[Any]]] = [

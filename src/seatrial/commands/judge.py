@@ -46,7 +46,6 @@ class JudgeOptions:
 
 
 DEFAULT = JudgeOptions()
-DAMAGED_RUN = "damaged-run"  # the code of the error
 
 
 def sort_arguments(arguments: Sequence[str], against: Path | None) -> tuple[list[Path], list[str]]:
@@ -87,7 +86,7 @@ def judge_run(run_dir: Path, options: JudgeOptions = DEFAULT) -> tuple[RunReport
         record = events.read_run(run_dir)
     except (NotAFile, ValueError) as error:
         why, fix = f"its events cannot be read: {error}", "check its events-*.jsonl"
-        raise InputError.single(DAMAGED_RUN, str(run_dir), why, fix) from error
+        raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     return _judge(documents, record, spec, _with_earlier(documents, options))
 
 

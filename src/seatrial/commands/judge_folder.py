@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import logs
-from seatrial.commands.judge import DAMAGED_RUN, JudgeOptions, LogsOfRun, is_run_directory, judge_record, judge_run
+from seatrial.commands.judge import JudgeOptions, LogsOfRun, is_run_directory, judge_record, judge_run
 from seatrial.commands.parse import check_logs, is_of_training, no_training, unreadable
 from seatrial.errors import InputError
 from seatrial.events import Event, RunStarted
@@ -17,6 +17,8 @@ from seatrial.report.folder import FolderReport, JudgedRun
 from seatrial.report.gather import clean
 from seatrial.report.scaling import Scaling, measure_scaling
 from seatrial.spec import Origin, Resolved, RunSpec
+
+_UNREADABLE = ("no-run", "damaged-run")  # the codes of the errors of run directories
 
 
 def judge_folder(
@@ -71,7 +73,7 @@ def _judged_again(
         try:
             yield JudgedRun(str(path.relative_to(folder)), *judge_run(path, options))
         except InputError as error:
-            if error.problems[0].code != DAMAGED_RUN:
+            if error.problems[0].code not in _UNREADABLE:
                 raise
             unread[path] = error.problems[0].why
 

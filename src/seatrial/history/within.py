@@ -1,4 +1,4 @@
-"""What the noise within runs leaves of a comparison of their medians."""
+"""The ratio of the medians of two sides of runs, as far as the noise within the runs lets it be known."""
 
 from __future__ import annotations
 

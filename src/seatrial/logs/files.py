@@ -139,7 +139,7 @@ def _named(paths: Sequence[Path]) -> list[int] | None:
 
 def _place(path: Path) -> str:
     """The name and folders of a file, but for which of the streams of its process it holds."""
-    return _STREAM.sub("", "/".join(path.parts[-3:]))
+    return _STREAM.sub("", "/".join(path.parts))
 
 
 def _rank(

@@ -16,7 +16,7 @@ _PARTS = (*RANK_NAMES, re.compile(r"(?<![a-z])(?:attempt|restart|retry|try)[-_.]
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 _TORCHRUN = RANK_NAMES[2]
 FEWEST_SHARED = 3  # steps
-SAME_LOSS, PRINTED, MOST_SAME = 1e-3, 1e-3, 0.9  # relative; absolute, of a log with few digits; of the losses
+PRINTED, MOST_SAME = 1e-3, 0.9  # what a log with few digits rounds by; of the losses
 LOCKSTEP = 0.5  # of a step: ranks of one run end each step together
 
 
@@ -34,10 +34,11 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What a log says of its run: the devices, and when it did its steps (None: its clock is not known)."""
+    """What a log says of its run: the devices, when it did its steps, by its clock if it `is_timed`, and the losses."""
 
     num_devices: int | None
     steps: Mapping[int, float]
+    losses: Mapping[int, float]
     is_timed: bool
     completed: bool
 
@@ -50,6 +51,7 @@ def course_of(events: Iterable[Event]) -> Course:
     return Course(
         num_devices=next((event.num_devices for event in started if event.num_devices), None),
         steps={event.step: event.wall_time for event in kept if isinstance(event, Step)},
+        losses=losses_of(kept),
         is_timed=bool(started) and all(event.facts.get("clock") == "log" for event in started),
         completed=bool(ends) and ends[-1].reason in ("completed", "stopped_early"),
     )
@@ -72,8 +74,12 @@ def _alike(some: Mapping[int, float], of: Mapping[int, float]) -> bool:
     if any(not math.isfinite(loss) and math.isfinite(of.get(step, 0.0)) for step, loss in some.items()):
         return False
     pairs = [(loss, of[step]) for step, loss in some.items() if step in of and math.isfinite(loss)]
-    same = sum(math.isclose(one, other, rel_tol=SAME_LOSS, abs_tol=PRINTED) for one, other in pairs)
+    same = sum(_is_same(one, other) for one, other in pairs)
     return len(pairs) >= max(1, min(FEWEST_SHARED, len(some), len(of))) and same >= MOST_SAME * len(pairs)
+
+
+def _is_same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=PRINTED, abs_tol=PRINTED) or (math.isnan(one) and math.isnan(other))
 
 
 def groups_of(paths: Sequence[Path], folder: Path) -> list[Group]:
@@ -106,32 +112,59 @@ def _without(name: str) -> str:
     return name
 
 
-def clash(groups: Sequence[Group]) -> bool:
-    """Whether a process of one name has logs in several groups."""
-    named = [process for group in groups for process in group.processes]
-    return len(set(named)) < len(named)
+def told_apart(groups: Sequence[Group], courses: Sequence[Course]) -> tuple[list[list[Group]], str]:
+    """The groups by the runs that they are of, and why; `courses` are of one log of each.
 
-
-def why_several(groups: Sequence[Group], courses: Sequence[Course]) -> str:
-    """Why these groups are runs of their own; "" where they can be of one. `courses` are of one log each.
-
-    Logs that share few steps follow on each other, or only one of them reports steps: they are no repeats.
+    What its names leave open is decided by the devices that its logs name, by their clocks and by their losses. Groups
+    whose logs report no steps go with the first run.
     """
-    first, *others = (course for course in courses if course.steps)
-    if not others or not all(_repeated(first, other) for other in others):
+    total = sum(len(group.processes) for group in groups)
+    runs: list[tuple[list[Group], Course]] = []
+    reasons: list[str] = []
+    for group, course in zip(groups, courses, strict=True):
+        if not course.steps:
+            continue
+        whys = [_why_another(run, group, seen, course, total) for run, seen in runs]
+        if "" in whys:
+            runs[whys.index("")][0].append(group)
+        else:
+            reasons += whys[:1]
+            runs.append(([group], course))
+    if len(runs) < 2:
+        return [list(groups)], ""
+    silent = [group for group, course in zip(groups, courses, strict=True) if not course.steps]
+    return [[*runs[0][0], *silent], *(run for run, _ in runs[1:])], reasons[0]
+
+
+def _why_another(run: Sequence[Group], group: Group, seen: Course, course: Course, total: int) -> str:
+    """Why a group is of another run than these; "" where it can be of the same.
+
+    Logs that share few steps follow on each other: they are no repeats.
+    """
+    if not _repeated(seen, course):
         return ""
-    sizes = {course.num_devices for course in courses}
-    counts = [len(group.processes) for group in groups]
-    if len(sizes) == 1 and (size := next(iter(sizes))):
-        if all(count == size for count in counts) or size == 1:
-            return f"each has the logs of all {size:,} devices" if size > 1 else "each ran on 1 device"
-        if sum(counts) == size:
+    size = course.num_devices
+    if size and size == seen.num_devices:
+        if total == size > 1:
             return ""
-    if first.is_timed and all(other.is_timed for other in others):
-        together = all(_in_lockstep(first, other) for other in others)
-        return "" if together else "their clocks show the same steps at other times"
-    name = next((name for name in groups[0].processes if all(name in each.processes for each in groups)), "")
-    return f"each has a log of {name or 'the same rank'}"
+        if min(len(group.processes), len(run[0].processes)) >= size:
+            return f"each has the logs of all {size:,} devices" if size > 1 else "each ran on 1 device"
+    if _differ(seen.losses, course.losses):
+        return "their losses differ"
+    is_timed = seen.is_timed and course.is_timed
+    if is_timed and _in_lockstep(seen, course):
+        return ""
+    shared = [process for process in group.processes if any(process in each.processes for each in run)]
+    if not shared:
+        return ""
+    return "their clocks show the same steps at other times" if is_timed else f"each has a log of {shared[0]}"
+
+
+def _differ(some: Mapping[int, float], others: Mapping[int, float]) -> bool:
+    """Whether most losses of the steps that both have are others; a few are the same by chance, in few digits."""
+    pairs = [(some[step], others[step]) for step in some.keys() & others.keys()]
+    same = sum(_is_same(one, other) for one, other in pairs)
+    return len(pairs) >= FEWEST_SHARED and same < len(pairs) / 2
 
 
 def _repeated(one: Course, other: Course) -> bool:

@@ -14,7 +14,7 @@ from seatrial.events import Event, RunStarted, Step
 from seatrial.logs.files import MOST_NAMED, RANK_NAMES, SEVERAL_RUNS, read_files
 from seatrial.logs.folders import Found
 from seatrial.logs.one_file import Spellings, is_of_steps, named
-from seatrial.logs.repeats import Course, Group, alike, clash, course_of, groups_of, losses_of, why_several
+from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, losses_of, told_apart
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
 _JOBS = tuple(
@@ -109,19 +109,15 @@ class _Reading:
     def _repeats(self, paths: Sequence[Path]) -> list[list[Path]]:
         """The logs by the repeats of a run that they are of; nothing where they are of one, or where others decide."""
         groups = groups_of(paths, self._folder)
-        if len(groups) < 2 or not clash(groups):
+        if len(groups) < 2:
             return []
-        courses = [self._course(group) for group in groups]
-        why = why_several(groups, courses)
-        silent = [group for group, course in zip(groups, courses, strict=True) if not course.steps]
-        if not why:
+        runs, why = told_apart(groups, [self._course(group) for group in groups])
+        if len(runs) < 2:
             return []
-        speaking = [group for group in groups if group not in silent]
-        names = ", ".join(str(group.paths[0].relative_to(self._folder)) for group in speaking[:MOST_NAMED])
-        more = f" and {len(speaking) - MOST_NAMED} more" if len(speaking) > MOST_NAMED else ""
-        self.told_apart.append(f"{names}{more} are of {len(speaking)} runs: {why}")
-        first = [path for group in silent for path in group.paths]
-        return [[*speaking[0].paths, *first], *(group.paths for group in speaking[1:])]
+        names = ", ".join(str(run[0].paths[0].relative_to(self._folder)) for run in runs[:MOST_NAMED])
+        more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+        self.told_apart.append(f"{names}{more} are of {len(runs)} runs: {why}")
+        return [[path for group in run for path in group.paths] for run in runs]
 
     def _course(self, group: Group) -> Course:
         """That of the first log that reports steps."""
@@ -165,7 +161,8 @@ class _Reading:
             if len(near) == 1 and course_of(near[0].events).num_devices is None:
                 place = counted.index(near[0])
                 counted[place] = self.run([*near[0].paths, *metrics.paths])
-                self.told_apart.append(f"the steps of {counted[place].name} are those of {metrics.name}")
+                of = metrics.paths[0].relative_to(self._folder)
+                self.told_apart.append(f"the steps of {counted[place].name} are those of {of}: its log has none")
             else:
                 counted.append(metrics)
         return counted
@@ -204,7 +201,7 @@ def _name(paths: Sequence[Path], folder: Path) -> str:
         above, _, name = names[0].rpartition("/")
         return f"{above}/{name.partition('.')[0] or name}".lstrip("/")
     shared = "".join(letters[0] for letters in takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False)))
-    inside = shared.rpartition("/")[0] or shared.rstrip("-_.0123456789") or shared
+    inside = shared.rpartition("/")[0] or shared.rstrip("-_.0123456789") or shared.rstrip("-_.")
     return inside or folder.resolve().name
 
 
