@@ -195,6 +195,15 @@ def test_metrics_beside_a_log_without_steps_are_the_steps_of_its_run(tmp_path: P
     assert numbers(logs.read_runs(tmp_path / "logs").runs[0]) == list(range(1, 21))
 
 
+def test_metrics_complete_a_log_that_says_all_but_the_steps(tmp_path: Path) -> None:
+    lay_out(tmp_path / "logs", {"train.log": titan(last=0), "out/metrics.jsonl": metrics()})
+    answer = seatrial("judge", "logs", cwd=tmp_path)
+    assert answer.returncode == 6, answer.stdout  # how many steps were planned is in neither
+    assert "all steps done" in answer.stdout
+    assert "orderly end" in answer.stdout.partition("? ")[0]
+    assert "the steps of train are those of out/metrics.jsonl: its log has none" in " ".join(answer.stdout.split())
+
+
 def test_states_of_checkpoints_are_those_of_one_run(tmp_path: Path) -> None:
     """Hugging Face's output folder: each checkpoint has the history so far."""
     files = {f"out/checkpoint-{n}/trainer_state.json": state(last=n) for n in (10, 20, 30)}

@@ -14,7 +14,6 @@ from seatrial.logs.files import RANK_NAMES
 # Which attempt, node or rank of a run wrote a file: in its name or its folder's.
 _PARTS = (*RANK_NAMES, re.compile(r"(?<![a-z])(?:attempt|restart|retry|try)[-_.]?\d+", re.IGNORECASE))
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
-_TORCHRUN = RANK_NAMES[2]
 FEWEST_SHARED = 3  # steps
 PRINTED, MOST_SAME = 1e-3, 0.9  # what a log with few digits rounds by; of the losses
 LOCKSTEP = 0.5  # of a step: ranks of one run end each step together
@@ -104,6 +103,11 @@ def _named(name: str) -> tuple[str, str]:
     key = _without(name)
     process = " ".join(match[0] for pattern in _PARTS for match in pattern.finditer(name))
     return (key, process) if process else (name, parts[-1])
+
+
+def is_of_rank(path: Path) -> bool:
+    """Whether a file's name, or its folder's, says which rank or node it is of."""
+    return any(name.search("/".join(path.parts[-3:])) for name in RANK_NAMES)
 
 
 def _without(name: str) -> str:

@@ -10,11 +10,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, RunStarted, Step
+from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, merge
 from seatrial.logs.files import MOST_NAMED, RANK_NAMES, SEVERAL_RUNS, read_files
 from seatrial.logs.folders import Found
 from seatrial.logs.one_file import Spellings, is_of_steps, named
-from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, losses_of, told_apart
+from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, is_of_rank, losses_of, told_apart
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
 _JOBS = tuple(
@@ -135,7 +135,7 @@ class _Reading:
             return
         sources = {event.facts.get("source") for event in run.events if isinstance(event, RunStarted)}
         for path in run.paths:
-            if named(path) in sources:
+            if named(path) in sources or is_of_rank(path):
                 continue
             alone = self.run([path])
             if any(isinstance(event, Step) for event in alone.events):
@@ -146,26 +146,25 @@ class _Reading:
 
     def with_metrics(self, runs: Sequence[RunOfLogs], paths: Sequence[Path]) -> list[RunOfLogs]:
         """The runs, with those of which there are metrics files alone; a run's own log counts before its metrics."""
-        found = [run for path in paths if (run := self._of_metrics(path))]
-        found.sort(key=lambda run: -len(losses_of(run.events)))  # the first of several about one run has the most steps
-        counted = list(runs)
-        for metrics in found:
-            mine = losses_of(metrics.events)
-            same = next((run for run in counted if alike(mine, losses_of(run.events))), None)
+        found = [(run, losses_of(run.events)) for path in paths if (run := self._of_metrics(path))]
+        found.sort(key=lambda each: -len(each[1]))  # the first of several about one run has the most steps
+        counted = [(run, losses_of(run.events)) for run in runs]
+        for metrics, losses in found:
+            path = metrics.paths[0]
+            same = next((n for n, (_, others) in enumerate(counted) if alike(losses, others)), None)
+            near = [n for n, (run, others) in enumerate(counted) if not others and _is_near(run, path)]
             if same is not None:
-                is_log = any(same.name == run.name for run in runs)
-                what = f"the log of {same.name} counts, whose losses it has" if is_log else f"{same.name} has all of it"
-                self.passed_over[metrics.paths[0]] = f"metrics: {what}"
-                continue
-            near = [run for run in counted if not losses_of(run.events) and _is_near(run, metrics)]
-            if len(near) == 1 and course_of(near[0].events).num_devices is None:
-                place = counted.index(near[0])
-                counted[place] = self.run([*near[0].paths, *metrics.paths])
-                of = metrics.paths[0].relative_to(self._folder)
-                self.told_apart.append(f"the steps of {counted[place].name} are those of {of}: its log has none")
+                name = counted[same][0].name
+                what = f"the log of {name} counts, whose losses it has" if same < len(runs) else f"{name} has all of it"
+                self.passed_over[path] = f"metrics: {what}"
+            elif len(near) == 1:
+                run = _with_steps(counted[near[0]][0], metrics)
+                counted[near[0]] = run, losses
+                inside = path.relative_to(self._folder)
+                self.told_apart.append(f"the steps of {run.name} are those of {inside}: its log has none")
             else:
-                counted.append(metrics)
-        return counted
+                counted.append((metrics, losses))
+        return [run for run, _ in counted]
 
     def _of_metrics(self, path: Path) -> RunOfLogs | None:
         """The run of one metrics file, if it has steps."""
@@ -189,9 +188,18 @@ def _why_unreadable(path: Path, spellings: Spellings) -> str:
     return ""
 
 
-def _is_near(run: RunOfLogs, metrics: RunOfLogs) -> bool:
+def _with_steps(run: RunOfLogs, metrics: RunOfLogs) -> RunOfLogs:
+    """A run whose log has no steps, with those of its metrics; those that have no time come before all of the log."""
+    first = _first_time(run)
+    steps = list(metrics.events)
+    if first >= FIRST_CLOCK > _first_time(metrics):
+        steps = [replace(event, wall_time=first, monotonic_time=first) for event in steps]
+    return replace(run, paths=(*run.paths, *metrics.paths), events=tuple(merge([steps, run.events])))
+
+
+def _is_near(run: RunOfLogs, path: Path) -> bool:
     """Whether a metrics file lies where a run's log does, or below."""
-    return any(metrics.paths[0].is_relative_to(path.parent) for path in run.paths)
+    return any(path.is_relative_to(log.parent) for log in run.paths)
 
 
 def _name(paths: Sequence[Path], folder: Path) -> str:
