@@ -280,7 +280,7 @@ def _within(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun]) -> Rati
     if not all(len(run.steady_seconds) and _of_times(metric, run) for run in (*a, *b)):
         found = [[run.metrics.performance.estimates[metric] for run in side] for side in (a, b)]
         return ratio_of_intervals(*(side_of([at_level(each, LEVEL) for each in side]) for side in found))
-    of_times = ratio_within(*([run.steady_seconds for run in side] for side in (a, b)), LEVEL)
+    of_times = ratio_within([run.steady_seconds for run in a], [run.steady_seconds for run in b], LEVEL)
     ratio = of_times.inverse if METRICS[metric].better == "higher" else of_times
     one, other = (math.exp(mean_log(_values(metric, side))) for side in (a, b))
     return ratio.about(other / one)

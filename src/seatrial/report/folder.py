@@ -52,7 +52,9 @@ class FolderReport:
     def exit_code(self) -> int:
         """That of the worst verdict; what cannot be read leaves it open."""
         outcomes = [run.verdict.outcome for run in self.runs]
-        return EXIT_CODES[min([*outcomes, *(["inconclusive"] if self.unread else [])], key=WORST_OUTCOME_FIRST.index)]
+        if self.unread:
+            outcomes.append("inconclusive")
+        return EXIT_CODES[min(outcomes, key=WORST_OUTCOME_FIRST.index)]
 
 
 def text(report: FolderReport) -> str:
