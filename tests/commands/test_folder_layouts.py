@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -226,6 +227,8 @@ def test_an_unknown_trainer_beside_a_known_one_is_guessed_and_named(tmp_path: Pa
     assert answer.returncode == 6, answer.stdout
     assert "other" in answer.stdout
     assert "guess" in answer.stdout
+    runs = logs.read_runs(tmp_path / "logs").runs
+    assert [sorted(path.name for path in run.paths) for run in runs] == [["pip.log", "train.log"], ["other.log"]]
     both = read(tmp_path / "same", {"train.log": titan(), "other.log": unknown(seed=1)})
     assert both.passed_over == {tmp_path / "same" / "other.log": "its steps are those of same, by a guess"}
     assert [len(numbers(run)) for run in both.runs] == [STEPS]
@@ -252,6 +255,15 @@ def test_what_cannot_be_read_is_named_and_the_rest_judged(tmp_path: Path) -> Non
     assert set(found["runs"]) == {"a/train", "c/rank0"}
 
 
+def test_a_rotated_log_of_which_a_piece_is_broken_is_not_judged(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"a.log": titan(), "t.log": titan(first=21), "t.log.1.gz": titan(last=20, done=False)})
+    (tmp_path / "t.log.1.gz").write_bytes((tmp_path / "t.log.1.gz").read_bytes()[:-8] + b"\0" * 8)
+    found = logs.read_runs(tmp_path)
+    assert [run.paths for run in found.runs] == [(tmp_path / "a.log",)]
+    assert set(found.unread) == {tmp_path / "t.log", tmp_path / "t.log.1.gz"}
+    assert all(why.endswith(" in t.log.1.gz") for why in found.unread.values())
+
+
 def test_nothing_but_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     lay_out(tmp_path / "logs", {"train.log.gz": titan()})
     path = tmp_path / "logs" / "train.log.gz"
@@ -259,6 +271,32 @@ def test_nothing_but_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     answer = seatrial("judge", "logs", cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "train.log.gz why: it cannot be read: CRC" in " ".join(answer.stderr.split())
+
+
+def test_every_file_is_of_one_run_or_named(tmp_path: Path) -> None:
+    """Whatever lies in a folder, in whatever names."""
+    contents = [titan(), titan(seed=2, begin=99), titan(begin=4000), titan(last=12, done=False), metrics(), table()]
+    contents += [metrics(seed=2), state(), state(last=20), unknown(), [], ["x"] * 5, ['{"a":1}'] * 5, ["\x00\xff"] * 3]
+    names = [
+        "rank{}.log",
+        "train.log",
+        "train.log.1",
+        "train.log.2.gz",
+        "m.jsonl",
+        "m.csv",
+        "trainer_state.json",
+        "log.0",
+    ]
+    names += ["attempt_{}/0/stdout.log", "a/rank{}.log", "b/rank{}.log", "slurm-{}1234.out", "node{}/x.log", "README"]
+    names += ["x.err", "out.log.gz", "c/d/e.txt", "7/stdout.log", "7/stderr.log", "events.out.tfevents.1", "job.o4711"]
+    rng = random.Random(5)
+    for trial in range(40):
+        folder = tmp_path / str(trial)
+        files = {rng.choice(names).format(rng.randint(0, 3)): rng.choice(contents) for _ in range(rng.randint(1, 9))}
+        found = read(folder, files)
+        owned = [path for run in found.runs for path in run.paths]
+        assert len(set(owned)) == len(owned), files.keys()
+        assert {folder / name for name in files} <= {*owned, *found.passed_over, *found.unread}, files.keys()
 
 
 def test_what_is_never_read_is_named(tmp_path: Path) -> None:

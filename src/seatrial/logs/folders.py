@@ -17,7 +17,8 @@ _ROTATED = re.compile(
     rf"(?P<base>.+{_TEXT})(?:\.(?P<number>\d{{1,4}})|[-._](?P<date>\d{{4}}-?\d\d-?\d\d(?:[-_T]?[\d-]{{1,9}})?))$",
     re.IGNORECASE,
 )
-_OF_JOB = re.compile(r"\.[oe]\d+(?:[.-]\d+)?$")  # PBS and Grid Engine: train.o4711
+# Of PBS and Grid Engine: train.o4711; and of a rank: out.3.
+_OF_PROCESS = re.compile(r"\.[oe]\d+(?:[.-]\d+)?$|^(?:log|out|err|output|stdout|stderr)\.\d+$")
 # What may tell of a run and is not read, by its name, and why.
 _NOT_READ = (
     (re.compile(r"(?:^|\.)tfevents\."), "TensorBoard's events are not read"),
@@ -89,7 +90,7 @@ def is_log(path: Path) -> bool:
     name = _unzipped(path.name)
     if is_metrics(path):
         return False
-    return path.suffix in _LOGS or bool(_ROTATED.match(name) or _OF_JOB.search(name))
+    return path.suffix in _LOGS or bool(_ROTATED.match(name) or _OF_PROCESS.search(name))
 
 
 def _unzipped(name: str) -> str:

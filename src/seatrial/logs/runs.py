@@ -13,6 +13,7 @@ from seatrial.errors import InputError
 from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, merge
 from seatrial.logs.files import MOST_NAMED, RANK_NAMES, SEVERAL_RUNS, read_files
 from seatrial.logs.folders import Found
+from seatrial.logs.lines import read_blocks
 from seatrial.logs.one_file import Spellings, is_of_steps, named
 from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, is_of_rank, losses_of, told_apart
 
@@ -86,7 +87,8 @@ class _Reading:
             broken = {path: why for path in paths if (why := _why_unreadable(path, self._spellings))}
             if not broken:
                 raise
-            self.unread |= broken
+            for path, why in broken.items():
+                self.unread |= dict.fromkeys((path, *self._spellings.earlier.get(path, ())), why)
             if rest := [path for path in paths if path not in broken]:
                 yield from self.of_job(rest)
 
@@ -130,12 +132,17 @@ class _Reading:
 
     def with_unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
         """The run, and those of a trainer that nobody knows whose logs lie among its own: their spelling is guessed."""
-        yield run
-        if not self._spellings.guessed or len(run.paths) < 2 or not any(isinstance(e, Step) for e in run.events):
-            return
+        has_steps = any(isinstance(event, Step) for event in run.events)
+        unknown = list(self._unknown(run)) if has_steps and self._spellings.guessed else []
+        others = {path for each in unknown for path in each.paths}
+        yield replace(run, paths=tuple(path for path in run.paths if path not in others))
+        yield from unknown
+
+    def _unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
         sources = {event.facts.get("source") for event in run.events if isinstance(event, RunStarted)}
+        pieces = {piece for earlier in self._spellings.earlier.values() for piece in earlier}
         for path in run.paths:
-            if named(path) in sources or is_of_rank(path):
+            if named(path) in sources or path in pieces or is_of_rank(path):
                 continue
             alone = self.run([path])
             if any(isinstance(event, Step) for event in alone.events):
@@ -180,11 +187,15 @@ class _Reading:
 
 
 def _why_unreadable(path: Path, spellings: Spellings) -> str:
-    try:
-        for _ in spellings.blocks(path):
-            pass
-    except OSError as error:
-        return error.strerror or str(error)
+    """Why a log, or a piece of it if it was rotated, cannot be read; "" if it can be."""
+    pieces = (*spellings.earlier.get(path, ()), path)
+    for piece in pieces:
+        try:
+            for _ in read_blocks(piece):
+                pass
+        except OSError as error:
+            why = error.strerror or str(error)
+            return f"{why} in {piece.name}" if len(pieces) > 1 else why
     return ""
 
 
