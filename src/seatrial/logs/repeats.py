@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from seatrial.logs.files import RANK_NAMES
 # Which attempt, node or rank of a run wrote a file: in its name or its folder's.
 _PARTS = (*RANK_NAMES, re.compile(r"(?<![a-z])(?:attempt|restart|retry|try)[-_.]?\d+", re.IGNORECASE))
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
+MOST_RUNS = 50  # in files of like names
 FEWEST_SHARED = 3  # steps
 PRINTED, MOST_SAME = 1e-3, 0.9  # what a log with few digits rounds by; of the losses
 LOCKSTEP = 0.5  # of a step: ranks of one run end each step together
@@ -83,9 +85,12 @@ def _is_same(one: float, other: float) -> bool:
 
 def groups_of(paths: Sequence[Path], folder: Path) -> list[Group]:
     """The logs by what their names share besides the rank, the node and the attempt."""
+    names = {path: _named(path.relative_to(folder).as_posix()) for path in paths}
+    alike = Counter(_numberless(key) for key in {key for key, _ in names.values()})
     found: dict[str, dict[str, list[Path]]] = {}
-    for path in paths:
-        key, process = _named(path.relative_to(folder).as_posix())
+    for path, (name, process) in names.items():
+        # So many names that differ in their numbers alone are those of ranks: 4711.0.out, …, 4711.127.out.
+        key = _numberless(name) if alike[_numberless(name)] > MOST_RUNS else name
         found.setdefault(key, {}).setdefault(process, []).append(path)
     return [Group(key=key, processes=processes) for key, processes in found.items()]
 
@@ -103,6 +108,12 @@ def _named(name: str) -> tuple[str, str]:
     key = _without(name)
     process = " ".join(match[0] for pattern in _PARTS for match in pattern.finditer(name))
     return (key, process) if process else (name, parts[-1])
+
+
+def _numberless(name: str) -> str:
+    """The path of a file, without the numbers in its own name."""
+    above, slash, own = name.rpartition("/")
+    return f"{above}{slash}{re.sub(r'[0-9]+', '#', own)}"
 
 
 def is_of_rank(path: Path) -> bool:
