@@ -124,7 +124,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_runs_of_a_folder(files: dict[str, list[str]], runs: dict[str, int], tmp_path: Path) -> None:
     for name, lines in files.items():
         write(tmp_path / "logs", name, lines)
-    found = list(logs.read_runs(tmp_path / "logs"))
+    found = logs.read_runs(tmp_path / "logs").runs
     assert {run.name: len(run.paths) for run in found} == runs
     for run in found:  # as if they had been named one by one
         assert list(run.events) == logs.read(run.paths)

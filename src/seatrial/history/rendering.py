@@ -15,7 +15,10 @@ from seatrial.report import markdown
 from seatrial.spec import METRICS
 from seatrial.verdict import show
 
-WORDS = {"better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "not_compared": ""}
+WORDS = {
+    "better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "inconclusive": "inconclusive",
+    "not_compared": "",
+}  # fmt: skip
 _HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
 _SETTINGS = ("What differs", "", "A", "B")
 _NOTHING_ELSE = "Nothing else is known to differ."

@@ -36,7 +36,6 @@ _KERNEL_LOG = re.compile(
 MOST_NAMED = 5  # of several runs
 SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
-_SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
@@ -127,12 +126,6 @@ def _moved(log: _Log, shift: Shift) -> _Log:
     return replace(log, events=moved(log.events, shift), times=times)
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The files of a folder and its subfolders that may be logs."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _SUFFIXES)
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-
-
 def _named(paths: Sequence[Path]) -> list[int] | None:
     """The process of each file by its name; None unless every name says so, and each something else.
 
@@ -146,7 +139,7 @@ def _named(paths: Sequence[Path]) -> list[int] | None:
 
 def _place(path: Path) -> str:
     """The name and folders of a file, but for which of the streams of its process it holds."""
-    return _STREAM.sub("", "/".join(path.parts[-3:]))
+    return _STREAM.sub("", "/".join(path.parts))
 
 
 def _rank(

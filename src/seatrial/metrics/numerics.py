@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
+from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
 
@@ -44,8 +45,9 @@ class Numerics:
     one: all but those that the search for a loss scale skipped at the start. `early_loss` and `late_loss` are the
     medians of the first and the last third; `share_lower` is the share of pairs (a step of the first third, one of the
     last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend; `trend_p` is the probability of such a
-    share by chance, two-sided. `repeated_at_end` counts the last losses that are one and the same number;
-    `least_before_zero` is the smallest positive loss before one that is exactly 0, None without one.
+    trend by chance, two-sided, of losses that resemble their neighbours as these do. `repeated_at_end` counts the last
+    losses that are one and the same number; `least_before_zero` is the smallest positive loss before one that is
+    exactly 0, None without one.
 
     `initial_skips` and `later_skips` count the steps that the loss scale made the optimizer skip, at the start and
     after the first that was not skipped, of `steps_covered`; `nan_steps` those that the framework itself counted as
@@ -349,7 +351,8 @@ def _silent_at_end(record: Record) -> int:
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
     """(trend, `share_lower`, `trend_p`): the first third against the last one.
 
-    By the rank-sum test (Mann–Whitney), which no single outlier can sway.
+    By the rank-sum test (Mann–Whitney), which no single outlier can sway; it takes the losses to be independent, so
+    that `p_of_fall` has to agree.
     """
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
@@ -361,10 +364,11 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | No
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
-    p = math.erfc(abs(z) / math.sqrt(2))
-    if z > TREND_Z and not diverged:
+    p = max(math.erfc(abs(z) / math.sqrt(2)), p_of_fall(losses if z > 0 else -losses))
+    is_clear = abs(z) > TREND_Z and p < math.erfc(TREND_Z / math.sqrt(2))
+    if z > 0 and is_clear and not diverged:
         return "falling", share, p
-    rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
+    rises = z < 0 and is_clear and after - before > CLEAR_RISE * abs(before)
     return "rising" if rises or diverged else "flat", share, p
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,25 +34,33 @@ class JudgedRun(NamedTuple):
 class FolderReport:
     """The runs of a folder; `scaling` where they are one workload at several sizes, else `no_scaling` says why not.
 
-    `others` are files of the folder that say nothing of training.
+    `others` are files of the folder that say nothing of training, `passed_over` those that were not read, or do not
+    count, each with the reason, and `unread` files and run directories that cannot be read. `told_apart` says how runs
+    were told apart.
     """
 
     folder: Path
     runs: tuple[JudgedRun, ...]
     others: tuple[Path, ...]
+    passed_over: Mapping[Path, str]
+    unread: Mapping[Path, str]
+    told_apart: tuple[str, ...]
     scaling: Scaling | None
     no_scaling: str
 
     @property
     def exit_code(self) -> int:
-        """That of the worst verdict."""
-        return EXIT_CODES[min((run.verdict.outcome for run in self.runs), key=WORST_OUTCOME_FIRST.index)]
+        """That of the worst verdict; what cannot be read leaves it open."""
+        outcomes = [run.verdict.outcome for run in self.runs]
+        if self.unread:
+            outcomes.append("inconclusive")
+        return EXIT_CODES[min(outcomes, key=WORST_OUTCOME_FIRST.index)]
 
 
 def text(report: FolderReport) -> str:
     """Of one run, its report; of several, a row each, the verdicts in a sentence, and the scaling table."""
     if len(report.runs) == 1:
-        return text_report.render(report.runs[0].report)
+        return "\n\n".join([text_report.render(report.runs[0].report), *_remarks(report)])
     paint = Paint()
     rows: list[list[Cell]] = []
     names: dict[str, list[str]] = {}
@@ -70,10 +78,34 @@ def text(report: FolderReport) -> str:
         blocks.append(scaling_formats.text(report.scaling))
     else:
         blocks.append(wrapped(f"no scaling table: {clean(report.no_scaling)}", paint))
-    if report.others:
-        others = [clean(str(path.relative_to(report.folder))) for path in report.others]
-        blocks.append(wrapped(f"no training in: {_named(others)}", paint, style="dim"))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *_remarks(report)])
+
+
+def _remarks(report: FolderReport) -> Iterator[str]:
+    """What to know of the files: which could not be read, how runs were told apart, which do not count."""
+    paint = Paint()
+    for name, why in _by_reason(report, report.unread):
+        yield wrapped(f"not judged: {name}: {why}", paint, style="bold")
+    for sentence in report.told_apart:
+        yield wrapped(clean(sentence), paint, style="dim")
+    for name, why in _by_reason(report, report.passed_over):
+        yield wrapped(f"passed over: {name}: {why}", paint, style="dim")
+    if report.others and len(report.runs) > 1:
+        yield wrapped(
+            f"no training in: {_named([_inside(report, path) for path in report.others])}", paint, style="dim"
+        )
+
+
+def _by_reason(report: FolderReport, files: Mapping[Path, str]) -> Iterator[tuple[str, str]]:
+    """(files, reason), the files with one reason together."""
+    names: dict[str, list[str]] = {}
+    for path, why in files.items():
+        names.setdefault(clean(why), []).append(_inside(report, path))
+    return ((_named(of), why) for why, of in names.items())
+
+
+def _inside(report: FolderReport, path: Path) -> str:
+    return clean(str(path.relative_to(report.folder)))
 
 
 def _named(names: Sequence[str]) -> str:
@@ -84,12 +116,21 @@ def _named(names: Sequence[str]) -> str:
 def as_json(report: FolderReport) -> str:
     """One object: of one run, its report; else those of all by name, and the scaling table or why there is none."""
     if len(report.runs) == 1:
-        return json_report.render(report.runs[0].report)
+        alone = json.loads(json_report.render(report.runs[0].report))
+        return json.dumps({**alone, "folder": _files(report)}, indent=1, ensure_ascii=False)
     runs = {clean(run.name): json.loads(json_report.render(run.report)) for run in report.runs}
     scaling = json.loads(scaling_formats.as_json(report.scaling)) if report.scaling else None
-    others = [clean(str(path)) for path in report.others]
-    found = {"v": VERSION, "runs": runs, "scaling": scaling, "no_scaling": clean(report.no_scaling), "others": others}
+    found = {"v": VERSION, "runs": runs, "scaling": scaling, "no_scaling": clean(report.no_scaling), **_files(report)}
     return json.dumps(found, indent=1, ensure_ascii=False)
+
+
+def _files(report: FolderReport) -> dict[str, object]:
+    return {
+        "others": [clean(str(path)) for path in report.others],
+        "passed_over": {clean(str(path)): clean(why) for path, why in report.passed_over.items()},
+        "not_judged": {clean(str(path)): clean(why) for path, why in report.unread.items()},
+        "told_apart": [clean(sentence) for sentence in report.told_apart],
+    }
 
 
 FORMATS: dict[str, Callable[[FolderReport], str]] = {"text": text, "json": as_json}
