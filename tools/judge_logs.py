@@ -1,6 +1,6 @@
 """Judges logs that other people published, beside the label that each was given before.
 
-    tools/judge_logs.py tests/upstream/logs.toml FOLDER [--json OUT] [--show]
+    python -m tools.judge_logs tests/upstream/logs.toml FOLDER [--json OUT] [--show]
 
 The FOLDER has the text of each log, or a folder of them, under the `id` of its entry: ID, ID.log, ID.txt. The list says
 where they are from and what its labels mean. Exit code 1 if an answer is not that of its label.
@@ -37,7 +37,10 @@ ABSENT = "absent"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A log by its source and label. `cause` are fault kinds of which one is right, `where` who may be blamed."""
+    """A log by its source and label. `cause` are fault kinds of which one is right, `where` who may be blamed.
+
+    `review`: why the answer and the label differ, written after a run; the label stays as it was.
+    """
 
     source: str
     id: str
@@ -52,6 +55,7 @@ class Entry:
     where: Sequence[str] | None = None
     named: str = ""
     seen: bool = False
+    review: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,7 @@ def text_of(entry: Entry, folder: Path) -> Path | None:
 def answer(entry: Entry, path: Path) -> Answer:
     """What the judge says of an entry's text, without a configuration."""
     metrics = measure(logs.read([path]), None)
-    verdict = judge(metrics, None, rehearsal=False)
+    verdict = judge(metrics, None, rehearsal="")
     diagnosis = metrics.completion.diagnosis
     return Answer(
         outcome=verdict.outcome,
@@ -166,8 +170,13 @@ def as_text(results: Results, *, show: bool) -> str:
     lines = [table(list(rates(results)), head=("", "logs", "their words", "agree", "rate"), right=(1, 2, 3, 4))]
     for entry, found in results:
         if found.wrong or show:
-            lines += ["", f"{found.wrong or 'agrees'}: {entry.id} ({entry.label}, {entry.words})", f"    {found.outcome}"]
+            lines += [
+                "",
+                f"{found.wrong or 'agrees'}: {entry.id} ({entry.label}, {entry.words})",
+                f"    {found.outcome}",
+            ]
             lines[-1] += f": {found.headline}"
+            lines += [f"    {entry.review}"] if entry.review else []
     counts = Counter(found.wrong for _, found in results if found.wrong)
     return "\n".join([*lines, "", ", ".join(f"{count} {what}" for what, count in counts.items()) or "all agree"])
 

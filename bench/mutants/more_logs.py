@@ -44,7 +44,8 @@ def _transformers(course: Course, step: Step) -> Iterator[str]:
 def _transformers_end(course: Course) -> list[str]:
     seconds = sum(course.seconds)
     return [
-        f"{{'train_runtime': '{seconds:.4g}', 'train_samples_per_second': '{course.batch * course.steps / seconds:.4g}', "
+        f"{{'train_runtime': '{seconds:.4g}', "
+        f"'train_samples_per_second': '{course.batch * course.steps / seconds:.4g}', "
         f"'train_steps_per_second': '{course.steps / seconds:.4g}', 'train_loss': '3.1', 'epoch': '0.1'}}"
     ]
 

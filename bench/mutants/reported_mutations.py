@@ -18,7 +18,8 @@ RANKS = 4
 
 # How a family spells another loss behind its own: what stands before it in a line, and the line with it.
 _LOSS = re.compile(
-    r"(\|\s*lm[ _-]loss: +[-+.\dEeNAInaf]+|(?<=, )loss: [-+.\dinfa]+(?=$|,)|loss: +[-+.\dinfa]+(?= +(?:\x1b\S*)?grad_norm)"
+    r"(\|\s*lm[ _-]loss: +[-+.\dEeNAInaf]+|(?<=, )loss: [-+.\dinfa]+(?=$|,)"
+    r"|loss: +[-+.\dinfa]+(?= +(?:\x1b\S*)?grad_norm)"
     r"|'loss': '[-+.\de]+'|\"learning/loss\": [-+.\de]+)"
 )
 
@@ -33,7 +34,9 @@ def auxiliary(name: str) -> Mutation:
             return bad(family, replace(course, loss=changed(course.loss, {ill: math.nan})), r"\bnan\b|report a loss")
         for index in found:
             value = "nan" if lines[index].step == ill else f"{rng.uniform(0.01, 0.02):.4f}"
-            lines[index] = replace(lines[index], text=_LOSS.sub(lambda m: _with(m[0], name, value), lines[index].text, 1))
+            lines[index] = replace(
+                lines[index], text=_LOSS.sub(lambda m, value=value: _with(m[0], name, value), lines[index].text, 1)
+            )
         return Mutant(lines=lines, truth="bad", named=r"\b[Nn]a[Nn]\b")
 
     mutation.__name__ = f"NaN in {name}"
@@ -72,7 +75,9 @@ def two_jobs(family: Family, course: Course, rng: random.Random) -> Mutant:
 
 def two_jobs_one_breaks(family: Family, course: Course, rng: random.Random) -> Mutant:
     """The same, and one of the two is out of memory in the middle; the other comes to its end."""
-    other = made.part(made.good_course(course.steps, random.Random(rng.randrange(1 << 30))), 0, middle(course, rng), ends=False)
+    other = made.part(
+        made.good_course(course.steps, random.Random(rng.randrange(1 << 30))), 0, middle(course, rng), ends=False
+    )
     broken = [
         *log_of(family, replace(other, loss=[value and value + 0.7 for value in other.loss])),
         Line(text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has 79.11 GiB."),
@@ -116,7 +121,8 @@ def empty_rank(family: Family, course: Course, rng: random.Random) -> Mutant:
     empty = rng.randrange(1, RANKS)
     files = {
         f"rank{rank}.log": [] if rank == empty else [
-            replace(line, text=_of_rank(line.text, rank)) for line in log_of(family, replace(course, seed=course.seed + rank))
+            replace(line, text=_of_rank(line.text, rank))
+            for line in log_of(family, replace(course, seed=course.seed + rank))
         ]
         for rank in range(RANKS)
     }  # fmt: skip
@@ -144,7 +150,9 @@ def fine_tuning(steps: int) -> Mutation:
             return good(log_of(family, course))
         seconds = [made.STEP_SECONDS * rng.lognormvariate(0, made.JITTER) for _ in range(steps)]
         short = replace(made.good_course(steps, rng), seconds=seconds, saves=frozenset())  # fast from the start
-        loss: list[float | None] = [1.4 + 0.6 * math.exp(-step / (steps / 3)) + rng.gauss(0, 0.04) for step in range(steps)]
+        loss: list[float | None] = [
+            1.4 + 0.6 * math.exp(-step / (steps / 3)) + rng.gauss(0, 0.04) for step in range(steps)
+        ]
         return replace(good(log_of(family, replace(short, loss=loss))), steps=steps)
 
     mutation.__name__ = f"fine-tuning of {steps} steps"
@@ -156,34 +164,37 @@ def fine_tuning(steps: int) -> Mutation:
 _BREAKS: dict[str, tuple[tuple[str, ...], str]] = {
     "the entire process down": (
         (
-            "[rank6]:[E921 09:41:21.160918398 ProcessGroupNCCL.cpp:684] [Rank 6] Some NCCL operations have failed or timed "
-            "out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on incomplete data.",
-            "[rank6]:[E921 09:41:21.160930112 ProcessGroupNCCL.cpp:690] [Rank 6] To avoid data inconsistency, we are taking "
-            "the entire process down.",
+            "[rank6]:[E921 09:41:21.160918398 ProcessGroupNCCL.cpp:684] [Rank 6] Some NCCL operations have failed or "
+            "timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
+            "incomplete data.",
+            "[rank6]:[E921 09:41:21.160930112 ProcessGroupNCCL.cpp:690] [Rank 6] To avoid data inconsistency, we are "
+            "taking the entire process down.",
         ),
         r"NCCL|collective",
     ),
     "HCCL EI0006": (
         (
-            "EI0006: 2026-09-21-09:41:21.270.506 Getting socket times out. Reason: Remote Rank did not send the data in time.",
+            "EI0006: 2026-09-21-09:41:21.270.506 Getting socket times out. Reason: Remote Rank did not send the "
+            "data in time.",
             "        Solution: 1. Check the rank service processes with other errors or no errors in the cluster.",
         ),
         r"[Ss]ocket|collective|time",
     ),
     "Ray's dead actor": (
         (
-            "(TaskRunner pid=4711) The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
-            "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some "
-            "potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray "
-            "stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.",
+            "(TaskRunner pid=4711) The actor is dead because its worker process has died. Worker exit type: "
+            "SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. "
+            "There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high "
+            "memory usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or "
+            "other unexpected errors.",
         ),
         r"[Ww]orker",
     ),
     "JAX's leader gone": (
         (
-            "F0921 09:41:21.594200 4711 client.h:77] Terminating process because the JAX distributed service detected fatal "
-            "errors. absl::Status: UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was "
-            "preempted/died/restarted unexpectedly or this task is experiencing network issues.",
+            "F0921 09:41:21.594200 4711 client.h:77] Terminating process because the JAX distributed service detected "
+            "fatal errors. absl::Status: UNAVAILABLE: Failed to send RPC to coordination service. Either the leader "
+            "task was preempted/died/restarted unexpectedly or this task is experiencing network issues.",
             "Additional GRPC error information from remote target coordination_service while calling "
             "/tensorflow.CoordinationService/PollForError:",
             ':UNKNOWN:Error received from peer  {grpc_message:"Socket closed", grpc_status:14}',
@@ -218,8 +229,10 @@ def unreadable_steps(family: Family, course: Course, rng: random.Random) -> Muta
 
 
 HARMLESS = (
-    "[1760000000.631864] [node1:811:f]        vfs_fuse.c:440  UCX  DIAG  failed to watch on '/run/ucx': Input/output error",
-    "[1760000000.111700] [node1:58364:f]      vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device",
+    "[1760000000.631864] [node1:811:f]        vfs_fuse.c:440  UCX  DIAG  failed to watch on '/run/ucx': Input/output "
+    "error",
+    "[1760000000.111700] [node1:58364:f]      vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left "
+    "on device",
     "node1:27:579 [6] NCCL INFO [Service thread] Connection closed by localRank 2",
 )
 

@@ -332,6 +332,6 @@ RUN_MUTATIONS: tuple[Mutation, ...] = (
 )  # fmt: skip
 # Those that can be seen in rows of numbers alone.
 ROW_MUTATIONS: tuple[Mutation, ...] = (
-    slowed(1.03), slowed(1.05), slowed(1.10), nan_from, nan_once, inf_once, bad_gradient, rising, diverging, stuck, zero,
-    no_loss, half_as_long, longer_than_asked,
+    slowed(1.03), slowed(1.05), slowed(1.10), nan_from, nan_once, inf_once, bad_gradient, rising, diverging, stuck,
+    zero, no_loss, half_as_long, longer_than_asked,
 )  # fmt: skip

@@ -55,7 +55,7 @@ GRAMMARS = (
     # JAX's coordination, with the words of gRPC behind it, which tell of the connection between them only
     Grammar(
         words=("coordination service",),
-        begins=re.compile(r"\bFailed to send RPC to coordination service\b|\bPolled an error from coordination service\b"),
+        begins=re.compile(r"\b(?:Failed to send RPC to|Polled an error from) coordination service\b"),
         goes_on=re.compile(r".*\n(?:Additional GRPC error information\b|:UNKNOWN:|RPC: )"),
         advice=re.compile(r"Additional GRPC error information\b|:UNKNOWN:|RPC: "),
     ),

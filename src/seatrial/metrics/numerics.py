@@ -232,7 +232,7 @@ def _reached_target(own: Record, losses: Sequence[float]) -> bool:
 
 
 def _fall_throughout(losses: Sequence[float]) -> bool:
-    """Whether evaluations fall over the run, by the trend test of Mann and Kendall: at least six, nearly all in order."""
+    """Whether evaluations fall over the run, by the trend test of Mann and Kendall: at least six, nearly in order."""
     some = losses[:: max(1, len(losses) // MOST_EVALS)]
     count = len(some)
     if count < FEWEST_EVALS or not all(map(math.isfinite, losses)):
@@ -316,7 +316,7 @@ def _spikes(record: Record, high: float) -> Ranges:
 
 
 def _burst(record: Record, count: int) -> Ranges:
-    """The steps of a short record whose loss is far above a lower one before it: with `BURST`, seven times as perplexed."""
+    """The steps of a short record whose loss is far above a lower one before: `BURST` is seven times as perplexed."""
     bursts: list[int] = []
     lowest = math.inf
     for step in record.steps if count < MIN_STEPS_FOR_TREND else ():

@@ -372,5 +372,6 @@ def _held_until(times: Values, end: int) -> bool:
     if end < HELD:
         return False
     return any(
-        shift.place >= HELD and abs(shift.place - end) <= ROLLING_STEPS for shift in find_shifts(range(len(times)), times)
+        shift.place >= HELD and abs(shift.place - end) <= ROLLING_STEPS
+        for shift in find_shifts(range(len(times)), times)
     )

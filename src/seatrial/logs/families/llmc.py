@@ -17,7 +17,8 @@ from seatrial.logs.numbers import NUMBER
 _SECONDS = Field(name="seconds", per=1000)
 
 _TRAINED = re.compile(
-    rf"^s:(?P<step>\d{{1,12}}) trl:(?P<loss>{NUMBER})(?: lr:(?P<lr>{NUMBER}) norm:(?P<norm>{NUMBER}))?\s*$", re.IGNORECASE
+    rf"^s:(?P<step>\d{{1,12}}) trl:(?P<loss>{NUMBER})(?: lr:(?P<lr>{NUMBER}) norm:(?P<norm>{NUMBER}))?\s*$",
+    re.IGNORECASE,
 )
 _EVALUATED = note("eval", " tel:", rf"^s:(?P<step>\d{{1,12}}) tel:(?P<loss>{NUMBER})\s*$")
 _IN_MAIN_LOG = {"loss": Field(name="loss"), "lr": Field(name="learning_rate"), "norm": Field(name="grad_norm")}

@@ -37,11 +37,11 @@ class _Log:
             step, ms = int(found["step"]), float(found["time"]) * (1 if found["unit"] == "ms" else 1000)
             if found["of"] == "val":
                 yield _EVAL, {"step": step, "loss": found["loss"]}
-            if found["of"] != "val" or (self._only_evaluates and step):
-                self._only_evaluates &= found["of"] == "val"
-                if self._only_evaluates and self._evaluated is not None:
+            self._only_evaluates &= found["of"] == "val"
+            if found["of"] != "val" or (self._only_evaluates and self._evaluated is not None):
+                before = self._evaluated if self._only_evaluates and self._evaluated is not None else step - 1
+                if self._only_evaluates and before <= step - before:  # else the log's beginning is gone
                     yield _SAMPLED, {"by_block": True}  # steps between two evaluations are in no line
-                before = (self._evaluated or 0) if self._only_evaluates else step - 1
                 elapsed = (ms - self._times.get(before, ms if before else 0)) / max(1, step - before)
                 values = {"step": step, "total": int(found["total"])}
                 seconds = {"seconds": elapsed / 1000} if elapsed > 0 else {}
