@@ -269,9 +269,14 @@ SILENT = log(lambda _: {"loss": None})
         ([6.1, 5.2, math.nan, 4.3, 4.1, 4.0, 3.9], "inconclusive"),
     ],
 )
-def test_evaluations_that_fall_stand_for_losses(losses: list[float], status: str) -> None:
-    (found,) = [each for each in judge_numerics(evaluated(losses, SILENT), None) if each.name == "loss reported"]
-    assert found.status == status
+def test_evaluations_that_fall_stand_for_losses_that_may_be_missing(losses: list[float], status: str) -> None:
+    def reported(run: list[events.Event]) -> str:
+        (found,) = [each for each in judge_numerics(evaluated(losses, run), None) if each.name == "loss reported"]
+        return found.status
+
+    optional = events.RunStarted(process=0, wall_time=0.0, facts={"loss_optional": True})
+    assert reported([optional, *SILENT]) == status
+    assert reported(SILENT) == "inconclusive"
 
 
 def test_evaluations_in_no_order_seldom_seem_to_fall() -> None:

@@ -211,5 +211,7 @@ def test_a_level_that_held_and_changed_at_once_is_no_warm_up() -> None:
     first, last = kept(lambda n: 1.3 if n < 40 else 1.0)
     assert first < 15
     assert last == 99
+    assert kept(lambda n: 2.6 if n < 40 else 1.0)[0] < 15
+    assert kept(lambda n: 2.6 if n < 20 else 1.0)[0] >= 15  # what compiles is as slow
     assert kept(lambda n: 1 + 2 * 0.7**n)[0] >= 8  # a start that gets faster step by step
     assert kept(lambda n: 3.0 if n < 9 else 1.0)[0] >= 5  # or is slow for a few

@@ -24,6 +24,7 @@ from seatrial.metrics.shifts import find_shifts
 
 WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, the third still fills caches
 ROLLING_STEPS = 5
+COMPILING = -0.5  # a change by which steps that still compile become faster: then `HELD` is twice as long
 HELD = 15  # steps on one level: what compiles or tunes itself at the start is done sooner
 STEADY_WITHIN = 0.03
 ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
@@ -368,10 +369,12 @@ def _warmup(times: Values) -> tuple[int, bool]:
 
 
 def _held_until(times: Values, end: int) -> bool:
-    """Whether one level held until about there and then changed at once: that is a shift, and no warm-up."""
+    """Whether a slow level held until about there and then ended at once: that is a shift, and no warm-up."""
     if end < HELD:
         return False
     return any(
-        shift.place >= HELD and abs(shift.place - end) <= ROLLING_STEPS
+        shift.change < 0
+        and shift.place >= (HELD if shift.change > COMPILING else 2 * HELD)
+        and abs(shift.place - end) <= ROLLING_STEPS
         for shift in find_shifts(range(len(times)), times)
     )

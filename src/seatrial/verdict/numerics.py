@@ -93,9 +93,10 @@ def _is_reported(numerics: Numerics, share: float) -> Answer:
     """Megatron omits the loss from its line when it is NaN, so silence is no comfort."""
     if not numerics.num_losses and numerics.num_evals:  # as in many MLPerf logs
         times = f"{numerics.num_evals} evaluations do" if numerics.num_evals > 1 else "one evaluation does"
-        status: Status = "pass" if numerics.evals_reached_target or numerics.evals_fall else "inconclusive"
-        fall = ", and fall" if numerics.evals_fall else ""
-        return status, f"No step reports a loss; {times}{fall}."
+        # Only of a program that may print no loss of its steps, evaluations that fall are all there is to see.
+        fall = numerics.evals_fall and numerics.loss_optional
+        status: Status = "pass" if numerics.evals_reached_target or fall else "inconclusive"
+        return status, f"No step reports a loss; {times}{', and fall' if fall else ''}."
     if not numerics.num_expected and 0 < (numerics.initial_skips or 0) <= LONG_SEARCH:
         return "inconclusive", "No process reports a loss: all steps so far were skipped in search of a loss scale."
     if not numerics.num_losses and numerics.loss_optional:
