@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Step, merge
-from seatrial.logs.alignment import Shift, after_steps, begun_at, marked, moved, shifts, zone_apart, zone_of
+from seatrial.logs.alignment import Shift, after_steps, begun_at, clocked, marked, moved, shifts, zone_apart, zone_of
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.lines import read_lines
@@ -110,7 +110,8 @@ def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
 
 def _by_clock(log: _Log, known: Mapping[int, Shift], references: Sequence[float | None]) -> _Log:
     if log.process in known:
-        return _moved(log, known[log.process])
+        on_their_clock = _moved(log, known[log.process])
+        return replace(on_their_clock, events=clocked(on_their_clock.events)) if log.steps else on_their_clock
     if log.steps or not any(isinstance(event, Fault) for event in log.events):
         return log
     if not log.is_timed:
