@@ -44,8 +44,9 @@ def init(name: str | None) -> None:
 @options.configuration
 @options.rehearse
 @option("--strict", is_flag=True, help="Treat warnings as errors.")
+@option("--compile", "compiles", is_flag=True, help="Compile our trainer's step for the device: its memory is exact.")
 @options.format_option("text", "json")
-def check(given: ConfigArguments, rehearse: bool, strict: bool, output: str) -> None:
+def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, output: str) -> None:
     """Find every problem of a configuration or cluster file.
 
     Nothing is run or changed. Several files may be given; the same overrides hold for all. Exit code 0, or 2 for
@@ -53,7 +54,7 @@ def check(given: ConfigArguments, rehearse: bool, strict: bool, output: str) -> 
     """
     from seatrial.commands.check import check as find
 
-    text, has_errors = find(given, rehearse=rehearse, strict=strict, as_json=output == "json")
+    text, has_errors = find(given, rehearse=rehearse, strict=strict, compiles=compiles, as_json=output == "json")
     click.echo(text)
     raise Exit(2 if has_errors else 0)
 

@@ -10,9 +10,11 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -80,6 +82,8 @@ def compile_step(spec: RunSpec, target: str) -> Compiled:
 
 def kept_step(spec: RunSpec, target: str) -> Compiled | None:
     """What the cache has of a step; None where it has nothing, or where the extra is not installed."""
+    if not _folder().is_dir():
+        return None
     try:
         versions = _versions(target)
         found = json.loads(_file(spec, target, versions).read_text(encoding="utf-8"))
@@ -109,8 +113,29 @@ def _compiled(spec: RunSpec, target: str, folder: Path) -> dict[str, object]:
     said = errors.read_text(encoding="utf-8", errors="replace")
     if process.returncode != 0 or not out.exists():
         raise LaunchError(f"the step could not be compiled for {target}: {_reason(said, process.returncode)}")
-    found: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
-    return found
+    found: dict[str, list[str]] = json.loads(out.read_text(encoding="utf-8"))
+    found["notes"] += warnings_in(said)
+    return dict(found)
+
+
+# What XLA warns of while it compiles → what it means.
+_WARNINGS = (
+    (re.compile(r"Involuntary full rematerialization"),
+     "XLA brings a tensor together in full to split it in another way (involuntary full rematerialization)"),
+    (re.compile(r"Can't reduce memory use below (?P<below>[\d.]+\w+).*only reduced to (?P<to>[\d.]+\w+)"),
+     "the step needs more than XLA plans with on this device: it tried to compute again what it could, and came down "
+     "to {to} of temporaries and results"),
+    (re.compile(r"size of input/output arguments \((?P<size>\d+)\) exceeds the base limit \((?P<limit>\d+)\)"),
+     "what the step takes and returns alone exceeds the four fifths of the device that XLA plans with"),
+)  # fmt: skip
+
+
+def warnings_in(said: str) -> list[str]:
+    """What XLA said while it compiled, in sentences, each once with how often it was said."""
+    found = Counter(
+        text.format(**match.groupdict()) for pattern, text in _WARNINGS for match in pattern.finditer(said)
+    )
+    return [text + (f", {number} times" if number > 1 else "") for text, number in found.items()]
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
@@ -181,14 +206,18 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _file(spec: RunSpec, target: str, versions: dict[str, str]) -> Path:
-    from platformdirs import user_cache_path
+def _folder() -> Path:
+    from platformdirs import user_cache_path  # late: as few as possible pay for it
 
+    return user_cache_path("seatrial") / "compiled"
+
+
+def _file(spec: RunSpec, target: str, versions: dict[str, str]) -> Path:
     content = _content(spec)
     for indifferent in ("name", "dialect", "expectations", "checkpoint", "hf_token_file", "nic_type"):
         content.pop(indifferent, None)
     key = json.dumps([content, target, versions, _sources(), os.environ.get("XLA_FLAGS", "")], sort_keys=True)
-    return user_cache_path("seatrial") / "compiled" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    return _folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _keep(path: Path, found: dict[str, object]) -> None:

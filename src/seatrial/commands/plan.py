@@ -74,7 +74,7 @@ def _compiled(request: RunRequest, spec: RunSpec, plan: Plan | None, device: str
     if request.engine != OWN:
         why = f"it compiles the step of Seatrial's own trainer, not of {request.engine}"
         raise InputError.single("option-engine", "--compile", why, "omit it, or use --engine native")
-    if plan:
+    if plan and plan.rehearsal:
         spec = plan.spec
     target = named_target(device) if device else CPU if request.rehearse else target_of(spec)
     if target is None:

@@ -37,6 +37,18 @@ class Compiled:
     process_bytes: int
 
     @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they hold."""
+        parameters, optimizer = self.held["parameters_bytes"], self.held["optimizer_bytes"]
+        return {
+            "parameters": parameters,
+            "optimizer": optimizer,
+            "batch": self.arguments_bytes - parameters - optimizer,
+            "temporaries": self.temporaries_bytes,
+            "results": self.outputs_bytes - self.aliased_bytes,
+        }
+
+    @property
     def total_bytes(self) -> int:
         """What the step needs at once: results that take an argument's place are not counted twice."""
         return self.arguments_bytes + self.outputs_bytes - self.aliased_bytes + self.temporaries_bytes

@@ -50,16 +50,15 @@ def render(found: Compiled, spec: RunSpec) -> str:
 def _memory(found: Compiled, spec: RunSpec) -> str:
     """What holds the memory of each device, compiled and estimated."""
     estimated = memory.per_device(spec, memory.OWN)
-    of, unaliased = estimated.parts, found.outputs_bytes - found.aliased_bytes
-    others = found.arguments_bytes - found.held["parameters_bytes"] - found.held["optimizer_bytes"]
+    of, held = estimated.parts, found.parts
     gradients, temporary = found.held["gradients_bytes"], sum(of[name] for name in _TEMPORARY)
     summed = f"of these, gradients added up {_size(gradients)}" if gradients <= found.temporaries_bytes else ""
     rows = [
-        ("parameters", found.held["parameters_bytes"], of["parameters"], "arguments"),
-        ("optimizer", found.held["optimizer_bytes"], of["optimizer"], "arguments"),
-        ("batch, counters, scales", others, 0.0, "arguments"),
-        ("temporaries", found.temporaries_bytes, temporary, summed),
-        ("results", unaliased, 0.0, f"of {_size(found.outputs_bytes)}, {_size(found.aliased_bytes)} take the place of "
+        ("parameters", held["parameters"], of["parameters"], "arguments"),
+        ("optimizer", held["optimizer"], of["optimizer"], "arguments"),
+        ("batch, counters, scales", held["batch"], 0.0, "arguments"),
+        ("temporaries", held["temporaries"], temporary, summed),
+        ("results", held["results"], 0.0, f"of {_size(found.outputs_bytes)}, {_size(found.aliased_bytes)} take the place of "
          "arguments"),
         ("all of it", found.total_bytes, estimated.total_bytes, _share(found, spec)),
     ]  # fmt: skip
