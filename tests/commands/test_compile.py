@@ -99,6 +99,27 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         assert "takes jax-cuda13-plugin, which is not installed: pip install 'seatrial[plan-gpu]'" in done.stderr
 
 
+@pytest.mark.skipif(not HAS_PLUGIN, reason="the extra plan-gpu is not installed")
+def test_a_recipe_is_compiled_for_its_gpus_and_check_knows_it(tmp_path: Path) -> None:
+    """NVIDIA's recipe keeps 70B in 64 H100; of it our own step takes just over half."""
+    done = seatrial("plan", str(RECIPE), "--compile", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    step = json.loads(done.stdout)["compiled"]
+    assert step["target"] == "h100-sxm"
+    assert 0.4 < step["total_bytes"] / step["process_memory_bytes"] < 0.6
+    assert step["process_bytes"] < 2 * 2**30
+    kernels = {each["kind"]: each["times"] for each in step["program"]["kernels"]}
+    assert (kernels["cuDNN attention, forward"], kernels["cuDNN attention, backward"]) == (160, 80)
+    done = seatrial("check", str(RECIPE), cwd=tmp_path)
+    assert f"each device needs {step['total_bytes'] / 2**30:.0f} GiB by the compiled step" in done.stdout
+    done = seatrial("check", str(RECIPE), "batch.micro_batch_size=1", cwd=tmp_path)
+    assert "compiled" not in done.stdout
+    large = seatrial("check", str(RECIPE), "batch.global_batch_size=1024", "batch.micro_batch_size=16", "--compile",
+                     cwd=tmp_path)  # fmt: skip
+    assert "warning[out-of-memory]" in large.stdout
+    assert "by the compiled step, and h100-sxm has 80 GiB" in large.stdout
+
+
 def test_a_device_without_a_compiler_has_the_estimate_alone(tmp_path: Path) -> None:
     config = CONFIGS / "cvs" / "mi300x_singlenode_llama3_1_70b.json"
     done = seatrial("plan", str(config), "nnodes=1", "--compile", cwd=tmp_path)

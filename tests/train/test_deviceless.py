@@ -15,7 +15,9 @@ import jax
 import pytest
 
 from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
-from seatrial.train.compile import compiled_step
+from seatrial.estimate.compiled import TARGETS
+from seatrial.estimate.memory import CHUNK_TOKENS
+from seatrial.train.compile import compiled_step, describe
 from tests.helpers.compiled import COMPILED, JAX
 from tests.helpers.trainer import make_spec
 
@@ -70,6 +72,26 @@ def test_every_product_of_a_layer_runs_on_the_fp8_units(name, mesh):
     assert calls["__cublas$lt$matmul$f8"] >= LINEAR  # more where XLA takes a turn out of the loop over layers
     assert calls["__cublas$lt$matmul"] == 3  # the output head
     assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_target_says_what_its_step_does(target):
+    """Two layers that keep everything: seven matrices in three products each, and the head's in chunks of tokens."""
+    spec = spec_of(Precision(), {"fsdp": 2, "tensor": 2})
+    found = describe(spec, target, xla_gpu_dot_merger_threshold_mb=0)
+    passes, kernels = spec.accumulation_steps, {each["kind"]: each["times"] for each in found["program"]["kernels"]}
+    chunks = 2 * 1024 // CHUNK_TOKENS
+    assert kernels == {
+        "cuDNN attention, backward": 2 * passes,
+        "cuDNN attention, forward": 2 * passes,
+        "product, bf16": (2 * LINEAR + 3 * chunks) * passes,
+    }
+    over = {(each["kind"], each["axes"]): each for each in found["program"]["collectives"]}
+    assert over["all-gather", ("fsdp",)]["is_asynchronous"]
+    summed = sum(each["bytes"] for (kind, axes), each in over.items() if kind == "reduce-scatter" and axes == ("fsdp",))
+    # in float32, whatever is split over fsdp, once a pass: matrices of both layers, both tables
+    matrices = MODEL.num_layers * MODEL.hidden_dim * (2 * 512 + 2 * 256 + 3 * MODEL.ffn_dim)
+    assert summed == pytest.approx(4 * passes * (matrices + 2 * MODEL.vocab_size * MODEL.hidden_dim) / 2, rel=0.01)
 
 
 @pytest.mark.parametrize(("gib", "spec"), COMPILED)

@@ -65,10 +65,10 @@ def _devices(spec: RunSpec, target: str) -> Any:
     return topologies.get_topology_desc(platform="cuda", target_config=described, topology=shape).devices
 
 
-def describe(spec: RunSpec, target: str) -> dict[str, Any]:
+def describe(spec: RunSpec, target: str, **options: Any) -> dict[str, Any]:
     """What the compiled step says of itself, as plain data; see `estimate.compiled.Compiled`."""
     started = time.monotonic()
-    step, trainer = compiled_step(spec, target)
+    step, trainer = compiled_step(spec, target, **options)
     memory, program = step.memory_analysis(), read_program(step.as_text(), dict(trainer.mesh.shape))
     return {
         "memory": {
