@@ -70,8 +70,8 @@ def main() -> None:
         runs = [_compiled(overrides) for _ in range(RUNS)]
         median, memory = statistics.median(r["seconds"] for r in runs), max(r["process_gib"] for r in runs)
         print(
-            f"{median:6.1f} s {most_seconds:5.0f} s {memory:5.2f} GiB {most_gib:3.0f} GiB {runs[0]['step_gib']:5.1f} GiB "
-            f"{runs[0]['estimated_gib']:5.1f} GiB  {shown}"
+            f"{median:6.1f} s {most_seconds:5.0f} s {memory:5.2f} GiB {most_gib:3.0f} GiB "
+            f"{runs[0]['step_gib']:5.1f} GiB {runs[0]['estimated_gib']:5.1f} GiB  {shown}"
         )
         results.append({
             "step": shown, "overrides": overrides, "median_seconds": median, "goal_seconds": most_seconds,

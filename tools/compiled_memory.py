@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from seatrial.errors import LaunchError
 from seatrial.estimate import memory
 from seatrial.spec import (
     Batch,
@@ -206,13 +207,17 @@ def draw(number: int) -> None:
 
 def fill() -> None:
     """Compiles what has no figures yet."""
-    from seatrial.commands.compile import compile_step  # late: it starts processes
+    from seatrial.commands.compiled_step import compile_step  # late: it starts processes
 
     rows = read()
-    for number, row in enumerate(rows):
+    for number, row in sorted(enumerate(rows), key=lambda each: not each[1].scan):  # the others take minutes
         if row.total_bytes:
             continue
-        found = compile_step(row.spec(), TARGET)
+        try:
+            found = compile_step(row.spec(), TARGET)
+        except LaunchError as error:
+            print(f"{number + 1}/{len(rows)} {row.model}: {error}", flush=True)
+            continue
         rows[number] = row = replace(
             row, arguments_bytes=found.arguments_bytes, temporaries_bytes=found.temporaries_bytes,
             total_bytes=found.total_bytes, seconds=round(found.seconds, 1), process_bytes=found.process_bytes,
@@ -228,7 +233,9 @@ def estimate() -> None:
     ]
     _write(rows)
     for split in ("calibration", "held back"):
-        off = sorted(row.estimated_bytes / row.total_bytes - 1 for row in rows if row.split == split and row.total_bytes)
+        off = sorted(
+            row.estimated_bytes / row.total_bytes - 1 for row in rows if row.split == split and row.total_bytes
+        )
         near = sum(abs(each) <= 0.05 for each in off)
         print(
             f"{split}: {near} of {len(off)} within 5%; {sum(each < -0.1 for each in off)} more than 10% too low; "

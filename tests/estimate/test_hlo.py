@@ -31,7 +31,7 @@ HloModule jit_step, is_scheduled=true
 %inner (p.3: (s32[], bf16[4,32])) -> (s32[], bf16[4,32]) {
   %p.3 = (s32[], bf16[4,32]{1,0}) parameter(0)
   %x = bf16[4,32]{1,0} get-tuple-element(%p.3), index=1
-  %ags = (bf16[4,32]{1,0}, bf16[8,32]{1,0}) all-gather-start(%x), replica_groups={{0,4},{1,5},{2,6},{3,7}}, dimensions={0}
+  %ags = (bf16[4,32]{1,0}, bf16[8,32]{1,0}) all-gather-start(%x), replica_groups={{0,4},{1,5},{2,6},{3,7}}
   %agd = bf16[8,32]{1,0} all-gather-done(%ags)
   %mm = (bf16[8,8]{1,0}, s8[1024]{0}) custom-call(%agd, %x), custom_call_target="__cublas$lt$matmul"
   %f8 = bf16[8,8]{1,0} custom-call(%agd, %x), custom_call_target="__cublas$lt$matmul$f8"
@@ -40,7 +40,7 @@ HloModule jit_step, is_scheduled=true
 
 %outer (p.4: (s32[], bf16[4,32])) -> (s32[], bf16[4,32]) {
   %p.4 = (s32[], bf16[4,32]{1,0}) parameter(0)
-  ROOT %w = (s32[], /*index=1*/bf16[4,32]{1,0}) while(%p.4), condition=%c, body=%inner, backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %w = (s32[], /*index=1*/bf16[4,32]) while(%p.4), body=%inner, backend_config={"known_trip_count":{"n":"5"}}
 }
 
 ENTRY %main (a.0: bf16[4,32], a.1: bf16[64]) -> bf16[4,32] {
@@ -50,7 +50,7 @@ ENTRY %main (a.0: bf16[4,32], a.1: bf16[64]) -> bf16[4,32] {
   %w2 = (s32[], bf16[4,32]{1,0}) while(%t0), condition=%c, body=%outer
   %fu = f32[8,8]{1,0} fusion(%x, %y), kind=kCustom, calls=%fused
   %st = ((bf16[64]{0}), bf16[8]{0}) async-start(%a.1), calls=%apart
-  %ar = (f32[10]{0}, f32[6]{0}) all-reduce-start(%g, %h), replica_groups={}, to_apply=%sum, backend_config={"is_sync":true}
+  %ar = (f32[10]{0}, f32[6]{0}) all-reduce-start(%g, %h), replica_groups={}, backend_config={"is_sync":true}
   %cp = bf16[4,32]{1,0} collective-permute(%a.0), source_target_pairs={{0,2},{2,0},{1,3},{3,1}}
   ROOT %fmha = bf16[4,32]{1,0} custom-call(%a.0), custom_call_target="__cudnn$fmhaSoftmaxBackward"
 }

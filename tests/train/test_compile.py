@@ -1,4 +1,4 @@
-"""What a compiled step says of itself: against programs whose collectives are known, and against the arrays of a run."""
+"""A compiled step, described: against programs whose collectives are known, and against the arrays of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def test_random_collectives_in_random_loops_are_all_found(seed: int) -> None:
 
     def layer(x: jax.Array, often: int, depth: int) -> jax.Array:
         for _ in range(random.integers(1, 3)):
-            axes = tuple(sorted(random.choice(list(SIZES), random.integers(1, 4), replace=False), key=list(SIZES).index))
+            axes = tuple(
+                sorted(random.choice(list(SIZES), random.integers(1, 4), replace=False), key=list(SIZES).index)
+            )
             axes, n = tuple(map(str, axes)), math.prod(SIZES[axis] for axis in axes)
             kind = str(random.choice(["all-reduce", "all-gather", "reduce-scatter"]))
             x = jnp.sin(x * random.random())  # so that XLA merges nothing

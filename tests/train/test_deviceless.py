@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import pytest
 
-from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
 from seatrial.estimate.compiled import TARGETS
 from seatrial.estimate.memory import CHUNK_TOKENS
+from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
 from seatrial.train.compile import compiled_step, describe
 from tests.helpers.compiled import COMPILED, JAX
 from tests.helpers.trainer import make_spec

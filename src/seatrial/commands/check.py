@@ -54,18 +54,18 @@ def read(given: ConfigArguments, *, action: Action, engine: str | None = None, c
 
 def _step(resolved: Resolved, action: Action, engine: str | None, compiles: bool) -> tuple[Compiled | None, str]:
     """The step of our own trainer as it was compiled for the run's device, or why it cannot be."""
-    from seatrial.commands import compile  # late: a check without an installed compiler pays for nothing
+    from seatrial.commands import compiled_step  # late: a check without an installed compiler pays for nothing
 
     spec = resolved.spec
     if spec is None or has_errors(resolved.problems) or not mesh_is_sound(spec):
         return None, ""
     if (engine or usual_engine(spec, action)) != OWN:
         return None, ""
-    target = compile.target_of(spec)
+    target = compiled_step.target_of(spec)
     if target is None:
-        return None, compile.why_not(spec) if compiles else ""
+        return None, compiled_step.why_not(spec) if compiles else ""
     spec = decided(spec, OWN)
-    return (compile.compile_step if compiles else compile.kept_step)(spec, target), ""
+    return (compiled_step.compile_step if compiles else compiled_step.kept_step)(spec, target), ""
 
 
 def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:

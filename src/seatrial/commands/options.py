@@ -202,7 +202,9 @@ def compiling(verb: Any) -> Any:
         return verb(compile_for=compile_for or ("" if compiles or compile_for is not None else None), **given)
 
     return together(
-        option("--compile", "compiles", is_flag=True, help="Compile the step for the run's device, as if it were here."),
+        option(
+            "--compile", "compiles", is_flag=True, help="Compile the step for the run's device, as if it were here."
+        ),
         option("--compile-for", metavar="DEVICE", help="The same for another: h100, h200, b200 or cpu."),
     )(call)
 

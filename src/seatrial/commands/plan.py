@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.commands.check import read, read_valid, spec_of
-from seatrial.commands.compile import compile_step, named_target, target_of, why_not
+from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
 from seatrial.commands.run import RunRequest, plan_run
 from seatrial.console import UNLIMITED, inert, show_value, table
 from seatrial.dialects.explain import explain as explain_value

@@ -58,8 +58,8 @@ def _memory(found: Compiled, spec: RunSpec) -> str:
         ("optimizer", held["optimizer"], of["optimizer"], "arguments"),
         ("batch, counters, scales", held["batch"], 0.0, "arguments"),
         ("temporaries", held["temporaries"], temporary, summed),
-        ("results", held["results"], 0.0, f"of {_size(found.outputs_bytes)}, {_size(found.aliased_bytes)} take the place of "
-         "arguments"),
+        ("results", held["results"], 0.0, f"of {_size(found.outputs_bytes)}, {_size(found.aliased_bytes)} take the "
+         "place of arguments"),
         ("all of it", found.total_bytes, estimated.total_bytes, _share(found, spec)),
     ]  # fmt: skip
     head = ("memory per device", "compiled", "estimated", "")

@@ -132,9 +132,7 @@ _WARNINGS = (
 
 def warnings_in(said: str) -> list[str]:
     """What XLA said while it compiled, in sentences, each once with how often it was said."""
-    found = Counter(
-        text.format(**match.groupdict()) for pattern, text in _WARNINGS for match in pattern.finditer(said)
-    )
+    found = Counter(text.format(**match.groupdict()) for pattern, text in _WARNINGS for match in pattern.finditer(said))
     return [text + (f", {number} times" if number > 1 else "") for text, number in found.items()]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.commands import compile
+from seatrial.commands import compiled_step
 from seatrial.errors import InputError, LaunchError
 from seatrial.spec import Container, Execution, MeshShape, Parallelism, RunSpec, Topology
 from tests.helpers.command_line import seatrial
@@ -45,8 +45,8 @@ def no_process(*_: Any, **__: Any) -> None:
 
 def test_a_step_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = tiny()
-    assert compile.kept_step(spec, "cpu") is None
-    found = compile.compile_step(spec, "cpu")
+    assert compiled_step.kept_step(spec, "cpu") is None
+    found = compiled_step.compile_step(spec, "cpu")
     parameters = 4 * (256 * 64 + 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96 + 64) / 2  # split over two devices
     assert found.held["parameters_bytes"] == pytest.approx(parameters, rel=0.02)  # norms lie whole
     assert found.held["optimizer_bytes"] == 2 * found.held["parameters_bytes"]
@@ -56,12 +56,12 @@ def test_a_step_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     assert any("product" in each.kind for each in found.program.kernels)
 
     monkeypatch.setattr(subprocess, "Popen", no_process)
-    assert compile.compile_step(spec, "cpu") == found
-    assert compile.kept_step(replace(spec, name="another name"), "cpu") == found
-    assert compile.kept_step(replace(spec, seed=2), "cpu") is None
+    assert compiled_step.compile_step(spec, "cpu") == found
+    assert compiled_step.kept_step(replace(spec, name="another name"), "cpu") == found
+    assert compiled_step.kept_step(replace(spec, seed=2), "cpu") is None
     (kept,) = cache.glob("*.json")
     kept.write_text("{}", encoding="utf-8")
-    assert compile.kept_step(spec, "cpu") is None
+    assert compiled_step.kept_step(spec, "cpu") is None
 
 
 def test_what_the_environment_says_is_kept_out_of_the_files() -> None:
@@ -69,26 +69,26 @@ def test_what_the_environment_says_is_kept_out_of_the_files() -> None:
         execution=Execution(environment={"WANDB_API_KEY": "hunter2"}),
         container=Container(image="x", environment={"HF_TOKEN": "hunter2"}),
     )
-    assert "hunter2" not in json.dumps(compile._content(spec))
+    assert "hunter2" not in json.dumps(compiled_step._content(spec))
 
 
 def test_limits_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile, "MEMORY_LIMIT_BYTES", 30 * 2**20)
+    monkeypatch.setattr(compiled_step, "MEMORY_LIMIT_BYTES", 30 * 2**20)
     with pytest.raises(LaunchError, match=r"more than 0 GiB of memory and was stopped; scanned layers"):
-        compile.compile_step(tiny(), "cpu")
-    monkeypatch.setattr(compile, "MEMORY_LIMIT_BYTES", 2**40)
-    monkeypatch.setattr(compile, "TIME_LIMIT_SECONDS", 0.3)
+        compiled_step.compile_step(tiny(), "cpu")
+    monkeypatch.setattr(compiled_step, "MEMORY_LIMIT_BYTES", 2**40)
+    monkeypatch.setattr(compiled_step, "TIME_LIMIT_SECONDS", 0.3)
     with pytest.raises(LaunchError, match=r"more than 0 s and was stopped"):
-        compile.compile_step(tiny(), "cpu")
-    assert compile.kept_step(tiny(), "cpu") is None
+        compiled_step.compile_step(tiny(), "cpu")
+    assert compiled_step.kept_step(tiny(), "cpu") is None
 
 
 def test_a_failure_says_its_reason() -> None:
     uneven = tiny(parallelism=Parallelism(within_node=MeshShape(pipeline=2)))
     with pytest.raises(LaunchError, match="compiled for cpu: num_layers = 1 cannot be split over pipeline"):
-        compile.compile_step(uneven, "cpu")
-    assert compile._reason("", -9) == "killed by signal 9: it said nothing"
-    assert compile._reason("Traceback\nKeyError: 'x'\n", 1) == "KeyError: 'x' (exit status 1)"
+        compiled_step.compile_step(uneven, "cpu")
+    assert compiled_step._reason("", -9) == "killed by signal 9: it said nothing"
+    assert compiled_step._reason("Traceback\nKeyError: 'x'\n", 1) == "KeyError: 'x' (exit status 1)"
 
 
 @pytest.mark.skipif(HAS_PLUGIN, reason="the extra plan-gpu is installed")
@@ -130,15 +130,17 @@ def test_a_device_without_a_compiler_has_the_estimate_alone(tmp_path: Path) -> N
     assert json.loads(done.stdout)["compiled"]["target"] is None
 
 
-@pytest.mark.parametrize(("name", "target"), [("h100", "h100-sxm"), ("NVIDIA H200", "h200"), ("B200", "b200"), ("CPU", "cpu")])
+@pytest.mark.parametrize(
+    ("name", "target"), [("h100", "h100-sxm"), ("NVIDIA H200", "h200"), ("B200", "b200"), ("CPU", "cpu")]
+)
 def test_a_device_is_found_by_any_of_its_names(name: str, target: str) -> None:
-    assert compile.named_target(name) == target
+    assert compiled_step.named_target(name) == target
 
 
 def test_other_devices_and_engines_are_refused(tmp_path: Path) -> None:
     for name in ("mi300x", "gpu", "a100"):
         with pytest.raises(InputError, match="has no compiler"):
-            compile.named_target(name)
+            compiled_step.named_target(name)
     done = seatrial("plan", str(RECIPE), "--engine", "megatron", "--compile", cwd=tmp_path)
     assert done.returncode == 2
     assert "not of megatron" in done.stderr
@@ -164,10 +166,11 @@ def test_what_xla_warns_of_is_said_once() -> None:
         "E1 gpu_hlo_schedule.cc:1] The byte size of input/output arguments (96) exceeds the base limit (67). It is\n"
         "W1 hlo_rematerialization.cc:2] Can't reduce memory use below 89.75GiB (963 bytes) by rematerialization; only "
         "reduced to 121.72GiB (1306 bytes), down from 121.79GiB (1307 bytes) originally\n"
-        + 2 * "E1 spmd_partitioner.cc:3] [SPMD] Involuntary full rematerialization. The compiler cannot go from …\n"
+        + 2
+        * "E1 spmd_partitioner.cc:3] [SPMD] Involuntary full rematerialization. The compiler cannot go from …\n"
     )
-    texts = compile.warnings_in(said)
+    texts = compiled_step.warnings_in(said)
     assert len(texts) == 3
     assert any(text.endswith("in another way (involuntary full rematerialization), 2 times") for text in texts)
     assert any("came down to 121.72GiB" in text for text in texts)
-    assert compile.warnings_in("I1 all is well\n") == []
+    assert compiled_step.warnings_in("I1 all is well\n") == []
