@@ -28,6 +28,7 @@ What a runtime takes beside that (CUDA context, communication buffers, fragmenta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -327,6 +328,8 @@ class _Own:
         working = max(at_work + self._tables(), 0.0)
         if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
             yield gradient + self._added(), kept, working
+        elif math.prod(spec.mesh.values()) > 1 and (spec.accumulation_steps > 1 or spec.precision.quantization):
+            yield gradient + self._added(), kept + self._waiting(), working
         else:
             yield summed, kept, at_work + max(self._tables(), table)
             yield gradient + self._added(), 0.0, working
@@ -354,6 +357,20 @@ class _Own:
             at_work += BLOCKS_AT_WORK * of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
         is_split = spec.mesh["fsdp"] > 1
         return at_work + WEIGHTS_AT_WORK[is_split] * self.layer + (LARGEST_AGAIN * self._largest() if is_split else 0.0)
+
+    def _waiting(self) -> float:
+        """Of layers that are not scanned: what gradients of weights are made of, which XLA makes late.
+
+        With several passes, or with fp8 operands, they cross the network at the end of a pass, and XLA makes many of
+        them only then: those of attention's matrices, with fp8 those of the feed-forward block's. It is the least
+        certain part: XLA takes the memory that the device has.
+        """
+        sizes = _sizes(self.spec, whole_width=True)
+        if self.spec.precision.quantization:
+            each = sizes["norm"] + 2 * sizes["up"] + sizes["out"] + sizes["product"]
+        else:
+            each = sizes["norm"] + sizes["context"] + sizes["query"] + 2 * sizes["key"] + sizes["out"]
+        return self.spec.model.num_layers * self.tokens * each * BYTES[self.spec.precision.compute_dtype]
 
     def _largest(self) -> float:
         """The largest gradient: of one of the feed-forward block's matrices, in all layers."""
@@ -384,8 +401,11 @@ class _Own:
     def _added(self) -> float:
         """The gradients that are about to be added to their sum."""
         spec = self.spec
-        if spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
-            each = self.layers / spec.parallelism.virtual_pipeline * BYTES["float32"]
+        virtual = spec.parallelism.virtual_pipeline
+        if spec.mesh["pipeline"] > 1 and virtual > 1 and spec.mesh["fsdp"] == 1:  # weights, too, in the order of chunks
+            each = 2 * self.layers * BYTES["float32"]
+        elif spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
+            each = self.layers / virtual * BYTES["float32"]
         else:
             each = self.held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
         return each / spec.mesh["fsdp"]

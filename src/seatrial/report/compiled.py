@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from seatrial.console import UNLIMITED, inert, table
@@ -82,7 +82,7 @@ def _notes(found: Compiled) -> Iterator[str]:
     yield "beside it, a GPU needs some gigabytes for its runtime and for the buffers of collectives"
 
 
-def _table(rows: list[tuple[str, ...]], head: tuple[str, ...]) -> str:
+def _table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
     numbers = [number for number, name in enumerate(head) if name in _NUMBERS]
     return table(rows, head=head, right=numbers, indent=0, columns=UNLIMITED)
 

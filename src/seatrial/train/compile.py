@@ -51,7 +51,8 @@ def compiled_step(spec: RunSpec, target: str, **options: Any) -> tuple[Any, Any]
         name: jax.ShapeDtypeStruct(trainer.batch_shape, FIELDS[name], sharding=place)
         for name, place in trainer.batch_shardings.items()
     }
-    return trainer.step.lower(state, batch).compile({**flags, **options}), trainer
+    step: Any = trainer.step  # which `jax.jit` has made
+    return step.lower(state, batch).compile({**flags, **options}), trainer
 
 
 def _devices(spec: RunSpec, target: str) -> Any:
