@@ -2,7 +2,7 @@
 
     python -m tools.compiled_memory draw 120    # adds rows to the table, without figures
     python -m tools.compiled_memory compile     # fills those that have none, one at a time; can be stopped at any time
-    python -m tools.compiled_memory estimate    # writes the estimates anew, and prints how near they come
+    python -m tools.compiled_memory estimate    # writes the estimates, and prints how near they come
 
 The table is `bench/results/compiled_memory.csv`. Half of its rows, drawn at random when they were made, are held back:
 the constants of `estimate.memory` may be chosen by the others alone. Compiling needs the extra plan-gpu.
@@ -227,7 +227,7 @@ def fill() -> None:
 
 
 def estimate() -> None:
-    """Writes the estimates anew, and prints how near they come."""
+    """Writes the estimates, and prints how near they come."""
     rows = [
         replace(row, estimated_bytes=round(memory.per_device(row.spec(), memory.OWN).total_bytes)) for row in read()
     ]

@@ -78,11 +78,11 @@ WORKING = 1.5  # times what one layer keeps, while its backward pass runs
 # Of our own trainer, while the backward pass of a layer runs: how many tensors of each size there are at once. Found by
 # least squares from the rows "calibration" of `bench/results/compiled_memory.csv` and from `tests/helpers/compiled.py`.
 LAYER_AT_WORK = {
-    "ffn": 6.25,  # gate, up, their product and the gradients of all three
-    "whole": 4.75,  # hidden states with all of the sequence's tokens, as norms give them to products, and gradients
-    "between": 0.75,  # hidden states between the blocks, of which sequence parallelism gives each device a part
+    "ffn": 5.9,  # gate, up, their product and the gradients of all three
+    "whole": 4.6,  # hidden states with all of the sequence's tokens, as norms give them to products, and gradients
+    "between": 2.3,  # hidden states between the blocks, of which sequence parallelism gives each device a part
 }
-WEIGHTS_AT_WORK = {False: 5.0, True: 6.5}  # bytes for each weight: cast, and its gradient; with fsdp gathered, too
+WEIGHTS_AT_WORK = {False: 1.75, True: 6.6}  # bytes for each weight of it; with fsdp, gathered and not yet split
 BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
 LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
@@ -156,6 +156,11 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
         working_bytes=working,
         state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
     )
+
+
+def is_uncertain(spec: RunSpec) -> bool:
+    """Whether the estimate of our own trainer can be far off: see `_Own._waiting`."""
+    return not spec.execution.scan_layers and math.prod(spec.mesh.values()) > spec.mesh["pipeline"]
 
 
 def usual_engine(spec: RunSpec) -> str:
@@ -382,7 +387,8 @@ class _Own:
         """Gradients of the tables beside their place among all gradients.
 
         With fsdp, from the head's to the end of the step, because XLA sums them over the network together; of a
-        pipeline one. Without it, what the embedding's gradient will take serves the layers before.
+        pipeline one. Without it, and where nothing is summed over devices, what the embedding's gradient will take
+        serves the layers before.
         """
         spec, table = self.spec, self.head * BYTES["float32"]
         is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
@@ -390,7 +396,7 @@ class _Own:
             return table if is_tied or is_staged else 2 * table
         if is_tied:  # two gradients are added, and then to the sum of all passes
             return table if spec.accumulation_steps > 1 else 0.0
-        return 0.0 if spec.parallelism.zero1 else -table
+        return -table if spec.mesh["data"] == spec.mesh["context"] == 1 else 0.0
 
     def _summed(self) -> float:
         """The sum of the gradients of earlier passes, which is there from the start where there are several."""

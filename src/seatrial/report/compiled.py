@@ -1,4 +1,4 @@
-"""What a step's compiled program says, beside the estimate, for people and for scripts."""
+"""A step's compiled program beside the estimate, for people and for scripts."""
 
 from __future__ import annotations
 
