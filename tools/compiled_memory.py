@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ class Row:
     estimated_bytes: int = 0
     seconds: float = 0.0
     process_bytes: int = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it runs on one device."""
+        return all(getattr(self, axis) == 1 for axis in AXES)
 
     def spec(self) -> RunSpec:
         """The run that the row stands for, on nodes of eight devices."""
@@ -226,6 +232,15 @@ def fill() -> None:
         print(f"{number + 1}/{len(rows)} {row.model}: {row.total_bytes / 2**30:.1f} GiB, {row.seconds} s", flush=True)
 
 
+# The rows by how much is known of them.
+KINDS: dict[str, Callable[[Row], bool]] = {
+    "all": lambda row: True,
+    "scanned, no pipeline": lambda row: row.scan and row.pipeline == 1,
+    "pipelines": lambda row: row.pipeline > 1,
+    "layers not scanned": lambda row: not row.scan,
+}
+
+
 def estimate() -> None:
     """Writes the estimates, and prints how near they come."""
     rows = [
@@ -233,14 +248,16 @@ def estimate() -> None:
     ]
     _write(rows)
     for split in ("calibration", "held back"):
-        off = sorted(
-            row.estimated_bytes / row.total_bytes - 1 for row in rows if row.split == split and row.total_bytes
-        )
-        near = sum(abs(each) <= 0.05 for each in off)
-        print(
-            f"{split}: {near} of {len(off)} within 5%; {sum(each < -0.1 for each in off)} more than 10% too low; "
-            f"from {off[0]:+.1%} to {off[-1]:+.1%}"
-        )
+        for kind, is_one in KINDS.items():
+            off = sorted(
+                row.estimated_bytes / row.total_bytes - 1
+                for row in rows
+                if row.split == split and row.total_bytes and is_one(row)
+            )
+            near, low = sum(abs(each) <= 0.05 for each in off), sum(each < -0.1 for each in off)
+            if off:
+                shown = f"{near} of {len(off)} within 5%; {low} more than 10% too low; {off[0]:+.1%} to {off[-1]:+.1%}"
+                print(f"{split}, {kind}: {shown}")
 
 
 def main() -> None:

@@ -331,13 +331,14 @@ class _Own:
         kept = self._kept()
         at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
         working = max(at_work + self._tables(), 0.0)
+        waiting = self._waiting() if math.prod(spec.mesh.values()) > 1 else 0.0
         if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
             yield gradient + self._added(), kept, working
-        elif math.prod(spec.mesh.values()) > 1 and (spec.accumulation_steps > 1 or spec.precision.quantization):
-            yield gradient + self._added(), kept + self._waiting(), working
+        elif waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
+            yield gradient + self._added(), kept + waiting, working
         else:
             yield summed, kept, at_work + max(self._tables(), table)
-            yield gradient + self._added(), 0.0, working
+            yield gradient + self._added(), waiting, working
         hidden = 2 * self.tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
         yield summed, kept, self.of_head + table + hidden
         if spec.precision.optimizer_dtype != "float32":
@@ -366,8 +367,8 @@ class _Own:
     def _waiting(self) -> float:
         """Of layers that are not scanned: what gradients of weights are made of, which XLA makes late.
 
-        With several passes, or with fp8 operands, they cross the network at the end of a pass, and XLA makes many of
-        them only then: those of attention's matrices, with fp8 those of the feed-forward block's. It is the least
+        They cross the network together, and XLA makes many of them only then: those of attention's matrices, with fp8
+        those of the feed-forward block's. With several passes or fp8, nothing is freed until then. It is the least
         certain part: XLA takes the memory that the device has.
         """
         sizes = _sizes(self.spec, whole_width=True)
