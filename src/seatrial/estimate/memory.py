@@ -84,6 +84,7 @@ LAYER_AT_WORK = {
 }
 WEIGHTS_AT_WORK = {False: 1.75, True: 6.6}  # bytes for each weight of it; with fsdp, gathered and not yet split
 BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
+PLANNED = 0.8  # of the device's memory is what XLA plans a step with
 LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
@@ -143,7 +144,10 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
     of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
     gradients = held / fsdp * BYTES[precision.gradient_dtype]
     if own:
-        parts = _Own(spec=spec, tokens=tokens, layer=layer, layers=layers, head=head, held=held, of_head=of_head)
+        state = held / fsdp * stored + optimizer
+        parts = _Own(
+            spec=spec, tokens=tokens, layer=layer, layers=layers, head=head, held=held, state=state, of_head=of_head
+        )  # fmt: skip
         gradients, activations, working = max(parts.moments(), key=sum)
     else:
         activations = _layers_in_flight(spec, own) * tokens * _activations(spec, own)
@@ -322,6 +326,7 @@ class _Own:
     layers: float  # of all layers of a stage,
     head: float  # of the output head,
     held: float  # and of everything, where fsdp does not split them
+    state: float  # bytes of parameters and moments
     of_head: float  # bytes, while the output head works
 
     def moments(self) -> Iterator[tuple[float, float, float]]:
@@ -331,7 +336,7 @@ class _Own:
         kept = self._kept()
         at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
         working = max(at_work + self._tables(), 0.0)
-        waiting = self._waiting() if math.prod(spec.mesh.values()) > 1 else 0.0
+        waiting = self._waiting(gradient + kept + working) if math.prod(spec.mesh.values()) > 1 else 0.0
         if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
             yield gradient + self._added(), kept, working
         elif waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
@@ -364,19 +369,21 @@ class _Own:
         is_split = spec.mesh["fsdp"] > 1
         return at_work + WEIGHTS_AT_WORK[is_split] * self.layer + (LARGEST_AGAIN * self._largest() if is_split else 0.0)
 
-    def _waiting(self) -> float:
+    def _waiting(self, besides: float) -> float:
         """Of layers that are not scanned: what gradients of weights are made of, which XLA makes late.
 
         They cross the network together, and XLA makes many of them only then: those of attention's matrices, with fp8
         those of the feed-forward block's. With several passes or fp8, nothing is freed until then. It is the least
-        certain part: XLA takes the memory that the device has.
+        certain part: XLA takes the memory that there is, up to its limit; `besides` is held beside it and the state.
         """
         sizes = _sizes(self.spec, whole_width=True)
         if self.spec.precision.quantization:
             each = sizes["norm"] + 2 * sizes["up"] + sizes["out"] + sizes["product"]
         else:
             each = sizes["norm"] + sizes["context"] + sizes["query"] + 2 * sizes["key"] + sizes["out"]
-        return self.spec.model.num_layers * self.tokens * each * BYTES[self.spec.precision.compute_dtype]
+        most = self.spec.model.num_layers * self.tokens * each * BYTES[self.spec.precision.compute_dtype]
+        device = hardware.find(self.spec.topology.device)
+        return min(most, max(PLANNED * device.memory_bytes - self.state - besides, 0.0)) if device else most
 
     def _largest(self) -> float:
         """The largest gradient: of one of the feed-forward block's matrices, in all layers."""
