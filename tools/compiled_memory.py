@@ -202,7 +202,7 @@ def _write(rows: list[Row]) -> None:
 
 
 def draw(number: int) -> None:
-    """Adds new rows until there are so many; the same every time."""
+    """Adds new rows until there are so many."""
     rows, chance = read(), random.Random(SEED)
     while len(rows) < number:
         row = _draw(chance)

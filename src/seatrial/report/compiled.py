@@ -93,4 +93,6 @@ _NUMBERS = ("times", "in the program", "bytes per device", "compiled", "estimate
 def _size(size: float) -> str:
     if size >= GIB:
         return f"{size / GIB:,.1f} GiB"
-    return f"{size / 2**20:,.0f} MiB" if size >= 2**20 else f"{size / 2**10:,.1f} KiB"
+    if size >= 2**20:
+        return f"{size / 2**20:,.0f} MiB"
+    return f"{size / 2**10:,.1f} KiB" if size >= 2**10 else f"{size:,.0f} B"
