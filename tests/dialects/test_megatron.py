@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from seatrial import source
 from seatrial.dialects import megatron
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, OTHER_ARGUMENTS, flag, several
+from seatrial.dialects.megatron.command import settings as stated
 from seatrial.dialects.megatron.settings import ALL
-from seatrial.dialects.megatron.settings import settings as stated
 from seatrial.dialects.table.coerce import fraction_of
 from seatrial.dialects.table.entries import Request
 from seatrial.spec import RopeScaling, RunSpec, flatten

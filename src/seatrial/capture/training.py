@@ -37,6 +37,7 @@ class Training:
     environment: Mapping[str, str]
     variables_at: Mapping[str, str]
     secrets: Sequence[str]
+    files: Mapping[str, str]  # that list machines, as the script left them
     call: Call
 
 
@@ -78,10 +79,11 @@ def _training(captured: Captured, call: Call, by_number: Mapping[str, Call]) -> 
         words += own
         at += _places(captured, own, place)
     variables = _own(call)
+    files = {path: text for each in reversed(chain) for path, text in each.files.items()}
     secrets = sorted(name for name in variables if is_secret(name))
     shown = {name: value for name, value in variables.items() if name not in secrets}
     return Training(
-        name="", argv=words, at=at, environment=shown, secrets=secrets, call=call,
+        name="", argv=words, at=at, environment=shown, secrets=secrets, files=files, call=call,
         variables_at={name: _assigned(captured, name) or _place(captured, call, chain) for name in shown},
     )  # fmt: skip
 
@@ -176,6 +178,7 @@ def document(captured: Captured, training: Training) -> dict[str, Any]:
         },
         "environment": dict(training.environment),
         "argv": list(training.argv),
+        **({"files": dict(training.files)} if training.files else {}),
         "origins": {"environment": dict(training.variables_at), "argv": list(training.at)},
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,12 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
         why = f"{world} devices are not divisible by tensor × context × pipeline parallelism = {split}"
         names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
         name = max(names, key=lambda name: s[name])
-        s.add(name, "error", "refused-by-megatron", why, "give more devices, or less parallelism")
+        each = math.gcd(split, topology.devices_per_node if topology.devices_per_node > 1 else ASSUMED_DEVICES)
+        enough = f"more devices, as nnodes={split // each} nproc_per_node={each} do"
+        if s.unstated:
+            s.add(name, "error", "devices-not-stated", f"{s.unstated}; {why}", f"give {enough}")
+        else:
+            s.add(name, "error", "refused-by-megatron", why, f"give {enough}, or less parallelism")
         return None
     replicas = world // split
     copies = s["num-distributed-optimizer-instances"] if is_fully_sharded(s) else replicas
