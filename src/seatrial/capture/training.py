@@ -20,6 +20,15 @@ _OF_JOBS = re.compile(r"(SLURM|SLURMD|OMPI|PMI|PMIX|PMI2)_\w+|BASH_FUNC_.*")
 _RANKS = frozenset(
     {"RANK", "NODE_RANK", "LOCAL_RANK", "GROUP_RANK", "MACHINE_RANK", "WORKER_ID", "CUDA_VISIBLE_DEVICES"}
 )
+# A variable without a default. Those of awk and of the shell itself are no matter of a script's caller.
+_USED = re.compile(r"\$(?:\{(?P<braced>[A-Z][A-Z0-9_]{2,})\}|(?P<bare>[A-Z][A-Z0-9_]{2,})\b)", re.ASCII)
+_NAMED = re.compile(r"(?<![\w${])[A-Z][A-Z0-9_]{2,}\b", re.ASCII)  # not used: set, read, looped over, passed on
+_OF_SHELLS = frozenset({
+    "BASH_SOURCE", "BASHPID", "BASH_VERSION", "COLUMNS", "EUID", "FUNCNAME", "HOSTTYPE", "LINENO", "LINES", "MACHTYPE",
+    "OPTARG", "OPTIND", "OSTYPE", "PIPESTATUS", "PPID", "RANDOM", "REPLY", "SECONDS", "UID", "BASH_REMATCH",
+    "FILENAME", "FNR", "OFS", "ORS", "IFS",
+})  # fmt: skip
+_MOST_NAMES = 8
 _RANK_OPTION = re.compile(r"--?(node|machine|local)[-_]rank(=.*)?")
 _ASSIGNS = (
     r"(?:^|[\s;&|(])(?:(?:export|declare|typeset|local|readonly)(?:\s+-\w+)*\s+)?NAME="
@@ -183,6 +192,18 @@ def document(captured: Captured, training: Training) -> dict[str, Any]:
     }
 
 
+def _unset(captured: Captured) -> Iterator[tuple[str, str]]:
+    """(name, place) of the variables that commands use and that nothing sets or names otherwise."""
+    steps = {step.text: step for step in reversed(captured.steps) if step.file}  # of a loop's, the first
+    named = {name for text in steps for name in _NAMED.findall(text)}
+    known = {*BASELINE, *captured.request.variables, *_RANKS, *_OF_SHELLS, *named}
+    for text, step in reversed(steps.items()):
+        for match in _USED.finditer(text):
+            name = match["braced"] or match["bare"]
+            if name not in known and not _OF_JOBS.fullmatch(name):
+                yield name, f"{_shown(captured, step.file, step.folder)}:{step.line}"
+
+
 def assumed(captured: Captured) -> Iterator[str]:
     """What the sandbox pretended, in words: answers about machines, paths that are not here."""
     answers: dict[str, list[str]] = {}
@@ -191,5 +212,13 @@ def assumed(captured: Captured) -> Iterator[str]:
             answers.setdefault(call.argv[0], []).append(_place(captured, call, [call]))
     for name, places in answers.items():
         yield f"`{name}` was answered for a node of eight H100 at 10.0.0.1 ({', '.join(dict.fromkeys(places[:3]))})"
+    unset = dict(_unset(captured))
+    if unset:
+        names, one = list(unset), len(unset) == 1
+        shown = ", ".join(f"${name}" for name in names[:_MOST_NAMES])
+        shown += f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        lines = ", ".join(dict.fromkeys(list(unset.values())[:3]))
+        verbs = ("is", "was") if one else ("are", "were")
+        yield f"{shown} {verbs[0]} not set, and {verbs[1]} empty ({lines}): NAME=value sets one"
     for each in captured.missing:
         yield f"{each.path} is not here, and was taken for {'an' if each.kind[0] in 'aeio' else 'a'} {each.kind}"
