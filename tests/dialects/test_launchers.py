@@ -13,6 +13,7 @@ from seatrial.capture.training import document, trainings
 from seatrial.commands.check import ConfigArguments
 from seatrial.commands.check import read as read_checked
 from seatrial.dialects.megatron.hostfiles import Selection, filled, mpi_slots, selected, slots_of
+from seatrial.dialects.megatron.write import command as megatron_command
 from seatrial.errors import Problem
 from seatrial.spec import Resolved
 from tests.helpers.capturing import captured
@@ -244,3 +245,43 @@ def test_a_number_of_devices_that_nobody_states_is_asked_for(here: Path) -> None
         assert machines(read(here, command, "nnodes=2", "nproc_per_node=8")) == (2, 8)
     stated = f"torchrun --nproc_per_node 2 pretrain_gpt.py {LEAST} --tensor-model-parallel-size 4"
     assert "2 devices are not divisible" in found(read(here, stated), "refused-by-megatron").why
+
+
+# --- spellings of forks -----------------------------------------------------------------------------------------------
+
+FORK = (
+    "--num_layers 8 --hidden_size 512 --num_attention_heads 8 --seq_length 128 --max_position_embeddings 256 "
+    "--micro_batch_size 2 --train_iters 100 --lr 1e-3 --tokenizer_type NullTokenizer --vocab_size 999"
+)
+
+
+def test_arguments_that_all_have_underscores_are_read(here: Path) -> None:
+    resolved = read(here, f"torchrun --nproc_per_node 2 pretrain_gpt.py {FORK} --bf16")
+    assert resolved.spec is not None
+    assert resolved.spec == read(here, f"torchrun --nproc_per_node 2 pretrain_gpt.py {LEAST} --bf16").spec
+    assert found(resolved, "underscores").severity == "warning"
+    mixed = read(here, f"torchrun pretrain_gpt.py {FORK} --clip-grad 1.0")
+    assert mixed.spec is None
+    assert found(mixed, "unknown-argument").path == "--num_layers"
+
+
+def test_a_value_of_a_fork_goes_to_its_program_and_is_refused_by_ours(here: Path) -> None:
+    command = f"torchrun pretrain_gpt.py {LEAST} --position-embedding-type alibi"
+    error = found(read(here, command), "bad-value")
+    assert "run it with --engine megatron" in error.fix
+    resolved = read_checked(ConfigArguments(config=here / "run.sh"), action="plan", engine="megatron")
+    assert resolved.spec is not None
+    assert found(resolved, "only-of-engine").severity == "warning"
+    assert resolved.spec.execution.engine_keys["--position-embedding-type"] == "alibi"
+    words = [argument for argument in megatron_command(resolved.spec)[2] if argument[0] == "--position-embedding-type"]
+    assert words == [["--position-embedding-type", "alibi"]]
+    wrong = read(here, f"torchrun pretrain_gpt.py {LEAST} --position-embedding-type ropes")
+    assert "--engine" not in found(wrong, "bad-value").fix
+
+
+def test_a_value_that_differs_in_capitals_is_read_with_a_warning(here: Path) -> None:
+    resolved = read(here, f"torchrun pretrain_gpt.py {LEAST} --normalization rmsnorm --save-interval 0")
+    assert resolved.spec is not None
+    assert resolved.spec.model.norm == "rmsnorm"
+    assert "spells it RMSNorm" in found(resolved, "spelling").why
+    assert resolved.spec.execution.engine_keys["--normalization"] == "rmsnorm"

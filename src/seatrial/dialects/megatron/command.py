@@ -21,6 +21,7 @@ from seatrial.errors import InputError, Severity
 from seatrial.source import Node
 
 _WRITTEN = tuple(f"--{name}" for name in ALL)
+_MANY = 3  # arguments from which their spelling can be told
 _LONG_NAME = 8  # letters; a shorter name with two others may well be another
 _HYPHENS = "-\u2010\u2011\u2012\u2013\u2014\u2212"
 _LOOKALIKES = {
@@ -52,6 +53,7 @@ def settings(request: Request) -> Settings:
         _take_variables(found, stated | _overrides(found, request.overrides))
         return found
     take_launcher(found, argv[:place], request.document)
+    _look_at_underscores(found, argv[place + 1 :])
     for option, values in groups(argv[place + 1 :]):
         _take_argument(found, option, values)
     for name, entry in _overrides(found, request.overrides).items():
@@ -82,7 +84,8 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
     if option is None:
         _stray(found, values)
         return
-    name, equals, value = str(option.value).removeprefix("--").partition("=")
+    written, equals, value = str(option.value).removeprefix("--").partition("=")
+    name = _meant_by(found, written)
     key = ALL.get(name) if str(option.value).startswith("--") else None
     known = found.version(name) if str(option.value).startswith("--") else None
     if key is None and known is None and _is_of_a_fork(found, str(option.value).partition("=")[0]):
@@ -103,8 +106,27 @@ def _take_argument(found: Settings, option: Node | None, values: Sequence[Node])
     texts = [value] if equals else [str(word.value) for word in values[:taken]]
     given: Any = texts if is_several else f"={value}" if is_flag and equals else next(iter(texts), None)
     mark = values[0].mark if taken else option.mark
-    found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
+    found.take(name, Entry(key=f"--{written}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
     _stray(found, values[taken:], option, has_value=bool(taken))
+
+
+def _look_at_underscores(found: Settings, words: Sequence[Node]) -> None:
+    """Notes whether all arguments of several words are spelled with underscores, as those of some forks are."""
+    names = [str(word.value)[2:].partition("=")[0] for word in words if str(word.value).startswith("--")]
+    several = [name for name in names if "-" in name or "_" in name]
+    if len(several) < _MANY or any("-" in name or name in ALL for name in several):
+        return
+    found.has_underscores = True
+    first = next(word for word in words if str(word.value).startswith("--") and "_" in str(word.value))
+    why = f"all arguments are spelled with underscores, which {found.SYSTEM} itself refuses; they are read as its own"
+    fix = "no change is needed for a fork that has them so; otherwise write them with hyphens"
+    found.report(first, str(first.value).partition("=")[0], "underscores", why, fix, "warning")
+
+
+def _meant_by(found: Settings, written: str) -> str:
+    """The argument that is meant by a name as it is written."""
+    name = written.replace("_", "-")
+    return name if found.has_underscores and (name in ALL or name in versions("megatron")) else written
 
 
 def _is_sound(word: str) -> bool:

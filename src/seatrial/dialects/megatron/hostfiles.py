@@ -63,24 +63,8 @@ def selected(slots: Mapping[str, int], by: Selection) -> Slots:
         raise ValueError("--include and --exclude cannot both be given")
     if (by.include or by.exclude) and (by.num_nodes >= 0 or by.num_gpus >= 0):
         raise ValueError("--num_nodes and --num_gpus do not go with --include and --exclude")
-    named = _named(by.include or by.exclude)
-    for host, numbers in named.items():
-        if host not in slots:
-            raise ValueError(f"{host} is no host of the file")
-        # The runner takes the numbers behind --include as they are, and looks only at those behind --exclude.
-        if by.exclude and (wrong := [number for number in numbers if number >= slots[host]]):
-            raise ValueError(f"{host} has no slot {wrong[0]}")
-    found: Slots = {}
-    for host, count in slots.items():
-        every = tuple(range(count))
-        if by.include:
-            used = (named[host] or every) if host in named else ()
-        elif host in named:
-            used = tuple(number for number in every if named[host] and number not in named[host])
-        else:
-            used = every
-        if used or not named:
-            found[host] = used
+    every = {host: tuple(range(count)) for host, count in slots.items()}
+    found = _included(every, by.include) if by.include else _without(every, by.exclude) if by.exclude else every
     if by.num_nodes > 0:
         found = dict(list(found.items())[: by.num_nodes])
     if by.num_gpus > 0:
@@ -90,13 +74,33 @@ def selected(slots: Mapping[str, int], by: Selection) -> Slots:
     return found
 
 
-def _named(text: str) -> dict[str, tuple[int, ...]]:
+def _included(every: Slots, text: str) -> Slots:
+    """The hosts that are named; the runner takes the numbers behind them as they are."""
+    named = _named(text, every)
+    found = {host: named[host] or numbers for host, numbers in every.items() if host in named}
+    return {host: numbers for host, numbers in found.items() if numbers}
+
+
+def _without(every: Slots, text: str) -> Slots:
+    """All hosts, without those that are named or the slots behind them."""
+    named = _named(text, every)
+    found = dict(every)
+    for host, numbers in named.items():
+        if wrong := [number for number in numbers if number not in every[host]]:
+            raise ValueError(f"{host} has no slot {wrong[0]}")
+        found[host] = tuple(number for number in every[host] if numbers and number not in numbers)
+    return {host: numbers for host, numbers in found.items() if numbers}
+
+
+def _named(text: str, every: Slots) -> Slots:
     """The hosts of `worker-0@worker-1:0,2`, each with its slots; none where all are meant. Raises ValueError."""
-    found: dict[str, tuple[int, ...]] = {}
-    for part in text.split("@") if text else ():
+    found: Slots = {}
+    for part in text.split("@"):
         host, colon, numbers = part.partition(":")
         if colon and not re.fullmatch(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*)*", numbers):
             raise ValueError(f"{part!r} is not HOST or HOST:0,1")
+        if host not in every:
+            raise ValueError(f"{host} is no host of the file")
         more = tuple(int(number) for number in numbers.split(",")) if colon else ()
         found[host] = tuple(sorted({*found.get(host, ()), *more}))
     return found

@@ -1,4 +1,4 @@
-"""What starts the processes of a Megatron command: torchrun, DeepSpeed's runner, srun or mpirun, or something unseen.
+"""The launcher before a Megatron command: torchrun, DeepSpeed's runner, srun, mpirun, or nothing that is seen.
 
 Each says in its own way how many nodes there are, and how many processes each has, one a device; here these become
 torchrun's `nnodes` and `nproc_per_node`. Where none says it, `Settings.unstated` has the reason.
@@ -121,8 +121,8 @@ def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], docume
         written, equals, value = str(option.value).partition("=") if option else ("", "", "")
         node = option if equals or not values else values[0]
         if written in _OF_RUNNER and node is not None:
-            text = value if equals else str(node.value)
-            entry = Entry(key=written, value=text, text=text, mark=node.mark, key_mark=node.mark)
+            said = value if equals else str(node.value)
+            entry = Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
             given[_OF_RUNNER[written]] = entry
     for name in ("master_addr", "master_port"):
         if name in given:

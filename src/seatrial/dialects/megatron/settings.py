@@ -19,7 +19,7 @@ from seatrial.dialects.megatron.arguments import (
 )
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VARIABLES
 from seatrial.dialects.table import settings as table
-from seatrial.dialects.table.coerce import text
+from seatrial.dialects.table.coerce import NotAChoice, text
 from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import OMIT, Key, to
 from seatrial.dialects.table.suggestions import did_you_mean, distance
@@ -32,6 +32,7 @@ TORCHRUN = "torchrun."  # before the name of an option of torchrun
 OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
+_LONG_WORD = 8  # characters; a shorter word with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
@@ -67,6 +68,7 @@ class Settings(table.Settings):
     around: Around = field(default_factory=Around)
     job: Mapping[str, Entry] = field(default_factory=dict)  # what is requested of Slurm, by spec path
     unstated: str = ""  # why the number of devices is assumed, where nothing states it
+    has_underscores: bool = False  # whether its arguments are spelled --num_layers, as those of some forks
     of_forks: set[str] = field(default_factory=set)  # arguments that no Megatron-LM has which is known here
 
     def get(self, name: str, default: Any = OMIT) -> Any:
@@ -92,10 +94,28 @@ class Settings(table.Settings):
             return entry.key_problem("warning", "unknown-argument", why, fix)
         return super().unknown(name, entry)
 
+    def is_for_engine(self, name: str, entry: Entry, error: ValueError) -> bool:
+        """A word that no Megatron-LM known here has may be one of its own fork, unless it is a near miss."""
+        if isinstance(error, NotAChoice) and not self.script and (same := _in_other_case(error, entry.text)):
+            self.values[name] = self.keys[name].read(same)
+            self.of_engine.add(name)
+            why = f"{self.SYSTEM} spells it {same}, and refuses {entry.text}, which forks have; it is read as that"
+            self.problems.append(entry.problem("warning", "spelling", why, f"write {same}, unless this is such a fork"))
+            return True
+        if self.engine != self.ENGINE or self.script or not _is_of_a_fork(error, entry.text):
+            return False
+        self.of_engine.add(name)
+        why = f"{error}; it goes to {self.SYSTEM} as it stands, and Seatrial's own figures do not count it"
+        self.problems.append(entry.problem("warning", "only-of-engine", why, "no change is needed, if this one has it"))
+        return True
+
     def advice(self, name: str, key: Key, error: ValueError) -> str:
         if key.read is flag:
             return "write it alone to turn it on, and omit it to turn it off"
-        return super().advice(name, key, error)
+        advice = super().advice(name, key, error)
+        if _is_of_a_fork(error, self.entries[name].text) and not self.script:
+            return f"{advice}; if this Megatron-LM has it, run it with --engine {self.ENGINE}"
+        return advice
 
     def is_quiet(self, key: Key, value: Any) -> bool:
         is_off = value is False and key.read is flag  # as an override may say
@@ -140,7 +160,10 @@ class Settings(table.Settings):
     def engine_keys(self) -> dict[str, str]:
         """The arguments, or the variables of the script, that no field of the spec holds: Megatron gets them so."""
         rows = ((name, self.row(name), entry) for name, entry in self.for_engine() if name not in OURS)
-        given = {name: entry for name, row, entry in rows if row is None or row.disposition != "done"}
+        given = {
+            name: entry for name, row, entry in rows
+            if row is None or row.disposition != "done" or name in self.of_engine
+        }  # fmt: skip
         if self.script:
             return {name: entry.text for name, entry in given.items() if name in VARIABLES.keys() - SET_BY_LAUNCHERS}
         given = {name: entry for name, entry in given.items() if TORCHRUN not in name}
@@ -158,6 +181,19 @@ class Settings(table.Settings):
             also = f" (nor do {', '.join(self.entries[name].key for name in others)})" if others else ""
             why = f"it has no effect{also}: {why}"
             self.problems.append(self.entries[first].key_problem("info", "no-effect", why, "no change is needed"))
+
+
+def _is_of_a_fork(error: ValueError, word: str) -> bool:
+    """Whether a value is a word of its own, and not one of the known ones misspelt."""
+    if not isinstance(error, NotAChoice) or not word.isascii() or not word.replace("-", "_").isidentifier():
+        return False
+    errors = 1 if len(word) < _LONG_WORD else 2
+    return all(distance(word.lower(), choice.lower()) > errors for choice in error.choices)
+
+
+def _in_other_case(error: NotAChoice, word: str) -> str:
+    """The choice that a word is, but for capitals; "" where it is none."""
+    return next((choice for choice in error.choices if choice.lower() == word.lower()), "")
 
 
 def _same(a: Any, b: Any) -> bool:
