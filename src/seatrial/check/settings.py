@@ -30,7 +30,7 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
     ("precision.tensor_reduce_dtype", lambda s: s.mesh["tensor"] > 1, "no product is split over the tensor axis"),
     *((f"parallelism.{name}", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage")
-      for name in ("counts_embedding", "counts_head")),
+      for name in ("stage_layers", "counts_embedding", "counts_head")),
     *((f"precision.{name}", _is_usual(name, lambda s: s.precision.compute_dtype == "float16"),
        "only float16 has a scaled loss") for name in _SCALING),
     *((f"precision.{name}", _is_usual(name, lambda s: s.precision.loss_scale is None), "the scale of the loss is "

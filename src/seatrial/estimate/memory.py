@@ -132,7 +132,7 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
     layer, head = _layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
     ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own) else 2 * head
     ends += _positions(spec)
-    layers = layer * model.num_layers / mesh["pipeline"]
+    layers = layer * _most_layers(spec)
     held = layers + ends
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
@@ -307,13 +307,21 @@ def _scores(spec: RunSpec) -> float:
     return spec.model.num_heads / spec.mesh["tensor"] * spec.batch.sequence_length * each
 
 
+def _most_layers(spec: RunSpec) -> float:
+    """Layers of the stage that has most of them."""
+    stages, own = spec.mesh["pipeline"], spec.parallelism.stage_layers
+    if not own or stages == 1:
+        return spec.model.num_layers / stages
+    return max(sum(own[stage::stages]) for stage in range(stages))  # chunks go to the stages in turn
+
+
 def _layers_in_flight(spec: RunSpec, own: bool) -> float:
     """Layers of the first stage × micro-batches whose activations are held at once (arXiv 2205.05198, 4.2.3)."""
     stages, virtual, passes = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.accumulation_steps
     if own and stages > 1:  # what each turn of the ring keeps, idle ones too
-        return spec.model.num_layers / stages / virtual * (virtual * max(passes, stages) + stages - 1)
+        return _most_layers(spec) / virtual * (virtual * max(passes, stages) + stages - 1)
     interleaved = 1 + (stages - 1) / (stages * virtual) if virtual > 1 else 1
-    return spec.model.num_layers / stages * min(stages * interleaved, passes)
+    return _most_layers(spec) * min(stages * interleaved, passes)
 
 
 @dataclass(frozen=True, kw_only=True)
