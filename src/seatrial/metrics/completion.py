@@ -64,13 +64,14 @@ class Completion:
     the processes say of themselves that could be compared with the configuration, and `differences` where it is not
     that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`: an evaluation
     ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
-    is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations` are the step and the
-    loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation ended the run that
-    came down to its target, if there is one; None where the record does not say when the run began. `by_block`: the record has the
-    last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read from a log in which
-    nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`: its steps are
-    numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the spelling of the log
-    was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is right.
+    is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations` are the step and
+    the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation ended the run
+    that came down to its target, if there is one; None where the record does not say when the run began. `by_block`:
+    the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read
+    from a log in which nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`:
+    its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the
+    spelling of the log was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is
+    right.
     """
 
     planned_steps: int | None

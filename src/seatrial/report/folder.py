@@ -20,6 +20,7 @@ from seatrial.verdict import EXIT_CODES, WORST_OUTCOME_FIRST, Verdict
 
 VERSION = 1
 MOST_NAMED = 5
+ALWAYS_SHOWN = 2  # columns; of the others those that say something of any run
 _FIGURES = ("Steps", "Loss", "Step time", "Tokens/s per device", "MFU")
 
 
@@ -104,16 +105,18 @@ def text(report: FolderReport) -> str:
     paint = Paint()
     rows: list[list[Cell]] = []
     names: dict[str, list[str]] = {}
-    is_timed = any(_seconds_to_train(run) is not None for run in report.runs)
     for run in report.runs:
         found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
         title = TITLES[run.verdict.outcome]
         devices = run.report.metrics.performance.num_devices if run.report.metrics else None
         cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
-        timed = [_minutes(_seconds_to_train(run))] if is_timed else []
-        rows.append([clean(run.name), (title, text_report.outcome_style(run.verdict.outcome)), *cells, *timed])
+        seconds = _seconds_to_train(run)
+        timed = "" if seconds is None else f"{_minutes(seconds)} min"
+        rows.append([clean(run.name), (title, text_report.outcome_style(run.verdict.outcome)), *cells, timed])
         names.setdefault(run.verdict.headline, []).append(clean(run.name))
-    head = ("Run", "Verdict", "Devices", *_FIGURES, *(["Minutes to train"] if is_timed else []))
+    heads = ("Run", "Verdict", "Devices", *_FIGURES, "Time to train")
+    known = [place for place in range(len(heads)) if place < ALWAYS_SHOWN or any(row[place] for row in rows)]
+    head, rows = [heads[place] for place in known], [[row[place] for place in known] for row in rows]
     blocks = [table(rows, head=head, right=range(2, len(head)), whole=(0, 1), color=paint.enabled)]
     if times := report.times_to_train:
         blocks.append("\n".join(wrapped(_mean_told(each), paint) for each in times))
@@ -128,8 +131,8 @@ def text(report: FolderReport) -> str:
     return "\n\n".join(blocks)
 
 
-def _minutes(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds / SECONDS_PER_MINUTE:,.3f}"
+def _minutes(seconds: float) -> str:
+    return f"{seconds / SECONDS_PER_MINUTE:,.3f}"
 
 
 def _mean_told(times: TimeToTrain) -> str:
