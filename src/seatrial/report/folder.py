@@ -103,21 +103,10 @@ def text(report: FolderReport) -> str:
     if len(report.runs) == 1:
         return text_report.render(report.runs[0].report)
     paint = Paint()
-    rows: list[list[Cell]] = []
     names: dict[str, list[str]] = {}
     for run in report.runs:
-        found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
-        title = TITLES[run.verdict.outcome]
-        devices = run.report.metrics.performance.num_devices if run.report.metrics else None
-        cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
-        seconds = _seconds_to_train(run)
-        timed = "" if seconds is None else f"{_minutes(seconds)} min"
-        rows.append([clean(run.name), (title, text_report.outcome_style(run.verdict.outcome)), *cells, timed])
         names.setdefault(run.verdict.headline, []).append(clean(run.name))
-    heads = ("Run", "Verdict", "Devices", *_FIGURES, "Time to train")
-    known = [place for place in range(len(heads)) if place < ALWAYS_SHOWN or any(row[place] for row in rows)]
-    head, rows = [heads[place] for place in known], [[row[place] for place in known] for row in rows]
-    blocks = [table(rows, head=head, right=range(2, len(head)), whole=(0, 1), color=paint.enabled)]
+    blocks = [_table(report.runs, paint)]
     if times := report.times_to_train:
         blocks.append("\n".join(wrapped(_mean_told(each), paint) for each in times))
     blocks.append("\n".join(wrapped(f"{_named(of)}: {headline}", paint) for headline, of in names.items()))
@@ -129,6 +118,23 @@ def text(report: FolderReport) -> str:
         others = [clean(str(path.relative_to(report.folder))) for path in report.others]
         blocks.append(wrapped(f"no training in: {_named(others)}", paint, style="dim"))
     return "\n\n".join(blocks)
+
+
+def _table(runs: Sequence[JudgedRun], paint: Paint) -> str:
+    """A row for each run, without the columns that say nothing of any."""
+    rows: list[list[Cell]] = []
+    for run in runs:
+        found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
+        verdict: Cell = (TITLES[run.verdict.outcome], text_report.outcome_style(run.verdict.outcome))
+        devices = run.report.metrics.performance.num_devices if run.report.metrics else None
+        cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
+        seconds = _seconds_to_train(run)
+        rows.append([clean(run.name), verdict, *cells, "" if seconds is None else f"{_minutes(seconds)} min"])
+    heads = ("Run", "Verdict", "Devices", *_FIGURES, "Time to train")
+    known = [place for place in range(len(heads)) if place < ALWAYS_SHOWN or any(row[place] for row in rows)]
+    shown = [[row[place] for place in known] for row in rows]
+    right = range(ALWAYS_SHOWN, len(known))
+    return table(shown, head=[heads[place] for place in known], right=right, whole=(0, 1), color=paint.enabled)
 
 
 def _minutes(seconds: float) -> str:
