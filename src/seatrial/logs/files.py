@@ -36,6 +36,7 @@ _KERNEL_LOG = re.compile(
 MOST_NAMED = 5  # of several runs
 SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
+BEGUN_TOGETHER = 5.0  # seconds within which all ranks of a run say that it begins
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
@@ -277,10 +278,19 @@ def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
         return [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
     if any(restarts):
         return ["the first", *("starts over after a completed one" if new else "goes on" for new in restarts)]
+    begun = [when for log in logs if (when := _begun(log)) is not None]
+    if not in_succession and len(begun) == len(logs) > 1 and max(begun) - min(begun) > BEGUN_TOGETHER:
+        return [f"began {when - min(begun):,.6g} s after the first" for when in begun]
     strangers = len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:])
     if not in_succession and (strangers or _ranks_clash(logs)):
         return [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
     return []
+
+
+def _begun(log: _Log) -> float | None:
+    """When the training began, by the log's own word; one that was several times did so last."""
+    said = [e.facts.get("run_start_seconds") for e in log.events if isinstance(e, RunStarted)]
+    return next((float(when) for when in reversed(said) if isinstance(when, (int, float))), None)
 
 
 def _ranks_clash(logs: Sequence[_Log]) -> bool:

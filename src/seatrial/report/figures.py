@@ -22,6 +22,7 @@ TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for out
 WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBOLS}
 
 AS_REPORTED = "as reported"
+SECONDS_PER_MINUTE = 60
 _LAYERS = {"True": "scanned", "False": "unrolled"}
 
 
@@ -40,7 +41,8 @@ def figures(report: RunReport) -> list[Figure]:
     """How far the run came, what became of the loss, and its speed; none where it was not measured."""
     if report.metrics is None:
         return []
-    return [*_progress(report.metrics), *_speed(report.metrics.performance), *_time_to_train(report)]
+    reached = _time_to_target(report.metrics)
+    return [*_progress(report.metrics), *reached, *_speed(report.metrics.performance), *_time_to_train(report)]
 
 
 def _progress(metrics: Metrics) -> list[Figure]:
@@ -60,6 +62,16 @@ def _progress(metrics: Metrics) -> list[Figure]:
             detail=f"lowest {show(numerics.min_loss)}" if numerics.min_loss is not None else "",
         ),
     ]
+
+
+def _time_to_target(metrics: Metrics) -> list[Figure]:
+    """How long a run took that an evaluation ended; MLPerf publishes minutes."""
+    seconds, target = metrics.completion.time_to_train_seconds, metrics.completion.target_eval_loss
+    if seconds is None:
+        return []
+    reached = "" if target is None else f", which reached the target of {show(target)}"
+    detail = f"{show(seconds, 's')}, from the start of the training to the evaluation that ended it{reached}"
+    return [Figure(label="Time to train", value=f"{seconds / SECONDS_PER_MINUTE:,.3f}", unit="minutes", detail=detail)]
 
 
 def _speed(performance: Performance) -> list[Figure]:
