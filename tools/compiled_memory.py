@@ -1,4 +1,4 @@
-"""What XLA reserves for the steps of random configurations, beside what `estimate.memory` says they need.
+"""Compares the memory that XLA reserves for steps of random configurations with `estimate.memory`.
 
     python -m tools.compiled_memory draw 120    # adds rows to the table, without figures
     python -m tools.compiled_memory compile     # fills those that have none, one at a time; can be stopped at any time
@@ -81,12 +81,15 @@ class Row:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it runs on one device."""
+        """True if it runs on one device."""
         return all(getattr(self, axis) == 1 for axis in AXES)
 
     def spec(self) -> RunSpec:
         """The run that the row stands for, on nodes of eight devices."""
         sizes = {axis: getattr(self, axis) for axis in AXES}
+        formats: dict[str, Any] = {  # texts of a table, which the spec's types name one by one
+            "compute_dtype": self.compute, "params_dtype": self.params, "optimizer_dtype": self.moments,
+        }  # fmt: skip
         devices = MeshShape(**sizes).product
         per_node = min(devices, 8)
         return RunSpec(
@@ -100,10 +103,7 @@ class Row:
             steps=10,
             topology=Topology(num_nodes=devices // per_node, devices_per_node=per_node, device=TARGET),
             parallelism=_placed(sizes, per_node, self),
-            precision=Precision(
-                compute_dtype=self.compute, params_dtype=self.params, optimizer_dtype=self.moments,  # type: ignore[arg-type]
-                quantization=self.quantization or None,
-            ),
+            precision=Precision(**formats, quantization=self.quantization or None),
             execution=Execution(remat=self.remat, scan_layers=self.scan),
         )  # fmt: skip
 

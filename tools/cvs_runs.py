@@ -22,7 +22,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import click
 
@@ -109,7 +109,7 @@ def start(checkout: Path, kind: str, file: Path, folder: Path) -> None:
     sys.path.insert(0, str(checkout if is_new else checkout / "lib"))
     names = [f"{'cvs.lib.' if is_new else ''}{name}" for name in ("globals", "utils_lib", f"{kind}_training_lib")]
     _, utilities, library = map(importlib.import_module, names)
-    importlib.import_module("time").sleep = lambda _: None  # type: ignore[attr-defined]
+    patch("time.sleep").start()  # CVS waits for minutes between its steps; this process ends with it
     document = json.loads(file.read_text(encoding="utf-8"))
     ((topology, models),) = document["model_params"].items()
     ((model, devices),) = models.items()

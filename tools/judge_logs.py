@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the judge says of a log; `wrong` is what of it is not as the label has it, "" if nothing."""
+    """The judge's answer to a log; `wrong` says how it differs from the label, "" if it does not."""
 
     outcome: str
     cause: str = ""
@@ -94,7 +94,7 @@ def text_of(entry: Entry, folder: Path) -> Path | None:
 
 
 def answer(entry: Entry, path: Path) -> Answer:
-    """What the judge says of an entry's text, without a configuration."""
+    """The judge's answer to an entry's text, without a configuration."""
     metrics = measure(logs.read([path]), None)
     verdict = judge(metrics, None, rehearsal="")
     diagnosis = metrics.completion.diagnosis
@@ -108,7 +108,7 @@ def answer(entry: Entry, path: Path) -> Answer:
 
 
 def wrong(entry: Entry, verdict: Verdict, diagnosis: Diagnosis | None) -> str:
-    """What of an answer is not as the label has it, "" if nothing."""
+    """How an answer differs from the label, "" if it does not."""
     passed = verdict.outcome == "pass"
     numerics = verdict.axes["numerics"].status if "numerics" in verdict.axes else ""
     if entry.label == "sound":
@@ -128,7 +128,7 @@ def wrong(entry: Entry, verdict: Verdict, diagnosis: Diagnosis | None) -> str:
 
 
 def _is_right(place: str, where: Sequence[str]) -> bool:
-    """Whether a place that is blamed is one that may be: its rank or its host, if it names both."""
+    """True if a blamed place may be blamed: by its rank or its host, if it names both."""
     return any(part in where for part in (place, *place.split(" on ")))
 
 
@@ -141,7 +141,7 @@ def blamed(found: Diagnosis | None) -> set[str]:
 
 
 def said(verdict: Verdict) -> str:
-    """What an answer says of what is not in order."""
+    """The sentences of an answer about failures."""
     checks = [
         check for axis in verdict.axes.values() for check in axis.checks if check.status in ("fail", "inconclusive")
     ]

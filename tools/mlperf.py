@@ -73,7 +73,7 @@ class Judged:
 
     @property
     def is_as_claimed(self) -> bool:
-        """Whether a success passed, and anything else did not."""
+        """True if a success passed, or anything else did not."""
         return (self.outcome == PASS) == (self.claimed == SUCCESS)
 
     @property
@@ -240,7 +240,7 @@ def _named(row: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says of a checkout; "" where it is none."""
+    """Git's answer about a checkout; "" where it is none."""
     if not (folder / ".git").exists():
         return ""
     done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=False)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from mutants import made_logs as made
 from mutants.made_logs import Course, Family, Line
 from mutants.mutation import Mutant, Mutation, bad, changed, good, log_of, middle, next_printed
+from mutants.run_mutations import breaks_with
 
 RANKS = 4
 
@@ -101,7 +102,7 @@ def _steps_so_far(log: Sequence[Line]) -> Iterator[int]:
 
 
 def _has_blocks(family: Family) -> bool:
-    """Whether a step takes several lines."""
+    """True where a step takes several lines."""
     return family.name in ("olmo", "olmo-core", "composer", "deepspeed", "bridge")
 
 
@@ -113,7 +114,7 @@ def slow_rank(family: Family, course: Course, rng: random.Random) -> Mutant:
         seconds = [value * (1.1 if rank == slow else 1.0) for value in course.seconds]
         own = log_of(family, replace(course, seconds=seconds, seed=course.seed + rank))
         files[f"rank{rank}.log"] = [replace(line, text=_of_rank(line.text, rank)) for line in own]
-    return _of_files(files, truth="bad", named=rf"rank {slow}\b|slower|seconds|tokens")
+    return _bad_files(files, rf"rank {slow}\b|slower|seconds|tokens")
 
 
 def empty_rank(family: Family, course: Course, rng: random.Random) -> Mutant:
@@ -126,17 +127,17 @@ def empty_rank(family: Family, course: Course, rng: random.Random) -> Mutant:
         ]
         for rank in range(RANKS)
     }  # fmt: skip
-    return _of_files(files, truth="bad", named=r"empty")
+    return _bad_files(files, r"empty")
 
 
 def _of_rank(text: str, rank: int) -> str:
     return text.replace("[rank-15/", f"[rank-{rank}/").replace("[rank0]", f"[rank{rank}]")
 
 
-def _of_files(files: dict[str, list[Line]], **what: str) -> Mutant:
+def _bad_files(files: dict[str, list[Line]], named: str) -> Mutant:
     first, *others = files
     more = {other: files[other] for other in others}
-    return Mutant(lines=files[first], names=(first, ""), more=more, **what)  # type: ignore[arg-type]
+    return Mutant(lines=files[first], names=(first, ""), more=more, truth="bad", named=named)
 
 
 # --- healthy, and long enough -----------------------------------------------------------------------------------------
@@ -204,18 +205,6 @@ _BREAKS: dict[str, tuple[tuple[str, ...], str]] = {
 }  # fmt: skip
 
 
-def breaks(name: str) -> Mutation:
-    """The run breaks with this in the middle."""
-    texts, named = _BREAKS[name]
-
-    def mutation(family: Family, course: Course, rng: random.Random) -> Mutant:
-        lines = log_of(family, made.part(course, 0, middle(course, rng), ends=False))
-        return Mutant(lines=[*lines, *(Line(text=text) for text in texts)], truth="bad", named=named)
-
-    mutation.__name__ = f"breaks: {name}"
-    return mutation
-
-
 def unreadable_steps(family: Family, course: Course, rng: random.Random) -> Mutant:
     """Steps that nothing can read, and then a fault: it came at no known step."""
     first = log_of(family, made.part(course, 0, middle(course, rng), ends=False))
@@ -238,7 +227,7 @@ HARMLESS = (
 
 
 def harmless_libraries(family: Family, course: Course, rng: random.Random) -> Mutant:
-    """What libraries say that go on without."""
+    """Harmless messages of libraries that go on without something."""
     lines = log_of(family, course)
     for text in HARMLESS:
         lines.insert(rng.randrange(1, max(2, len(lines) - 4)), Line(text=text))
@@ -276,5 +265,6 @@ def drifting(family: Family, course: Course, rng: random.Random) -> Mutant:
 REPORTED_MUTATIONS: tuple[Mutation, ...] = (
     *(auxiliary(name) for name in ("load_balancing_loss", "z_loss", "mtp_1 loss", "moe_lb_loss")), decimal_commas,
     two_jobs, two_jobs_one_breaks, slow_rank, empty_rank, fine_tuning(20), fine_tuning(30),
-    *(breaks(name) for name in _BREAKS), unreadable_steps, harmless_libraries, shifted(1.1), slow_at_first, drifting,
+    *(breaks_with(f"breaks: {name}", *case) for name, case in _BREAKS.items()),
+    unreadable_steps, harmless_libraries, shifted(1.1), slow_at_first, drifting,
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mutants import made_logs as made
@@ -291,15 +292,14 @@ _FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
 }  # fmt: skip
 
 
-def fault(name: str) -> Mutation:
-    """The run breaks with this in the middle."""
-    texts, named = _FAULTS[name]
+def breaks_with(name: str, texts: Sequence[str], named: str) -> Mutation:
+    """The run breaks with these lines in the middle."""
 
     def mutation(family: Family, course: Course, rng: random.Random) -> Mutant:
         lines = log_of(family, made.part(course, 0, middle(course, rng), ends=False))
         return Mutant(lines=[*lines, *(Line(text=text) for text in texts)], truth="bad", named=named)
 
-    mutation.__name__ = f"fault: {name}"
+    mutation.__name__ = name
     return mutation
 
 
@@ -328,7 +328,8 @@ RUN_MUTATIONS: tuple[Mutation, ...] = (
     zero, skipping, no_loss, nan_counted, half_as_long, longer_than_asked, died_before_the_next_line, other_batch,
     fewer_devices, impossible_speed, restarted, restarted_unfinished, restarted_slow, profile_run_first,
     second_run_unfinished, second_run_slow, resumed_in_another_file, unfinished_in_another_file, fault_at_the_end,
-    exit_code_at_the_end, fault_on_the_other_node, *(fault(name) for name in _FAULTS),
+    exit_code_at_the_end, fault_on_the_other_node,
+    *(breaks_with(f"fault: {name}", *case) for name, case in _FAULTS.items()),
 )  # fmt: skip
 # Those that can be seen in rows of numbers alone.
 ROW_MUTATIONS: tuple[Mutation, ...] = (

@@ -1,4 +1,4 @@
-"""What starts a Megatron command, and on how many nodes and devices: hostfiles, options and variables."""
+"""Launchers of Megatron commands, their nodes and devices: hostfiles, options and variables."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Finder:
 
 
 def usual_engine(spec: RunSpec, action: Action) -> str:
-    """What trains where the command line does not say it."""
+    """The engine that trains where the command line names none."""
     return memory.OWN if NEEDS[action].trainer else memory.usual_engine(spec)
 
 

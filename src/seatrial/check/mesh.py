@@ -52,7 +52,7 @@ def _misfit(shape: MeshShape, there: int, keys: dict[str, str], count: str, what
 
 
 def pads_shards(spec: RunSpec) -> bool:
-    """Whether a configuration's usual trainer shards parameters as one padded list, as ours does not."""
+    """True if a configuration's usual trainer shards parameters as one padded list; ours does not."""
     return "megatron" in spec.dialect or spec.dialect == "nxdt"
 
 

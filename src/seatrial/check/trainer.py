@@ -92,7 +92,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _has_uneven_stages(spec: RunSpec) -> bool:
-    """Whether stages differ in their layers, as they are given or as the embedding or the head takes one's place."""
+    """True if stages differ in their layers: as given, or because the embedding or the head takes one's place."""
     parallelism, stages = spec.parallelism, spec.mesh["pipeline"]
     if len(set(parallelism.stage_layers)) > 1:
         return True

@@ -40,7 +40,7 @@ _TRAINER = Path(__file__).parents[1] / "train"
 
 
 def target_of(spec: RunSpec) -> str | None:
-    """What a run's step can be compiled for; None where there is no compiler for its device without one."""
+    """The target that a run's step can be compiled for; None where no compiler does without the device."""
     device = hardware.find(spec.topology.device)
     return device.name if device and device.name in TARGETS else None
 
@@ -81,7 +81,7 @@ def compile_step(spec: RunSpec, target: str) -> Compiled:
 
 
 def kept_step(spec: RunSpec, target: str) -> Compiled | None:
-    """What the cache has of a step; None where it has nothing, or where the extra is not installed."""
+    """A step from the cache; None where it is not there, or where the extra is not installed."""
     if not _folder().is_dir():
         return None
     try:
@@ -131,7 +131,7 @@ _WARNINGS = (
 
 
 def warnings_in(said: str) -> list[str]:
-    """What XLA said while it compiled, in sentences, each once with how often it was said."""
+    """XLA's warnings while it compiled, in sentences, each once with its count."""
     found = Counter(text.format(**match.groupdict()) for pattern, text in _WARNINGS for match in pattern.finditer(said))
     return [text + (f", {number} times" if number > 1 else "") for text, number in found.items()]
 
@@ -169,7 +169,7 @@ def _reason(said: str, status: int) -> str:
 
 
 def _content(spec: RunSpec) -> dict[str, object]:
-    """What the compiled step can depend on, and no secrets."""
+    """The parts of a spec that the compiled step can depend on; no secrets."""
     execution = dataclasses.replace(spec.execution, environment={}, engine_keys={})
     return to_dict(dataclasses.replace(spec, execution=execution, container=None))
 

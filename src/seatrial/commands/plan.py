@@ -24,7 +24,9 @@ from seatrial.spec import Action, Resolved, RunSpec
 
 
 def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = None) -> str:
-    """What `run` would do. Where this machine lacks what the run asks for, a note says so instead of the commands.
+    """Describes what `run` would start.
+
+    Where this machine lacks what the run asks for, a note says so instead of the commands.
 
     `compile_for`: the step is compiled, too, for this device ("": the run's own). Raises LaunchError where that fails.
     """

@@ -50,12 +50,12 @@ class Compiled:
 
     @property
     def total_bytes(self) -> int:
-        """What the step needs at once: results that take an argument's place are not counted twice."""
+        """Memory of the step at its peak: results that take an argument's place are not counted twice."""
         return self.arguments_bytes + self.outputs_bytes - self.aliased_bytes + self.temporaries_bytes
 
 
 def from_dict(found: Mapping[str, Any], target: str, versions: Mapping[str, str]) -> Compiled:
-    """What `train.compile` wrote. Raises KeyError, TypeError or AttributeError for anything else."""
+    """Reads the output of `train.compile`. Raises KeyError, TypeError or AttributeError for anything else."""
     program = found["program"]
     return Compiled(
         target=target,

@@ -163,7 +163,7 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
 
 
 def is_uncertain(spec: RunSpec) -> bool:
-    """Whether the estimate of our own trainer can be far off: see `_Own._waiting`."""
+    """True if the estimate of our own trainer can be far off: see `_Own._waiting`."""
     return not spec.execution.scan_layers and math.prod(spec.mesh.values()) > spec.mesh["pipeline"]
 
 
@@ -255,7 +255,7 @@ def _activations(spec: RunSpec, own: bool) -> float:
 
 
 def _is_cudnn(spec: RunSpec) -> bool:
-    """Whether our own trainer's attention on NVIDIA's devices is cuDNN's; `train.attention` knows more conditions."""
+    """True if our own trainer's attention on NVIDIA's devices is cuDNN's; `train.attention` knows more conditions."""
     is_ring = spec.mesh["context"] > 1 and spec.parallelism.context_strategy == "ring"
     can = spec.precision.compute_dtype == "bfloat16" and not spec.dropout.attention and spec.model.head_dim <= 128
     return can and not is_ring and spec.execution.attention not in (*KEEPS_SCORES, "blocks", "reference")
@@ -326,7 +326,7 @@ def _layers_in_flight(spec: RunSpec, own: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Own:
-    """What our own trainer holds beside parameters and moments; sizes in numbers of this device, as in `per_device`."""
+    """Memory of our own trainer beside parameters and moments; sizes in numbers of this device, as in `per_device`."""
 
     spec: RunSpec
     tokens: float  # of a micro-batch

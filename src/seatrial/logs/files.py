@@ -38,7 +38,7 @@ SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
 BEGUN_TOGETHER = 5.0  # seconds within which all ranks of a run say that it begins
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
-_STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
+STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
 
 
@@ -141,7 +141,7 @@ def _named(paths: Sequence[Path]) -> list[int] | None:
 
 def _place(path: Path) -> str:
     """The name and folders of a file, but for which of the streams of its process it holds."""
-    return _STREAM.sub("", "/".join(path.parts))
+    return STREAM.sub("", "/".join(path.parts))
 
 
 def _rank(

@@ -47,7 +47,7 @@ class Found:
 
 
 def find(folder: Path, without: Sequence[Path] = ()) -> Found:
-    """What a folder and its subfolders hold, but for those in `without`, and hidden ones."""
+    """The files of a folder and its subfolders, except those in `without` and hidden ones."""
     unread: dict[Path, str] = {}
     files = sorted(_files(folder, set(without), unread), key=_natural)
     passed = {path: why for path in files for name, why in _NOT_READ if name.search(path.name)}
@@ -81,12 +81,12 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def is_metrics(path: Path) -> bool:
-    """Whether a file may be one of metrics, by its name."""
+    """True if a file may be one of metrics, by its name."""
     return path.name == _STATE or Path(_unzipped(path.name)).suffix.lower() in _METRICS
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file may be a log, by its name."""
+    """True if a file may be a log, by its name."""
     name = _unzipped(path.name)
     if is_metrics(path):
         return False

@@ -50,7 +50,7 @@ def read_file(path: Path, spellings: Spellings, *, process: int, written: float 
 
 
 def is_of_steps(path: Path) -> bool:
-    """Whether a file is one of metrics whose rows say which step they are of, by its beginning. Raises OSError."""
+    """True if a file is one of metrics whose rows have a step, by its first lines. Raises OSError."""
     head, _ = metrics_file.peek(read_blocks(path))
     kind = metrics_file.kind_of(head)
     if kind is None or kind in ("state", "events"):

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.events import Event, RunEnded, RunStarted, Step
-from seatrial.logs.files import RANK_NAMES
+from seatrial.logs.files import RANK_NAMES, STREAM
 
 # Which attempt, node or rank of a run wrote a file: in its name or its folder's.
 _PARTS = (*RANK_NAMES, re.compile(r"(?<![a-z])(?:attempt|restart|retry|try)[-_.]?\d+", re.IGNORECASE))
-_STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 MOST_RUNS = 50  # in files of like names
 FEWEST_SHARED = 3  # steps
 PRINTED, MOST_SAME = 1e-3, 0.9  # what a log with few digits rounds by; of the losses
@@ -35,7 +34,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What a log says of its run: the devices, when it did its steps, by its clock if it `is_timed`, and the losses."""
+    """A run by one of its logs: devices, the time of each step (by the log's clock if `is_timed`), losses."""
 
     num_devices: int | None
     steps: Mapping[int, float]
@@ -64,7 +63,7 @@ def losses_of(events: Iterable[Event]) -> dict[int, float]:
 
 
 def alike(some: Mapping[int, float], of: Mapping[int, float]) -> bool:
-    """Whether some losses are those of a run, as far as both have them, by its numbers of steps or the ones beside.
+    """True if some losses are those of a run, where both have them; step numbers may differ by one.
 
     A loss that is no number, where the run has one or none, makes them others.
     """
@@ -86,18 +85,18 @@ def _is_same(one: float, other: float) -> bool:
 def groups_of(paths: Sequence[Path], folder: Path) -> list[Group]:
     """The logs by what their names share besides the rank, the node and the attempt."""
     names = {path: _named(path.relative_to(folder).as_posix()) for path in paths}
-    alike = Counter(_numberless(key) for key in {key for key, _ in names.values()})
+    similar = Counter(_numberless(key) for key in {key for key, _ in names.values()})
     found: dict[str, dict[str, list[Path]]] = {}
     for path, (name, process) in names.items():
         # So many names that differ in their numbers alone are those of ranks: 4711.0.out, …, 4711.127.out.
-        key = _numberless(name) if alike[_numberless(name)] > MOST_RUNS else name
+        key = _numberless(name) if similar[_numberless(name)] > MOST_RUNS else name
         found.setdefault(key, {}).setdefault(process, []).append(path)
     return [Group(key=key, processes=processes) for key, processes in found.items()]
 
 
 def _named(name: str) -> tuple[str, str]:
     """(what a file's path says of the run, what it says of the process): a/node1/rank3.log → ("a/", "node1 rank3")."""
-    name = _STREAM.sub("", name)
+    name = STREAM.sub("", name)
     parts = name.split("/")
     # What stands below a folder of one rank is that rank's, whatever it is called.
     last = max((n for n, part in enumerate(parts) if any(each.search(part) for each in RANK_NAMES)), default=-1)
@@ -117,7 +116,7 @@ def _numberless(name: str) -> str:
 
 
 def is_of_rank(path: Path) -> bool:
-    """Whether a file's name, or its folder's, says which rank or node it is of."""
+    """True if a file's name, or its folder's, has a rank or node."""
     return any(name.search("/".join(path.parts[-3:])) for name in RANK_NAMES)
 
 
@@ -176,14 +175,14 @@ def _why_another(run: Sequence[Group], group: Group, seen: Course, course: Cours
 
 
 def _differ(some: Mapping[int, float], others: Mapping[int, float]) -> bool:
-    """Whether most losses of the steps that both have are others; a few are the same by chance, in few digits."""
+    """True if most losses of common steps differ; with few digits, some are the same by chance."""
     pairs = [(some[step], others[step]) for step in some.keys() & others.keys()]
     same = sum(_is_same(one, other) for one, other in pairs)
     return len(pairs) >= FEWEST_SHARED and same < len(pairs) / 2
 
 
 def _repeated(one: Course, other: Course) -> bool:
-    """Whether the second does the steps of the first once more, and not because that one had died before."""
+    """True if the second does the steps of the first again, and not because the first had died."""
     shared = one.steps.keys() & other.steps.keys()
     if len(shared) < max(FEWEST_SHARED, min(len(one.steps), len(other.steps)) / 2):
         return False
@@ -195,7 +194,7 @@ def _repeated(one: Course, other: Course) -> bool:
 
 
 def _in_lockstep(one: Course, other: Course) -> bool:
-    """Whether two logs end the same steps at the same time, to half a step or the second that a log may round to."""
+    """True if two logs end the same steps at the same time, to half a step or a second of rounding."""
     times = sorted(one.steps.values())
     usual = (times[-1] - times[0]) / max(len(times) - 1, 1)
     apart = [abs(other.steps[step] - one.steps[step]) for step in one.steps.keys() & other.steps.keys()]

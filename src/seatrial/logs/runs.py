@@ -209,7 +209,7 @@ def _with_steps(run: RunOfLogs, metrics: RunOfLogs) -> RunOfLogs:
 
 
 def _is_near(run: RunOfLogs, path: Path) -> bool:
-    """Whether a metrics file lies where a run's log does, or below."""
+    """True if a metrics file lies in the folder of a run's log, or below."""
     return any(path.is_relative_to(log.parent) for log in run.paths)
 
 

@@ -234,7 +234,7 @@ def _reached_target(own: Record, losses: Sequence[float]) -> bool:
 
 
 def _fall_throughout(losses: Sequence[float]) -> bool:
-    """Whether evaluations fall over the run, by the trend test of Mann and Kendall: at least six, nearly in order."""
+    """True if at least six evaluations fall over the run, by the trend test of Mann and Kendall."""
     some = losses[:: max(1, len(losses) // MOST_EVALS)]
     count = len(some)
     if count < FEWEST_EVALS or not all(map(math.isfinite, losses)):

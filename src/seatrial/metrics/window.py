@@ -369,7 +369,7 @@ def _warmup(times: Values) -> tuple[int, bool]:
 
 
 def _held_until(times: Values, end: int) -> bool:
-    """Whether a slow level held until about there and then ended at once: that is a shift, and no warm-up."""
+    """True if a slow level held until about there and ended at once: a level shift, not a warm-up."""
     if end < HELD:
         return False
     return any(

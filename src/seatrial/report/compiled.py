@@ -10,6 +10,7 @@ from seatrial.console import UNLIMITED, inert, table
 from seatrial.estimate import memory
 from seatrial.estimate.compiled import Compiled
 from seatrial.estimate.hardware import GIB
+from seatrial.report.expected import show_size
 from seatrial.spec import RunSpec
 
 _TEMPORARY = ("gradients", "activations", "working")  # parts of the estimate that are temporary in the program
@@ -36,7 +37,7 @@ def render(found: Compiled, spec: RunSpec) -> str:
     if found.program.collectives:
         rows = [
             (each.kind, ", ".join(each.axes), "yes" if each.is_asynchronous else "no", f"{each.times:,}",
-             f"{each.instructions:,}", _size(each.bytes))
+             f"{each.instructions:,}", show_size(each.bytes))
             for each in found.program.collectives
         ]  # fmt: skip
         head = ("collectives of a step", "over", "asynchronous", "times", "in the program", "bytes per device")
@@ -48,28 +49,29 @@ def render(found: Compiled, spec: RunSpec) -> str:
 
 
 def _memory(found: Compiled, spec: RunSpec) -> str:
-    """What holds the memory of each device, compiled and estimated."""
+    """The memory of each device by use, compiled and estimated."""
     estimated = memory.per_device(spec, memory.OWN)
     of, held = estimated.parts, found.parts
     gradients, temporary = found.held["gradients_bytes"], sum(of[name] for name in _TEMPORARY)
-    summed = f"of these, gradients added up {_size(gradients)}" if gradients <= found.temporaries_bytes else ""
+    summed = f"of these, gradients added up {show_size(gradients)}" if gradients <= found.temporaries_bytes else ""
     rows = [
         ("parameters", held["parameters"], of["parameters"], "arguments"),
         ("optimizer", held["optimizer"], of["optimizer"], "arguments"),
         ("batch, counters, scales", held["batch"], 0.0, "arguments"),
         ("temporaries", held["temporaries"], temporary, summed),
-        ("results", held["results"], 0.0, f"of {_size(found.outputs_bytes)}, {_size(found.aliased_bytes)} take the "
-         "place of arguments"),
+        ("results", held["results"], 0.0, f"of {show_size(found.outputs_bytes)}, {show_size(found.aliased_bytes)} take "
+         "the place of arguments"),
         ("all of it", found.total_bytes, estimated.total_bytes, _share(found, spec)),
     ]  # fmt: skip
     head = ("memory per device", "compiled", "estimated", "")
-    return _table([(name, _size(size), _size(guess) if guess else "", why) for name, size, guess, why in rows], head)
+    shown = [(name, show_size(size), show_size(guess) if guess else "", why) for name, size, guess, why in rows]
+    return _table(shown, head)
 
 
 def _share(found: Compiled, spec: RunSpec) -> str:
     off = memory.per_device(spec, memory.OWN).total_bytes / found.total_bytes - 1
     there = memory.available_bytes(spec, memory.OWN)
-    share = f"{found.total_bytes / there:.0%} of the {_size(there)} that a process gets; " if there else ""
+    share = f"{found.total_bytes / there:.0%} of the {show_size(there)} that a process gets; " if there else ""
     return f"{share}the estimate is {abs(off):.1%} too {'high' if off > 0 else 'low'}"
 
 
@@ -88,11 +90,3 @@ def _table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
 
 
 _NUMBERS = ("times", "in the program", "bytes per device", "compiled", "estimated")
-
-
-def _size(size: float) -> str:
-    if size >= GIB:
-        return f"{size / GIB:,.1f} GiB"
-    if size >= 2**20:
-        return f"{size / 2**20:,.0f} MiB"
-    return f"{size / 2**10:,.1f} KiB" if size >= 2**10 else f"{size:,.0f} B"

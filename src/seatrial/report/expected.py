@@ -32,16 +32,16 @@ def expected_lines(spec: RunSpec, engine: str) -> list[tuple[str, str, str]]:
     """The estimates as rows: what, how much, how it comes about."""
     device = hardware.find(spec.topology.device)
     need, reach = memory.per_device(spec, engine), speed.expected(spec, device)
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in need.parts.items() if size)
+    parts = ", ".join(f"{name} {show_size(size)}" for name, size in need.parts.items() if size)
     there = memory.available_bytes(spec, engine)
-    share = f"{need.total_bytes / there:.0%} of {_size(there)}" if there else ""
+    share = f"{need.total_bytes / there:.0%} of {show_size(there)}" if there else ""
     share += (
-        f", which a process gets of {_size(device.memory_bytes)}" if device and there != device.memory_bytes else ""
+        f", which a process gets of {show_size(device.memory_bytes)}" if device and there != device.memory_bytes else ""
     )
     share += "; " if share else ""
     if engine == memory.OWN and memory.is_uncertain(spec):
         parts += "; a guess, since the layers are not scanned: --compile knows"
-    rows = [("memory per device", f"about {_size(need.total_bytes)}", share + parts)]
+    rows = [("memory per device", f"about {show_size(need.total_bytes)}", share + parts)]
     if reach is None:
         why = "the run names no device" if device is None else f"no peak of {device.name} is known for this precision"
         return [*rows, ("step time", "unknown", why)]
@@ -62,5 +62,10 @@ def _span(low: float, high: float) -> str:
     return f"{low:,.{digits}f} to {high:,.{digits}f}"
 
 
-def _size(size: float) -> str:
-    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"
+def show_size(size: float) -> str:
+    """Bytes in the largest unit that leaves at least 1."""
+    if size >= GIB:
+        return f"{size / GIB:,.1f} GiB"
+    if size >= 2**20:
+        return f"{size / 2**20:,.0f} MiB"
+    return f"{size / 2**10:,.1f} KiB" if size >= 2**10 else f"{size:,.0f} B"

@@ -126,7 +126,7 @@ def text(report: FolderReport) -> str:
 
 
 def _remarks(report: FolderReport) -> Iterator[str]:
-    """What to know of the files: which could not be read, how runs were told apart, which do not count."""
+    """Remarks on the files: those not read, how runs were told apart, those that do not count."""
     paint = Paint()
     for name, why in _by_reason(report, report.unread):
         yield wrapped(f"not judged: {name}: {why}", paint, style="bold")

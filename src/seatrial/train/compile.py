@@ -67,7 +67,7 @@ def _devices(spec: RunSpec, target: str) -> Any:
 
 
 def describe(spec: RunSpec, target: str, **options: Any) -> dict[str, Any]:
-    """What the compiled step says of itself, as plain data; see `estimate.compiled.Compiled`."""
+    """Memory, collectives and kernels of the compiled step as plain data; see `estimate.compiled.Compiled`."""
     started = time.monotonic()
     step, trainer = compiled_step(spec, target, **options)
     memory, program = step.memory_analysis(), read_program(step.as_text(), dict(trainer.mesh.shape))
@@ -107,7 +107,7 @@ def _held(spec: RunSpec, trainer: Any) -> dict[str, int]:
 
 
 def _notes(spec: RunSpec, trainer: Any) -> Iterator[str]:
-    """What does not divide evenly, in sentences."""
+    """Uneven divisions, in sentences."""
     import jax
 
     model, tensor = spec.model, spec.mesh["tensor"]

@@ -224,7 +224,7 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
 
 
 def _ends_above_its_start(numerics: Numerics) -> bool:
-    """Whether the loss shot up at once and only fell back: lower than in the first third, and higher than at first."""
+    """True if the loss shot up at once and only fell back: below its first third, but above its start."""
     first, late = numerics.first_loss, numerics.late_loss
     return first is not None and late is not None and 0 < ENDS_ABOVE * first < late
 

@@ -31,7 +31,7 @@ _LOOKALIKES = {
 
 
 def settings(request: Request) -> Settings:
-    """What a command and its overrides give. Raises InputError where it does not start Megatron."""
+    """The settings of a command and its overrides. Raises InputError where it does not start Megatron."""
     members = request.document.root.members
     argv = members["argv"].value if isinstance(members["argv"].value, list) else []
     outside = around(argv)
@@ -130,17 +130,17 @@ def _meant_by(found: Settings, written: str) -> str:
 
 
 def _is_sound(word: str) -> bool:
-    """Whether a word could be an argument of some program's."""
+    """True if a word has the form of an argument."""
     return re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
 
 
 def _is_of_a_fork(found: Settings, word: str) -> bool:
-    """Whether an argument may be one of the program's own that trains, which another Megatron-LM does not have."""
+    """True if an argument may be one that only the training program itself has, and Megatron-LM does not."""
     return found.engine == found.ENGINE and _is_sound(word) and not _is_misspelt(word)
 
 
 def _is_misspelt(word: str) -> bool:
-    """Whether a mistake or two make a known argument of another, rather than an author who named one of his own."""
+    """True if a name is a known argument with a typing error or two, and not one that an author chose."""
     name = word.lower().replace("_", "-").strip("-")
     most = 1 if len(name) < _LONG_NAME else 2
     known = (*ALL, *versions("megatron"))
@@ -206,7 +206,7 @@ def _meant(script: str, key: str) -> str:
 
 
 def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
-    """What the processes get of the variables that are not the script's."""
+    """The variables that the processes get, without the script's own."""
     for name, entry in stated.items():
         if is_secret(name):
             why = "it looks like a secret, so it is neither stored nor passed on"

@@ -184,7 +184,7 @@ class Settings(table.Settings):
 
 
 def _is_of_a_fork(error: ValueError, word: str) -> bool:
-    """Whether a value is a word of its own, and not one of the known ones misspelt."""
+    """True if a value is a word of its own, and not a known one misspelt."""
     if not isinstance(error, NotAChoice) or not word.isascii() or not word.replace("-", "_").isidentifier():
         return False
     errors = 1 if len(word) < _LONG_WORD else 2

@@ -154,7 +154,7 @@ class Settings:
         return True
 
     def is_for_engine(self, name: str, entry: Entry, error: ValueError) -> bool:
-        """Whether a value that was not read goes to the engine all the same, which is then reported."""
+        """True if a value that cannot be read here goes to the engine all the same, with a finding."""
         return False
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
