@@ -322,10 +322,11 @@ def judge(
     metavar="RUN_DIR...",
     help="A run directory; several give a scaling table.",
 )
+@options.shown
 @options.format_option(
     "html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print."
 )
-def report(run_dirs: tuple[Path, ...], output: str) -> None:
+def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> None:
     """Regenerate a report; several runs: a scaling table."""
     from seatrial.commands.report import report_run, report_scaling
     from seatrial.console import warn
@@ -333,7 +334,7 @@ def report(run_dirs: tuple[Path, ...], output: str) -> None:
 
     for run_dir in run_dirs:
         warn(require_over(run_dir))
-    click.echo(report_run(run_dirs[0], output) if len(run_dirs) == 1 else report_scaling(run_dirs, output))
+    click.echo(report_run(run_dirs[0], output, **shown) if len(run_dirs) == 1 else report_scaling(run_dirs, output))
 
 
 @app.command()

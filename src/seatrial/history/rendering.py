@@ -13,7 +13,7 @@ from seatrial.history.gate import Gate
 from seatrial.history.loaded import LoadedRun
 from seatrial.report import markdown
 from seatrial.spec import METRICS
-from seatrial.verdict import show
+from seatrial.verdict import show_beside
 
 WORDS = {"better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "not_compared": ""}
 _HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
@@ -134,8 +134,8 @@ def _cells(change: Change) -> Sequence[str]:
     if change.change is not None and change.low is not None and change.high is not None:
         moved = f"{signed(change.change)} [{signed(change.low)}, {signed(change.high)}]"
     title = kind.title if unit else f"{kind.title} ({kind.unit})" if kind.unit not in kind.title.lower() else kind.title
-    a, b = (show(estimate.value, unit) if estimate else "-" for estimate in (change.a, change.b))
-    return title, a, b, moved, WORDS[change.judgement] or change.why
+    values = show_beside(*(estimate.value if estimate else "-" for estimate in (change.a, change.b)), unit=unit)
+    return title, *values, moved, WORDS[change.judgement] or change.why
 
 
 def _losses(losses: Losses) -> str:
@@ -148,10 +148,11 @@ def _losses(losses: Losses) -> str:
     parts += [within] if within else []
     alone = [f"{count} only in {name}" for name, count in (("A", losses.only_a), ("B", losses.only_b)) if count]
     others = f" ({', '.join(alone)})" if alone else ""
+    last = " and ".join(show_beside(losses.last_a, losses.last_b))
     return (
         f"Loss: {losses.num_steps} steps in both{others}; {', '.join(parts)}; "
         f"largest difference {losses.largest:.2%} at step {losses.largest_step}; "
-        f"at step {losses.last_step} {show(losses.last_a)} and {show(losses.last_b)}."
+        f"at step {losses.last_step} {last}."
     )
 
 

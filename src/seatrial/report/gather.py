@@ -7,6 +7,7 @@ no escape sequence gets past this module. (Markup is the formats' business.)
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,7 @@ class RunReport:
     `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's
     first, `nodes` their telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against`
     the configuration they were judged by, `cvs` ROCm CVS's own answer; the time to train is estimated
-    for `tokens`.
+    for `tokens`, the cost by `price_per_device_hour`, in the currency of that price.
     """
 
     directory: str
@@ -104,6 +105,7 @@ class RunReport:
     verdict: Verdict | None
     cvs: CvsAnswer | None
     tokens: float | None
+    price_per_device_hour: float | None
     missing: tuple[str, ...]
 
 
@@ -132,9 +134,17 @@ class _Pieces:
         return self.read(name, lambda: parse(_cleaned(self.documents[name])), otherwise)
 
 
-def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Documents | None = None) -> RunReport:
+def gather(
+    run_dir: Path,
+    record: Sequence[Event] | None = None,
+    documents: Documents | None = None,
+    *,
+    tokens: float | None = None,
+    price_per_device_hour: float | None = None,
+) -> RunReport:
     """What is known about a run; nothing is read of which `record` (its events) or `documents` are at hand.
 
+    Without `tokens` or a price, those count that logs were judged with.
     Raises FileNotFoundError where there is no run directory.
     """
     if not run_dir.is_dir():
@@ -181,13 +191,20 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Docu
         metrics=metrics,
         verdict=verdict,
         cvs=pieces.parsed("cvs.json", cvs_compat.from_dict, None) if documents.has("cvs.json") else None,
-        tokens=judged_by.get("tokens") if isinstance(judged_by.get("tokens"), (int, float)) else None,
+        tokens=tokens or _given(judged_by, "tokens"),
+        price_per_device_hour=price_per_device_hour or _given(judged_by, "price_per_device_hour"),
         missing=tuple(pieces.missing),
     )
 
 
 def _sources(judged: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(source) for source in judged.get("sources", ()))
+
+
+def _given(judged: Mapping[str, Any], name: str) -> float | None:
+    """A number above 0 that the user gave for the report."""
+    value = judged.get(name)
+    return float(value) if isinstance(value, (int, float)) and 0 < value < math.inf else None
 
 
 def _name(run_dir: Path, sources: Sequence[str]) -> str:
