@@ -20,8 +20,10 @@ from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
-from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
+from seatrial.events import FIRST_CLOCK, Eval, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
+from seatrial.metrics.record import Records
+from seatrial.report.ranks import RankTimes, rank_times
 from seatrial.runs import telemetry
 from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.telemetry import Observed
@@ -75,6 +77,7 @@ class RunReport:
     """What is known about a run.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
+    `evals` its evaluations, `ranks` the step times of all ranks where there are several,
     `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's
     first, `nodes` their telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against`
     the configuration they were judged by, `cvs` ROCm CVS's own answer; the time to train is estimated
@@ -98,6 +101,8 @@ class RunReport:
     started: tuple[RunStarted, ...]
     steps: tuple[Step, ...]
     attempts: tuple[tuple[Step, ...], ...]
+    evals: tuple[Eval, ...]
+    ranks: RankTimes | None
     sources: tuple[str, ...]
     family: str
     against: str
@@ -185,6 +190,8 @@ def gather(
         started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
         steps=tuple(map(_cleaned_step, own.steps)),
         attempts=tuple(tuple(map(_cleaned_step, attempt)) for attempt in own.attempts),
+        evals=tuple(e for e in events if isinstance(e, Eval) and e.process == own.process),
+        ranks=pieces.read("the step times of the ranks", lambda: _ranks(records, spec, metrics), None),
         sources=sources,
         family=str(judged_by.get("family") or "").replace("auto", ""),
         against=str(judged_by.get("against") or ""),
@@ -199,6 +206,11 @@ def gather(
 
 def _sources(judged: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(source) for source in judged.get("sources", ()))
+
+
+def _ranks(records: Records, spec: RunSpec | None, metrics: Metrics | None) -> RankTimes | None:
+    found = rank_times(records, spec, metrics.performance) if metrics else None
+    return found and replace(found, slowest=tuple(replace(slow, host=clean(slow.host)) for slow in found.slowest))
 
 
 def _given(judged: Mapping[str, Any], name: str) -> float | None:

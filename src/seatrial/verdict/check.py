@@ -46,11 +46,14 @@ def show(value: float | str | None, unit: str = "") -> str:
 
 
 def show_beside(*values: float | str | None, unit: str = "") -> tuple[str, ...]:
-    """Values that a reader compares: a whole one has decimals if another has some, 7.000 s beside 6.998 s."""
+    """Values that a reader compares: a whole one has decimals if another has some.
+
+    7.000 s stands beside 6.998 s; zero stays 0.
+    """
     numbers = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
     if unit == "fraction" or all(number % 1 == 0 for number in numbers):
         return tuple(show(value, unit) for value in values)
-    return tuple(_with_decimals(value, unit) if value in numbers else show(value, unit) for value in values)
+    return tuple(_with_decimals(value, unit) if value and value in numbers else show(value, unit) for value in values)
 
 
 def _with_decimals(value: Any, unit: str) -> str:
