@@ -344,12 +344,17 @@ def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> No
 @option("--device", help="Only devices whose name contains this.")
 @option("--outcome", help="Only runs with this outcome: pass, fail, died, running …")
 @option("--limit", default=30, help="How many of the newest to show; 0 for all.")
-@options.format_option("text", "json")
+@options.format_option("text", "json", "html", meaning="html writes a file, the others print.")
 def history(root: Path, output: str, **wanted: Any) -> None:
     """List the runs below a folder, the newest first."""
     from seatrial.history import list_runs
+    from seatrial.runs.files import write_text
 
-    click.echo(list_runs(root, as_json=output == "json", **wanted))
+    text = list_runs(root, output=output, **wanted)
+    if output == "html":
+        write_text(Path("history.html"), text)
+        text = "report: history.html"
+    click.echo(text)
 
 
 @app.command(cls=WithSeveral)
@@ -364,7 +369,9 @@ def history(root: Path, output: str, **wanted: Any) -> None:
 @option("--history", is_flag=True, help="Compare with all earlier runs of the same configuration.")
 @options.fail_if_slower
 @option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
-@options.format_option("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
+@options.format_option(
+    "text", "json", "markdown", "html", meaning="markdown is for comments on pull requests; html writes a file."
+)
 def compare(
     runs: tuple[str, ...],
     others: tuple[str, ...],

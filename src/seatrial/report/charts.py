@@ -22,7 +22,7 @@ from seatrial.spec import METRICS
 from seatrial.verdict import show
 
 MAX_POINTS = 8000  # far more than the pixels of a chart; a longer run is thinned, extremes kept
-NARROW, WIDE = 0.1, 1.0  # of the median: charts of speed show at least so much, and of the warm-up no more than that
+NARROW, WIDE = 0.1, 0.25  # of the median: charts of speed show at least so much, and of the warm-up no more
 NEIGHBOURS = 9  # of a step: what their median does not show is an outlier
 MOST_BINS = 60
 MOST_MARKS = 4  # of one kind; more are in the tables
@@ -49,41 +49,55 @@ class Curve(NamedTuple):
 def chart_data(report: RunReport) -> dict[str, Any]:
     """Everything that the charts of a run's page draw."""
     performance = report.metrics.performance if report.metrics else None
-    times = performance.step_times if performance else None
-    unused: Ranges = left_out(times) if times else ()
-    found = {name: (curve, _values(report.steps, curve.read)) for name, curve in _curves(report).items()}
-    found = {name: each for name, each in found.items() if np.isfinite(each[1]).any()}
-    ends = [values for curve, values in found.values() if curve.keeps_ends]
-    kept, starts = thinned(len(report.steps), ends)
-    steady = np.array([not within(step.step, unused) for step in report.steps], dtype=bool)
-    medians = _medians(performance)
     targets = _targets(report)
-    size = math.ceil(len(report.steps) / len(starts)) if starts else 1
+    data = curve_data(report.steps, performance)
+    for name, curve in data["curves"].items():
+        curve["targets"] = targets.get(name, [])
     return {
-        "steps": [report.steps[index].step for index in kept],
-        "thinned": len(kept) < len(report.steps),
-        "starts": starts if size > 1 else [],
-        "left_out": unused,
-        "curves": {
-            name: {
-                "title": curve.title,
-                "unit": curve.unit,
-                "values": numbers(values[kept]),
-                "medians": numbers(_bucket_medians(values, size)) if size > 1 else [],
-                "frame": frame(values, steady, medians.get(name)) if curve.clips else None,
-                "median": medians.get(name),
-                "targets": targets.get(name, []),
-            }
-            for name, (curve, values) in found.items()
-        },
+        **data,
         "marks": list(_marks(report)),
         "evals": _evals(report),
         "histogram": _histogram(report, targets.get("seconds", [])),
     }
 
 
-def _curves(report: RunReport) -> dict[str, Curve]:
-    performance = report.metrics.performance if report.metrics else None
+def curve_data(steps: Sequence[Step], performance: Performance | None, most: int = MAX_POINTS) -> dict[str, Any]:
+    """The curves of a run, of about `most` points at most, and the steps that its speed is not taken from.
+
+    `starts` are the places of the points where a bucket of a thinned run begins; `medians` has that of each bucket, for
+    a smooth line that extremes do not bend.
+    """
+    times = performance.step_times if performance else None
+    unused: Ranges = left_out(times) if times else ()
+    curves = curves_of(steps, performance)
+    values = {name: _values(steps, curve.read) for name, curve in curves.items()}
+    values = {name: found for name, found in values.items() if np.isfinite(found).any()}
+    kept, starts = thinned(len(steps), [found for name, found in values.items() if curves[name].keeps_ends], most)
+    size = math.ceil(len(steps) / len(starts)) if starts else 1
+    first, last = (times.first_step, times.last_step) if times else (0, math.inf)
+    steady = np.array([first <= s.step <= last and not within(s.step, unused) for s in steps], dtype=bool)
+    medians = _medians(performance)
+    return {
+        "steps": [steps[index].step for index in kept],
+        "thinned": len(kept) < len(steps),
+        "starts": starts if size > 1 else [],
+        "left_out": unused,
+        "curves": {
+            name: {
+                "title": curves[name].title,
+                "unit": curves[name].unit,
+                "values": _numbers(found[kept]),
+                "medians": _numbers(_bucket_medians(found, size)) if size > 1 else [],
+                "frame": frame(found, steady, medians.get(name)) if curves[name].clips else None,
+                "median": _number(medians.get(name)),
+            }
+            for name, found in values.items()
+        },
+    }
+
+
+def curves_of(steps: Sequence[Step], performance: Performance | None) -> dict[str, Curve]:
+    """What may be drawn of a run's steps, by name, in the order of the page."""
 
     def rate(step: Step) -> float | None:
         found = step_rate(step, performance)
@@ -96,11 +110,13 @@ def _curves(report: RunReport) -> dict[str, Curve]:
         "rate": Curve("Tokens/s per device", "", rate),
         "tflops": Curve("TFLOP/s per device", "", lambda step: step.reported.get(TFLOPS)),
         "learning_rate": Curve("Learning rate", "", lambda step: step.learning_rate, keeps_ends=False, clips=False),
-        "memory": Curve("Device memory", "GiB", lambda s: _scaled(s.reported.get("memory_bytes"), 1 / GIB), clips=False),
+        "memory": Curve(
+            "Device memory", "GiB", lambda step: _scaled(step.reported.get("memory_bytes"), 1 / GIB), clips=False
+        ),
     }
-    if any(rate(step) is not None for step in report.steps):
+    if any(rate(step) is not None for step in steps):
         del curves["tflops"]  # the same in other units
-    if not any("memory_bytes" in step.reported for step in report.steps):
+    if not any("memory_bytes" in step.reported for step in steps):
         curves["memory"] = Curve(
             "Device memory", "%", lambda step: _scaled(step.reported.get("memory_fraction"), 100), clips=False
         )
@@ -116,14 +132,14 @@ def _values(steps: Sequence[Step], read: Callable[[Step], float | None]) -> Valu
     return np.array([math.nan if (value := read(step)) is None else value for step in steps], dtype=np.float64)
 
 
-def number(value: float | None) -> float | None:
+def _number(value: float | None) -> float | None:
     """A number to draw: six digits of it, which no screen can tell from all of them."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
-def numbers(values: Values) -> list[float | None]:
+def _numbers(values: Values) -> list[float | None]:
     """Numbers to draw."""
-    return [number(value) for value in values.tolist()]
+    return [_number(value) for value in values.tolist()]
 
 
 def _medians(performance: Performance | None) -> dict[str, float]:
@@ -133,7 +149,7 @@ def _medians(performance: Performance | None) -> dict[str, float]:
     return {curve: estimates[metric].value for curve, metric in names.items() if metric in estimates}
 
 
-# --- which steps are drawn, and which part of their axis ----------------------------------------------------------------
+# --- which steps are drawn, and which part of their axis --------------------------------------------------------------
 
 
 def thinned(count: int, curves: Sequence[Values], most: int = MAX_POINTS) -> tuple[list[int], list[int]]:
@@ -178,7 +194,8 @@ def frame(values: Values, steady: NDArray[np.bool_], median: float | None) -> tu
     if not finite.any():
         return None
     if median is not None:
-        shown = values[finite & (steady | (np.abs(values - median) <= WIDE * median))]
+        near = (values <= (1 + WIDE) * median) & (values >= median / (1 + WIDE))
+        shown = values[finite & (steady | near)]
         ends = [*shown.tolist(), median * (1 - NARROW), median * (1 + NARROW)]
         return min(ends), max(ends)
     inside = values[finite]
@@ -191,17 +208,16 @@ def frame(values: Values, steady: NDArray[np.bool_], median: float | None) -> tu
     usual = inside[np.abs(inside - around) <= max(noise, NARROW * float(np.ptp(smooth)))]
     ends = usual if len(usual) else inside
     low, high = min(float(ends.min()), float(smooth.min())), max(float(ends.max()), float(smooth.max()))
-    start = inside[: half + 1]  # a fall from the first steps on is shorter than its neighbours
-    if float(start.max()) <= high + (high - low):
-        high = max(high, float(start.max()))
-    return low, high
+    # At its ends a curve may fall faster than nine steps show: what goes on from the frame is none apart from it.
+    near = [value for value in (*inside[: half + 1], *inside[-half - 1 :]) if 2 * low - high <= value <= 2 * high - low]
+    return min([low, *map(float, near)]), max([high, *map(float, near)])
 
 
 # --- targets and marks ----------------------------------------------------------------------------------------------
 
 
 def _targets(report: RunReport) -> dict[str, list[dict[str, Any]]]:
-    """Curve → the lines that the verdict's targets are on it, with their texts; each speed in the units of the curve."""
+    """Curve → the lines of the verdict's targets on it, with their texts; each speed in the units of the curve."""
     found: dict[str, list[dict[str, Any]]] = {}
     checks = report.verdict.axes["performance"].checks if report.verdict else ()
     performance = report.metrics.performance if report.metrics else None
@@ -214,7 +230,7 @@ def _targets(report: RunReport) -> dict[str, list[dict[str, Any]]]:
         kind = METRICS[check.name]
         text = f"target {'≥' if kind.better == 'higher' else '≤'} {show(bound, kind.unit)}"
         for curve, value in _places(check.name, bound, performance):
-            found.setdefault(curve, []).append({"value": number(value), "text": text})
+            found.setdefault(curve, []).append({"value": _number(value), "text": text})
     return found
 
 
@@ -267,12 +283,14 @@ def _evals(report: RunReport) -> dict[str, Any] | None:
     if not np.isfinite(losses).any():
         return None
     target = report.metrics.completion.target_eval_loss if report.metrics else None
+    if target is None and report.spec:
+        target = report.spec.evaluation.target_loss
     kept, _ = thinned(len(found), [losses])
     steps = list(found)
     return {
         "steps": [steps[index] for index in kept],
-        "values": numbers(losses[kept]),
-        "targets": [{"value": number(target), "text": f"target ≤ {show(target)}"}] if target is not None else [],
+        "values": _numbers(losses[kept]),
+        "targets": [{"value": _number(target), "text": f"target ≤ {show(target)}"}] if target is not None else [],
     }
 
 
@@ -299,12 +317,12 @@ def _histogram(report: RunReport, targets: Sequence[dict[str, Any]]) -> dict[str
     width = float(edges[-1] - edges[0])
     near = [t for t in targets if t["value"] and edges[0] - REACH * width < t["value"] < edges[-1] + REACH * width]
     return {
-        "edges": numbers(edges),
+        "edges": _numbers(edges),
         "counts": counts.tolist(),
         "beyond": len(seconds) - len(inside),
-        "median": number(times.median),
-        "low": number(times.p5),
-        "high": number(times.p95),
+        "median": _number(times.median),
+        "low": _number(times.p5),
+        "high": _number(times.p95),
         "targets": near,
         "far": [t["text"] for t in targets if t not in near],
     }

@@ -23,7 +23,7 @@ WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBO
 
 AS_REPORTED = "as reported"
 HOUR = 3600  # seconds
-MILLION = 1e6
+MILLION, TRILLION = 1e6, 1e12
 _LAYERS = {"True": "scanned", "False": "unrolled"}
 
 
@@ -103,6 +103,8 @@ def _time_to_train(report: RunReport) -> list[Figure]:
         return []
     label = "Time to train 1T tokens"
     found = [Figure(label=label, value=show(performance.days_to_1t_tokens), unit="days", detail="uninterrupted")]
+    if report.tokens == TRILLION:
+        found = []
     wanted = time_to_train(performance, report.tokens) if report.tokens else None
     if report.tokens and wanted:
         days, low, high = show_beside(wanted.value, wanted.low, wanted.high)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -61,6 +61,7 @@ def render(report: RunReport) -> str:
         hardware=hardware(report),
         lanes=nodes.lanes(report),
         hidden_nodes=nodes.hidden(report),
+        lines=_lines(charts),
         ranks=report.ranks,
         slowest=ranks.table(report.ranks) if report.ranks else None,
         rank_summary=ranks.summary(report.ranks) if report.ranks else "",
@@ -70,6 +71,14 @@ def render(report: RunReport) -> str:
             "ranks": ranks.drawn(report.ranks) if report.ranks else None,
         },
     )
+
+
+def _lines(charts: Mapping[str, Any]) -> str:
+    """What the lines across the charts mean, as far as there are some."""
+    curves = [*charts["curves"].values(), *([charts["evals"]] if charts["evals"] else [])]
+    found = ["dashed: the median"] if any(curve.get("median") for curve in curves) else []
+    found += ["dotted: a target, less its tolerance"] if any(curve["targets"] for curve in curves) else []
+    return f"{'; '.join(found).capitalize()}." if found else ""
 
 
 def page(template: str, scripts: tuple[str, ...], **values: Any) -> str:
@@ -101,7 +110,8 @@ def _environment() -> Environment:
 def _compared(check: Check) -> tuple[str, ...]:
     """What was measured and its bound; "" for what there is not."""
     shown = show_beside(check.measured, check.bound, unit="fraction" if check.unit == "fraction" else "")
-    return tuple("" if value is None else text for value, text in zip((check.measured, check.bound), shown, strict=True))
+    given = (check.measured, check.bound)
+    return tuple("" if value is None else text for value, text in zip(given, shown, strict=True))
 
 
 @cache

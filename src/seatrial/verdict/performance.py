@@ -242,10 +242,7 @@ def _course(performance: Performance, drifts_by: float) -> tuple[str, ...]:
         )
     if levels is not None and not performance.shifts:
         speeds = " and ".join(show_beside(levels.fast_seconds, levels.slow_seconds, unit="s"))
-        lines.append(
-            f"two speeds in turn: {speeds} "
-            f"({levels.share_slow:.0%} of the steps)"
-        )
+        lines.append(f"two speeds in turn: {speeds} ({levels.share_slow:.0%} of the steps)")
     if spikes is not None:
         lines.append(
             f"slow steps, up to {show(spikes.longest_seconds, 's')}: {show_ranges(spikes.steps)}; "

@@ -19,8 +19,18 @@ const drawing = (() => {
     return size > 0 && (size < 1e-3 || size >= 1e9) ? Number(value.toPrecision(4)).toExponential() : figure.format(value);
   }
 
-  // With the digits of the page's tables.
-  const brief = (value) => show(value === null || value === undefined ? value : Number(value.toPrecision(4)));
+  // Values that are compared, with the digits of the page's tables: 28.00 beside 28.57.
+  function beside(values) {
+    if (values.every(Number.isInteger)) return values.map(show);
+    return values.map((value) => {
+      const size = Math.abs(value);
+      if (size < 0.1) return show(Number(value.toPrecision(3)));
+      const digits = [1000, 100, 10].findIndex((least) => size >= least);
+      return value.toLocaleString("en", { minimumFractionDigits: digits < 0 ? 3 : digits, maximumFractionDigits: digits < 0 ? 3 : digits });
+    });
+  }
+
+  const brief = (value) => show(value === null || value === undefined ? value : Number(value.toPrecision(Math.abs(value) < 0.1 ? 3 : 4)));
 
   // --- axes ---
 
@@ -293,6 +303,49 @@ const drawing = (() => {
     return found;
   }
 
+  // A run's curve, smoothed over a width in steps: of a thinned run, by the medians of its buckets. None for no width.
+  function smoothed(run, curve, width) {
+    if (!width) return null;
+    if (!run.starts.length) return smooth(run.steps, curve.values, width);
+    const some = new Array(run.steps.length).fill(null);
+    run.starts.forEach((place, bucket) => { some[place] = curve.medians[bucket]; });
+    return smooth(run.steps, some, width);
+  }
+
+  // --- the controls above the charts ---
+
+  const MANY = 200; // points from which on a line is smoothed at first
+
+  function rounded(value) {
+    const power = 10 ** Math.floor(Math.log10(value));
+    const near = [1, 2, 5, 10].map((factor) => factor * power);
+    return Math.round(near.reduce((a, b) => (Math.abs(b - value) < Math.abs(a - value) ? b : a)));
+  }
+
+  function tools(whole, count) {
+    const [reset, smoothing, log, clip] = ["reset", "smoothing", "log", "clip"].map((id) => document.getElementById(id));
+    const widths = [200, 60, 15].map((parts) => Math.max(5, rounded((whole[1] - whole[0]) / parts)));
+    for (const width of new Set(widths)) {
+      const option = document.createElement("option");
+      option.value = width;
+      option.textContent = `median of ${width.toLocaleString("en")} steps`;
+      smoothing.append(option);
+    }
+    if (count >= MANY) smoothing.value = widths[1];
+    const listen = (draw, zoom) => {
+      reset.addEventListener("click", () => zoom(null));
+      for (const control of [smoothing, log, clip]) control.addEventListener("change", () => draw());
+    };
+    return { reset, log, clip, width: () => Number(smoothing.value), listen };
+  }
+
+  // The limits that are asked for (null: all) inside the whole; the current ones where they would show nothing.
+  function within(limits, whole, current) {
+    const next = limits ? [Math.max(limits[0], whole[0]), Math.min(limits[1], whole[1])] : whole;
+    if (next[1] - next[0] < 1) return current;
+    return next[0] === whole[0] && next[1] === whole[1] ? whole : next;
+  }
+
   // --- the keyboard: arrows read the values, + and - zoom, Escape goes back ---
 
   function keys(holder, current, zoom) {
@@ -342,5 +395,5 @@ const drawing = (() => {
     });
   }
 
-  return { PRINT_WIDTH, FONT, across, axis, brief, colour, down, evenTicks, figure, follow, keys, known, label, lines, page, show, smooth, stroke, tickTexts, valueAxis };
+  return { PRINT_WIDTH, FONT, across, axis, beside, brief, colour, down, evenTicks, figure, follow, keys, known, label, lines, page, show, smoothed, stroke, tickTexts, tools, valueAxis, within };
 })();

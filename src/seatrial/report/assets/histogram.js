@@ -11,7 +11,7 @@
   const [least, most] = [Math.min(...places), Math.max(...places)];
   const room = 0.04 * (most - least);
   const others = histogram.beyond ? `; ${histogram.beyond.toLocaleString("en")} further away` : "";
-  const rest = `5–95%: ${drawing.brief(low)}–${drawing.brief(high)} s${others}`;
+  const rest = `5–95%: ${drawing.beside([low, high]).join("–")} s${others}`;
   let chart = null;
 
   function read(bin) {

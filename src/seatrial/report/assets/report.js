@@ -1,40 +1,24 @@
 (() => {
   "use strict";
   const data = drawing.page();
-  const { colour, figure, known } = drawing;
+  const { colour, known } = drawing;
   const names = Object.keys(data.curves);
   if (!names.length && !data.evals) return;
   const steps = data.steps.length ? data.steps : data.evals.steps;
   const ends = [...steps, ...(data.evals?.steps ?? [])].reduce(([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
   const whole = [ends[0] - 0.5, ends[1] + 0.5];
-  const [reset, smoothing, log, clip] = ["reset", "smoothing", "log", "clip"].map((id) => document.getElementById(id));
   const FEW = 60; // points that are shown one by one
-  const MANY = 200; // points from which on a line is smoothed at first
+  const controls = drawing.tools(whole, data.steps.length);
 
   let charts = [];
   let shown = whole;
-
-  function offerWidths() {
-    const widths = [200, 60, 15].map((parts) => Math.max(5, round((whole[1] - whole[0]) / parts)));
-    for (const width of [...new Set(widths)]) {
-      const option = document.createElement("option");
-      option.value = width;
-      option.textContent = `median of ${width.toLocaleString("en")} steps`;
-      smoothing.append(option);
-    }
-    if (data.steps.length >= MANY) smoothing.value = widths[1];
-  }
-
-  function round(value) {
-    const power = 10 ** Math.floor(Math.log10(value));
-    return Math.round([1, 2, 5, 10].map((factor) => factor * power).reduce((a, b) => (Math.abs(b - value) < Math.abs(a - value) ? b : a)));
-  }
 
   const unitOf = (curve) => (curve.unit ? ` ${curve.unit}` : "");
 
   function atRest(curve) {
     const values = known(curve.values);
-    const middle = curve.median === null ? `last ${drawing.brief(values[values.length - 1])}` : `median ${drawing.brief(curve.median)}`;
+    const [first, last] = [values[0], values[values.length - 1]];
+    const middle = curve.median === null ? `last ${drawing.beside([last, first])[0]}` : `median ${drawing.beside([curve.median, first])[0]}`;
     return `${middle}${unitOf(curve)}`;
   }
 
@@ -52,20 +36,15 @@
   }
 
   function zoom(limits) {
-    const next = limits ? [Math.max(limits[0], whole[0]), Math.min(limits[1], whole[1])] : whole;
-    if (next[1] - next[0] < 1 || (next[0] === shown[0] && next[1] === shown[1])) return;
-    shown = next[0] === whole[0] && next[1] === whole[1] ? whole : next;
-    reset.hidden = shown === whole;
-    for (const { chart, overSteps } of charts) if (overSteps) chart.setScale("x", { min: shown[0], max: shown[1] });
+    shown = drawing.within(limits, whole, shown);
+    controls.reset.hidden = shown === whole;
+    for (const { chart } of charts) chart.setScale("x", { min: shown[0], max: shown[1] });
   }
 
   function linesOf(curve) {
-    const width = Number(smoothing.value);
     const raw = { values: curve.values, stroke: colour("--line"), points: data.steps.length <= FEW };
-    if (!width) return [raw];
-    const some = new Array(data.steps.length).fill(null);
-    if (data.starts.length) data.starts.forEach((place, bucket) => { some[place] = curve.medians[bucket]; });
-    const middle = drawing.smooth(data.steps, data.starts.length ? some : curve.values, width);
+    const middle = drawing.smoothed(data, curve, controls.width());
+    if (!middle) return [raw];
     return [{ ...raw, stroke: colour("--faint"), width: 1 }, { values: middle, stroke: colour("--line"), width: 1.75, spanGaps: true }];
   }
 
@@ -74,7 +53,7 @@
     const positive = known(curve.values).every((value) => value > 0);
     return drawing.lines({
       holder: document.getElementById(id), x: data.steps, lines: linesOf(curve), limits: () => shown, sync: "steps",
-      log: log.checked && positive, clip: clip.checked, frame: curve.frame, fixed: curve.median !== null, median: curve.median,
+      log: controls.log.checked && positive, clip: controls.clip.checked, frame: curve.frame, fixed: curve.median !== null, median: curve.median,
       targets: curve.targets, spans: curve.median === null ? [] : data.left_out,
       marks: data.marks.filter((mark) => !mark.curves.length || mark.curves.includes(id)),
       read: reader(id, data.steps, curve), zoom,
@@ -87,7 +66,7 @@
     return drawing.lines({
       holder: document.getElementById("evals"), x, limits: () => shown, sync: "steps", targets, zoom,
       lines: [{ values, stroke: colour("--line"), points: x.length <= FEW }],
-      log: log.checked && known(values).every((value) => value > 0), read: reader("evals", x, curve),
+      log: controls.log.checked && known(values).every((value) => value > 0), read: reader("evals", x, curve),
     }, width);
   }
 
@@ -102,21 +81,19 @@
 
   function draw(width) {
     for (const { chart } of charts) chart.destroy();
-    charts = names.map((id) => ({ id, chart: build(id, width), overSteps: true }));
-    if (data.evals) charts.push({ id: "evals", chart: buildEvals(width), overSteps: true });
+    charts = names.map((id) => ({ id, chart: build(id, width) }));
+    if (data.evals) charts.push({ id: "evals", chart: buildEvals(width) });
     for (const each of charts) each.holder = document.getElementById(each.id);
     for (const id of names) reader(id, data.steps, data.curves[id])(null);
     if (data.evals) reader("evals", data.evals.steps, { ...data.evals, median: null })(null);
   }
 
-  offerWidths();
   draw();
   for (const id of names) describe(id, data.curves[id], data.steps.length);
   if (data.evals) describe("evals", { ...data.evals, title: "Evaluation loss", median: null }, data.evals.steps.length);
   for (const { id } of charts) {
     drawing.keys(document.getElementById(id), () => charts.find((each) => each.id === id).chart, zoom);
   }
-  reset.addEventListener("click", () => zoom(null));
-  for (const control of [smoothing, log, clip]) control.addEventListener("change", () => draw());
+  controls.listen(draw, zoom);
   drawing.follow(draw, () => charts, drawing.PRINT_WIDTH.half);
 })();
