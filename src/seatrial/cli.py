@@ -332,6 +332,10 @@ def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> No
     from seatrial.console import warn
     from seatrial.runs.status import require_over
 
+    if len(run_dirs) > 1 and any(shown.values()):
+        name = next(name for name, value in shown.items() if value)
+        why, fix = "it is for the report of one run, and several are named", "omit it, or name one run directory"
+        raise InputError.single("one-run", f"--{name.replace('_', '-')}", why, fix)
     for run_dir in run_dirs:
         warn(require_over(run_dir))
     click.echo(report_run(run_dirs[0], output, **shown) if len(run_dirs) == 1 else report_scaling(run_dirs, output))

@@ -33,7 +33,7 @@ def _one_node(**changes: Any) -> RunSpec:
 
 
 def healthy_and_long(folder: Path) -> Path:
-    """20,000 steps with evaluations, a warm-up and a decay of the learning rate, memory, and a checkpoint now and then."""
+    """20,000 steps with evaluations, a schedule of the learning rate, memory, and a slow step now and then."""
     count = 20_000
     rng = random.Random(1)
 

@@ -44,9 +44,9 @@ def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
     return "report: scaling.html"
 
 
-def _judged(run_dir: Path, **shown: float | None) -> RunReport:
+def _judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: float | None = None) -> RunReport:
     """What is known about a run, which is judged first if it was not."""
     documents = Documents(run_dir)
     if documents.has("verdict.json"):
-        return gather(run_dir, documents=documents, **shown)
-    return judge_run(run_dir, JudgeOptions(**shown))[0]
+        return gather(run_dir, documents=documents, tokens=tokens, price_per_device_hour=price_per_device_hour)
+    return judge_run(run_dir, JudgeOptions(tokens=tokens, price_per_device_hour=price_per_device_hour))[0]

@@ -59,9 +59,10 @@ def compare_runs(
 ) -> tuple[str, int]:
     """The comparison of b with a, a run or several each, in one of `FORMATS`, and the exit code.
 
-    "html" writes comparison.html here and gives a line that names it. The exit code is the gate's, or 0 without a gate. A run is a directory, or a name or an id of the history; without any in
-    `a`, the earlier runs of b's configuration are. Raises InputError where a run cannot be found or read, where one is
-    named twice, and where they do different work, unless `anyway`.
+    "html" writes comparison.html here and gives a line that names it. The exit code is the gate's, or 0 without a gate.
+    A run is a directory, or a name or an id of the history; without any in `a`, the earlier runs of b's configuration
+    are. Raises InputError where a run cannot be found or read, where one is named twice, and where they do different
+    work, unless `anyway`.
     """
     other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
     one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)

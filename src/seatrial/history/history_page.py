@@ -1,4 +1,4 @@
-"""The runs of an index as one HTML file: the table, their speeds in the order of time, and the newest over each other."""
+"""The runs of an index as one HTML file: the table, their speeds in the order of time, and the newest in one chart."""
 
 from __future__ import annotations
 

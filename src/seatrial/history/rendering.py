@@ -164,7 +164,9 @@ def losses_told(losses: Losses) -> str:
 def settings(comparison: Comparison) -> tuple[list[tuple[str, ...]], list[str]]:
     """(the settings that differ: section, path, A, B; a line on those that are left out)."""
     more = len(comparison.settings) - MOST_SETTINGS
-    shown = [(s.section, s.path, _value(s.a), _value(s.b)) for s in comparison.settings[:MOST_SETTINGS]]
+    shown: list[tuple[str, ...]] = [
+        (s.section, s.path, _value(s.a), _value(s.b)) for s in comparison.settings[:MOST_SETTINGS]
+    ]
     return shown, [f"… and {more} more: --format json has them all"] if more > 0 else []
 
 

@@ -24,6 +24,7 @@ from seatrial.verdict import show
 MAX_POINTS = 8000  # far more than the pixels of a chart; a longer run is thinned, extremes kept
 NARROW, WIDE = 0.1, 0.25  # of the median: charts of speed show at least so much, and of the warm-up no more
 NEIGHBOURS = 9  # of a step: what their median does not show is an outlier
+MOST_NOISE = 6.0  # times the median distance from it
 MOST_BINS = 60
 MOST_MARKS = 4  # of one kind; more are in the tables
 FEWEST_FOR_BINS = 10  # steps
@@ -198,19 +199,23 @@ def frame(values: Values, steady: NDArray[np.bool_], median: float | None) -> tu
         shown = values[finite & (steady | near)]
         ends = [*shown.tolist(), median * (1 - NARROW), median * (1 + NARROW)]
         return min(ends), max(ends)
-    inside = values[finite]
-    if len(inside) <= NEIGHBOURS:
-        return float(inside.min()), float(inside.max())
-    smooth = np.median(np.lib.stride_tricks.sliding_window_view(inside, NEIGHBOURS), axis=1)
+    return _without_spikes(values[finite])
+
+
+def _without_spikes(values: Values) -> tuple[float, float]:
+    """The lowest and the highest value that the steps around it have as well, more or less."""
+    if len(values) <= NEIGHBOURS:
+        return float(values.min()), float(values.max())
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(values, NEIGHBOURS), axis=1)
     half = NEIGHBOURS // 2
     around = np.concatenate([np.full(half, smooth[0]), smooth, np.full(half, smooth[-1])])
-    noise = 6 * float(np.median(np.abs(inside - around)))
-    usual = inside[np.abs(inside - around) <= max(noise, NARROW * float(np.ptp(smooth)))]
-    ends = usual if len(usual) else inside
-    low, high = min(float(ends.min()), float(smooth.min())), max(float(ends.max()), float(smooth.max()))
+    away = np.abs(values - around)
+    usual = values[away <= max(MOST_NOISE * float(np.median(away)), NARROW * float(np.ptp(smooth)))]
+    low, high = float(min(usual.min(), smooth.min())), float(max(usual.max(), smooth.max()))
     # At its ends a curve may fall faster than nine steps show: what goes on from the frame is none apart from it.
-    near = [value for value in (*inside[: half + 1], *inside[-half - 1 :]) if 2 * low - high <= value <= 2 * high - low]
-    return min([low, *map(float, near)]), max([high, *map(float, near)])
+    ends = [*values[: half + 1].tolist(), *values[-half - 1 :].tolist()]
+    near = [value for value in ends if 2 * low - high <= value <= 2 * high - low]
+    return min([low, *near]), max([high, *near])
 
 
 # --- targets and marks ----------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def _planned_tokens(metrics: Metrics) -> float | None:
 
 def amount(value: float) -> str:
     """A sum of money: with cents below a thousand, and with as many digits as a small one needs."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+    return f"{value:,.0f}" if round(value, 2) >= 1000 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _peak(peak: Peak) -> str:
@@ -263,8 +263,8 @@ def summary(axis: AxisVerdict) -> Check:
 
 
 def _short_count(number: float) -> str:
-    """15T, 1.4T, 300B; anything below a thousand as it is."""
+    """15T, 1.4T, 300B, 11.8M; anything below a thousand as it is."""
     for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if number >= size:
-            return f"{number / size:g}{suffix}"
+            return f"{number / size:.4g}{suffix}"
     return f"{number:g}"

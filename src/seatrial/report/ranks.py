@@ -161,7 +161,7 @@ def table(times: RankTimes) -> Section:
         (f"rank {slow.rank}", slow.host, "" if slow.seconds is None else seconds, f"{slow.slower_by:+.1%}")
         for slow, seconds in zip(times.slowest, told, strict=True)
     )
-    columns, rows = without_empty_columns(("Slowest", "Host", "Step, s", "Vs. median"), rows)
+    columns, shown = without_empty_columns(("Slowest", "Host", "Step, s", "Vs. median"), rows)
     typical = "" if times.typical is None else f", {show(times.typical, 's')}"
     taken = f" Times are taken {times.origin}." if times.origin else ""
     cells = "" if times.num_ranks <= MAX_ROWS and times.num_steps <= MAX_COLUMNS else (
@@ -170,7 +170,7 @@ def table(times: RankTimes) -> Section:
     )  # fmt: skip
     note = f"Compared with the median rank's median step{typical}, in the steady window.{taken}{cells}"
     return Section(
-        key="slowest", title="Ranks", columns=columns, rows=rows, numbers=("Step, s", "Vs. median"), notes=(note,)
+        key="slowest", title="Ranks", columns=columns, rows=shown, numbers=("Step, s", "Vs. median"), notes=(note,)
     )
 
 

@@ -159,7 +159,8 @@ def _reported_row(metric: str, own: float, found: Estimate | None) -> tuple[str,
     if found is None or found.origin == AS_REPORTED:
         return title, show(own, unit), "", ""
     off = f"{own / found.value - 1:+.1%}" if found.value else ""
-    return title, *show_beside(own, found.value, unit=unit), off
+    reported, recomputed = show_beside(own, found.value, unit=unit)
+    return title, reported, recomputed, off
 
 
 def _convention(performance: Performance) -> str:

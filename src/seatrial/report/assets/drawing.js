@@ -362,9 +362,9 @@ const drawing = (() => {
       const moved = { ArrowRight: at + pace, ArrowLeft: at - pace, Home: first, End: last }[event.key];
       if (moved !== undefined) {
         const index = Math.min(Math.max(moved, first), last);
-        chart.setCursor({ left: chart.valToPos(x[index], "x"), top: 0 });
+        chart.setCursor({ left: chart.valToPos(x[index], "x"), top: 0 }, true, true);
       } else if (event.key === "Escape") {
-        chart.setCursor({ left: -10, top: -10 });
+        chart.setCursor({ left: -10, top: -10 }, true, true);
         zoom?.(null);
       } else if (zoom && "+-".includes(event.key)) {
         const middle = chart.cursor.idx === null || chart.cursor.idx === undefined ? (min + max) / 2 : x[chart.cursor.idx];

@@ -19,7 +19,19 @@
     output.textContent = known ? `${figure.format(edges[bin])} to ${figure.format(edges[bin + 1])} s: ${counts[bin].toLocaleString("en")} steps` : rest;
   }
 
+  function columns(self) {
+    const { ctx } = self;
+    ctx.fillStyle = colour("--column");
+    const ground = self.valToPos(0, "y", true);
+    counts.forEach((count, bin) => {
+      const [left, right] = [edges[bin], edges[bin + 1]].map((edge) => Math.round(self.valToPos(edge, "x", true)));
+      const top = self.valToPos(count, "y", true);
+      ctx.fillRect(left, top, Math.max(right - left - uPlot.pxRatio, 1), ground - top);
+    });
+  }
+
   function lines(self) {
+    columns(self);
     drawing.down(self, median, "--median", [5, 4]);
     for (const { value } of targets) drawing.down(self, value, "--target", [2, 3]);
     drawing.label(self, [
@@ -30,7 +42,6 @@
 
   function draw(width) {
     chart?.destroy();
-    const fill = colour("--bar");
     chart = new uPlot(
       {
         width: width || holder.clientWidth,
@@ -43,7 +54,7 @@
           drawing.axis({ size: 26, splits: (self) => drawing.evenTicks(least, most, Math.max(2, Math.floor(self.bbox.width / uPlot.pxRatio / 80))), values: (_, ticks) => drawing.tickTexts(ticks) }),
           drawing.valueAxis(false),
         ],
-        series: [{}, { stroke: fill, fill, width: 0, paths: uPlot.paths.bars({ size: [1, Infinity], gap: 1 }), points: { show: false } }],
+        series: [{}, { paths: () => null, points: { show: false } }],
         hooks: { draw: [lines], setCursor: [(self) => read(self.cursor.idx)] },
       },
       [centres, counts],

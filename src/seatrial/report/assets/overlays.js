@@ -35,7 +35,8 @@
         return;
       }
       const there = runs.map((run, place) => [run.name, columns[place][index]]).filter(([, value]) => value !== undefined && value !== null);
-      output.textContent = `step ${x[index]}: ${there.map(([name, value]) => `${name} ${drawing.show(value)}`).join(", ")}`;
+      const texts = drawing.beside(there.map(([, value]) => value));
+      output.textContent = `step ${x[index]}: ${there.map(([name], place) => `${name} ${texts[place]}`).join(", ")}${unit && ` ${unit}`}`;
     };
   }
 
