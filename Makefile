@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE := $(VENV)/coverage
 PARALLEL := --numprocesses auto --dist worksteal
-BENCHES := $(filter-out bench/record.py bench/gpu_smoke.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/record.py bench/gpu_smoke.py bench/plan_compile.py,$(wildcard bench/*.py))
 
 # A marker per extra, so that `make demo` waits for jax only, and not for what the tests need.
 INSTALLED := $(VENV)/.installed-
@@ -43,7 +43,7 @@ test-gpu-plan: $(INSTALLED)test ## Compile the step for a GPU without one; fetch
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
 	    --target $(VENV)/.plan-gpu jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13 && \
 	  mv $(VENV)/.plan-gpu $(VENV)/plan-gpu; }
-	PYTHONPATH=$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py $(PARALLEL)
+	PYTHONPATH=$(CURDIR)/$(VENV)/plan-gpu $(BIN)/python -m pytest tests/train/test_deviceless.py tests/commands/test_compiled_step.py $(PARALLEL)
 
 test-maxtext: $(INSTALLED)test ## Run the real MaxText, and load with it what convert writes; fetches 600 MB, and another Debian if there is no Python 3.12.
 	tests/engines/maxtext.sh $(VENV)/maxtext

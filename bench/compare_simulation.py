@@ -2,26 +2,30 @@
 
     python bench/compare_simulation.py [PAIRS]
 
-Each case draws PAIRS (2000) pairs of runs of 30, 100 or 1000 steady steps. Step times are around half a second with
+Each case draws PAIRS (20000) pairs of runs of equal speed, of 30, 100 or 1000 steady steps (of 1000, a quarter as
+many; of several runs a side, whose rate is close to what is allowed, five times as many), and a fifth as many where one
+is slower. Step times are around half a second with
 noise of 1%, skewed, 2% of them spikes up to three times as long, printed in milliseconds. The steps are independent,
 resemble their neighbours (AR(1) of 0.5 or 0.9), or are a slow wave below independent noise (half each). Between runs
 there is none, or 0.5%.
 
   former     blocks of five steps, as `compare` judged before, at 95%
-  automatic  blocks whose length comes from the series (Politis & White 2004, 2009), at 98%
-  window     Sokal's correlation time alone, with Student's quantile, at 98%
-  whitened   the order statistics' variance by a pre-whitened kernel (Andrews & Monahan 1992), at 98%
-  ours       what the product does: `metrics.interval.median_interval` at 98%, `history.between` for several runs
+  automatic  blocks whose length comes from the series (Politis & White 2004, 2009)
+  window     Sokal's correlation time alone, with Student's quantile
+  whitened   the order statistics' variance by a pre-whitened kernel (Andrews & Monahan 1992)
+  alone      each run's own correlation time and degrees of freedom, which `compare` did before
+  ours       what the product does: `history.within` for one run a side, `history.between` for several
 
-`false` is the share of pairs of equal speed that are called different, either way; `found` that of pairs that are
-called slower where one is slower by 3%. The same for level shifts: `shift_false` of steady runs have one, and it is
+All but the first use the product's level. `false` is the share of pairs of equal speed that are called different,
+either way, and `false_interval` its 95% interval (Wilson 1927). Where one is slower by 3%, `found` is the share of
+pairs that are called slower, `inconclusive` that of those whose interval has both 0 and 3% in it, and `missed` the
+rest: they are said to be as fast. The same for level shifts: `shift_false` of steady runs have one, and it is
 found (alone, within a step) in `shift_found` of the runs that get 5% slower after two fifths of their steps.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -32,7 +36,8 @@ import record
 from numpy.typing import NDArray
 
 from seatrial.history.between import ratio_between, spread_of
-from seatrial.history.compare import LEVEL
+from seatrial.history.compare import FOUND, LEVEL
+from seatrial.history.within import ratio_within
 from seatrial.metrics import dependence
 from seatrial.metrics.drift import find_drift
 from seatrial.metrics.interval import Ratio, median_interval, ratio_of_intervals, relative_rounding
@@ -48,6 +53,8 @@ LENGTHS = (30, 100, 1000)
 BETWEEN, RUNS = 0.005, 3
 RESAMPLES = 200  # of the bootstraps: enough for rates
 FORMER_LEVEL = 0.95
+WORKERS = 2
+AT_ONCE = 1000  # pairs that are drawn together
 COMPARED = 100  # pairs, for the methods that were not chosen
 KINDS: dict[str, float | None] = {"independent": 0.0, "AR 0.5": 0.5, "AR 0.9": 0.9, "wave and noise": None}
 
@@ -152,12 +159,17 @@ def whitened(values: Values, level: float) -> tuple[float, float]:
 
 
 METHODS: dict[str, Interval] = {
-    "former": former, "automatic": automatic, "window": window, "whitened": whitened, "ours": median_interval,
+    "former": former, "automatic": automatic, "window": window, "whitened": whitened, "alone": median_interval,
 }  # fmt: skip
 
 
+def ours(a: Values, b: Values) -> Ratio:
+    """As `compare` does it for one run a side."""
+    return ratio_within([a], [b], LEVEL).rounded(relative_rounding(a) + relative_rounding(b))
+
+
 def ratio(a: Values, b: Values, interval: Interval) -> Ratio:
-    """Median of b over that of a, with what rounding may have done, as `compare` does it for one run a side."""
+    """Median of b over that of a, with what rounding may have done, by another interval for each."""
     one, other = ((float(np.median(values)), *interval(values, LEVEL)) for values in (a, b))
     return ratio_of_intervals(one, other).rounded(relative_rounding(a) + relative_rounding(b))
 
@@ -171,61 +183,76 @@ def several(a: Values, b: Values) -> Ratio:
     return ratio_between(one, other, spread, LEVEL).no_surer_than(rounding)
 
 
-def beside_history(a: Values, b: Values, interval: Interval) -> Ratio:
+def beside_history(a: Values, b: Values) -> Ratio:
     """One run a side, and as many others in the history: of `a` the first row is compared, the others are these."""
     spread = spread_of([np.median(a[1:], axis=1).tolist()])
     assert spread is not None
     one, other = (float(np.median(side[0])) for side in (a, b))
-    return ratio(a[0], b[0], interval).widened(ratio_between([one], [other], spread, LEVEL))
+    rounding = relative_rounding(a[0]) + relative_rounding(b[0])
+    between = ratio_between([one], [other], spread, LEVEL)
+    return ratio_within([a[0]], [b[0]], LEVEL).widened(between).rounded(rounding)
 
 
-def rates(ratios_same: list[Ratio], ratios_slower: list[Ratio]) -> dict[str, float]:
+def rates(ratios_same: list[Ratio], ratios_slower: list[Ratio]) -> dict[str, Any]:
+    n, wrong = len(ratios_same), [not r.low <= 1 <= r.high for r in ratios_same]
+    found = [r.low > 1 for r in ratios_slower]
+    wide = [r.low <= 1 < 1 + FOUND <= r.high for r in ratios_slower]
     return {
-        "false": float(np.mean([not r.low <= 1 <= r.high for r in ratios_same])),
+        "pairs": n,
+        "false": float(np.mean(wrong)),
+        "false_interval": wilson(sum(wrong), n),
         "false_slower": float(np.mean([r.low > 1 for r in ratios_same])),
-        "found": float(np.mean([r.low > 1 for r in ratios_slower])),
+        "slower_pairs": len(ratios_slower),
+        "found": float(np.mean(found)),
+        "inconclusive": float(np.mean(wide)),
+        "missed": float(np.mean([not f and not w for f, w in zip(found, wide, strict=True)])),
     }
 
 
 def pairs_case(kind: str, n: int, pairs: int, between: float) -> dict[str, Any]:
-    rng = np.random.default_rng(SEED + n)
-    a, b = (runs(rng, kind, pairs, n, between=between) for _ in range(2))
-    slower = runs(rng, kind, pairs, n, slower=SLOWER, between=between)
-    case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1, "pairs": pairs}
+    def by(interval: Interval) -> Callable[[Values, Values], Ratio]:
+        return lambda x, y: ratio(x[0], y[0], interval)
+
+    case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1}
     for name, interval in METHODS.items():
-        used = slice(0, pairs if name == "ours" else min(pairs, COMPARED))
-        case[name] = rates(
-            [ratio(x, y, interval) for x, y in zip(a[used], b[used], strict=True)],
-            [ratio(x, y, interval) for x, y in zip(a[used], slower[used], strict=True)],
-        )
+        case[name] = judged(by(interval), kind, n, min(pairs, COMPARED), between)
+    case["ours"] = judged(lambda x, y: ours(x[0], y[0]), kind, n, pairs, between)
     return case
 
 
 def several_case(kind: str, n: int, pairs: int, between: float) -> dict[str, Any]:
-    rng = np.random.default_rng(SEED + n)
-
-    def side(count: int, slower: float = 0.0) -> Values:
-        return runs(rng, kind, pairs * count, n, slower=slower, between=between).reshape(pairs, count, n)
-
-    a, b, slower = side(RUNS), side(RUNS), side(RUNS, SLOWER)
-    case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": RUNS, "pairs": pairs}
-    case["ours"] = rates(
-        [several(x, y) for x, y in zip(a, b, strict=True)], [several(x, y) for x, y in zip(a, slower, strict=True)]
-    )
-    return case
+    case = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": RUNS}
+    return case | {"ours": judged(several, kind, n, pairs, between, RUNS, RUNS)}
 
 
 def history_case(kind: str, n: int, pairs: int, between: float, others: int) -> dict[str, Any]:
+    case = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1, "others": others}
+    return case | {"ours": judged(beside_history, kind, n, pairs, between, others + 1)}
+
+
+def judged(
+    compare: Callable[[Values, Values], Ratio],
+    kind: str, n: int, pairs: int, between: float, in_a: int = 1, in_b: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """The rates of a comparison over so many pairs of sides, each of so many runs, drawn some at a time."""
     rng = np.random.default_rng(SEED + n)
-    a = runs(rng, kind, pairs * (others + 1), n, between=between).reshape(pairs, others + 1, n)
-    b = runs(rng, kind, pairs, n, between=between).reshape(pairs, 1, n)
-    slower = runs(rng, kind, pairs, n, slower=SLOWER, between=between).reshape(pairs, 1, n)
-    case: dict[str, Any] = {"kind": kind, "steps": n, "between_runs": between, "runs_a_side": 1, "others": others}
-    case["ours"] = rates(
-        [beside_history(x, y, median_interval) for x, y in zip(a, b, strict=True)],
-        [beside_history(x, y, median_interval) for x, y in zip(a, slower, strict=True)],
-    )
-    return case | {"pairs": pairs}
+    same, slower = list[Ratio](), list[Ratio]()
+    for _ in range(-(-pairs // AT_ONCE)):
+        count = min(pairs, AT_ONCE)
+        a = runs(rng, kind, count * in_a, n, between=between).reshape(count, in_a, n)
+        b = runs(rng, kind, count * in_b, n, between=between).reshape(count, in_b, n)
+        some = count // 5
+        slow = runs(rng, kind, some * in_b, n, slower=SLOWER, between=between).reshape(some, in_b, n)
+        same += [compare(x, y) for x, y in zip(a, b, strict=True)]
+        slower += [compare(x, y) for x, y in zip(a[:some], slow, strict=True)]
+    return rates(same, slower)
+
+
+def wilson(hits: int, n: int) -> list[float]:
+    """The 95% interval of a share."""
+    z, share = 1.96, hits / n
+    middle, reach = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return [max(0.0, (middle - reach) / (1 + z * z / n)), (middle + reach) / (1 + z * z / n)]
 
 
 def course_case(kind: str, n: int, count: int) -> dict[str, Any]:
@@ -245,17 +272,22 @@ def course_case(kind: str, n: int, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    one_a_side = [(kind, n, pairs, 0.0) for kind in KINDS for n in LENGTHS]
-    one_a_side += [("independent", n, pairs, BETWEEN) for n in LENGTHS[1:]]
-    several_a_side = [(kind, n, pairs, BETWEEN) for kind in KINDS for n in LENGTHS[: 3 if kind == "independent" else 2]]
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+
+    def of(n: int) -> int:
+        return pairs if n < 1000 else pairs // 4
+
+    one_a_side = [(kind, n, of(n), 0.0) for kind in KINDS for n in LENGTHS]
+    one_a_side += [("independent", n, of(n) // 4, BETWEEN) for n in LENGTHS[1:]]
+    lengths = {"independent": LENGTHS, "AR 0.5": LENGTHS}
+    several_a_side = [(kind, n, 5 * of(n), BETWEEN) for kind in KINDS for n in lengths.get(kind, LENGTHS[:2])]
     beside = [("independent", 100, pairs, BETWEEN, others) for others in (3, 10)]
-    courses = [(kind, n, pairs // (4 if n < 1000 else 16)) for kind in KINDS for n in LENGTHS]
+    courses = [(kind, n, pairs // (40 if n < 1000 else 160)) for kind in KINDS for n in LENGTHS]
     cases: list[tuple[Callable[..., dict[str, Any]], list[Any]]] = [
         (pairs_case, one_a_side), (several_case, several_a_side), (history_case, beside), (course_case, courses),
     ]  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {"compared": [], "courses": []}
-    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+    with ProcessPoolExecutor(max_workers=WORKERS) as pool:
         running = [pool.submit(of, *given) for of, all_given in cases for given in all_given]
         for each in running:
             case = each.result()
@@ -268,7 +300,9 @@ def show(case: dict[str, Any]) -> None:
     if "ours" not in case:
         print(*(f"{name} {value}" for name, value in case.items()), sep=", ", flush=True)
         return
-    found = [f"{name} {case[name]['false']:.3f}/{case[name]['found']:.3f}" for name in METHODS if name in case]
+    found = [
+        f"{name} {case[name]['false']:.3f}/{case[name]['found']:.3f}" for name in (*METHODS, "ours") if name in case
+    ]
     others = f", {case['others']} others" if "others" in case else ""
     print(
         f"{case['kind']}, {case['steps']} steps, between runs {case['between_runs']:.1%}, {case['runs_a_side']} a side"

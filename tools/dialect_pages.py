@@ -199,7 +199,7 @@ def _field(field: SpecField, path: str) -> tuple[str, ...]:
 
 def _kind(field: SpecField) -> str:
     if field.is_list:
-        items = {str: "texts", float: "numbers", tuple: "pairs of texts"}
+        items = {str: "texts", float: "numbers", int: "whole numbers", tuple: "pairs of texts"}
         return f"list of {items.get(field.kind, 'mappings')}"
     if field.words:
         return ", ".join(map(_code, field.words))

@@ -161,6 +161,7 @@ class Family:
     says_batch: bool = True
     is_cross_entropy: bool = True
     is_sampled: bool = False  # prints some steps, by the clock
+    is_rows: bool = False  # a file of metrics, into which nothing else is written
 
 
 def lines_of(family: Family, course: Course) -> list[Line]:

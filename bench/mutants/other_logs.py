@@ -25,7 +25,7 @@ PEAK = 989.5  # TFLOP/s
 LEVANTER_EVERY = 5
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """What there is to print of a step: `number` counts from 1, `tokens_per_second` is of a device."""
 
     number: int
@@ -38,16 +38,16 @@ class _Step(NamedTuple):
     mfu: float
 
 
-def _steps(course: Course) -> Iterator[_Step]:
+def _steps(course: Course) -> Iterator[Step]:
     for step, seconds, loss, norm, clock in walk(course):
-        yield _Step(
+        yield Step(
             step + 1, seconds, math.nan if loss is None else loss, norm, clock, learning_rate_of(step, course.planned),
             tokens_of(course) / seconds, tflop_of(course) / seconds / PEAK,
         )  # fmt: skip
 
 
-def _written(
-    lines_of_step: Callable[[Course, _Step], Iterator[str]],
+def written(
+    lines_of_step: Callable[[Course, Step], Iterator[str]],
     start: Callable[[Course], list[str]],
     end: Callable[[Course], list[str]] = lambda _: [],
     *,
@@ -58,7 +58,7 @@ def _written(
     def write(course: Course, rng: random.Random) -> Iterator[Line]:
         for text in start(course):
             yield Line(text=text, kind="setup")
-        yield from noise(rng, 12)
+        yield from noise(rng, 12 if most_noise else 0)
         for step in _steps(course):
             for text in lines_of_step(course, step):
                 yield Line(text=text, kind="step", step=step.number - 1)
@@ -77,7 +77,7 @@ def _tokens_per_step(course: Course) -> int:
 # --- a line a step ---
 
 
-def _nanogpt(course: Course, step: _Step) -> Iterator[str]:
+def _nanogpt(course: Course, step: Step) -> Iterator[str]:
     mfu = 100 * step.mfu if step.number - course.first > 5 else -100.0
     yield f"iter {step.number - 1}: loss {number(step.loss, '.4f')}, time {step.seconds * 1000:.2f}ms, mfu {mfu:.2f}%"
 
@@ -89,7 +89,7 @@ def _nanogpt_start(course: Course) -> list[str]:
     ]
 
 
-def _nanochat(course: Course, step: _Step) -> Iterator[str]:
+def _nanochat(course: Course, step: Step) -> Iterator[str]:
     rate = int(step.tokens_per_second * DEVICES)
     yield (
         f"step {step.number - 1:05d}/{course.planned:05d} ({100 * (step.number - 1) / course.planned:.2f}%) | loss: "
@@ -105,7 +105,7 @@ def _nanochat_start(course: Course) -> list[str]:
     ]
 
 
-def _llmc(course: Course, step: _Step) -> Iterator[str]:
+def _llmc(course: Course, step: Step) -> Iterator[str]:
     yield (
         f"step {step.number:4d}/{course.planned} | loss {number(step.loss, '7.6f')} (+0.12z)| norm "
         f"{number(step.norm, '6.4f')} (-0.31z)| lr {step.learning_rate:.2e} | {step.seconds * 1000:.2f} ms | "
@@ -120,7 +120,7 @@ def _llmc_start(course: Course) -> list[str]:
     ]
 
 
-def _modded(course: Course, step: _Step) -> Iterator[str]:
+def _modded(course: Course, step: Step) -> Iterator[str]:
     milliseconds = 1000 * sum(course.seconds[: step.number - course.first])
     mean = milliseconds / (step.number - course.first)
     yield (
@@ -129,7 +129,7 @@ def _modded(course: Course, step: _Step) -> Iterator[str]:
     )
 
 
-def _litgpt(course: Course, step: _Step) -> Iterator[str]:
+def _litgpt(course: Course, step: Step) -> Iterator[str]:
     yield (
         f"Epoch 1 | iter {step.number} step {step.number} | loss train: {number(step.loss, '.3f')}, val: n/a | "
         f"iter time: {step.seconds * 1000:.2f} ms (step) remaining time: 0:12:34"
@@ -140,14 +140,14 @@ def _litgpt_start(course: Course) -> list[str]:
     return [f"{{'train': TrainArgs(save_interval=800, max_steps={course.planned})}}", "Measured TFLOPs: 1234.50"]
 
 
-def _torchtune(course: Course, step: _Step) -> Iterator[str]:
+def _torchtune(course: Course, step: Step) -> Iterator[str]:
     yield (
         f"Step {step.number} | loss:{step.loss} lr:{step.learning_rate} tokens_per_second_per_gpu:"
         f"{step.tokens_per_second} peak_memory_reserved:61.25 grad_norm:{step.norm} "
     )
 
 
-def _verl_pairs(step: _Step) -> str:
+def _verl_pairs(step: Step) -> str:
     return (
         f"actor/kl_loss:0.001 - actor/pg_loss:{number(step.loss, '.3f')} - "
         f"actor/grad_norm:{number(step.norm, '.3f')} - "
@@ -157,7 +157,7 @@ def _verl_pairs(step: _Step) -> str:
     )
 
 
-def _verl(course: Course, step: _Step) -> Iterator[str]:
+def _verl(course: Course, step: Step) -> Iterator[str]:
     yield f"(TaskRunner pid=4711) step:{step.number} - {_verl_pairs(step)}"
 
 
@@ -165,14 +165,14 @@ def _verl_start(course: Course) -> list[str]:
     return [f"(TaskRunner pid=4711) Total training steps: {course.planned}"]
 
 
-def _verl_sft(course: Course, step: _Step) -> Iterator[str]:
+def _verl_sft(course: Course, step: Step) -> Iterator[str]:
     yield (
         f"step:{step.number} - train/loss:{number(step.loss, '.6f')} - train/grad_norm:{number(step.norm, '.6f')} - "
         f"train/lr(1e-3):{step.learning_rate * 1000:.6f} - train/time(s):{step.seconds:.6f}"
     )
 
 
-def _deepspeed(course: Course, step: _Step) -> Iterator[str]:
+def _deepspeed(course: Course, step: Step) -> Iterator[str]:
     time = f"[{clock_text(step.clock, comma=True)}] [INFO] [logging.py:96:log_dist]"
     yield f"{time} [Rank 0] step={step.number}, skipped=0, lr=[{step.learning_rate}], mom=[(0.9, 0.95)]"
     yield (
@@ -201,7 +201,7 @@ def _figure(value: float) -> str:
     )
 
 
-def _olmo(course: Course, step: _Step) -> Iterator[str]:
+def _olmo(course: Course, step: Step) -> Iterator[str]:
     yield f"{clock_text(step.clock)}.123\tnode0:0\tolmo.train:966\tINFO\t[step={step.number}/{course.planned},epoch=0]"
     yield f"    optim/total_grad_norm={_figure(step.norm)}"
     yield f"    train/CrossEntropyLoss={_figure(step.loss)}"
@@ -214,7 +214,7 @@ def _olmo_end(course: Course) -> list[str]:
     return [f"{clock_text(90_000.0)}.123\tnode0:0\ttrain:377\tINFO\tTraining complete"]
 
 
-def _olmo_core(course: Course, step: _Step) -> Iterator[str]:
+def _olmo_core(course: Course, step: Step) -> Iterator[str]:
     head = f"[step={step.number}/{course.planned},epoch=1,eta=00:12:34]"
     yield f"{clock_text(step.clock)}.123\tnode0:0\tolmo_core.train.callbacks.console_logger:65\tINFO\t{head}"
     yield f"    train/CE loss={_figure(step.loss)}"
@@ -230,7 +230,7 @@ def _olmo_core_start(course: Course) -> list[str]:
     ]
 
 
-def _composer(course: Course, step: _Step) -> Iterator[str]:
+def _composer(course: Course, step: Step) -> Iterator[str]:
     yield f"[batch={step.number}/{course.planned}]:"
     yield f"\t Train time/batch: {step.number - 1}"
     yield f"\t Train loss/train/total: {number(step.loss, '.4f')}"
@@ -267,50 +267,50 @@ def _levanter(course: Course, rng: random.Random) -> Iterator[Line]:
 OTHERS: dict[str, Family] = {
     family.name: family
     for family in (
-        Family(name="nanogpt", write=_written(_nanogpt, _nanogpt_start), has_grad_norm=False, counts_from=0),
+        Family(name="nanogpt", write=written(_nanogpt, _nanogpt_start), has_grad_norm=False, counts_from=0),
         Family(
             name="nanochat", counts_from=0, has_grad_norm=False,
-            write=_written(_nanochat, _nanochat_start, lambda _: ["Total training time: 12.34m"]),
+            write=written(_nanochat, _nanochat_start, lambda _: ["Total training time: 12.34m"]),
         ),
         Family(
             name="llmc",
-            write=_written(_llmc, _llmc_start, lambda _: ["total average iteration time: 12012.345678 ms"]),
+            write=written(_llmc, _llmc_start, lambda _: ["total average iteration time: 12012.345678 ms"]),
         ),
         Family(
             name="modded_nanogpt", has_grad_norm=False, says_batch=False,
-            write=_written(
+            write=written(
                 _modded, lambda _: ["Running PyTorch 2.9.0 compiled for CUDA 12.8"],
                 lambda _: ["peak memory allocated: 31712 MiB reserved: 33442 MiB"],
             ),
         ),
         Family(
             name="litgpt", has_grad_norm=False, says_batch=False,
-            write=_written(_litgpt, _litgpt_start, lambda _: ["| - Training Time : 721.34 s"]),
+            write=written(_litgpt, _litgpt_start, lambda _: ["| - Training Time : 721.34 s"]),
         ),
         Family(
             name="torchtune", says_batch=False,
-            write=_written(_torchtune, lambda _: ["Running FullFinetuneRecipeDistributed with resolved config:"]),
+            write=written(_torchtune, lambda _: ["Running FullFinetuneRecipeDistributed with resolved config:"]),
         ),
-        Family(name="olmo", write=_written(_olmo, lambda _: ["Peak GPU Memory (MB) before fsdp: 0"], _olmo_end)),
-        Family(name="olmo-core", write=_written(_olmo_core, _olmo_core_start, _olmo_end), says_batch=False),
-        Family(name="composer", write=_written(_composer, _composer_start), says_batch=False),
+        Family(name="olmo", write=written(_olmo, lambda _: ["Peak GPU Memory (MB) before fsdp: 0"], _olmo_end)),
+        Family(name="olmo-core", write=written(_olmo_core, _olmo_core_start, _olmo_end), says_batch=False),
+        Family(name="composer", write=written(_composer, _composer_start), says_batch=False),
         Family(
             name="levanter", write=_levanter, steps=120, every=LEVANTER_EVERY, has_grad_norm=False, says_batch=False,
             is_sampled=True,
         ),
         Family(
             name="verl", says_batch=False, is_cross_entropy=False,
-            write=_written(
+            write=written(
                 _verl, _verl_start, lambda _: ["(TaskRunner pid=4711) 'Final validation metrics: None'"]
             ),
         ),
         Family(
             name="verl_sft", says_batch=False,
-            write=_written(_verl_sft, lambda c: [f"Total training steps: {c.planned}"],
+            write=written(_verl_sft, lambda c: [f"Total training steps: {c.planned}"],
                            lambda _: ["Final validation metrics: None"]),
         ),
         Family(
-            name="deepspeed", write=_written(_deepspeed, lambda _: []), has_grad_norm=False, prints_total=False,
+            name="deepspeed", write=written(_deepspeed, lambda _: []), has_grad_norm=False, prints_total=False,
             says_batch=False,
         ),
     )

@@ -330,3 +330,8 @@ RUN_MUTATIONS: tuple[Mutation, ...] = (
     second_run_unfinished, second_run_slow, resumed_in_another_file, unfinished_in_another_file, fault_at_the_end,
     exit_code_at_the_end, fault_on_the_other_node, *(fault(name) for name in _FAULTS),
 )  # fmt: skip
+# Those that can be seen in rows of numbers alone.
+ROW_MUTATIONS: tuple[Mutation, ...] = (
+    slowed(1.03), slowed(1.05), slowed(1.10), nan_from, nan_once, inf_once, bad_gradient, rising, diverging, stuck,
+    zero, no_loss, half_as_long, longer_than_asked,
+)  # fmt: skip

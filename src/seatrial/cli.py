@@ -44,8 +44,9 @@ def init(name: str | None) -> None:
 @options.configuration
 @options.rehearse
 @option("--strict", is_flag=True, help="Treat warnings as errors.")
+@option("--compile", "compiles", is_flag=True, help="Compile our trainer's step for the device: its memory is exact.")
 @options.format_option("text", "json")
-def check(given: ConfigArguments, rehearse: bool, strict: bool, output: str) -> None:
+def check(given: ConfigArguments, rehearse: bool, strict: bool, compiles: bool, output: str) -> None:
     """Find every problem of a configuration or cluster file.
 
     Nothing is run or changed. Several files may be given; the same overrides hold for all. Exit code 0, or 2 for
@@ -53,7 +54,7 @@ def check(given: ConfigArguments, rehearse: bool, strict: bool, output: str) -> 
     """
     from seatrial.commands.check import check as find
 
-    text, has_errors = find(given, rehearse=rehearse, strict=strict, as_json=output == "json")
+    text, has_errors = find(given, rehearse=rehearse, strict=strict, compiles=compiles, as_json=output == "json")
     click.echo(text)
     raise Exit(2 if has_errors else 0)
 
@@ -94,18 +95,21 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @options.rehearse
 @options.collapse
 @option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
+@options.compiling
 @options.format_option("text", "json")
-def plan(given: ConfigArguments, explain: str | None, output: str, **how: Any) -> None:
+def plan(given: ConfigArguments, explain: str | None, compile_for: str | None, output: str, **how: Any) -> None:
     """Show what would run: values with origins, commands.
 
-    Every value of the resolved run with its origin, memory and step time to expect, and each process's command.
+    Every value of the resolved run with its origin, memory and step time to expect, and each process's command; with
+    --compile, memory, collectives and kernels of the step as XLA compiles it for the run's device, which need not be
+    here.
     """
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest
 
     request, as_json = RunRequest(config=given, **how), output == "json"
     text = (
-        plans.describe(request, as_json=as_json)
+        plans.describe(request, as_json=as_json, compile_for=compile_for)
         if explain is None
         else plans.explain(request, explain, as_json=as_json)
     )

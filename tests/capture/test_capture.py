@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -219,13 +220,56 @@ def test_the_command_that_fails_is_named_with_its_place_status_and_output(
 def test_the_output_is_shown_of_a_script_that_starts_no_training_and_does_not_fail(tmp_path: Path) -> None:
     sandboxed_or_skip()
     path = tmp_path / "launch.sh"
-    path.write_text('srun -l sh -c "python train.py --vocab <PATH TO VOCAB> --layers 3"\ntrue\n')
+    path.write_text('srun -l sh -c "python train.py --vocab <VOCAB --layers 3"\ntrue\n')
     with pytest.raises(InputError) as caught:
         capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
     (problem,) = caught.value.problems
     assert problem.code == "no-training"
     assert "it started srun -l" in problem.why
-    assert "PATH" in problem.why.partition("the script said")[2]
+    assert "VOCAB" in problem.why.partition("the script said")[2]
+
+
+def test_placeholders_in_the_words_of_a_command_are_named_with_their_lines(tmp_path: Path) -> None:
+    sandboxed_or_skip()
+    path = tmp_path / "launch.sh"
+    path.write_text(
+        '# <NOT THIS ONE>\nDATA="<PATH TO DATA>"\nOPTIONS="--vocab <PATH TO vocab.json> --data $DATA"\n'
+        'srun -l sh -c "python train.py $OPTIONS"\n'
+    )
+    with pytest.raises(InputError) as caught:
+        capture_command.capture(capture_command.CaptureRequest(script=path, yes=True))
+    (problem,) = caught.value.problems
+    assert problem.code == "placeholder"
+    assert problem.why == "<PATH TO DATA> is not filled in (line 2), and neither are those of lines 3"
+
+
+def test_variables_that_nothing_sets_are_named(tmp_path: Path) -> None:
+    script = (
+        "A=1\nread -r LINE < /dev/null\nexport PATH=/x:$PATH\necho $SLURM_JOB_ID ${MAYBE:-1} $A $LINE $1\n"
+        "python train.py ${MEGATRON_PARAMS} $SIZES\n"
+    )
+    notes = [text for text in training.assumed(captured(tmp_path, script)) if "not set" in text]
+    assert [note.replace(f"{tmp_path}/", "") for note in notes] == [
+        "$MEGATRON_PARAMS, $SIZES are not set, and were empty (launch.sh:5): NAME=value sets one"
+    ]
+    given = captured(tmp_path, script, variables={"MEGATRON_PARAMS": "--x", "SIZES": "1"})
+    assert not any("not set" in text for text in training.assumed(given))
+
+
+def test_a_folder_for_a_file_that_is_written_is_made(tmp_path: Path) -> None:
+    script = "set -e\nOUT=dataset/deep\ncat > $OUT/ds.json <<EOF\n{}\nEOF\npython train.py --c $OUT/ds.json"
+    (found,) = trainings(tmp_path, script)
+    assert found.argv == ["python", "train.py", "--c", "dataset/deep/ds.json"]
+
+
+@pytest.mark.parametrize("name", ["python3", "git", "curl"])
+def test_programs_of_the_system_by_their_path_are_stood_in_for(name: str, tmp_path: Path) -> None:
+    real = shutil.which(name, path="/usr/bin:/usr/local/bin")
+    if real is None:
+        pytest.skip(f"there is no {name} in /usr")
+    found = captured(tmp_path, f"set -e\n{real} train.py --a 1\n")
+    assert [call.argv[1:] for call in found.calls if call.argv[0].endswith(name)] == [("train.py", "--a", "1")]
+    assert found.ended.exit_code == 0
 
 
 def test_a_script_that_fails_behind_its_training_is_captured_and_the_failure_is_noted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import logs
+from tests.helpers import mlperf_logs
 from tests.helpers.command_line import seatrial
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -79,6 +80,36 @@ def test_runs_that_are_no_scaling_say_why(tmp_path: Path) -> None:
     assert "no scaling table: slurm-101: its numerics failed" in " ".join(answer.stdout.split())
 
 
+# Evaluations of ten runs: most reach the target of 0.925 with the second one to the fourth.
+SUBMISSION = [(1.1, 0.95, 0.92), (1.1, 0.92), (1.1, 0.95, 0.93, 0.92)] * 3 + [(1.1, 0.95, 0.92)]
+
+
+@pytest.mark.parametrize("apart", [60, 86_400], ids=["all at once", "one after the other"])
+@pytest.mark.parametrize("aborted", [0, 1, 2])
+def test_the_mean_time_to_train_of_a_submission(aborted: int, apart: int, tmp_path: Path) -> None:
+    took = []
+    for number, evaluations in enumerate(SUBMISSION):
+        status = "aborted" if number < aborted else "success"
+        lines = mlperf_logs.later(mlperf_logs.only_throughput(evaluations, status), apart * number)
+        write(tmp_path, f"logs/llama/result_{number}.txt", lines)
+        took += [mlperf_logs.seconds_to_train(evaluations)] if status == "success" else []
+    write(tmp_path, "logs/llama/scaling.json", ['{"scaling_factor": 1.0}'])
+    write(tmp_path, "logs/once/result_0.txt", mlperf_logs.only_throughput())  # too few for a mean
+    answer = seatrial("judge", "logs", "--format", "json", cwd=tmp_path)
+    found = json.loads(answer.stdout)
+    assert len(found["runs"]) == 11
+    (times,) = found["times_to_train"]
+    assert times["name"] == "llama"
+    assert [seconds for seconds in times["seconds"].values() if seconds] == pytest.approx(took)
+    counted = sorted(took)[1:] if aborted else sorted(took)[1:-1]
+    assert times["mean_seconds"] == (None if aborted > 1 else pytest.approx(sum(counted) / len(counted)))
+    text = " ".join(seatrial("judge", "logs", cwd=tmp_path).stdout.split())
+    assert "Time to train" in text
+    assert "MFU" not in text  # of no run
+    mean = f"llama: time to train, of 10 runs: {sum(counted) / len(counted) / 60:.3f} minutes, the mean without"
+    assert mean in text if aborted < 2 else "of 10 runs: no mean, because 2 did not reach their target." in text
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "logs/a.txt", ["nothing"])
     answer = seatrial("judge", "logs", cwd=tmp_path)
@@ -124,7 +155,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_runs_of_a_folder(files: dict[str, list[str]], runs: dict[str, int], tmp_path: Path) -> None:
     for name, lines in files.items():
         write(tmp_path / "logs", name, lines)
-    found = list(logs.read_runs(tmp_path / "logs"))
+    found = logs.read_runs(tmp_path / "logs").runs
     assert {run.name: len(run.paths) for run in found} == runs
     for run in found:  # as if they had been named one by one
         assert list(run.events) == logs.read(run.paths)

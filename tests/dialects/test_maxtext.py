@@ -68,7 +68,7 @@ def test_what_is_not_said_is_maxtexts_default() -> None:
     optimizer = spec.optimizer
     assert (optimizer.learning_rate, optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (3e-5, 0.9, 0.95, 1e-8)
     assert (optimizer.warmup_steps, optimizer.final_learning_rate_fraction, optimizer.clip_norm) == (15_000, 0.1, 1.0)
-    assert (optimizer.schedule, optimizer.weight_decay, optimizer.decay_norms) == ("cosine", 0.1, True)
+    assert (optimizer.schedule, optimizer.weight_decay, optimizer.decay_norms) == ("maxtext_cosine", 0.1, True)
     assert (spec.precision.compute_dtype, spec.precision.params_dtype) == ("bfloat16", "float32")
     assert (spec.execution.remat, spec.execution.scan_layers, spec.data.kind) == ("full", True, "synthetic")
     assert (spec.checkpoint.enabled, spec.checkpoint.interval_steps, spec.checkpoint.keep) == (True, 10_000, None)
@@ -305,7 +305,7 @@ def test_the_schedule_is_cut_as_maxtext_cuts_it(
         return
     optimizer = sound(resolved).optimizer
     assert (optimizer.warmup_steps, optimizer.hold_steps) == (rising, whole - rising - falling)
-    assert (optimizer.schedule, optimizer.decay_steps) == (style, length)
+    assert (optimizer.schedule, optimizer.decay_steps) == (f"maxtext_{style}", length)
 
 
 def test_steps_of_minus_one_are_the_schedules() -> None:

@@ -20,7 +20,7 @@ RUN = RunSpec(
     batch=Batch(sequence_length=4096, global_batch_size=32, micro_batch_size=2),
     topology=Topology(devices_per_node=8),
     parallelism=Parallelism(within_node=MeshShape(fsdp=8)),
-    optimizer=Optimizer(warmup_steps=5),
+    optimizer=Optimizer(schedule="maxtext_cosine", warmup_steps=5),
 )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from seatrial import source
 from seatrial.dialects import megatron
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, OTHER_ARGUMENTS, flag, several
+from seatrial.dialects.megatron.command import settings as stated
 from seatrial.dialects.megatron.settings import ALL
-from seatrial.dialects.megatron.settings import settings as stated
 from seatrial.dialects.table.coerce import fraction_of
 from seatrial.dialects.table.entries import Request
 from seatrial.spec import RopeScaling, RunSpec, flatten
@@ -84,6 +84,12 @@ SAID: dict[str, dict[str, Any]] = {
     "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2": {
         "parallelism.across_nodes.pipeline": 2, "parallelism.across_nodes.data": 1, _GLOBAL: 16,
         "parallelism.virtual_pipeline": 2},
+    "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 5": {
+        "parallelism.across_nodes.pipeline": 2, "parallelism.across_nodes.data": 1, _GLOBAL: 16,
+        "parallelism.stage_layers": (3, 5)},
+    "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|t*5L'": {
+        "parallelism.across_nodes.pipeline": 2, "parallelism.across_nodes.data": 1, _GLOBAL: 16,
+        "parallelism.stage_layers": (3, 5)},
     "--context-parallel-size 2": {CONTEXT: 2, DATA: 4, _GLOBAL: 16, _STRATEGY: "ring"},
     "--context-parallel-size 2 --cp-comm-type all_gather": {CONTEXT: 2, DATA: 4, _GLOBAL: 16},
     "--context-parallel-size 2 --cp-comm-type a2a a2a": {CONTEXT: 2, DATA: 4, _GLOBAL: 16},
@@ -443,7 +449,9 @@ def test_every_reader_s_advice_says_something_of_its_own() -> None:
     resolved = gpt("--seed x --lr-decay-style y --clip-grad -1 --hidden-dropout 2")
     fixes = [p.fix for p in resolved.problems if p.code == "bad-value"]
     assert fixes == [
-        "give a whole number from 0 on", "give one of the values named here", "give a number from 0 on",
+        "give a whole number from 0 on",
+        "give one of the values named here; if this Megatron-LM has it, run it with --engine megatron",
+        "give a number from 0 on",
         "give a number from 0 to 1",
     ]  # fmt: skip
 

@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import psutil
 import pytest
 
+from seatrial import source
+from seatrial.dialects import maxtext
+from seatrial.dialects.table.entries import Request
+from seatrial.train.schedules import learning_rate
 from tests.helpers.command_line import seatrial
 from tests.helpers.seeds import SEEDS
 
@@ -149,3 +155,41 @@ def _process_of(launcher: int, **variables: str) -> psutil.Process:
             if process.environ().items() >= variables.items() and "maxtext.yml" in " ".join(process.cmdline()):
                 return process
     raise AssertionError([process.cmdline() for process in psutil.Process(launcher).children(recursive=True)])
+
+
+RATES = """
+import json, sys, types
+from maxtext.configs.types import LearningRateScheduleType, WsdDecayStyle
+from maxtext.utils.maxtext_utils import create_learning_rate_schedule
+for line in sys.stdin:
+    given = json.loads(line)
+    given["lr_schedule_type"] = LearningRateScheduleType(given["lr_schedule_type"])
+    given["wsd_decay_style"] = WsdDecayStyle(given["wsd_decay_style"])
+    schedule = create_learning_rate_schedule(types.SimpleNamespace(**given))
+    print("RATES", json.dumps([float(schedule(step)) for step in range(given["steps"])]))
+"""
+SCHEDULES: list[dict[str, Any]] = [
+    {"steps": 20}, {"steps": 20, "warmup_steps_fraction": 0.0}, {"steps": 20, "warmup_steps_fraction": 1.0},
+    {"steps": 50, "learning_rate_schedule_steps": 30}, {"steps": 30, "warmup_steps_fraction": 0.34},
+    {"steps": 50, "lr_schedule_type": "wsd"}, {"steps": 50, "lr_schedule_type": "wsd", "wsd_decay_style": "cosine"},
+    {"steps": 10, "lr_schedule_type": "wsd"},  # a decay of one step
+]  # fmt: skip
+
+
+def test_its_learning_rates_are_ours() -> None:
+    cases = [
+        {"learning_rate": 2e-4, "learning_rate_final_fraction": 0.1, "learning_rate_schedule_steps": case["steps"],
+         "warmup_steps_fraction": 0.1, "lr_schedule_type": "cosine", "wsd_decay_style": "linear",
+         "wsd_decay_steps_fraction": 0.1} | case
+        for case in SCHEDULES
+    ]  # fmt: skip
+    lines = "".join(json.dumps(case) + "\n" for case in cases)
+    done = subprocess.run(["python3", "-c", RATES], input=lines, capture_output=True, text=True, check=True)
+    theirs = [json.loads(line.removeprefix("RATES")) for line in done.stdout.splitlines() if line.startswith("RATES")]
+    assert len(theirs) == len(cases)
+    for case, expected in zip(cases, theirs, strict=True):
+        words = source.of_words(["base.yml", *(f"{name}={value}" for name, value in case.items())], file="command")
+        spec = maxtext.read(Request(document=words, overrides=[], action="run", user="me", home=Path("/home/me"))).spec
+        assert spec is not None
+        ours = [learning_rate(jnp.int32(step), spec) for step in range(case["steps"])]
+        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-11, err_msg=str(case))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tools import compiled_memory
 
 from seatrial.estimate import flops, hardware, memory, speed
 from seatrial.estimate.published import results
@@ -28,6 +29,34 @@ MEASURED: list[tuple[float, RunSpec]] = [
 def test_our_own_trainer_s_memory_is_what_the_compiler_says(gib: float, spec: RunSpec) -> None:
     """Hardly ever too little: who believes that would run out of memory."""
     assert 0.95 * gib < memory.per_device(spec, "native").total_bytes / GIB < 1.2 * gib
+
+
+def test_steps_that_were_held_back_are_as_estimated() -> None:
+    """The constants come from the other half of the table, which was split before anything was compiled.
+
+    Of layers that are scanned, and no pipeline: 43 of 48 within 5%, the others within 14%, none far too low. What is
+    called a guess is one.
+    """
+    rows = [row for row in compiled_memory.read() if row.split == "held back"]
+    off = [
+        memory.per_device(row.spec(), "native").total_bytes / row.total_bytes - 1
+        for row in rows
+        if row.scan and row.pipeline == 1
+    ]
+    assert len(off) == 48
+    assert sum(abs(each) <= 0.05 for each in off) == 43
+    assert min(off) > -0.07
+    assert max(off) < 0.14
+    pipelines = [
+        memory.per_device(row.spec(), "native").total_bytes / row.total_bytes - 1 for row in rows if row.pipeline > 1
+    ]
+    assert (sum(abs(each) <= 0.05 for each in pipelines), len(pipelines)) == (5, 6)
+    assert all(memory.is_uncertain(row.spec()) for row in rows if not row.scan and not row.is_alone)
+
+
+def test_the_table_s_estimates_are_those_of_today() -> None:
+    for row in compiled_memory.read():
+        assert row.estimated_bytes == round(memory.per_device(row.spec(), "native").total_bytes), row
 
 
 @pytest.mark.parametrize(("gib", "spec"), MEASURED)
@@ -81,7 +110,10 @@ def test_attention_that_holds_its_scores_needs_them_all() -> None:
 
 
 def test_our_own_trainer_adds_gradients_of_a_pass_to_their_sum() -> None:
-    """Counted by hand: as much again as the gradients; of a pipeline, the layers of a stage or of its chunk."""
+    """Counted by hand: as much again as the gradients; of a pipeline, the layers of a stage or of its chunk.
+
+    Without fsdp, XLA copies weights and gradients of a stage with several chunks into the order of the chunks.
+    """
     one, four = (memory.per_device(spec_of("llama3.1-8b", 1, 8192, accumulate=n, fsdp=8), "native") for n in (1, 4))
     assert four.gradients_bytes == 2 * one.gradients_bytes
     assert four.total_bytes - one.total_bytes == one.gradients_bytes
@@ -90,7 +122,9 @@ def test_our_own_trainer_adds_gradients_of_a_pass_to_their_sum() -> None:
     layers = held.parameters_bytes - 2 * 4 * 128256 * 4096  # but both tables
     assert held.gradients_bytes == held.parameters_bytes + layers
     chunks = replace(stages, parallelism=replace(stages.parallelism, virtual_pipeline=2))
-    assert memory.per_device(chunks, "native").gradients_bytes == held.parameters_bytes + layers / 2
+    assert memory.per_device(chunks, "native").gradients_bytes == held.parameters_bytes + 2 * layers
+    split = spec_of("llama3.1-8b", 1, 8192, accumulate=8, pipeline=4, fsdp=2, parallel={"virtual_pipeline": 2})
+    assert memory.per_device(split, "native").gradients_bytes == (held.parameters_bytes + layers / 2) / 2
 
 
 def test_our_own_pipeline_keeps_all_micro_batches() -> None:

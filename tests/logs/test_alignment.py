@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from seatrial.events import Fault, Step
 from seatrial.logs import read
-from seatrial.logs.alignment import Shift, shifts, zone_apart
+from seatrial.logs.alignment import Shift, clocked, shifts, zone_apart
 from seatrial.logs.numbers import stated_time
 from tests.helpers.blame_cases import judged, step_line
 
@@ -135,6 +135,9 @@ def test_clocks_that_nobody_compared_are_believed_only_where_they_are_far_apart(
     assert failing(600, 0) == (2, ())
     assert failing(0, 20) == (1, ("illegal GPU memory access on rank 2",))
     assert failing(20, 0) == (2, ("uncorrectable GPU memory error on rank 1",))
+    half_an_hour = 1800  # as far apart as two zones may be
+    assert failing(0, half_an_hour + 20) == (1, ("illegal GPU memory access on rank 2",))
+    assert failing(half_an_hour - 20, 0) == (2, ("uncorrectable GPU memory error on rank 1",))
 
 
 def test_a_log_that_tells_no_time_does_not_pretend_to_have_come_first(tmp_path: Path) -> None:
@@ -218,3 +221,31 @@ def test_failures_without_a_time_are_ordered_by_their_steps_and_not_by_when_a_li
     assert found is not None
     assert (found.kind, found.rivals == ()) == ("device_oom", known)
     assert not known or found.cause.rank == 2
+
+
+def test_steps_without_a_time_put_no_clock_right() -> None:
+    """Their seconds can be added up, but say nothing of the clock of a failure that has one."""
+    at = START.replace(tzinfo=UTC).timestamp()
+    failure = Fault(process=0, wall_time=at, fault="gpu_ecc", where="rank 1", facts={"rank": 1})
+    added_up = [Step(process=0, wall_time=2.0 * step, step=step) for step in range(1, 4)]
+    by_clock = [Step(process=0, wall_time=at - 9 + step, step=step) for step in range(1, 4)]
+    assert clocked([*added_up, failure])[-1] == replace(failure, facts={"rank": 1, "order": "own"})
+    assert clocked([*by_clock, failure]) == (*by_clock, failure)
+    undated = replace(failure, wall_time=8.0)
+    assert clocked([*added_up, undated])[-1] == undated
+
+
+def test_the_rank_that_the_launcher_saw_fail_first_is_blamed_where_no_clock_tells(tmp_path: Path) -> None:
+    for rank, seconds in {1: 4, 2: 900}.items():
+        kind = {1: "gpu_memory_fault", 2: "gpu_ecc"}[rank]
+        write(tmp_path, rank, [crash(rank, kind, START + timedelta(seconds=seconds))])
+    root = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60, "train.py FAILED", "-" * 60,
+        "Root Cause (first observed failure):", "[0]:", "  time      : 2026-03-01_10:00:01", "  host      : gpu-01",
+        "  rank      : 2 (local_rank: 2)", "  exitcode  : 1 (pid: 302)", "  error_file: <N/A>",
+        "  traceback : To enable traceback see: the manual", "=" * 60,
+    ]  # fmt: skip
+    (tmp_path / "launcher.log").write_text("\n".join(root) + "\n")
+    found = judged(tmp_path)[0].completion.diagnosis
+    assert found is not None
+    assert (found.cause.rank, found.kind) == (2, "gpu_ecc")

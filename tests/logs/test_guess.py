@@ -179,3 +179,11 @@ def test_a_last_line_that_was_cut_is_no_step(end: str, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("\n".join([*lines, f"step {N}/{N} {end}"]))
     found = steps(logs.read([tmp_path / "log.txt"], "generic"))
     assert [step.step for step in found if step.loss == step.loss] == list(range(1, N))
+
+
+def test_the_count_of_epochs_is_no_step(tmp_path: Path) -> None:
+    lines = [
+        f"Epoch:[0/2]({n * 10}/{N * 10}) loss:{loss_at(n):.3f} lr:0.0005 epoch_Time:4.0min:" for n in range(1, N + 1)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    assert [each.step for each in steps(logs.read([tmp_path / "log.txt"]))] == [n * 10 for n in range(1, N + 1)]

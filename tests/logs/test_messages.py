@@ -104,3 +104,16 @@ def test_a_step_ends_the_message_before_it() -> None:
         assert scanner.scan(line, number, process=0, source="log", wall_time=0.0, rank=None, host=None) == []
     assert [fault.fault for fault in scanner.progressed()] == ["collective_timeout"]
     assert not scanner.is_waiting
+
+
+def test_what_grpc_says_behind_a_lost_coordinator_is_no_fault_of_its_own() -> None:
+    lines = [
+        "F0301 10:00:00.000000 9 client.h:80] Terminating process because the JAX distributed service detected fatal "
+        "errors. absl::Status: UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was "
+        "preempted/died/restarted unexpectedly or this task is experiencing network issues.",
+        "Additional GRPC error information from remote target coordination_service while calling "
+        "/tensorflow.CoordinationService/PollForError:",
+        ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}',
+        "RPC: /tensorflow.CoordinationService/PollForError",
+    ]
+    assert shown(scan(lines)) == [("coordination_lost", 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,37 @@ def test_the_time_to_train_stands_in_the_log() -> None:
     found = both(text)
     started, ended = (next(e for e in found if isinstance(e, kind)) for kind in (RunStarted, RunEnded))
     assert ended.wall_time - started.facts["run_start_seconds"] == 10.0
+    assert ended.totals == {"run_seconds": 10.0}
+
+
+@given(st.integers(1, 9999), st.integers(1, 99), st.booleans(), st.sampled_from(["", "+ echo '"]))
+def test_the_system_s_description_names_its_devices(nodes: int, devices: int, as_text: bool, before: str) -> None:
+    said: dict[str, Any] = {"submitter": "Example", "number_of_nodes": nodes, "accelerators_per_node": devices}
+    if as_text:
+        said = {name: str(value) for name, value in said.items()}
+    described = f"{before}:::SYSJSON {json.dumps({**said, 'accelerator_model_name': 'NVIDIA B200'})}"
+    text = [line("global_batch_size", 8), line("run_start"), line("tracked_stats", {"throughput": 2.0}, 9000, step=80)]
+    (started,) = (event for event in both([described, *text]) if isinstance(event, RunStarted))
+    assert (started.num_devices, started.device_kind) == (nodes * devices, "NVIDIA B200")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"number_of_nodes": "", "accelerators_per_node": "8"},
+        {"number_of_nodes": "2"},
+        {"number_of_nodes": "-2", "accelerators_per_node": "8"},
+        {"number_of_nodes": "2", "accelerators_per_node": "0"},
+        {"number_of_nodes": 2.5, "accelerators_per_node": "8"},
+        {"number_of_nodes": "9" * 5000, "accelerators_per_node": "8"},
+        {"number_of_nodes": [2], "accelerators_per_node": True, "accelerator_model_name": 7},
+    ],
+    ids=str,
+)
+def test_a_system_that_names_no_number_of_devices_says_nothing_of_them(said: dict[str, Any]) -> None:
+    text = [line("global_batch_size", 8), line("run_start"), line("tracked_stats", {"throughput": 2.0}, 9000, step=80)]
+    (started,) = (e for e in both([f":::SYSJSON {json.dumps(said)}", *text]) if isinstance(e, RunStarted))
+    assert (started.num_devices, started.device_kind) == (None, "")
 
 
 json_values = st.recursive(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -286,6 +287,14 @@ class TestFilesOfOneRun:
         ):
             (tmp_path / name).write_bytes(content)
             assert last <= steps(logs.read([tmp_path / name]))[-1].step <= 2000, name
+
+    @pytest.mark.parametrize(
+        "pack", [str.encode, lambda text: text.encode("utf-16"), lambda text: gzip.compress(text.encode())]
+    )
+    def test_so_is_standard_input(self, pack: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        text = "\n".join(map(line, range(1, 2001))) + "\n"
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(pack(text))))
+        assert [event.step for event in steps(logs.read([Path("-")]))] == list(range(1, 2001))
 
     def test_a_failure_in_a_file_of_one_rank_is_that_ranks(self, tmp_path: Path) -> None:
         paths = self.write(

@@ -155,3 +155,21 @@ def test_the_step_of_a_progress_bar_may_be_the_one_before(tmp_path: Path) -> Non
     assert of_losses(judged(log, tmp_path)) is None
     exact = [text.replace("}", f", 'step': {step - step % 2}}}") for step, text in enumerate(said, 2)]
     assert of_losses(judged(exact, tmp_path)) is not None
+
+
+def deepspeed(step: int, loss: float) -> list[str]:
+    """A step of DeepSpeed stands on two lines, of which the first has no loss."""
+    return [
+        f"[2026-03-01 10:00:{step:02d},113] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=0, "
+        "lr=[1e-05], mom=[(0.9, 0.95)]",
+        f"steps: {step} loss: {loss:.4f} iter time (s): 1.013 samples/sec: 31.600",
+    ]
+
+
+def test_two_jobs_whose_steps_are_of_two_lines_are_found(tmp_path: Path) -> None:
+    alone = [text for step in range(1, N + 1) for text in deepspeed(step, a(step))]
+    assert of_losses(judged(alone, tmp_path)) is None
+    both = [text for step in range(1, N + 1) for loss in (a, b) for text in deepspeed(step, loss(step))]
+    found = judged(both, tmp_path)
+    assert found.outcome != "pass"
+    assert of_losses(found) is not None

@@ -249,3 +249,76 @@ def test_the_least_fall_that_shows_is_found_nine_times_out_of_ten() -> None:
             ]
             hits += measured(run).trend == "falling"
         assert 0.75 <= hits / 200 <= 0.99, (num_steps, noise, typical, hits)
+
+
+def evaluated(losses: list[float], run: list[events.Event]) -> Numerics:
+    evals = [events.Eval(process=0, wall_time=9.0 + n, step=10 * n, loss=loss) for n, loss in enumerate(losses)]
+    return measure_numerics(records(run), evals)
+
+
+SILENT = log(lambda _: {"loss": None})
+
+
+@pytest.mark.parametrize(
+    ("losses", "status"),
+    [
+        ([6.1, 5.2, 4.6, 4.3, 4.1, 4.0], "pass"),
+        ([6.1, 5.2, 4.6, 4.3, 4.1], "inconclusive"),  # in order by chance once in 120 times
+        ([4.0, 5.2, 4.6, 4.3, 4.1, 4.2, 4.4, 4.0], "inconclusive"),
+        ([4.0, 4.1, 4.3, 4.6, 5.2, 6.1], "inconclusive"),
+        ([6.1, 5.2, math.nan, 4.3, 4.1, 4.0, 3.9], "inconclusive"),
+    ],
+)
+def test_evaluations_that_fall_stand_for_losses_that_may_be_missing(losses: list[float], status: str) -> None:
+    def reported(run: list[events.Event]) -> str:
+        (found,) = [each for each in judge_numerics(evaluated(losses, run), None) if each.name == "loss reported"]
+        return found.status
+
+    optional = events.RunStarted(process=0, wall_time=0.0, facts={"loss_optional": True})
+    assert reported([optional, *SILENT]) == status
+    assert reported(SILENT) == "inconclusive"
+
+
+def test_evaluations_in_no_order_seldom_seem_to_fall() -> None:
+    made = random.Random(3)
+    drawn = [[made.random() + 3 for _ in range(made.randrange(6, 12))] for _ in range(400)]
+    assert sum(evaluated(losses, SILENT).evals_fall for losses in drawn) <= 8  # 1% by chance, with its noise
+
+
+def test_a_nan_of_an_evaluation_counts_without_steps() -> None:
+    assert "fail" in [found.status for found in judge_numerics(evaluated([math.nan], []), None)]
+
+
+def test_a_burst_in_a_run_that_is_too_short_for_a_trend_is_named() -> None:
+    short = make_spec(steps=12)
+
+    def trend(losses: list[float]) -> Check:
+        run = [replace(step, loss=loss) for step, loss in zip(steps(short), losses, strict=True)]
+        return check(run, "loss trend", None)
+
+    calm = [5.0, 4.9, 4.95, 4.8, 4.7, 4.75, 4.6, 4.5, 4.55, 4.4, 4.35, 4.3]
+    assert trend(calm).status in ("pass", "not_applicable")
+    assert trend([*calm[:6], 8.1, *calm[7:]]).status == "inconclusive"
+    assert trend([*calm[:6], 6.5, *calm[7:]]).status in ("pass", "not_applicable")  # a hard batch
+
+
+def test_a_loss_that_shot_up_at_once_and_only_fell_back_is_open() -> None:
+    run = log(lambda n: {"loss": 2.0 if n == 0 else 4 + 8 * 0.97**n})
+    assert check(run, "loss trend").status == "inconclusive"
+    assert "but began at 2" in check(run, "loss trend").sentence
+
+
+def test_a_log_that_ends_in_search_of_a_loss_scale_is_open() -> None:
+    run = log(skipping(lambda n: 1.0))[:8]
+    assert check(run, "loss reported").status == "inconclusive"
+
+
+def test_norms_of_0_alone_are_unreported_in_another_trainers_log() -> None:
+    """DeepSpeed under Megatron prints 0.0 for each, and its loss falls; ours tells the truth."""
+    run = log(lambda n: {}, grad_norm=lambda n: 0.0)
+    assert check(run, "gradient finite").status == "fail"
+    others = [events.RunStarted(process=0, wall_time=0.0, facts={"family": "megatron"}), *run]
+    assert measured(others).num_grad_norms == 0
+    flat = [events.RunStarted(process=0, wall_time=0.0, facts={"family": "megatron"})]
+    flat += log(lambda n: {"loss": 5.0}, grad_norm=lambda n: 0.0)
+    assert check(flat, "gradient finite", None).status == "fail"

@@ -197,3 +197,21 @@ def test_memory_is_the_most_that_is_reported() -> None:
     assert "reported bytes" in found.origin
     unknown = make_spec(steps=30, device=None)
     assert "memory_fraction" in performance(in_bytes, unknown).unavailable
+
+
+def test_a_level_that_held_and_changed_at_once_is_no_warm_up() -> None:
+    rng = random.Random(4)
+    spec = make_spec(steps=100)
+
+    def kept(level: Callable[[int], float]) -> tuple[int, int]:
+        seconds = {n: level(n) * rng.uniform(0.99, 1.01) for n in range(100)}
+        times = times_of([*steps(spec, seconds=seconds.__getitem__)], spec)
+        return times.first_step, times.last_step
+
+    first, last = kept(lambda n: 1.3 if n < 40 else 1.0)
+    assert first < 15
+    assert last == 99
+    assert kept(lambda n: 2.6 if n < 40 else 1.0)[0] < 15
+    assert kept(lambda n: 2.6 if n < 20 else 1.0)[0] >= 15  # what compiles is as slow
+    assert kept(lambda n: 1 + 2 * 0.7**n)[0] >= 8  # a start that gets faster step by step
+    assert kept(lambda n: 3.0 if n < 9 else 1.0)[0] >= 5  # or is slow for a few

@@ -9,16 +9,15 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
+from seatrial.estimate.compiled import TARGETS
+from seatrial.estimate.memory import CHUNK_TOKENS
 from seatrial.spec import Batch, Execution, ModelSpec, Precision, RunSpec
-from seatrial.train.data.examples import FIELDS
-from seatrial.train.mesh import backend_of, make_mesh
-from seatrial.train.trainer import make_trainer
+from seatrial.train.compile import compiled_step, describe
 from tests.helpers.compiled import COMPILED, JAX
 from tests.helpers.trainer import make_spec
 
@@ -33,39 +32,15 @@ def is_there(name: str) -> bool:
 MISSING = [name for name in ("jax_plugins.xla_cuda13", "jax_cuda13_plugin", "nvidia.cudnn") if not is_there(name)]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the extra plan-gpu is not installed: no {', '.join(MISSING)}")
 
-H200 = Path(__file__).parent / "h200.textproto"
 MODEL = ModelSpec(
     name="wide", vocab_size=1024, hidden_dim=512, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128, ffn_dim=1024
 )  # fmt: skip
 
 
-def compiled(spec: RunSpec, **options: Any) -> Any:
-    """The step of a run on nodes of eight H200, or on one with fewer."""
-    from jax.experimental import topologies
-
-    devices = spec.topology.num_devices
-    topology = f"1x{max(devices // 8, 1)}x{min(devices, 8)}"
-    described = topologies.get_topology_desc(platform="cuda", target_config=H200.read_text(), topology=topology)
-    mesh = make_mesh(spec, described.devices)
-    assert backend_of(mesh.devices.flat[0]) == "cuda"
-    trainer = make_trainer(spec, mesh)
-    state = jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-        jax.eval_shape(trainer.init),
-        trainer.state_shardings,
-    )
-    batch = {
-        name: jax.ShapeDtypeStruct(trainer.batch_shape, FIELDS[name], sharding=place)
-        for name, place in trainer.batch_shardings.items()
-    }
-    # Without a device nothing can be timed, and XLA takes Triton's products unless they are off.
-    return trainer.step.lower(state, batch).compile({"xla_gpu_enable_triton_gemm": False, **options})
-
-
 def custom_calls(spec: RunSpec) -> Counter[str]:
     """How often the step's program calls each routine of NVIDIA's libraries; layers that are scanned count once."""
     # Products as small as these are merged where they share an operand, and what is merged is not found to be fp8.
-    text = compiled(spec, xla_gpu_dot_merger_threshold_mb=0).as_text()
+    text = compiled_step(spec, "h200", xla_gpu_dot_merger_threshold_mb=0)[0].as_text()
     return Counter(re.findall(r'custom_call_target="([^"]+)"', text))
 
 
@@ -99,10 +74,30 @@ def test_every_product_of_a_layer_runs_on_the_fp8_units(name, mesh):
     assert calls["__cudnn$fmhaSoftmaxBackward"] >= 1
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_target_says_what_its_step_does(target):
+    """Two layers that keep everything: seven matrices in three products each, and the head's in chunks of tokens."""
+    spec = spec_of(Precision(), {"fsdp": 2, "tensor": 2})
+    found = describe(spec, target, xla_gpu_dot_merger_threshold_mb=0)
+    passes, kernels = spec.accumulation_steps, {each["kind"]: each["times"] for each in found["program"]["kernels"]}
+    chunks = 2 * 1024 // CHUNK_TOKENS
+    assert kernels == {
+        "cuDNN attention, backward": 2 * passes,
+        "cuDNN attention, forward": 2 * passes,
+        "product, bf16": (2 * LINEAR + 3 * chunks) * passes,
+    }
+    over = {(each["kind"], each["axes"]): each for each in found["program"]["collectives"]}
+    assert over["all-gather", ("fsdp",)]["is_asynchronous"]
+    summed = sum(each["bytes"] for (kind, axes), each in over.items() if kind == "reduce-scatter" and axes == ("fsdp",))
+    # in float32, whatever is split over fsdp, once a pass: matrices of both layers, both tables
+    matrices = MODEL.num_layers * MODEL.hidden_dim * (2 * 512 + 2 * 256 + 3 * MODEL.ffn_dim)
+    assert summed == pytest.approx(4 * passes * (matrices + 2 * MODEL.vocab_size * MODEL.hidden_dim) / 2, rel=0.01)
+
+
 @pytest.mark.parametrize(("gib", "spec"), COMPILED)
 def test_the_memory_of_a_step_is_what_the_table_says(gib, spec):
     """Other versions of XLA place buffers a little differently; more than that is for the estimate to follow."""
-    memory = compiled(spec).memory_analysis()
+    memory = compiled_step(spec, "h200")[0].memory_analysis()
     unaliased = memory.output_size_in_bytes - memory.alias_size_in_bytes
     whole = (memory.argument_size_in_bytes + unaliased + memory.temp_size_in_bytes) / 2**30
     assert whole == pytest.approx(gib, rel=0.01 if jax.__version__ == JAX else 0.1)

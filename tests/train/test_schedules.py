@@ -129,3 +129,32 @@ def test_rates_are_exact_in_float32_over_a_million_steps(kind):
         return 3e-4 * {"cosine": math.sin(math.pi / 2 * left) ** 2, "linear": left, "constant": 1.0}[kind]
 
     np.testing.assert_allclose(rates(steps, optimizer, T), [expected(t) for t in steps], rtol=1e-6)
+
+
+def of_maxtext(t: int, warmup: int, hold: int, length: int, style: str) -> float:
+    """MaxText's pieces one after another, of a rate of 1 that ends at 0.1; in double precision."""
+    if t < warmup:
+        return t / warmup
+    if t < warmup + hold:
+        return 1.0
+    last, passed = length - warmup - hold - 1, t - warmup - hold
+    if passed > last:
+        return 0.0
+    if style == "linear":
+        return 1 - 0.9 * passed / last if last else 1.0
+    share = 0.5 * (math.cos(math.pi * passed / last) + 1) if last else 0.0
+    return share + 0.1 * (1 - share)
+
+
+@pytest.mark.parametrize("style", ["cosine", "linear"])
+@pytest.mark.parametrize(
+    ("warmup", "hold", "length", "total"),
+    [(2, 0, 20, 20), (0, 0, 20, 20), (3, 0, 30, 50), (5, 40, 50, 50), (5, 44, 50, 50), (20, 0, 20, 20), (9, 0, 10, 15)],
+)
+def test_maxtexts_schedules_end_in_their_last_step(style, warmup, hold, length, total):
+    optimizer = Optimizer(
+        learning_rate=1.0, schedule=f"maxtext_{style}", warmup_steps=warmup, hold_steps=hold,
+        decay_steps=length if length < total else None, final_learning_rate_fraction=0.1,
+    )  # fmt: skip
+    expected = [of_maxtext(t, warmup, hold, length, style) for t in range(total)]
+    np.testing.assert_allclose(rates(np.arange(total), optimizer, total), expected, rtol=1e-6, atol=1e-7)

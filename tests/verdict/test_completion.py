@@ -12,9 +12,8 @@ from seatrial import events, logs, metrics, verdict
 from seatrial.metrics import Metrics
 from seatrial.spec import RunSpec
 from seatrial.verdict import Check, Verdict
-from tests.helpers import streams
+from tests.helpers import mlperf_logs, streams
 from tests.helpers.streams import falling, make_spec
-from tests.verdict import mlperf_logs
 
 OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has no more."
 MARKER = "[after training is done] datetime: 2026-03-01 11:00:00"
@@ -441,6 +440,26 @@ def test_mlperf_s_success_passes_in_every_spelling(written: Callable[..., list[s
     assert len(measured.completion.attempts) == 1
     assert check(found, "target reached").status == "pass"
     assert found.axes["performance"].status == "not_applicable"
+
+
+@mlperf
+def test_mlperf_s_time_to_train_is_that_from_its_start_to_its_success(written: Callable[..., list[str]]) -> None:
+    for evaluations in ((0.9,), (1.2, 0.92), (1.5, 1.1, 0.95, 0.92)):
+        took = mlperf_logs.seconds_to_train(evaluations)
+        whole = written(evaluations=evaluations)
+        measured, _ = judged(whole)
+        assert measured.completion.time_to_train_seconds == pytest.approx(took, abs=1e-3)
+        losses = evaluations if written is not mlperf_logs.only_evaluations else [2 + e * 0.74 for e in evaluations]
+        assert measured.completion.evaluations == tuple(zip((40, 56, 72, 88), losses, strict=False))
+        assert metrics.from_dict(metrics.to_dict(measured)) == measured
+        end = next(line for line in whole if "run_stop" in line)
+        late = [*whole, end.replace('"time_ms": 1790', '"time_ms": 1791')]  # of another rank, long after
+        assert judged(late)[0].completion.time_to_train_seconds == pytest.approx(took, abs=1e-3)
+        assert judged(written(evaluations=evaluations, status="aborted"))[0].completion.time_to_train_seconds is None
+    assert judged(written(evaluations=(1.5, 0.94)))[0].completion.time_to_train_seconds is None  # missed its target
+    start = next(line for line in written() if "run_start" in line)
+    without = [line for line in written() if line != start]
+    assert judged(without)[0].completion.time_to_train_seconds is None
 
 
 @mlperf

@@ -24,7 +24,7 @@ _MAX_RUNS = 8
 _NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _OURS = ("/usr/", "/proc/", "/dev/", "/bin/", "/seatrial")
 _NOT_THERE = re.compile(
-    r"^(?P<file>[^\n]*?): line (?P<line>\d+): (?P<verb>cd: |pushd: |exec: )?(?P<path>/[^\n:]+): "
+    r"^(?P<file>[^\n]*?): line (?P<line>\d+): (?P<verb>cd: |pushd: |exec: )?(?P<path>[^\n:]+): "
     r"No such file or directory$",
     re.MULTILINE,
 )
@@ -111,8 +111,13 @@ def _is_sourced(path: str, steps: Sequence[Step]) -> bool:
 def _not_there(output: str, steps: Sequence[Step]) -> Iterator[Missing]:
     """The absolute paths for want of which a command of the script has failed, and what each would be."""
     for match in _NOT_THERE.finditer(output):
-        path, place = os.path.normpath(match["path"]), (match["file"], int(match["line"]))
-        written = [step.text for step in steps if (step.file, step.line) == place]
+        place = (match["file"], int(match["line"]))
+        here = [step for step in steps if (step.file, step.line) == place]
+        written, path = [step.text for step in here], os.path.normpath(match["path"])
+        if not path.startswith("/"):
+            if not match["verb"] and any(re.search(r">\s*\S", text) for text in written) and "/" in path:
+                yield Missing(path=os.path.normpath(f"{here[-1].folder}/{path}/.."), kind="folder")
+            continue
         if path.startswith(_OURS) and not path.startswith(sandbox.SETTINGS):
             continue
         if match["verb"] in ("cd: ", "pushd: "):

@@ -23,6 +23,16 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
+_IN_WORDS = re.compile(r"<[A-Z][A-Za-z]*(?:[ _/.-][\w./-]+)+>", re.ASCII)  # <PATH TO gpt2-vocab.json>
+
+
+def in_words(text: str) -> list[tuple[int, str]]:
+    """(line, placeholder) of each that stands in the words of a command, where no variable can fill it."""
+    lines = enumerate(text.splitlines(), start=1)
+    code = [(number, line) for number, line in lines if not line.lstrip().startswith("#") or line.startswith("#SBATCH")]
+    return [(number, match[0]) for number, line in code for match in _IN_WORDS.finditer(line)]
+
+
 def left(text: str, variables: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
     """(variable, line, placeholder) of each that no variable fills."""
     for match in _PLACEHOLDER.finditer(text):

@@ -34,6 +34,7 @@ class Call:
     line: int = 0
     parent: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # that list its machines: path → text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ def _call(number: str, text: str) -> Iterator[Call]:
     try:
         found = json.loads(text)
         file, line = _place(str(found["at"]))
-        environment = {str(key): str(value) for key, value in found["environment"].items()}
+        environment, files = _texts(found["environment"]), _texts(found.get("files", {}))
         words, before = _words(found["argv"]), _words(found["before"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
@@ -113,8 +114,12 @@ def _call(number: str, text: str) -> Iterator[Call]:
         yield Call(
             number=number, argv=words, before=before, kind=str(found.get("kind")), text=str(found.get("text", "")),
             folder=str(found.get("folder", "")), file=file, line=line, parent=str(found.get("parent", "")),
-            environment=environment,
+            environment=environment, files=files,
         )  # fmt: skip
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in found.items()}
 
 
 def _words(found: Any) -> tuple[str, ...]:

@@ -204,8 +204,20 @@ def _layout(scratch: Path, project: Path) -> list[str]:
     for folder in ("/tmp", "/var/tmp", "/run", "/opt", "/home", *_parents(Path(_home())), _home()):
         argv += _folder(folder)
     argv += ["--ro-bind", str(Path(sys.base_prefix).resolve()), _PYTHON, *_above(project)]
+    argv += [word for path in _stood_in_for() for word in ("--ro-bind", str(scratch / "bin" / ".any"), path)]
     argv += ["--bind", str(scratch), HERE, "--bind", str(scratch / "project"), str(project)]
     return argv
+
+
+def _stood_in_for() -> list[str]:
+    """The system's own programs of which there are stand-ins, for a script that names them by their path."""
+    found: dict[str, None] = {}
+    for folder in ("/usr/bin", "/usr/local/bin"):
+        for name in stand_in.NAMES:
+            real = Path(folder, name).resolve()  # of python3, python3.12; another name has other uses
+            if real.name.startswith(name) and real.is_relative_to("/usr") and real.is_file():
+                found[str(real)] = None
+    return [*found]
 
 
 def _above(path: Path) -> list[str]:

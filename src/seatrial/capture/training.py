@@ -20,6 +20,15 @@ _OF_JOBS = re.compile(r"(SLURM|SLURMD|OMPI|PMI|PMIX|PMI2)_\w+|BASH_FUNC_.*")
 _RANKS = frozenset(
     {"RANK", "NODE_RANK", "LOCAL_RANK", "GROUP_RANK", "MACHINE_RANK", "WORKER_ID", "CUDA_VISIBLE_DEVICES"}
 )
+# A variable without a default. Those of awk and of the shell itself are no matter of a script's caller.
+_USED = re.compile(r"\$(?:\{(?P<braced>[A-Z][A-Z0-9_]{2,})\}|(?P<bare>[A-Z][A-Z0-9_]{2,})\b)", re.ASCII)
+_NAMED = re.compile(r"(?<![\w${])[A-Z][A-Z0-9_]{2,}\b", re.ASCII)  # not used: set, read, looped over, passed on
+_OF_SHELLS = frozenset({
+    "BASH_SOURCE", "BASHPID", "BASH_VERSION", "COLUMNS", "EUID", "FUNCNAME", "HOSTTYPE", "LINENO", "LINES", "MACHTYPE",
+    "OPTARG", "OPTIND", "OSTYPE", "PIPESTATUS", "PPID", "RANDOM", "REPLY", "SECONDS", "UID", "BASH_REMATCH",
+    "FILENAME", "FNR", "OFS", "ORS", "IFS",
+})  # fmt: skip
+_MOST_NAMES = 8
 _RANK_OPTION = re.compile(r"--?(node|machine|local)[-_]rank(=.*)?")
 _ASSIGNS = (
     r"(?:^|[\s;&|(])(?:(?:export|declare|typeset|local|readonly)(?:\s+-\w+)*\s+)?NAME="
@@ -37,6 +46,7 @@ class Training:
     environment: Mapping[str, str]
     variables_at: Mapping[str, str]
     secrets: Sequence[str]
+    files: Mapping[str, str]  # that list machines, as the script left them
     call: Call
 
 
@@ -78,10 +88,11 @@ def _training(captured: Captured, call: Call, by_number: Mapping[str, Call]) -> 
         words += own
         at += _places(captured, own, place)
     variables = _own(call)
+    files = {path: text for each in reversed(chain) for path, text in each.files.items()}
     secrets = sorted(name for name in variables if is_secret(name))
     shown = {name: value for name, value in variables.items() if name not in secrets}
     return Training(
-        name="", argv=words, at=at, environment=shown, secrets=secrets, call=call,
+        name="", argv=words, at=at, environment=shown, secrets=secrets, files=files, call=call,
         variables_at={name: _assigned(captured, name) or _place(captured, call, chain) for name in shown},
     )  # fmt: skip
 
@@ -176,8 +187,21 @@ def document(captured: Captured, training: Training) -> dict[str, Any]:
         },
         "environment": dict(training.environment),
         "argv": list(training.argv),
+        **({"files": dict(training.files)} if training.files else {}),
         "origins": {"environment": dict(training.variables_at), "argv": list(training.at)},
     }
+
+
+def _unset(captured: Captured) -> Iterator[tuple[str, str]]:
+    """(name, place) of the variables that commands use and that nothing sets or names otherwise."""
+    steps = {step.text: step for step in reversed(captured.steps) if step.file}  # of a loop's, the first
+    named = {name for text in steps for name in _NAMED.findall(text)}
+    known = {*BASELINE, *captured.request.variables, *_RANKS, *_OF_SHELLS, *named}
+    for text, step in reversed(steps.items()):
+        for match in _USED.finditer(text):
+            name = match["braced"] or match["bare"]
+            if name not in known and not _OF_JOBS.fullmatch(name):
+                yield name, f"{_shown(captured, step.file, step.folder)}:{step.line}"
 
 
 def assumed(captured: Captured) -> Iterator[str]:
@@ -188,5 +212,13 @@ def assumed(captured: Captured) -> Iterator[str]:
             answers.setdefault(call.argv[0], []).append(_place(captured, call, [call]))
     for name, places in answers.items():
         yield f"`{name}` was answered for a node of eight H100 at 10.0.0.1 ({', '.join(dict.fromkeys(places[:3]))})"
+    unset = dict(_unset(captured))
+    if unset:
+        names, one = list(unset), len(unset) == 1
+        shown = ", ".join(f"${name}" for name in names[:_MOST_NAMES])
+        shown += f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        lines = ", ".join(dict.fromkeys(list(unset.values())[:3]))
+        verbs = ("is", "was") if one else ("are", "were")
+        yield f"{shown} {verbs[0]} not set, and {verbs[1]} empty ({lines}): NAME=value sets one"
     for each in captured.missing:
         yield f"{each.path} is not here, and was taken for {'an' if each.kind[0] in 'aeio' else 'a'} {each.kind}"

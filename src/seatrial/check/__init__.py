@@ -36,6 +36,7 @@ from seatrial.check.settings import container_can_work, settings_have_an_effect
 from seatrial.check.targets import contradicting_targets, impossible_targets, repeated_targets, weak_targets
 from seatrial.check.trainer import not_supported_yet
 from seatrial.estimate import memory
+from seatrial.estimate.compiled import Compiled
 from seatrial.spec import Action, Resolved
 
 # The trainer's rows of the same names; each keeps what MaxText's row of that name keeps.
@@ -52,14 +53,18 @@ _OF_OUR_TRAINER = frozenset(
 )  # fmt: skip
 
 
-def lint(resolved: Resolved, *, action: Action, engine: str | None = None) -> Resolved:
+def lint(
+    resolved: Resolved, *, action: Action, engine: str | None = None, compiled: Compiled | None = None
+) -> Resolved:
     """The same, with what the rules found appended to its problems. `engine`: what will train, where that is said.
+
+    `compiled`: the step of Seatrial's own trainer, whose memory is then known and not estimated.
 
     Where that is another trainer, what only Seatrial's own would do differently is left out.
     """
     if resolved.spec is None:
         return resolved
-    finder = Finder(resolved, resolved.spec, action, engine)
+    finder = Finder(resolved, resolved.spec, action, engine, compiled)
     said = {(problem.code, problem.path) for problem in resolved.problems}  # a dialect knows its users' words better
     found = [problem for _, rule in RULES for problem in rule(finder) if (problem.code, problem.path) not in said]
     problems = [*resolved.problems, *found]

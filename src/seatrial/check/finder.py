@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterator
 
 from seatrial.errors import Problem, Severity
 from seatrial.estimate import memory
+from seatrial.estimate.compiled import Compiled
 from seatrial.spec import NEEDS, Action, Resolved, RunSpec
 
 
 class Finder:
     """A spec, what the action needs of it, what trains, and where in the user's file each value stands.
 
-    `engine` None: the configuration's usual one.
+    `engine` None: the configuration's usual one. `compiled`: the step as our own trainer's was compiled, if it was.
     """
 
-    def __init__(self, resolved: Resolved, spec: RunSpec, action: Action, engine: str | None) -> None:
+    def __init__(
+        self, resolved: Resolved, spec: RunSpec, action: Action, engine: str | None, compiled: Compiled | None = None
+    ) -> None:
+        self.compiled = compiled
         self.spec = spec
         self.needs = NEEDS[action]
-        self.engine = engine or (memory.OWN if self.needs.trainer else memory.usual_engine(spec))
+        self.engine = engine or usual_engine(spec, action)
         self._resolved = resolved
 
     def at(self, path: str, severity: Severity, code: str, why: str, fix: str) -> Problem:
@@ -69,6 +73,11 @@ class Finder:
         """Whether nobody has given the value at a spec path: it is the default of the dialect's own system."""
         origin = self._resolved.origin(path)
         return origin.kind == "default" and bool(origin.key)
+
+
+def usual_engine(spec: RunSpec, action: Action) -> str:
+    """What trains where the command line does not say it."""
+    return memory.OWN if NEEDS[action].trainer else memory.usual_engine(spec)
 
 
 Rule = Callable[[Finder], Iterator[Problem]]

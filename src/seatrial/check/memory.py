@@ -26,6 +26,8 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
         # Who scans layers and recomputes nothing may hold twice the activations; other trainers do not scan.
         spec = replace(spec, execution=replace(spec.execution, scan_layers=False))
     need = memory.per_device(spec, finder.engine)
+    compiled = finder.compiled if finder.engine == memory.OWN else None
+    total = compiled.total_bytes if compiled else need.total_bytes
     share, variable = memory.share(spec, finder.engine)
     there, found = device.memory_bytes * share, f"{device.name} has {_gib(device.memory_bytes)}"
     if share < 1:
@@ -40,18 +42,22 @@ def memory_fits(finder: Finder) -> Iterator[Problem]:
             "split them over more devices (fsdp, tensor, pipeline, ZeRO-1), or keep them in bfloat16",
         )  # fmt: skip
     # Other trainers are counted by rules of thumb, our own by what the compiler says of it.
-    elif need.total_bytes > (1 + (DOUBT if finder.engine != memory.OWN else 0)) * there:
-        largest = sorted(need.parts.items(), key=lambda part: -part[1])[:3]
+    elif total > (1 + (DOUBT if finder.engine != memory.OWN else 0)) * there:
+        held = compiled.parts if compiled else need.parts
+        largest = sorted(held.items(), key=lambda part: -part[1])[:3]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in largest)
         fix = "recompute more (remat), use a smaller micro batch, or split over more devices"
-        if share < MOST and need.total_bytes <= MOST * device.memory_bytes:
+        if share < MOST and total <= MOST * device.memory_bytes:
             fix = f"export {variable or SHARE_VARIABLES[-1]}={MOST:g}, or {fix}"
         yield finder.at(
             where, "warning", "out-of-memory",
-            f"each device needs about {_gib(need.total_bytes)}{finder.note('topology.num_nodes')} ({parts}), "
-            f"and {found}",
+            f"each device needs {'' if compiled else 'about '}{_gib(total)}{finder.note('topology.num_nodes')} "
+            f"({parts}){' by the compiled step' if compiled else ''}, and {found}",
             fix,
         )  # fmt: skip
+    elif compiled:
+        why = f"each device needs {_gib(total)} by the compiled step, and {found}"
+        yield finder.at(where, "info", "compiled-memory", why, "")
 
 
 def memory_fraction(finder: Finder) -> Iterator[Problem]:

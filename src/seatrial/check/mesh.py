@@ -51,11 +51,16 @@ def _misfit(shape: MeshShape, there: int, keys: dict[str, str], count: str, what
     return (given or unset or ["fsdp"])[0], f"{product} {verb} the {there} {what}", fix
 
 
+def pads_shards(spec: RunSpec) -> bool:
+    """Whether a configuration's usual trainer shards parameters as one padded list, as ours does not."""
+    return "megatron" in spec.dialect or spec.dialect == "nxdt"
+
+
 def _uneven(spec: RunSpec, needs: Needs) -> dict[str, Split]:
     """By name, what the mesh does not split evenly; nothing where the mesh itself is wrong."""
     # Megatron-LM lets no devices share a key/value head; the others do, Seatrial's own trainer among them.
     shares_heads = needs.trainer or "megatron" not in spec.dialect
-    found = uneven_splits(spec, shares_heads=shares_heads) if mesh_is_sound(spec) else ()
+    found = uneven_splits(spec, shares_heads=shares_heads, pads_shards=pads_shards(spec)) if mesh_is_sound(spec) else ()
     return {split.name: split for split in found}
 
 
@@ -83,7 +88,7 @@ def split_dimensions(finder: Finder) -> Iterator[Problem]:
 
 
 def pipeline_is_even(finder: Finder) -> Iterator[Problem]:
-    """Every pipeline stage has the same number of layers, and waits less than it computes."""
+    """Every pipeline stage has its number of layers, and waits less than it computes."""
     spec = finder.spec
     if not mesh_is_sound(spec) or spec.mesh["pipeline"] == 1:
         return
@@ -96,6 +101,11 @@ def pipeline_is_even(finder: Finder) -> Iterator[Problem]:
         whole = f"{layers} layers" + (f" and {ends} for the ends, which count as layers," if ends else "")
         why = f"{whole} cannot be split evenly over {parts}"
         yield finder.at(where, "error", "not-divisible", why, f"use a divisor of {split.size} in all")
+    own = spec.parallelism.stage_layers
+    if own and (len(own) != stages * virtual or sum(own) != layers or min(own) < 0):
+        why = f"{len(own)} numbers of layers, {sum(own)} in all, are not {layers} layers on {stages * virtual} stages"
+        fix = "give each stage its number of layers, or omit it"
+        yield finder.at("parallelism.stage_layers", "error", "stage-layers", why, fix)
     passes = spec.accumulation_steps
     if virtual > 1 and passes % stages:
         why = f"interleaved stages take micro-batches in groups of {stages}, and a step has {passes}"

@@ -11,6 +11,7 @@ from seatrial.spec import Precision, RunSpec, flatten
 
 # A setting, where it has an effect at all, and the reason where it has none.
 _Effect = Callable[[RunSpec], object]
+_TOKENISED = ("text", "huggingface", "grain", "tfds", "c4_mlperf")
 _SCALING = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "loss_scale_hysteresis")
 
 
@@ -29,7 +30,7 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
     ("parallelism.virtual_pipeline", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage"),
     ("precision.tensor_reduce_dtype", lambda s: s.mesh["tensor"] > 1, "no product is split over the tensor axis"),
     *((f"parallelism.{name}", lambda s: s.mesh["pipeline"] > 1, "the pipeline has one stage")
-      for name in ("counts_embedding", "counts_head")),
+      for name in ("stage_layers", "counts_embedding", "counts_head")),
     *((f"precision.{name}", _is_usual(name, lambda s: s.precision.compute_dtype == "float16"),
        "only float16 has a scaled loss") for name in _SCALING),
     *((f"precision.{name}", _is_usual(name, lambda s: s.precision.loss_scale is None), "the scale of the loss is "
@@ -56,6 +57,7 @@ _NEEDS: tuple[tuple[str, _Effect, str], ...] = (
      "nothing is evaluated"),
     ("objective.beta", lambda s: s.objective.kind in ("dpo", "orpo"), "only dpo and orpo have one"),
     ("data.packing", lambda s: s.data.kind != "synthetic", "synthetic data has no examples to pack"),
+    ("data.add_bos", lambda s: s.data.kind in _TOKENISED, "only text that is tokenised here begins with a token"),
     ("data.split", lambda s: s.data.kind != "synthetic", "synthetic data has nothing to split"),
 )  # fmt: skip
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 from seatrial.check.data import FROM_FILES, has_validation
 from seatrial.check.finder import Finder
-from seatrial.check.mesh import mesh_is_sound
+from seatrial.check.mesh import mesh_is_sound, pads_shards
 from seatrial.errors import Problem
 from seatrial.estimate import memory
 from seatrial.estimate.memory import PARTS
@@ -20,7 +21,8 @@ Refusal = tuple[str, str, str]  # spec path, why, how to fix it
 def not_supported_yet(finder: Finder) -> Iterator[Problem]:
     """Seatrial's own trainer supports all of the run."""
     spec, needs = finder.spec, finder.needs
-    for refusals, fails in ((_refused(spec), needs.trainer), (_of_data(spec), needs.data)):
+    is_rehearsal = needs.trainer and not needs.device
+    for refusals, fails in ((_refused(spec, is_rehearsal=is_rehearsal), needs.trainer), (_of_data(spec), needs.data)):
         fails = fails and finder.engine == memory.OWN
         for path, why, fix in refusals:
             yield finder.at(
@@ -30,7 +32,7 @@ def not_supported_yet(finder: Finder) -> Iterator[Problem]:
             )  # fmt: skip
 
 
-def _refused(spec: RunSpec) -> Iterator[Refusal]:
+def _refused(spec: RunSpec, *, is_rehearsal: bool) -> Iterator[Refusal]:
     unknown = [part for part in spec.execution.remat_modules if part not in PARTS]
     if spec.execution.remat == "selective" and unknown:
         why = f"{unknown[0]!r} is not a part of a layer that it can recompute"
@@ -41,8 +43,9 @@ def _refused(spec: RunSpec) -> Iterator[Refusal]:
             yield f"precision.{name}", why, "use bfloat16 or float32, or --engine megatron"
             break
     sizes = spec.mesh if mesh_is_sound(spec) else {}
-    if sizes and _has_uneven_stages(spec):
-        why = "stages of a pipeline with different numbers of layers"
+    if sizes and _has_uneven_stages(spec) and not is_rehearsal:  # which has as many layers in each
+        own = spec.parallelism.stage_layers
+        why = f"stages of a pipeline with different numbers of layers{f' ({_listed(own)})' if own else ''}"
         yield "model.num_layers", why, f"make it a multiple of {sizes['pipeline'] * spec.parallelism.virtual_pipeline}"
     quantization = spec.precision.quantization
     if reason := _no_recipe(quantization, sizes):
@@ -52,6 +55,9 @@ def _refused(spec: RunSpec) -> Iterator[Refusal]:
         why = f"{best!r} is not a metric that checkpoints can be kept by"
         yield "checkpoint.keep_best", why, f"use {' or '.join(KEPT_BY)}"
     for split in uneven_splits(spec) if sizes else ():
+        if split.name == "hidden_dim" and not is_rehearsal and pads_shards(spec):
+            why = f"{split.axes} = {split.parts} replicas that share parameters of width {split.size}"
+            yield split.path, why, f"give replicas whose number divides {split.size}"
         if split.name == LOSS_TOKENS:
             why = f"{split.size} tokens of a step, which {split.parts} stages of a pipeline share for the loss"
             yield split.path, why, f"make them a multiple of {split.parts}"
@@ -80,9 +86,16 @@ def _of_data(spec: RunSpec) -> Iterator[Refusal]:
             yield interval, f"of {data.kind} data it evaluates what files of their own hold", "give validation files"
 
 
+def _listed(numbers: Sequence[int]) -> str:
+    """Some numbers of layers, equal ones together: 2 × 3, 30 × 4."""
+    return ", ".join(f"{len(list(same))} × {number}" for number, same in itertools.groupby(numbers))
+
+
 def _has_uneven_stages(spec: RunSpec) -> bool:
-    """Whether the embedding or the head takes a layer's place, so that stages differ in their layers."""
+    """Whether stages differ in their layers, as they are given or as the embedding or the head takes one's place."""
     parallelism, stages = spec.parallelism, spec.mesh["pipeline"]
+    if len(set(parallelism.stage_layers)) > 1:
+        return True
     counts = parallelism.counts_embedding or parallelism.counts_head
     return bool(stages > 1 and counts and spec.model.num_layers % (stages * parallelism.virtual_pipeline))
 

@@ -25,6 +25,7 @@ _LAST_LINES, _LAST = 5, 500  # lines of a failed script's output, and characters
 _UNSET = re.compile(r"(?P<file>[^\n:]*): line (?P<line>\d+): \$?(?P<name>[A-Za-z_]\w*|\d+): (?P<why>[^\n]+)")
 
 
+_NO_FILE = re.compile(r"(?i)no such file|cannot open|syntax error")  # what a shell makes of <PATH TO DATA>
 _ASKED = re.compile(  # in a script's own words
     r"\b(?P<name>[A-Z][A-Z0-9]*_?[A-Z0-9_]+)\b[\w` '\"/-]{0,40}?\b(not set|unset|undefined|required|must be set)\b"
     r"|\b[Ss]et (the )?(?P<other>[A-Z][A-Z0-9_]{2,})\b"
@@ -208,6 +209,11 @@ def _asked(captured: Captured, said: str) -> InputError | None:
         why = f"{left[0][0]} is still {inert(left[0][2])} (line {left[0][1]})"
         why += f", and so are {', '.join(names[1:])}" if names[1:] else ""
         return _error("placeholder", script, why, f"{again} {' '.join(f'{name}=…' for name in names)}")
+    if (written := placeholders.in_words(text)) and _NO_FILE.search(ended.output):
+        why = f"{inert(written[0][1])} is not filled in (line {written[0][0]})"
+        more = ", ".join(dict.fromkeys(str(number) for number, _ in written[1:]))
+        why += f", and neither are those of lines {more}" if more else ""
+        return _error("placeholder", script, why, "write what they stand for into a copy of the script")
     asks = next((match for match in _UNSET.finditer(ended.output) if _is_unset(match["why"])), None)
     if asks is not None and ended.exit_code:
         name, line = asks["name"], f"line {asks['line']}"

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.check import lint
+from seatrial.check.finder import usual_engine
+from seatrial.check.mesh import mesh_is_sound
 from seatrial.console import inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
-from seatrial.estimate.memory import OWN
+from seatrial.estimate.compiled import Compiled
+from seatrial.estimate.memory import OWN, decided
 from seatrial.records import can_be_looked_at
 from seatrial.report.problems import has_errors, render_json, render_text
 from seatrial.runs.files import exists
@@ -31,14 +34,38 @@ class ConfigArguments:
         return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu, engine=engine or "")
 
 
-def read(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
-    """The configuration with all findings, errors too. Raises InputError where nothing can be read."""
-    resolved = lint(given.load(action, engine), action=action, engine=engine)
+def read(given: ConfigArguments, *, action: Action, engine: str | None = None, compiles: bool = False) -> Resolved:
+    """The configuration with all findings, errors too. Raises InputError where nothing can be read.
+
+    `compiles`: the step of our own trainer is compiled, unless it was already; LaunchError where that fails.
+    """
+    loaded, engine = given.load(action, engine), OWN if compiles else engine
+    step, why = _step(loaded, action, engine, compiles)
+    resolved = lint(loaded, action=action, engine=engine, compiled=step)
+    if why:
+        note = Problem(severity="info", code="compiled-memory", path="topology.device", why=why, fix="")
+        resolved = replace(resolved, problems=(*resolved.problems, note))
     if engine not in (None, OWN) or not (resolved.spec and can_be_looked_at(resolved.spec)):
         return resolved  # other engines read data their own way
     from seatrial.records.look import data_problems
 
     return replace(resolved, problems=(*resolved.problems, *data_problems(resolved)))
+
+
+def _step(resolved: Resolved, action: Action, engine: str | None, compiles: bool) -> tuple[Compiled | None, str]:
+    """The step of our own trainer as it was compiled for the run's device, or why it cannot be."""
+    from seatrial.commands import compiled_step  # late: a check without an installed compiler pays for nothing
+
+    spec = resolved.spec
+    if spec is None or has_errors(resolved.problems) or not mesh_is_sound(spec):
+        return None, ""
+    if (engine or usual_engine(spec, action)) != OWN:
+        return None, ""
+    target = compiled_step.target_of(spec)
+    if target is None:
+        return None, compiled_step.why_not(spec) if compiles else ""
+    spec = decided(spec, OWN)
+    return (compiled_step.compile_step if compiles else compiled_step.kept_step)(spec, target), ""
 
 
 def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
@@ -66,13 +93,16 @@ def spec_of(resolved: Resolved) -> RunSpec:
     return resolved.spec
 
 
-def check(given: ConfigArguments, *, rehearse: bool, strict: bool, as_json: bool) -> tuple[str, bool]:
+def check(
+    given: ConfigArguments, *, rehearse: bool, strict: bool, as_json: bool, compiles: bool = False
+) -> tuple[str, bool]:
     """The findings on one or several configurations, and whether any is an error; `strict` makes errors of warnings.
 
+    `compiles`: the memory is that of the compiled step.
     A further configuration is an argument that names a file; the same overrides hold for all.
     """
     files = _files(given)
-    found = {one.config: _findings(one, action="rehearse" if rehearse else "check") for one in files}
+    found = {one.config: _findings(one, action="rehearse" if rehearse else "check", compiles=compiles) for one in files}
     if strict:
         stricter = (tuple(_with_severity(p, "warning", "error") for p in problems) for problems in found.values())
         found = dict(zip(found, stricter, strict=True))
@@ -89,9 +119,9 @@ def _files(given: ConfigArguments) -> list[ConfigArguments]:
     return [replace(given, config=path, overrides=overrides) for path in (given.config, *map(Path, others))]
 
 
-def _findings(given: ConfigArguments, *, action: Action) -> tuple[Problem, ...]:
+def _findings(given: ConfigArguments, *, action: Action, compiles: bool) -> tuple[Problem, ...]:
     try:
-        return read(given, action=action).problems
+        return read(given, action=action, compiles=compiles).problems
     except InputError as error:
         is_cluster = any(problem.code == "cluster-file" for problem in error.problems)
         return cluster_of(given.config)[1] if is_cluster else error.problems

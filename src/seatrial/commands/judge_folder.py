@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from seatrial.report.folder import FolderReport, JudgedRun
 from seatrial.report.gather import clean
 from seatrial.report.scaling import Scaling, measure_scaling
 from seatrial.spec import Origin, Resolved, RunSpec
+
+_UNREADABLE = ("no-run", "damaged-run")  # the codes of the errors of run directories
 
 
 def judge_folder(
@@ -36,30 +38,60 @@ def judge_folder(
     """
     kept = (path.parent for path in sorted(folder.rglob("*.json")) if is_run_directory(path.parent))
     directories = list(dict.fromkeys(kept))
-    found = list(_read(folder, family, pattern, directories))
-    trained = [run for run in found if is_of_training(run.events)]
+    found = _read(folder, family, pattern, directories)
+    trained = [run for run in found.runs if is_of_training(run.events)]
+    unread = dict(found.unread)
+    runs = list(_judged_again(folder, directories, options, unread))
     alone = len(trained) == 1 and not directories
-    runs = [JudgedRun(str(path.relative_to(folder)), *judge_run(path, options)) for path in directories]
     for run in trained:
-        record = LogsOfRun(paths=(folder,) if len(found) == 1 else run.paths, family=family, events=run.events)
+        record = LogsOfRun(paths=(folder,) if len(found.runs) == 1 else run.paths, family=family, events=run.events)
         spec = resolved if alone or resolved is None else at_size_of(resolved, run.events)
         place = out if alone or out is None else out / run.name
         judged = judge_record(record, options, resolved=spec, config=config, cvs_compat=cvs_compat, out=place)
         runs.append(JudgedRun(run.name, *judged))
-    others = tuple(path for run in found if run not in trained for path in run.paths)
     if not runs:
-        raise no_training([folder])
+        raise _nothing(folder, unread)
     runs.sort(key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", run.name)])
     scaling, why = _scaling(runs)
-    return FolderReport(folder=folder, runs=tuple(runs), others=others, scaling=scaling, no_scaling=why)
+    return FolderReport(
+        folder=folder,
+        runs=tuple(runs),
+        others=tuple(path for run in found.runs if run not in trained for path in run.paths),
+        passed_over=found.passed_over,
+        unread=unread,
+        told_apart=found.told_apart,
+        scaling=scaling,
+        no_scaling=why,
+    )
 
 
-def _read(folder: Path, family: str, pattern: Path | None, directories: Sequence[Path]) -> Iterator[logs.RunOfLogs]:
+def _judged_again(
+    folder: Path, directories: Sequence[Path], options: JudgeOptions, unread: dict[Path, str]
+) -> Iterator[JudgedRun]:
+    """The run directories of the folder; one that is damaged is `unread`."""
+    for path in directories:
+        try:
+            yield JudgedRun(str(path.relative_to(folder)), *judge_run(path, options))
+        except InputError as error:
+            if error.problems[0].code not in _UNREADABLE:
+                raise
+            unread[path] = error.problems[0].why
+
+
+def _read(folder: Path, family: str, pattern: Path | None, directories: Sequence[Path]) -> logs.FolderOfLogs:
     how = check_logs([folder], family, pattern)
     try:
-        yield from logs.read_runs(folder, how, without=directories)
+        return logs.read_runs(folder, how, without=directories)
     except OSError as error:
         raise unreadable([folder], error) from error
+
+
+def _nothing(folder: Path, unread: Mapping[Path, str]) -> InputError:
+    if not unread:
+        return no_training([folder])
+    path, why = next(iter(unread.items()))
+    more = f", and {len(unread) - 1} more cannot be read either" if len(unread) > 1 else ""
+    return InputError.single("unreadable-log", str(path), f"it cannot be read: {why}{more}", "name a log file")
 
 
 def _scaling(runs: Sequence[JudgedRun]) -> tuple[Scaling | None, str]:

@@ -203,6 +203,23 @@ engine = option(
 )
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
+
+
+def compiling(verb: Any) -> Any:
+    """`--compile` and `--compile-for DEVICE` as one argument `compile_for`: None without them, "" for the run's own."""
+
+    @wraps(verb)
+    def call(*, compiles: bool, compile_for: str | None, **given: Any) -> Any:
+        return verb(compile_for=compile_for or ("" if compiles or compile_for is not None else None), **given)
+
+    return together(
+        option(
+            "--compile", "compiles", is_flag=True, help="Compile the step for the run's device, as if it were here."
+        ),
+        option("--compile-for", metavar="DEVICE", help="The same for another: h100, h200, b200 or cpu."),
+    )(call)
+
+
 out = option("--out", type=FOLDER, metavar="DIRECTORY", help="The run directory (default: runs/<name>-<time>).")
 family = together(
     option(

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.commands.check import read, read_valid, spec_of
+from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
 from seatrial.commands.run import RunRequest, plan_run
 from seatrial.console import UNLIMITED, inert, show_value, table
 from seatrial.dialects.explain import explain as explain_value
-from seatrial.errors import LaunchError
+from seatrial.errors import InputError, LaunchError
+from seatrial.estimate.compiled import CPU, Compiled
+from seatrial.estimate.memory import OWN, decided
 from seatrial.launch.targets import checked, scripts, target, with_requests
 from seatrial.plan import Plan, leaves, without_secrets
+from seatrial.report import compiled
 from seatrial.report.expected import expected, expected_lines
 from seatrial.runs.directory import new_directory, resolved_as_dict
-from seatrial.spec import Action, Resolved
+from seatrial.spec import Action, Resolved, RunSpec
 
 
-def describe(request: RunRequest, *, as_json: bool) -> str:
-    """What `run` would do. Where this machine lacks what the run asks for, a note says so instead of the commands."""
+def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = None) -> str:
+    """What `run` would do. Where this machine lacks what the run asks for, a note says so instead of the commands.
+
+    `compile_for`: the step is compiled, too, for this device ("": the run's own). Raises LaunchError where that fails.
+    """
     resolved = read_valid(request.config, action=_action(request), engine=request.engine)
     spec, where = spec_of(resolved), request.where
     run_dir = new_directory(spec).resolve()
@@ -30,17 +38,51 @@ def describe(request: RunRequest, *, as_json: bool) -> str:
     except LaunchError as error:
         plan, missing = None, str(error)
     files = {**plan.files, **scripts(where, plan, run_dir)} if plan else {}
+    step = None if compile_for is None else _compiled(request, spec, plan, compile_for)
     if as_json:
         made = plan and {**plan.as_dict(), "files": files}
         shown = {"asked": resolved_as_dict(resolved), "expected": expected(spec, request.engine), "plan": made}
+        shown |= {} if step is None else {"compiled": step.as_dict()}
         return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
     values = [
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
     sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
+    sections += [step.text()] if step else []
     sections += _described(plan, files) if plan else [f"note: {inert(missing)}"]
     return "\n\n".join(sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A run's compiled step, or why there is none."""
+
+    spec: RunSpec
+    found: Compiled | None
+    why: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        return compiled.as_dict(self.found, self.spec) if self.found else {"target": None, "why": self.why}
+
+    def text(self) -> str:
+        return compiled.render(self.found, self.spec) if self.found else f"# Compiled\n\nnote: {inert(self.why)}"
+
+
+def _compiled(request: RunRequest, spec: RunSpec, plan: Plan | None, device: str) -> _Step:
+    """The step of what would run, compiled for a device ("": the run's own; in a rehearsal, this machine's CPU)."""
+    if request.engine != OWN:
+        why = f"it compiles the step of Seatrial's own trainer, not of {request.engine}"
+        raise InputError.single("option-engine", "--compile", why, "omit it, or use --engine native")
+    if plan and plan.rehearsal:
+        spec = plan.spec
+    target = named_target(device) if device else CPU if request.rehearse else target_of(spec)
+    if target is None:
+        return _Step(spec=spec, found=None, why=why_not(spec))
+    if target != CPU:
+        spec = replace(spec, topology=replace(spec.topology, device=target))
+    spec = decided(spec, OWN)
+    return _Step(spec=spec, found=compile_step(spec, target))
 
 
 def explain(request: RunRequest, key: str, *, as_json: bool) -> str:

@@ -27,6 +27,7 @@ from seatrial.spec import (
     MeshShape,
     ModelSpec,
     Optimizer,
+    Parallelism,
     RunSpec,
 )
 
@@ -41,6 +42,7 @@ POSITIVE = Range(low=0, above=True)
 AXIS = Range(low=1, also=-1)
 
 _RANGES: dict[tuple[type, str], Range] = {
+    (Parallelism, "stage_layers"): FROM_ZERO,
     (RunSpec, "seed"): Range(low=0, high=2**31 - 1),
     (ModelSpec, "rotary_fraction"): Range(low=0, high=1, above=True),
     (Dropout, "hidden"): LESS_THAN_ALL,

@@ -193,8 +193,9 @@ class Reader:
                 raise ValueError(f"{len(pair)} texts are not a pair")
             return pair
         except ValueError as error:
-            wanted = {str: "text in quotes", float: "a number"}.get(field.kind, "a pair of texts, [ … , … ]")
-            return self._wrong(node, path, str(error), f"give {wanted}")
+            wanted = {str: "text in quotes", float: "a number", int: "a whole number"}
+            fix = f"give {wanted.get(field.kind, 'a pair of texts, [ … , … ]')}"
+            return self._wrong(node, path, str(error), fix)
 
     def _model(self, node: Node, path: str) -> Any:
         """A model by the name of its preset, or by its fields, with or without a preset to start from."""

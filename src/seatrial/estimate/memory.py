@@ -12,22 +12,24 @@ Memory, per device, of the pipeline stage that holds most (bytes):
     working      of two things whichever is larger: one layer in the backward pass, with its weights and their gradient
                  brought together; or the output head, with the logits of one chunk of tokens and their gradient
 
-Seatrial's own trainer holds more, as the buffers that XLA assigns to its compiled steps show
-(`tests/helpers/compiled.py`):
+Of Seatrial's own trainer more is known, from what XLA reserves for its compiled steps (`tools/compiled_memory.py`,
+`tests/helpers/compiled.py`): it is what is held at the worst of three moments.
 
-    gradients    of the pass that is being added to the sum, where there are several; with a pipeline, of the layers in
-                 the tick that is being added
-    activations  of a pipeline, those of all micro-batches of a step, and what enters and leaves the stages with them
-    working      with fsdp, the gradients of both tables before they are split, from the head's to the end of the step:
-                 XLA sums them over the network together. Without it, what the embedding's gradient will take serves
-                 the layers before
+    backward     in the loop over the layers: all that is kept, all gradients, one layer at work (`LAYER_AT_WORK`), a
+                 second copy of the largest gradient, and of the tables those gradients that are not yet split
+    head         all that is kept; the output head's weights, their gradient, the logits of a chunk and their gradient
+    update       all gradients, and the largest twice more while moments are changed into another format
+
+Layers that are not scanned free what they keep as their gradients come: of the two, whichever is more. A pipeline keeps
+the activations of all micro-batches of a step, and what enters and leaves the stages with them.
 
 What a runtime takes beside that (CUDA context, communication buffers, fragmentation) is not in it: some gigabytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from seatrial.estimate import hardware
@@ -73,8 +75,17 @@ BY_RECOMPUTATION = (
 DOUBT = 0.1  # by how much the estimate may be too high
 ROOM = 0.9  # of the memory is what "auto" fills by the estimate
 WORKING = 1.5  # times what one layer keeps, while its backward pass runs
-OWN_WORKING = 0.55  # the same of our own trainer, beside what is computed again of that layer
-OWN_WEIGHTS = {False: 2, True: 7}  # bytes for each weight of that layer; with fsdp, brought together and not yet split
+# Of our own trainer, while the backward pass of a layer runs: how many tensors of each size there are at once. Found by
+# least squares from the rows "calibration" of `bench/results/compiled_memory.csv` and from `tests/helpers/compiled.py`.
+LAYER_AT_WORK = {
+    "ffn": 5.9,  # gate, up, their product and the gradients of all three
+    "whole": 4.6,  # hidden states with all of the sequence's tokens, as norms give them to products, and gradients
+    "between": 2.3,  # hidden states between the blocks, of which sequence parallelism gives each device a part
+}
+WEIGHTS_AT_WORK = {False: 1.75, True: 6.6}  # bytes for each weight of it; with fsdp, gathered and not yet split
+BLOCKS_AT_WORK, CHUNK_OF_QUERIES = 2, 2048  # attention by blocks: scores of a chunk of the sequence, and their gradient
+PLANNED = 0.8  # of the device's memory is what XLA plans a step with
+LARGEST_AGAIN = 0.8  # of the largest gradient with fsdp: a copy in the order in which it crossed the network
 KEEPS_SCORES = ("dot_product",)  # rows of attention that hold a number for each pair of tokens
 
 OWN = "native"  # the engine that is Seatrial's own trainer
@@ -121,7 +132,7 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
     layer, head = _layer_parameters(spec), model.hidden_dim * _padded_vocabulary(spec) / tensor
     ends = head if model.tied_embeddings or (mesh["pipeline"] > 1 and not own) else 2 * head
     ends += _positions(spec)
-    layers = layer * model.num_layers / mesh["pipeline"]
+    layers = layer * _most_layers(spec)
     held = layers + ends
     moments = MOMENTS[spec.optimizer.algorithm] * BYTES[precision.optimizer_dtype]
     optimizer = held / fsdp / zero * moments
@@ -132,17 +143,14 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
     logits = min(tokens, chunk_tokens or tokens) * _padded_vocabulary(spec) / tensor
     of_head = logits * (2 * BYTES["float32"] + compute) + head * compute
     gradients = held / fsdp * BYTES[precision.gradient_dtype]
-    activations = _layers_in_flight(spec, own) * tokens * _activations(spec)
     if own:
-        gradients += _added(spec, layers, held) / fsdp
-        activations += _between_stages(spec, tokens) * compute
-        again = max(0.0, one_layer - tokens * _activations(spec))
-        of_layer = OWN_WORKING * one_layer + again + OWN_WEIGHTS[fsdp > 1] * layer
-        tables = (head if model.tied_embeddings else 2 * head) * BYTES["float32"]
-        working = max(of_layer, of_head) + (tables if fsdp > 1 else 0.0)
-        if fsdp == 1 and not model.tied_embeddings:
-            working = max(working - head * BYTES["float32"], 0.0)
+        state = held / fsdp * stored + optimizer
+        parts = _Own(
+            spec=spec, tokens=tokens, layer=layer, layers=layers, head=head, held=held, state=state, of_head=of_head
+        )  # fmt: skip
+        gradients, activations, working = max(parts.moments(), key=sum)
     else:
+        activations = _layers_in_flight(spec, own) * tokens * _activations(spec, own)
         working = max(WORKING * one_layer + layer * 2 * compute, of_head + head * BYTES["float32"])
     return Memory(
         parameters_bytes=held / fsdp * stored,
@@ -152,6 +160,11 @@ def per_device(spec: RunSpec, engine: str, *, chunk_tokens: int | None = CHUNK_T
         working_bytes=working,
         state_bytes=held / fsdp * (least + (gradient + stored - least) / zero) + optimizer,
     )
+
+
+def is_uncertain(spec: RunSpec) -> bool:
+    """Whether the estimate of our own trainer can be far off: see `_Own._waiting`."""
+    return not spec.execution.scan_layers and math.prod(spec.mesh.values()) > spec.mesh["pipeline"]
 
 
 def usual_engine(spec: RunSpec) -> str:
@@ -225,19 +238,27 @@ def _layer_parameters(spec: RunSpec) -> float:
     return matrices + (biases if model.biases else 0) + 2 * norms * model.hidden_dim
 
 
-def _activations(spec: RunSpec) -> float:
+def _activations(spec: RunSpec, own: bool) -> float:
     """Bytes per token of this device that are kept of a layer."""
     remat, compute = spec.execution.remat, BYTES[spec.precision.compute_dtype]
     kept = _kept(spec, remat) * compute
     again = _recomputed(spec)
     if remat not in ("none", "selective") or "layer" in again:
-        return kept
+        # cuDNN's backward pass wants more of the forward pass than its result, so that is computed again, and not kept.
+        unused = own and _is_cudnn(spec) and "context" in KEPT.get(remat, ())
+        return kept - (_sizes(spec)["context"] * compute if unused else 0.0)
     if spec.execution.scan_layers:
-        # The loop keeps what happens inside of a part that is not recomputed, too (compiled for an H200: 66 against 42
-        # GiB): of both norms two results and the input, in float32; of attention one more.
-        inside = {"layernorm": ("norm", 4 * 4 + 2 * (4 - compute)), "core_attn": ("context", compute)}
-        kept += sum(_sizes(spec)[what] * size for part, (what, size) in inside.items() if part not in again)
+        # The loop keeps what happens inside of norms that are not recomputed, too: two results and the input of both,
+        # in float32.
+        kept += 0.0 if "layernorm" in again else _sizes(spec)["norm"] * (4 * 4 + 2 * (4 - compute))
     return kept + (0.0 if "core_attn" in again else _scores(spec)) + _masks(spec)
+
+
+def _is_cudnn(spec: RunSpec) -> bool:
+    """Whether our own trainer's attention on NVIDIA's devices is cuDNN's; `train.attention` knows more conditions."""
+    is_ring = spec.mesh["context"] > 1 and spec.parallelism.context_strategy == "ring"
+    can = spec.precision.compute_dtype == "bfloat16" and not spec.dropout.attention and spec.model.head_dim <= 128
+    return can and not is_ring and spec.execution.attention not in (*KEEPS_SCORES, "blocks", "reference")
 
 
 def _recomputed(spec: RunSpec) -> set[str]:
@@ -286,20 +307,130 @@ def _scores(spec: RunSpec) -> float:
     return spec.model.num_heads / spec.mesh["tensor"] * spec.batch.sequence_length * each
 
 
+def _most_layers(spec: RunSpec) -> float:
+    """Layers of the stage that has most of them."""
+    stages, own = spec.mesh["pipeline"], spec.parallelism.stage_layers
+    if not own or stages == 1:
+        return spec.model.num_layers / stages
+    return max(sum(own[stage::stages]) for stage in range(stages))  # chunks go to the stages in turn
+
+
 def _layers_in_flight(spec: RunSpec, own: bool) -> float:
     """Layers of the first stage × micro-batches whose activations are held at once (arXiv 2205.05198, 4.2.3)."""
     stages, virtual, passes = spec.mesh["pipeline"], spec.parallelism.virtual_pipeline, spec.accumulation_steps
     if own and stages > 1:  # what each turn of the ring keeps, idle ones too
-        return spec.model.num_layers / stages / virtual * (virtual * max(passes, stages) + stages - 1)
+        return _most_layers(spec) / virtual * (virtual * max(passes, stages) + stages - 1)
     interleaved = 1 + (stages - 1) / (stages * virtual) if virtual > 1 else 1
-    return spec.model.num_layers / stages * min(stages * interleaved, passes)
+    return _most_layers(spec) * min(stages * interleaved, passes)
 
 
-def _added(spec: RunSpec, layers: float, held: float) -> float:
-    """Bytes of the gradients that our own trainer is about to add to their sum; `layers`, `held`: parameters."""
-    if spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
-        return layers / spec.parallelism.virtual_pipeline * BYTES["float32"]
-    return held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
+@dataclass(frozen=True, kw_only=True)
+class _Own:
+    """What our own trainer holds beside parameters and moments; sizes in numbers of this device, as in `per_device`."""
+
+    spec: RunSpec
+    tokens: float  # of a micro-batch
+    layer: float  # parameters of a layer,
+    layers: float  # of all layers of a stage,
+    head: float  # of the output head,
+    held: float  # and of everything, where fsdp does not split them
+    state: float  # bytes of parameters and moments
+    of_head: float  # bytes, while the output head works
+
+    def moments(self) -> Iterator[tuple[float, float, float]]:
+        """Bytes of gradients, activations and working memory at each moment at which they may be most."""
+        spec, fsdp = self.spec, self.spec.mesh["fsdp"]
+        gradient, summed = self.held / fsdp * BYTES[spec.precision.gradient_dtype], self._summed()
+        kept = self._kept()
+        at_work, table = self._layer_at_work(), self.head * BYTES["float32"]
+        working = max(at_work + self._tables(), 0.0)
+        waiting = self._waiting(gradient + kept + working) if math.prod(spec.mesh.values()) > 1 else 0.0
+        if spec.execution.scan_layers or spec.mesh["pipeline"] > 1:
+            yield gradient + self._added(), kept, working
+        elif waiting and (spec.accumulation_steps > 1 or spec.precision.quantization):
+            yield gradient + self._added(), kept + waiting, working
+        else:
+            yield summed, kept, at_work + max(self._tables(), table)
+            yield gradient + self._added(), waiting, working
+        hidden = 2 * self.tokens * spec.model.hidden_dim * BYTES[spec.precision.compute_dtype]
+        yield summed, kept, self.of_head + table + hidden
+        if spec.precision.optimizer_dtype != "float32":
+            yield gradient + self._added(), 0.0, 2 * self._largest()
+
+    def _kept(self) -> float:
+        """Activations of all that is in flight."""
+        spec = self.spec
+        return (
+            _layers_in_flight(spec, own=True) * self.tokens * _activations(spec, own=True)
+            + _between_stages(spec, self.tokens) * BYTES[spec.precision.compute_dtype]
+        )
+
+    def _layer_at_work(self) -> float:
+        spec = self.spec
+        compute, sizes = BYTES[spec.precision.compute_dtype], _sizes(spec, whole_width=True)
+        number = {"ffn": sizes["up"], "whole": sizes["norm"], "between": _sizes(spec)["norm"]}
+        at_work = sum(LAYER_AT_WORK[name] * size for name, size in number.items()) * self.tokens * compute
+        if not _is_cudnn(spec) and spec.execution.attention not in KEEPS_SCORES:  # by blocks
+            length = spec.batch.sequence_length / spec.mesh["context"]
+            of_all = self.tokens * spec.model.num_heads / spec.mesh["tensor"] * BYTES["float32"]
+            at_work += BLOCKS_AT_WORK * of_all * min(length, CHUNK_OF_QUERIES) ** 2 / length
+        is_split = spec.mesh["fsdp"] > 1
+        return at_work + WEIGHTS_AT_WORK[is_split] * self.layer + (LARGEST_AGAIN * self._largest() if is_split else 0.0)
+
+    def _waiting(self, besides: float) -> float:
+        """Of layers that are not scanned: what gradients of weights are made of, which XLA makes late.
+
+        They cross the network together, and XLA makes many of them only then: those of attention's matrices, with fp8
+        those of the feed-forward block's. With several passes or fp8, nothing is freed until then. It is the least
+        certain part: XLA takes the memory that there is, up to its limit; `besides` is held beside it and the state.
+        """
+        sizes = _sizes(self.spec, whole_width=True)
+        if self.spec.precision.quantization:
+            each = sizes["norm"] + 2 * sizes["up"] + sizes["out"] + sizes["product"]
+        else:
+            each = sizes["norm"] + sizes["context"] + sizes["query"] + 2 * sizes["key"] + sizes["out"]
+        most = self.spec.model.num_layers * self.tokens * each * BYTES[self.spec.precision.compute_dtype]
+        device = hardware.find(self.spec.topology.device)
+        return min(most, max(PLANNED * device.memory_bytes - self.state - besides, 0.0)) if device else most
+
+    def _largest(self) -> float:
+        """The largest gradient: of one of the feed-forward block's matrices, in all layers."""
+        model, mesh = self.spec.model, self.spec.mesh
+        one = model.hidden_dim * model.ffn_dim / mesh["tensor"] / mesh["fsdp"]
+        return model.num_layers / mesh["pipeline"] * one * BYTES["float32"]
+
+    def _tables(self) -> float:
+        """Gradients of the tables beside their place among all gradients.
+
+        With fsdp, from the head's to the end of the step, because XLA sums them over the network together; of a
+        pipeline one. Without it, and where nothing is summed over devices, what the embedding's gradient will take
+        serves the layers before.
+        """
+        spec, table = self.spec, self.head * BYTES["float32"]
+        is_tied, is_staged = spec.model.tied_embeddings, spec.mesh["pipeline"] > 1
+        if spec.mesh["fsdp"] > 1:
+            return table if is_tied or is_staged else 2 * table
+        if is_tied:  # two gradients are added, and then to the sum of all passes
+            return table if spec.accumulation_steps > 1 else 0.0
+        return -table if spec.mesh["data"] == spec.mesh["context"] == 1 else 0.0
+
+    def _summed(self) -> float:
+        """The sum of the gradients of earlier passes, which is there from the start where there are several."""
+        spec = self.spec
+        is_several = spec.accumulation_steps > 1 and spec.mesh["pipeline"] == 1
+        return self.held / spec.mesh["fsdp"] * BYTES[spec.precision.gradient_dtype] if is_several else 0.0
+
+    def _added(self) -> float:
+        """The gradients that are about to be added to their sum."""
+        spec = self.spec
+        virtual = spec.parallelism.virtual_pipeline
+        if spec.mesh["pipeline"] > 1 and virtual > 1 and spec.mesh["fsdp"] == 1:  # weights, too, in the order of chunks
+            each = 2 * self.layers * BYTES["float32"]
+        elif spec.mesh["pipeline"] > 1:  # all micro-batches are one pass, and each tick adds to the layers of a chunk
+            each = self.layers / virtual * BYTES["float32"]
+        else:
+            each = self.held * BYTES[spec.precision.params_dtype] if spec.accumulation_steps > 1 else 0.0
+        return each / spec.mesh["fsdp"]
 
 
 def _between_stages(spec: RunSpec, tokens: float) -> float:

@@ -12,25 +12,28 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from seatrial.errors import InputError
 from seatrial.history.between import Spread, mean_log, ratio_between, spread_of
 from seatrial.history.differences import Setting, differences
 from seatrial.history.loaded import LoadedRun
+from seatrial.history.within import ratio_within, side_of
 from seatrial.metrics import Estimate
-from seatrial.metrics.interval import Ratio, at_level, median_interval, ratio_of_intervals, relative_rounding
+from seatrial.metrics.interval import Ratio, at_level, ratio_of_intervals, relative_rounding
 from seatrial.spec import METRICS
 from seatrial.spec.presets import architecture
 
-Judgement = Literal["better", "worse", "no_clear_difference", "not_compared"]
+Judgement = Literal["better", "worse", "no_clear_difference", "inconclusive", "not_compared"]
 
 # What the times of the steps decide, and how: a rate falls as the times rise.
 _OF_STEP_TIMES = ("step_seconds", "tokens_per_second_per_device", "tflops_per_second_per_device", "mfu")
 # The speed that two runs are compared by: the first that can be; what was measured before what a log only says.
 SPEEDS = ("tokens_per_second_per_device", "tflops_per_second_per_device", "step_seconds")
 PARTED = (1e-3, 5e-2)  # of the larger loss
-LEVEL = 0.98  # of the intervals: of a hundred comparisons of the same speed, one finds B slower and one faster
+# Of a hundred comparisons of the same speed, at most one may find B slower, and one faster. Of these two a tenth is
+# kept for what is approximate about the intervals: how far steps resemble each other is estimated, times are skewed.
+FALSE_ALARMS = 0.02
+LEVEL = 1 - 0.9 * FALSE_ALARMS
+FOUND = 0.03  # a difference of speed that a comparison should be able to tell
 
 Runs = LoadedRun | Sequence[LoadedRun]
 
@@ -76,7 +79,8 @@ IDENTITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One metric on both sides. `change` is b ÷ a − 1 with its 98% interval; None where it cannot be compared: `why`.
+    """One metric on both sides. `change` is b ÷ a − 1 with its interval at LEVEL; None where it cannot be compared:
+    `why`.
 
     `a` and `b` are the geometric means of several runs, with the lowest and the highest, or a run's own with its 95%
     interval.
@@ -263,7 +267,7 @@ def _ratio(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], spread: 
     """
     between = ratio_between(_values(metric, a), _values(metric, b), spread, LEVEL) if spread else None
     if between is None or min(len(a), len(b)) == 1:
-        within = ratio_of_intervals(_within(metric, a), _within(metric, b))
+        within = _within(metric, a, b)
         between = within.widened(between) if between else within
     if not all(_of_times(metric, run) for run in (*a, *b)):
         return between
@@ -271,25 +275,15 @@ def _ratio(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun], spread: 
     return between.rounded(rounding) if min(len(a), len(b)) == 1 else between.no_surer_than(rounding)
 
 
-def _within(metric: str, runs: Sequence[LoadedRun]) -> tuple[float, float, float]:
-    """(value, low, high) of a side by the noise within its runs, whose mean it is."""
-    found = [_interval(metric, run) for run in runs]
-    value = math.exp(mean_log([each[0] for each in found]))
-    down = math.sqrt(math.fsum(math.log(own / low) ** 2 for own, low, _ in found)) / len(found)
-    up = math.sqrt(math.fsum(math.log(high / own) ** 2 for own, _, high in found)) / len(found)
-    return value, value * math.exp(-down), value * math.exp(up)
-
-
-def _interval(metric: str, run: LoadedRun) -> tuple[float, float, float]:
-    """(value, low, high) of one run: from its step times, or else from the interval that its metrics have."""
-    estimate = run.metrics.performance.estimates[metric]
-    if not len(run.steady_seconds) or not _of_times(metric, run):
-        return at_level(estimate, LEVEL)
-    median = float(np.median(run.steady_seconds))
-    low, high = (end / median for end in median_interval(run.steady_seconds, LEVEL))
-    if METRICS[metric].better == "higher":
-        low, high = 1 / high, 1 / low
-    return estimate.value, estimate.value * low, estimate.value * high
+def _within(metric: str, a: Sequence[LoadedRun], b: Sequence[LoadedRun]) -> Ratio:
+    """b ÷ a by the noise within the runs: by their step times, or else by the intervals that their metrics have."""
+    if not all(len(run.steady_seconds) and _of_times(metric, run) for run in (*a, *b)):
+        found = [[run.metrics.performance.estimates[metric] for run in side] for side in (a, b)]
+        return ratio_of_intervals(*(side_of([at_level(each, LEVEL) for each in side]) for side in found))
+    of_times = ratio_within([run.steady_seconds for run in a], [run.steady_seconds for run in b], LEVEL)
+    ratio = of_times.inverse if METRICS[metric].better == "higher" else of_times
+    one, other = (math.exp(mean_log(_values(metric, side))) for side in (a, b))
+    return ratio.about(other / one)
 
 
 def _missing(metric: str, run: LoadedRun) -> str:
@@ -322,8 +316,9 @@ def _of_times(metric: str, run: LoadedRun) -> bool:
 
 
 def _judgement(metric: str, ratio: Ratio) -> Judgement:
+    """In the metric's own direction; inconclusive where the values may be the same, but also differ by FOUND."""
     if ratio.low <= 1 <= ratio.high:
-        return "no_clear_difference"
+        return "no_clear_difference" if ratio.low > 1 - FOUND and ratio.high < 1 + FOUND else "inconclusive"
     return "better" if (ratio.low > 1) == (METRICS[metric].better == "higher") else "worse"
 
 
@@ -333,8 +328,11 @@ def _sentence(speed: Change | None, changes: Sequence[Change], where: str) -> st
         reasons = dict.fromkeys(change.why for change in changes if change.metric in SPEEDS)
         return f"The speeds cannot be compared: {'; '.join(reasons)}"
     title = METRICS[speed.metric].title + ("" if speed.is_measured else ", as the logs report it")
+    span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
+    if speed.judgement == "inconclusive":
+        more = "; more steps or runs would tell"
+        return f"Inconclusive: B's speed differs from A's by something within {span}{where} ({title}){more}."
     if speed.judgement == "no_clear_difference":
-        span = f"[{signed(ratio.low - 1)}, {signed(ratio.high - 1)}]"
         return f"No clear difference: B is as fast as A, within {span}{where} ({title})."
     how, by = ("faster", ratio.value - 1) if ratio.value > 1 else ("slower", 1 - ratio.value)
     ends = (ratio.low - 1, ratio.high - 1) if ratio.value > 1 else (1 - ratio.high, 1 - ratio.low)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from seatrial.history.compare import LEVEL, Comparison
+from seatrial.history.compare import Comparison
 from seatrial.history.gate import Gate
 from seatrial.history.overlays import TONES, Drawn, named, overlays, shifts
-from seatrial.history.rendering import differences, gate_told, losses_told, notes, runs_told, settings
+from seatrial.history.rendering import HEAD, differences, gate_told, losses_told, notes, runs_told, settings
 from seatrial.report import html
 from seatrial.report.gather import clean
 from seatrial.report.section import Section
 
 MOST_DRAWN = 4  # runs a side
-_WORDS = {"better": "FASTER", "worse": "SLOWER", "no_clear_difference": "NO CLEAR DIFFERENCE"}
+_WORDS = {
+    "better": "B IS FASTER",
+    "worse": "B IS SLOWER",
+    "no_clear_difference": "NO CLEAR DIFFERENCE",
+    "inconclusive": "INCONCLUSIVE",
+}
 _TONES = {"better": "pass", "worse": "fail", "pass": "pass", "fail": "fail"}
 
 
@@ -35,13 +40,11 @@ def render(comparison: Comparison, gate: Gate | None) -> str:
     ]
     told = [(name, clean(text)) for name, text in runs_told(comparison)]
     judgement = gate.status if gate else comparison.speed.judgement if comparison.speed else ""
-    title = f"GATE: {gate.status.upper()}" if gate else f"B IS {_WORDS[judgement]}" if judgement in _WORDS else ""
-    if judgement == "no_clear_difference":
-        title = _WORDS[judgement]
+    title = f"GATE: {gate.status.upper()}" if gate else _WORDS.get(judgement, "NOT COMPARED")
     return html.page(
         "comparison.html",
         ("overlays.js",),
-        title=title or "NOT COMPARED",
+        title=title,
         tone=_TONES.get(judgement, "inconclusive"),
         exit_code=gate.exit_code if gate else None,
         sentence=clean(comparison.sentence),
@@ -49,7 +52,7 @@ def render(comparison: Comparison, gate: Gate | None) -> str:
         runs=told,
         legend_of=[(f"{each.name}: {named(each.run)}", each.tone, each.number) for each in drawn],
         notes=[clean(note) for note in notes(comparison)],
-        level=f"{LEVEL:.0%}",
+        change=HEAD[3],
         differences=_rows(comparison),
         losses=clean(losses_told(comparison.losses)),
         shifts=shifts(drawn),

@@ -21,7 +21,7 @@ FEWEST_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The gate's answer: `slowdown` is 1 − B's speed ÷ A's, with its 98% interval."""
+    """The gate's answer: `slowdown` is 1 − B's speed ÷ A's, with its interval."""
 
     status: Status
     limit: float

@@ -15,8 +15,11 @@ from seatrial.report import markdown
 from seatrial.spec import METRICS
 from seatrial.verdict import show_beside
 
-WORDS = {"better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "not_compared": ""}
-_HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
+WORDS = {
+    "better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "inconclusive": "inconclusive",
+    "not_compared": "",
+}  # fmt: skip
+HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
 _SETTINGS = ("What differs", "", "A", "B")
 _NOTHING_ELSE = "Nothing else is known to differ."
 MOST_SETTINGS = 200
@@ -29,7 +32,7 @@ def as_text(comparison: Comparison, gate: Gate | None) -> str:
     blocks = [
         "\n".join(inert(f"{name}  {text}") for name, text in runs_told(comparison)),
         "\n".join(map(inert, (comparison.sentence, *notes(comparison)))),
-        table(changes, head=_HEAD, right=(1, 2), indent=0),
+        table(changes, head=HEAD, right=(1, 2), indent=0),
         inert(losses_told(comparison.losses)),
         "\n".join([table(rows, head=_SETTINGS, indent=0), *more]) if rows else _NOTHING_ELSE,
         *([inert(gate_told(gate))] if gate else []),
@@ -49,7 +52,7 @@ def as_markdown(comparison: Comparison, gate: Gate | None) -> str:
         *([f"**{escape(gate_told(gate))}**"] if gate else []),
         "\n".join(f"- {name}: {escape(text)}" for name, text in runs_told(comparison)),
         *(f"Note: {escape(note)}" for note in notes(comparison)),
-        markdown.table(_HEAD, changes, numbers=(1, 2)),
+        markdown.table(HEAD, changes, numbers=(1, 2)),
         escape(losses_told(comparison.losses)),
         markdown.table(_SETTINGS, rows) if rows else _NOTHING_ELSE,
         *map(escape, more),

@@ -18,22 +18,24 @@ that it broke is a case in `tests/verdict/blame`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial.events import Event
 from seatrial.logs import guess, metrics_file
 from seatrial.logs.families import FAMILIES, transformers
-from seatrial.logs.files import files_in, read_files
+from seatrial.logs.files import read_files
+from seatrial.logs.folders import find, rotated
 from seatrial.logs.grammar import Family
 from seatrial.logs.lines import read_lines
 from seatrial.logs.one_file import Spellings, read_file
 from seatrial.logs.pattern_file import read_pattern
 from seatrial.logs.reader import read_events
-from seatrial.logs.runs import RunOfLogs, runs_of
+from seatrial.logs.runs import FolderOfLogs, RunOfLogs, runs_of
 
 __all__ = [
-    "AUTO", "FAMILIES", "NAMES", "RunOfLogs", "Spellings", "parse", "parse_file", "read", "read_lines", "read_pattern",
-    "read_runs",
+    "AUTO", "FAMILIES", "NAMES", "FolderOfLogs", "RunOfLogs", "Spellings", "parse", "parse_file", "read", "read_lines",
+    "read_pattern", "read_runs",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -80,14 +82,15 @@ def read(paths: Sequence[Path], family: str | Spellings = AUTO) -> list[Event]:
     A folder stands for the log files in it, "-" for the standard input. Raises OSError, InputError for logs of several
     runs, and KeyError for an unknown family.
     """
-    files = [file for path in paths for file in (files_in(path) if path.is_dir() else [path])]
-    return read_files(files, spellings(family))
+    folders = {path: find(path) for path in paths if path.is_dir()}
+    files, more = rotated([file for path in paths for file in (folders[path].logs if path in folders else [path])])
+    earlier = {log: pieces for found in folders.values() for log, pieces in found.earlier.items()}
+    return read_files(files, replace(spellings(family), earlier={**earlier, **more}))
 
 
-def read_runs(folder: Path, family: str | Spellings = AUTO, *, without: Sequence[Path] = ()) -> Iterator[RunOfLogs]:
-    """The runs of which a folder holds the logs, with the events of each; folders in `without` are not looked into.
+def read_runs(folder: Path, family: str | Spellings = AUTO, *, without: Sequence[Path] = ()) -> FolderOfLogs:
+    """The runs of which a folder holds logs or metrics, with the events of each, and the files that are not among them.
 
-    Raises OSError, and KeyError for an unknown family.
+    Folders in `without` are not looked into. Raises KeyError for an unknown family.
     """
-    files = [path for path in files_in(folder) if not any(path.is_relative_to(other) for other in without)]
-    return runs_of(files, spellings(family), folder)
+    return runs_of(find(folder, without), spellings(family), folder)

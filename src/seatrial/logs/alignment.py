@@ -135,6 +135,21 @@ def after_steps(events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def clocked(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events of a log whose clock was compared by its steps.
+
+    Where these have no times, but seconds that were added up, nothing is known of the clock of a fault that has one.
+    """
+    if any(isinstance(event, Step) and event.wall_time >= FIRST_CLOCK for event in events):
+        return tuple(events)
+    return tuple(
+        replace(event, facts={**event.facts, "order": "own"})
+        if isinstance(event, Fault) and event.wall_time >= FIRST_CLOCK
+        else event
+        for event in events
+    )
+
+
 def marked(events: Sequence[Event], order: str) -> tuple[Event, ...]:
     """The events, with the faults saying that their order among those of other logs is not known for certain."""
     return tuple(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import InputError
 from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Step, merge
-from seatrial.logs.alignment import Shift, after_steps, begun_at, marked, moved, shifts, zone_apart, zone_of
+from seatrial.logs.alignment import Shift, after_steps, begun_at, clocked, marked, moved, shifts, zone_apart, zone_of
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.lines import read_lines
@@ -36,7 +36,7 @@ _KERNEL_LOG = re.compile(
 MOST_NAMED = 5  # of several runs
 SEVERAL_RUNS = "several-runs"  # the code of the error
 FEWEST_LOSSES, SAME_LOSS = 3, 1e-4  # steps whose losses are compared; what counts as the same, relative
-_SUFFIXES = {".log", ".out", ".txt", ".err", ".gz", ""}
+BEGUN_TOGETHER = 5.0  # seconds within which all ranks of a run say that it begins
 # What tells the two streams of one process apart: torchrun's 0/stdout.log and 0/stderr.log, Slurm's 3.out and 3.err.
 _STREAM = re.compile(r"[-_.]?std(?:out|err)(?![a-z])|\.(?:log|out|err|txt)(?=\.|$)", re.IGNORECASE)
 EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarted.facts` say
@@ -111,7 +111,8 @@ def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
 
 def _by_clock(log: _Log, known: Mapping[int, Shift], references: Sequence[float | None]) -> _Log:
     if log.process in known:
-        return _moved(log, known[log.process])
+        on_their_clock = _moved(log, known[log.process])
+        return replace(on_their_clock, events=clocked(on_their_clock.events)) if log.steps else on_their_clock
     if log.steps or not any(isinstance(event, Fault) for event in log.events):
         return log
     if not log.is_timed:
@@ -127,12 +128,6 @@ def _moved(log: _Log, shift: Shift) -> _Log:
     return replace(log, events=moved(log.events, shift), times=times)
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The files of a folder and its subfolders that may be logs."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _SUFFIXES)
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-
-
 def _named(paths: Sequence[Path]) -> list[int] | None:
     """The process of each file by its name; None unless every name says so, and each something else.
 
@@ -146,7 +141,7 @@ def _named(paths: Sequence[Path]) -> list[int] | None:
 
 def _place(path: Path) -> str:
     """The name and folders of a file, but for which of the streams of its process it holds."""
-    return _STREAM.sub("", "/".join(path.parts[-3:]))
+    return _STREAM.sub("", "/".join(path.parts))
 
 
 def _rank(
@@ -283,10 +278,19 @@ def _of_several(logs: Sequence[_Log], *, in_succession: bool) -> list[str]:
         return [", ".join(f"{value:,} {name}" for name, value in size.items()) or "of unknown size" for size in sizes]
     if any(restarts):
         return ["the first", *("starts over after a completed one" if new else "goes on" for new in restarts)]
+    begun = [when for log in logs if (when := _begun(log)) is not None]
+    if not in_succession and len(begun) == len(logs) > 1 and max(begun) - min(begun) > BEGUN_TOGETHER:
+        return [f"began {when - min(begun):,.6g} s after the first" for when in begun]
     strangers = len(logs) > 1 and all(_losses_differ(logs[0], log) for log in logs[1:])
     if not in_succession and (strangers or _ranks_clash(logs)):
         return [f"losses {' '.join(f'{loss:.4g}' for loss in list(_losses(log).values())[:3])} …" for log in logs]
     return []
+
+
+def _begun(log: _Log) -> float | None:
+    """When the training began, by the log's own word; one that was several times did so last."""
+    said = [e.facts.get("run_start_seconds") for e in log.events if isinstance(e, RunStarted)]
+    return next((float(when) for when in reversed(said) if isinstance(when, (int, float))), None)
 
 
 def _ranks_clash(logs: Sequence[_Log]) -> bool:

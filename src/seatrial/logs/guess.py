@@ -33,7 +33,7 @@ _UNIT = r"(?: ?(?:ms|sec(?:onds)?|s)(?![\w/])|%)?"
 # A key, and the number behind it; of "[10/100]" and "10/100", a step and the total.
 _PAIR_TEXT = rf"(?<![\w.])({_KEY})['\"]?(?: ?[:=] ?| {{1,8}}|\t|: {{1,8}})['\"]?[\[(]?({NUMBER}{_UNIT})(?!\.?{CUT})"
 PAIR = re.compile(_PAIR_TEXT, re.IGNORECASE)
-_BARE = re.compile(r"[\[(](\d{1,9})/(\d{1,9})[\])]")
+_BARE = re.compile(r"(?i:(?<!epoch)(?<!epoch[: ]))[\[(](\d{1,9})/(\d{1,9})[\])]")
 BARE = "[n/m]"  # stands in for the key of a step that has none
 
 _IS_LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
@@ -212,7 +212,7 @@ def _family(step: str, fields: Mapping[str, Field]) -> Family:
     loss = next(key for key, of in fields.items() if of.name == "loss")
     total = r"(?:/(?P<total>\d{1,9}))?"
     if step == BARE:
-        number_of = r"[\[(](?P<step>\d{1,9})/(?P<total>\d{1,9})[\])]"
+        number_of = r"(?i:(?<!epoch)(?<!epoch[: ]))[\[(](?P<step>\d{1,9})/(?P<total>\d{1,9})[\])]"
         anchors: tuple[str, ...] = ("/", loss)
     else:
         number_of = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 from seatrial.console import ESCAPE_SEQUENCES
 from seatrial.logs.numbers import CUT
@@ -72,7 +72,7 @@ def read_blocks(path: Path) -> Iterator[list[str]]:
     line, the number may have been cut: `CUT` stands behind it.
     """
     if str(path) == "-":
-        stream = TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
+        stream = _text(sys.stdin.buffer)
         yield from ([line[:-1] if line.endswith("\n") else _marked(line)] for line in stream)
         return
     rest = ""
@@ -104,8 +104,12 @@ def read_whole(path: Path, most: int) -> str:
 
 
 def _open(path: Path) -> TextIO:
-    """The text of a file, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
-    file = path.open("rb")
+    return _text(path.open("rb"))
+
+
+def _text(stream: BinaryIO) -> TextIO:
+    """The text of a stream, by its first bytes gzip or not, UTF-16 (as PowerShell writes it) or UTF-8."""
+    file = stream if isinstance(stream, BufferedReader) else BufferedReader(cast("RawIOBase", stream))
     if file.peek(2)[:2] == b"\x1f\x8b":
         file = BufferedReader(_Unzipped(file))
     is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -52,6 +52,13 @@ GRAMMARS = (
         begins=re.compile(r"\b[NR]CCL error\b.*\b[NR]CCL version [\d.]+\s*$"),
         goes_on=re.compile(r".*\n(?:nccl\w+: |Last error:)|Last error:\s*\n(?!Traceback)\S"),
     ),
+    # JAX's coordination, with the words of gRPC behind it, which tell of the connection between them only
+    Grammar(
+        words=("coordination service",),
+        begins=re.compile(r"\b(?:Failed to send RPC to|Polled an error from) coordination service\b"),
+        goes_on=re.compile(r".*\n(?:Additional GRPC error information\b|:UNKNOWN:|RPC: )"),
+        advice=re.compile(r"Additional GRPC error information\b|:UNKNOWN:|RPC: "),
+    ),
     # Ascend: CANN's codes, and torch_npu's line before them
     Grammar(
         words=("hccl", "acl stream", "ops function error", "inner error", "socket times out", "notify register",
@@ -88,7 +95,7 @@ class Message:
         self.count += 1
         self.last = line[-400:]
         # What is not indented says again what happened.
-        self.advises = line[:1].isspace() and (self.advises or grammar.advice.match(line) is not None)
+        self.advises = (line[:1].isspace() and self.advises) or grammar.advice.match(line) is not None
         if not self.advises and line.strip():
             self.lines.append(line.strip())
             self.size += len(line)

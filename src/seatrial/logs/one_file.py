@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -25,7 +25,8 @@ class Spellings:
     """What a file may be: a log of `families`, a metrics file, and, if it is none of these, one that is guessed.
 
     `confirmed`: whoever asks knows that a guess will do, so that no family is tried before. `slow` is what to say of a
-    pattern of the user's own that takes too long; None where there is none.
+    pattern of the user's own that takes too long; None where there is none. `earlier` are the older pieces of logs that
+    were rotated, the oldest first, which are read before them.
     """
 
     families: tuple[Family, ...]
@@ -33,6 +34,11 @@ class Spellings:
     guessed: bool = True
     confirmed: bool = False
     slow: InputError | None = None
+    earlier: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)
+
+    def blocks(self, path: Path) -> Iterator[list[str]]:
+        """The lines of a log, as in `read_blocks`, those of its older pieces first. Raises OSError."""
+        return chain.from_iterable(map(read_blocks, (*self.earlier.get(path, ()), path)))
 
 
 def read_file(path: Path, spellings: Spellings, *, process: int, written: float | None = None) -> Iterator[Event]:
@@ -43,13 +49,23 @@ def read_file(path: Path, spellings: Spellings, *, process: int, written: float 
     return dated(_of_file(path, spellings, process), last_written([path]) if written is None else written)
 
 
+def is_of_steps(path: Path) -> bool:
+    """Whether a file is one of metrics whose rows say which step they are of, by its beginning. Raises OSError."""
+    head, _ = metrics_file.peek(read_blocks(path))
+    kind = metrics_file.kind_of(head)
+    if kind is None or kind in ("state", "events"):
+        return kind is not None
+    known = metrics_file.has_known_keys(metrics_file.rows_in(kind, head)) or _header_is_known(kind, head)
+    return known or guess_from_rows(metrics_file.rows_in(kind, head)) is not None
+
+
 def named(path: Path) -> str:
     """The name of a file, as events give it: any that is no UTF-8 could not be written to a file of events."""
     return str(path).encode("utf-8", "replace").decode()
 
 
 def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event]:
-    head, blocks = metrics_file.peek(read_blocks(path))
+    head, blocks = metrics_file.peek(spellings.blocks(path))
     kind = metrics_file.kind_of(head) if spellings.metrics_files else None
     source = named(path)
     if kind == "events":
@@ -63,9 +79,9 @@ def _of_file(path: Path, spellings: Spellings, process: int) -> Iterator[Event]:
             rows = metrics_file.rows_in(kind, chain.from_iterable(blocks))
             return metrics_file.read_rows(rows, process=process, source=source)
         if spellings.guessed and str(path) != "-":
-            guess = guess_from_rows(metrics_file.rows_in(kind, chain.from_iterable(read_blocks(path))))
+            guess = guess_from_rows(metrics_file.rows_in(kind, chain.from_iterable(spellings.blocks(path))))
             if guess:
-                rows = metrics_file.rows_in(kind, chain.from_iterable(read_blocks(path)))
+                rows = metrics_file.rows_in(kind, chain.from_iterable(spellings.blocks(path)))
                 spelling = metrics_file.Spelling(guess.renamed, guess.family)
                 events = metrics_file.read_rows(rows, process=process, source=source, spelling=spelling)
                 return _marked(events, guess, confirmed=spellings.confirmed)
@@ -92,7 +108,7 @@ def _of_text(path: Path, blocks: Iterator[list[str]], spellings: Spellings, proc
 
 def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, process: int) -> Iterator[Event]:
     """The events by the families; where they find no step, by those that count only then, and at last by a guess."""
-    kept = _Kept(blocks, again=str(path) != "-")
+    kept = _Kept(blocks, None if str(path) == "-" else lambda: spellings.blocks(path))
     lines: Iterable[list[str]] = kept
     held: list[Event] = []
     for families in _turns(() if spellings.confirmed else spellings.families):
@@ -108,14 +124,14 @@ def _by_turns(path: Path, blocks: Iterator[list[str]], spellings: Spellings, pro
                 held.append(event)
         if has_steps:
             return
-        lines = kept.once_more(path)
+        lines = kept.once_more()
     doubtful = spellings.guessed and all(isinstance(event, Fault) for event in held)
-    guess = guess_from_lines(line for block in kept.once_more(path) for line in block) if doubtful else None
+    guess = guess_from_lines(line for block in kept.once_more() for line in block) if doubtful else None
     if guess is None:
         yield from held
         return
     families = (guess.family,) if spellings.confirmed else (*spellings.families, guess.family)
-    events = read_text(kept.once_more(path), families, process=process, source=named(path))
+    events = read_text(kept.once_more(), families, process=process, source=named(path))
     yield from _marked(events, guess, confirmed=spellings.confirmed)
 
 
@@ -129,7 +145,7 @@ def _turns(families: tuple[Family, ...]) -> Iterator[tuple[Family, ...]]:
 class _Kept:
     """The blocks of a file, which can be read once more: those of the standard input are kept, up to a limit."""
 
-    def __init__(self, blocks: Iterator[list[str]], *, again: bool) -> None:
+    def __init__(self, blocks: Iterator[list[str]], again: Callable[[], Iterator[list[str]]] | None) -> None:
         self._blocks = blocks
         self._room = 0 if again else MOST_KEPT
         self._again = again
@@ -145,8 +161,8 @@ class _Kept:
     def forget(self) -> None:
         self._kept, self._room = [], 0
 
-    def once_more(self, path: Path) -> Iterable[list[str]]:
-        return read_blocks(path) if self._again else self._kept
+    def once_more(self) -> Iterable[list[str]]:
+        return self._again() if self._again else self._kept
 
 
 def _marked(events: Iterable[Event], guess: Guess, *, confirmed: bool) -> Iterator[Event]:

@@ -364,7 +364,9 @@ class Reader:
         process = self._log_of(line.prefix).process
         held = self._held.get(process)
         same = held and held.family is family and held.reading.values["step"] == reading.values["step"]
-        if held and same and not held.pairs:
+        said = held.reading.values.get("loss") if held else None
+        is_another = said is not None and reading.values.get("loss", said) != said  # of a second rank or run
+        if held and same and not held.pairs and not is_another:
             held.reading = replace(held.reading, values={**held.reading.values, **reading.values})
             return ()
         events = [*self._release(family, process), *(self._progressed() if self._had_fault else ())]

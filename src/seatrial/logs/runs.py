@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, RunStarted, Step
-from seatrial.logs.files import RANK_NAMES, SEVERAL_RUNS, read_files
-from seatrial.logs.one_file import Spellings
+from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, merge
+from seatrial.logs.files import MOST_NAMED, RANK_NAMES, SEVERAL_RUNS, read_files
+from seatrial.logs.folders import Found
+from seatrial.logs.lines import read_blocks
+from seatrial.logs.one_file import Spellings, is_of_steps, named
+from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, is_of_rank, losses_of, told_apart
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
 _JOBS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (r"(?<![a-z])(?:slurm|job(?:[-_.]?id)?)[-_.]?(\d+)", r"(?<![\dA-Za-z.])(\d{5,})(?![\dA-Za-z])")
 )
+MOST_TRIED = 8  # logs of a group, to find one that reports steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,35 +34,183 @@ class RunOfLogs:
     events: tuple[Event, ...]
 
 
-def runs_of(paths: Sequence[Path], spellings: Spellings, folder: Path) -> Iterator[RunOfLogs]:
-    """The runs that wrote these files of a folder, one after the other. Raises OSError."""
-    several = len({_job(path) for path in paths} - {""}) > 1
-    jobs = _split(paths, _job) if several else [list(paths)]
-    read = [run for job in jobs for run in _of_job(job, spellings, folder)]
-    for chain in _chains(read):
-        if len(chain) == 1:
-            yield chain[0]
-        else:
-            yield _run([path for run in chain for path in run.paths], spellings, folder)
+@dataclass(frozen=True, kw_only=True)
+class FolderOfLogs:
+    """The runs of a folder. Each file that is read for none of them has its reason: `passed_over`, or `unread` where it
+    could not be. `told_apart` are sentences on how runs were.
+    """
+
+    runs: tuple[RunOfLogs, ...]
+    passed_over: Mapping[Path, str]
+    unread: Mapping[Path, str]
+    told_apart: tuple[str, ...]
 
 
-def _of_job(paths: Sequence[Path], spellings: Spellings, folder: Path) -> Iterator[RunOfLogs]:
-    try:
-        yield _run(paths, spellings, folder)
-        return
-    except InputError as error:
-        if error.problems[0].code != SEVERAL_RUNS:
-            raise
-    for split in _SPLITS:
-        parts = split(paths, spellings)
-        if len(parts) > 1:
-            for part in parts:
-                yield from _of_job(part, spellings, folder)
-            return
+def runs_of(found: Found, spellings: Spellings, folder: Path) -> FolderOfLogs:
+    """The runs that wrote these files of a folder. Raises InputError for a pattern that takes too long."""
+    reading = _Reading(replace(spellings, earlier=found.earlier), folder)
+    several = len({_job(path) for path in found.logs} - {""}) > 1
+    jobs = _split(found.logs, _job) if several else [list(found.logs)] if found.logs else []
+    read = [run for job in jobs for run in reading.of_job(job)]
+    chains = _chains(read)
+    joined = [chain[0] if len(chain) == 1 else reading.run([p for r in chain for p in r.paths]) for chain in chains]
+    runs = [run for each in joined for run in reading.with_unknown(each)]
+    runs = reading.with_metrics(runs, found.metrics)
+    return FolderOfLogs(
+        runs=tuple(runs),
+        passed_over={**found.passed_over, **reading.passed_over},
+        unread={**found.unread, **reading.unread},
+        told_apart=tuple(reading.told_apart),
+    )
 
 
-def _run(paths: Sequence[Path], spellings: Spellings, folder: Path) -> RunOfLogs:
-    return RunOfLogs(name=_name(paths, folder), paths=tuple(paths), events=tuple(read_files(paths, spellings)))
+class _Reading:
+    """Reads the runs of a folder, and keeps what there is to say of files and runs."""
+
+    def __init__(self, spellings: Spellings, folder: Path) -> None:
+        self._spellings = spellings
+        self._folder = folder
+        self.passed_over: dict[Path, str] = {}
+        self.unread: dict[Path, str] = {}
+        self.told_apart: list[str] = []
+
+    def run(self, paths: Sequence[Path]) -> RunOfLogs:
+        events = tuple(read_files(paths, self._spellings))
+        pieces = [piece for path in paths for piece in (*self._spellings.earlier.get(path, ()), path)]
+        return RunOfLogs(name=_name(paths, self._folder), paths=tuple(pieces), events=events)
+
+    def of_job(self, paths: Sequence[Path]) -> Iterator[RunOfLogs]:
+        """The runs of which these may be the logs; those that cannot be read are left out, and kept as `unread`."""
+        try:
+            yield from self._of_job(paths)
+        except OSError:
+            broken = {path: why for path in paths if (why := _why_unreadable(path, self._spellings))}
+            if not broken:
+                raise
+            for path, why in broken.items():
+                self.unread |= dict.fromkeys((path, *self._spellings.earlier.get(path, ())), why)
+            if rest := [path for path in paths if path not in broken]:
+                yield from self.of_job(rest)
+
+    def _of_job(self, paths: Sequence[Path]) -> list[RunOfLogs]:
+        """As one run if they can be, else split. Raises OSError."""
+        repeats = self._repeats(paths)
+        if repeats:
+            return [run for part in repeats for run in self._of_job(part)]
+        try:
+            return [self.run(paths)]
+        except InputError as error:
+            if error.problems[0].code != SEVERAL_RUNS:
+                raise
+        for split in _SPLITS:
+            parts = split(paths, self._spellings)
+            if len(parts) > 1:
+                return [run for part in parts for run in self._of_job(part)]
+        return []
+
+    def _repeats(self, paths: Sequence[Path]) -> list[list[Path]]:
+        """The logs by the repeats of a run that they are of; nothing where they are of one, or where others decide."""
+        groups = groups_of(paths, self._folder)
+        if len(groups) < 2:
+            return []
+        runs, why = told_apart(groups, [self._course(group) for group in groups])
+        if len(runs) < 2:
+            return []
+        names = ", ".join(str(run[0].paths[0].relative_to(self._folder)) for run in runs[:MOST_NAMED])
+        more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+        self.told_apart.append(f"{names}{more} are of {len(runs)} runs: {why}")
+        return [[path for group in run for path in group.paths] for run in runs]
+
+    def _course(self, group: Group) -> Course:
+        """That of the first log that reports steps."""
+        course = course_of(())
+        for path in group.paths[:MOST_TRIED]:
+            course = course_of(read_files([path], replace(self._spellings, guessed=False)))
+            if course.steps:
+                break
+        return course
+
+    def with_unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
+        """The run, and those of a trainer that nobody knows whose logs lie among its own: their spelling is guessed."""
+        has_steps = any(isinstance(event, Step) for event in run.events)
+        unknown = list(self._unknown(run)) if has_steps and self._spellings.guessed else []
+        others = {path for each in unknown for path in each.paths}
+        yield replace(run, paths=tuple(path for path in run.paths if path not in others))
+        yield from unknown
+
+    def _unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
+        sources = {event.facts.get("source") for event in run.events if isinstance(event, RunStarted)}
+        pieces = {piece for earlier in self._spellings.earlier.values() for piece in earlier}
+        for path in run.paths:
+            if named(path) in sources or path in pieces or is_of_rank(path):
+                continue
+            alone = self.run([path])
+            if any(isinstance(event, Step) for event in alone.events):
+                if alike(losses_of(alone.events), losses_of(run.events)):
+                    self.passed_over[path] = f"its steps are those of {run.name}, by a guess"
+                else:
+                    yield alone
+
+    def with_metrics(self, runs: Sequence[RunOfLogs], paths: Sequence[Path]) -> list[RunOfLogs]:
+        """The runs, with those of which there are metrics files alone; a run's own log counts before its metrics."""
+        found = [(run, losses_of(run.events)) for path in paths if (run := self._of_metrics(path))]
+        found.sort(key=lambda each: -len(each[1]))  # the first of several about one run has the most steps
+        counted = [(run, losses_of(run.events)) for run in runs]
+        for metrics, losses in found:
+            path = metrics.paths[0]
+            same = next((n for n, (_, others) in enumerate(counted) if alike(losses, others)), None)
+            near = [n for n, (run, others) in enumerate(counted) if not others and _is_near(run, path)]
+            if same is not None:
+                name = counted[same][0].name
+                what = f"the log of {name} counts, whose losses it has" if same < len(runs) else f"{name} has all of it"
+                self.passed_over[path] = f"metrics: {what}"
+            elif len(near) == 1:
+                run = _with_steps(counted[near[0]][0], metrics)
+                counted[near[0]] = run, losses
+                inside = path.relative_to(self._folder)
+                self.told_apart.append(f"the steps of {run.name} are those of {inside}: its log has none")
+            else:
+                counted.append((metrics, losses))
+        return [run for run, _ in counted]
+
+    def _of_metrics(self, path: Path) -> RunOfLogs | None:
+        """The run of one metrics file, if it has steps."""
+        try:
+            run = self.run([path]) if is_of_steps(path) else None
+        except OSError as error:
+            self.unread[path] = error.strerror or str(error)
+            return None
+        if run is None or not any(isinstance(event, Step) for event in run.events):
+            self.passed_over[path] = "no metrics of steps in it"
+            return None
+        return run
+
+
+def _why_unreadable(path: Path, spellings: Spellings) -> str:
+    """Why a log, or a piece of it if it was rotated, cannot be read; "" if it can be."""
+    pieces = (*spellings.earlier.get(path, ()), path)
+    for piece in pieces:
+        try:
+            for _ in read_blocks(piece):
+                pass
+        except OSError as error:
+            why = error.strerror or str(error)
+            return f"{why} in {piece.name}" if len(pieces) > 1 else why
+    return ""
+
+
+def _with_steps(run: RunOfLogs, metrics: RunOfLogs) -> RunOfLogs:
+    """A run whose log has no steps, with those of its metrics; those that have no time come before all of the log."""
+    first = _first_time(run)
+    steps = list(metrics.events)
+    if first >= FIRST_CLOCK > _first_time(metrics):
+        steps = [replace(event, wall_time=first, monotonic_time=first) for event in steps]
+    return replace(run, paths=(*run.paths, *metrics.paths), events=tuple(merge([steps, run.events])))
+
+
+def _is_near(run: RunOfLogs, path: Path) -> bool:
+    """Whether a metrics file lies where a run's log does, or below."""
+    return any(path.is_relative_to(log.parent) for log in run.paths)
 
 
 def _name(paths: Sequence[Path], folder: Path) -> str:
@@ -68,7 +220,7 @@ def _name(paths: Sequence[Path], folder: Path) -> str:
         above, _, name = names[0].rpartition("/")
         return f"{above}/{name.partition('.')[0] or name}".lstrip("/")
     shared = "".join(letters[0] for letters in takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False)))
-    inside = shared.rpartition("/")[0] or shared.rstrip("-_.0123456789") or shared
+    inside = shared.rpartition("/")[0] or shared.rstrip("-_.0123456789") or shared.rstrip("-_.")
     return inside or folder.resolve().name
 
 

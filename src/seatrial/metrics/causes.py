@@ -16,6 +16,7 @@ from seatrial.metrics.record import ranges
 
 MAX_PLACES = 4
 MAX_QUOTE = 160  # characters
+ZONES_APART = 900.0  # seconds; nor in which zone they are
 CLOCKS_APART = 120.0  # seconds by which clocks may differ that nobody compared
 STEPS_APART = 1.0  # seconds by which clocks may differ that were compared by their steps
 # What logging puts before a line: glog's and absl's, [E921 09:40:11.1 ProcessGroupNCCL.cpp:607], or a time in brackets.
@@ -201,7 +202,7 @@ def _first_cause(fatal: Sequence[FaultRecord]) -> FaultRecord:
     for place, fault in enumerate(fatal):
         role = _role(fault)
         if role == "cause" and not symptoms.explain(fault):
-            return _more_telling(fault, fatal[place + 1 :])
+            return _at_the_first_to_fail(_more_telling(fault, fatal[place + 1 :]), fatal)
         if role == "symptom":
             if apart and fault.fault == "collective_timeout":
                 return apart
@@ -240,7 +241,10 @@ def _is_ordered(fault: FaultRecord, other: FaultRecord) -> bool:
     later = fault.seconds - other.seconds
     if fault.after is not None or other.after is not None:  # that one may have come long after
         return (later if fault.after is not None else -later) > STEPS_APART
-    return abs(later) > (CLOCKS_APART if "own" in orders else STEPS_APART)
+    if "own" not in orders:
+        return abs(later) > STEPS_APART
+    in_a_zone = (abs(later) + ZONES_APART / 2) % ZONES_APART - ZONES_APART / 2  # if the clocks are whole zones apart
+    return abs(later) > CLOCKS_APART and abs(in_a_zone) > CLOCKS_APART
 
 
 def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRecord:
@@ -249,6 +253,24 @@ def _more_telling(fault: FaultRecord, others: Sequence[FaultRecord]) -> FaultRec
         return fault
     causes = (other for other in others if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
     return next((other for other in causes if other.source != fault.source and not _is_ordered(fault, other)), fault)
+
+
+def _at_the_first_to_fail(fault: FaultRecord, fatal: Sequence[FaultRecord]) -> FaultRecord:
+    """A cause gives way to that of the one rank which the launcher saw fail first, unless clocks that agree tell."""
+    first = {other.rank for other in fatal if other.root and other.rank is not None}
+    if len(first) != 1 or fault.rank is None or fault.rank in first:
+        return fault
+    causes = (other for other in fatal if _role(other) == "cause" and other.fault not in (*_AFTERMATH, *_ORDERED))
+    return next(
+        (
+            other
+            for other in causes
+            if other.rank in first
+            and other.source != fault.source
+            and (fault.order or other.order or not _is_ordered(fault, other))
+        ),
+        fault,
+    )
 
 
 def _left_silently(symptoms: Sequence[FaultRecord]) -> FaultRecord | None:

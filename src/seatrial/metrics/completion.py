@@ -64,11 +64,14 @@ class Completion:
     the processes say of themselves that could be compared with the configuration, and `differences` where it is not
     that; None where none says anything. `idle`: it was started again and did no step. `stopped_early`: an evaluation
     ended the run, as it was asked to, before `early_of` steps, if it is known how many were planned. `last_eval_loss`
-    is what the last evaluation found, `target_eval_loss` what it has to come down to. `by_block`: the record has the
-    last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read from a log in which
-    nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`: its steps are
-    numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the spelling of the log
-    was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is right.
+    is what the last evaluation found, `target_eval_loss` what it has to come down to; `evaluations` are the step and
+    the loss of each that reports one. `time_to_train_seconds` is how long it took until an evaluation ended the run
+    that came down to its target, if there is one; None where the record does not say when the run began. `by_block`:
+    the record has the last step of each block of steps, and blocks may be of any length. `unrecognised`: it was read
+    from a log in which nothing was recognised as a step, so that nothing tells how far the run came. `lines_counted`:
+    its steps are numbered by their lines, and nothing tells how many steps each stands for. `guessed` is how the
+    spelling of the log was guessed, "" where it is known; `confirmed` if whoever asked for the verdict said that it is
+    right.
     """
 
     planned_steps: int | None
@@ -91,6 +94,8 @@ class Completion:
     early_of: int | None = None
     last_eval_loss: float | None = None
     target_eval_loss: float | None = None
+    evaluations: tuple[tuple[int, float], ...] = ()
+    time_to_train_seconds: float | None = None
     by_block: bool = False
     compared: tuple[str, ...] = ()
     idle: bool = False
@@ -142,6 +147,7 @@ def measure_completion(events: Sequence[Event], spec: RunSpec | None, records: R
     started = [record.started for record in records.all if record.started]
     end = _end(records)
     evals = [event for event in events if isinstance(event, Eval) and event.process == main.process]
+    evaluations = tuple((e.step, e.loss) for e in evals if e.loss is not None)
     goal = _goal(spec, main, evals)
     restored = [e.step for e in events if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
@@ -173,13 +179,22 @@ def measure_completion(events: Sequence[Event], spec: RunSpec | None, records: R
         stopped_early=goal.stopped_early,
         early_of=goal.early_of,
         unrecognised=no_step and _is_of_a_log(main, faults),
-        last_eval_loss=next((e.loss for e in reversed(evals) if e.loss is not None), None),
+        last_eval_loss=evaluations[-1][1] if evaluations else None,
         target_eval_loss=main.target_eval_loss,
+        evaluations=evaluations,
+        time_to_train_seconds=_time_to_train(main, evaluations) if goal.stopped_early else None,
         by_block=by_block,
         lines_counted=goal.lines_counted,
         guessed=next((str(s.facts["guessed"]) for s in started if s.facts.get("guessed")), ""),
         confirmed=all(s.facts.get("confirmed") is True for s in started if s.facts.get("guessed")),
     )
+
+
+def _time_to_train(main: Record, evaluations: Sequence[tuple[int, float]]) -> float | None:
+    """How long a run took that an evaluation ended, unless this one missed its target."""
+    target, totals = main.target_eval_loss, (main.ended.totals if main.ended else None) or {}
+    missed = target is not None and bool(evaluations) and not evaluations[-1][1] <= target
+    return None if missed else totals.get("run_seconds")
 
 
 def _end(records: Records) -> RunEnded | None:

@@ -42,11 +42,17 @@ def median_interval(values: Values, level: float = LEVEL) -> tuple[float, float]
     as the series amounts to (`effective_size`), with Student's quantile for so many. Where these would lie outside of
     the middle two thirds, the distances to the ends of that are extended in proportion, on the logarithm.
     """
-    n, median = len(values), float(np.median(values))
+    n = len(values)
     if n == 1:
-        return median, median
+        return float(values[0]), float(values[0])
     size = effective_size(values)
-    reach = student_quantile(level, size - 1) * n / math.sqrt(size) / 2  # in ranks, from the middle
+    return around_median(values, size, student_quantile(level, size - 1))
+
+
+def around_median(values: Values, size: float, errors: float) -> tuple[float, float]:
+    """The values that are so many standard errors of the median to either side, if they amount to `size` values."""
+    n, median = len(values), float(np.median(values))
+    reach = errors * n / math.sqrt(size) / 2  # in ranks, from the middle
     if reach <= CENTRAL * n:
         ordered = np.sort(values)
         first, last = max(1, math.floor(n / 2 - reach)), min(n, math.ceil(n / 2 + 1 + reach))
@@ -111,6 +117,10 @@ class Ratio:
     @property
     def inverse(self) -> Ratio:
         return Ratio(value=1 / self.value, low=1 / self.high, high=1 / self.low)
+
+    def about(self, value: float) -> Ratio:
+        """With an interval that reaches as far about another value, as a multiple of it."""
+        return Ratio(value=value, low=value * self.low / self.value, high=value * self.high / self.value)
 
     def widened(self, other: Ratio) -> Ratio:
         """With an interval that reaches as far as that of another estimate of the same ratio."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
@@ -12,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
+from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
 
 MIN_STEPS_FOR_TREND = 15
+FEWEST_EVALS, MOST_EVALS = 6, 100  # five in order may be so by chance, once in 120 times; more tell nothing new
 TREND_Z = 2.5  # about 1 in 160 by chance
 # A short run whose losses vary shows no small fall: of several sizes, what the test finds with a probability of 90%.
 SHORT, WORTH_SHOWING = 50, 0.05  # losses; of the early loss
@@ -26,6 +29,7 @@ CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
 DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however few the steps
 LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
 END_RISE, END_NOISE = 0.25, 5.0  # of the loss of the last third; times what losses differ from one to the next
+BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
 SPIKE = 10.0  # times the median gradient norm
@@ -44,8 +48,9 @@ class Numerics:
     one: all but those that the search for a loss scale skipped at the start. `early_loss` and `late_loss` are the
     medians of the first and the last third; `share_lower` is the share of pairs (a step of the first third, one of the
     last) in which the loss fell: 1 if it fell throughout, 0.5 without a trend; `trend_p` is the probability of such a
-    share by chance, two-sided. `repeated_at_end` counts the last losses that are one and the same number;
-    `least_before_zero` is the smallest positive loss before one that is exactly 0, None without one.
+    trend by chance, two-sided, of losses that resemble their neighbours as these do. `repeated_at_end` counts the last
+    losses that are one and the same number; `least_before_zero` is the smallest positive loss before one that is
+    exactly 0, None without one.
 
     `initial_skips` and `later_skips` count the steps that the loss scale made the optimizer skip, at the start and
     after the first that was not skipped, of `steps_covered`; `nan_steps` those that the framework itself counted as
@@ -59,6 +64,7 @@ class Numerics:
     `falls_silent` are the processes that reported losses and at last none, each with the number of those last steps.
     `num_evals` evaluations report a loss, from `first_eval_loss` to `last_eval_loss`; `non_finite_evals` are the steps
     of those whose loss is not finite. `evals_reached_target`: the last one came down to what the run was for.
+    `evals_fall`: they fall from first to last, by more than chance (Mann–Kendall).
     `least_fall` is, of a short run without a trend, the smallest fall that would have shown, as a fraction of the early
     loss, if that is too large to tell anything; then `trend` is "too_short".
     `settled_loss` is where the last third stood, if the very end lies far above it.
@@ -114,6 +120,7 @@ class Numerics:
     first_eval_loss: float | None = None
     last_eval_loss: float | None = None
     evals_reached_target: bool = False
+    evals_fall: bool = False
     objective: str = ""
     loss_optional: bool = False
     least_fall: float | None = None
@@ -153,7 +160,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         trend=trend,
         share_lower=share_lower,
         trend_p=trend_p,
-        loss_spikes=_spikes(telling, LOSS_SPIKE * _early(finite)),
+        loss_spikes=_spikes(telling, LOSS_SPIKE * _early(finite)) or _burst(telling, len(finite)),
         repeated_at_end=next((n for n, loss in enumerate(reversed(losses)) if loss != losses[-1]), len(losses)),
         least_before_zero=_least_before_zero(losses),
         initial_skips=skips.initial,
@@ -163,7 +170,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         loss_scale_collapsed=_collapsed(telling, skips),
         perplexity_off=off,
         perplexity_off_step=off_at,
-        **_gradient_norms(records),
+        **_gradient_norms(records, unreported=telling.is_foreign and trend == "falling"),
         **_agreement(telling, [record for record in everyone if record is not telling]),
         falls_silent=tuple((r.process, n) for r in everyone if (n := _silent_at_end(r))),
         num_evals=len(evaluated),
@@ -174,6 +181,7 @@ def measure_numerics(records: Records, evals: Sequence[Eval] = ()) -> Numerics:
         first_eval_loss=_first(evaluated),
         last_eval_loss=_first(reversed(evaluated)),
         evals_reached_target=_reached_target(main, evaluated),
+        evals_fall=_fall_throughout(evaluated),
         objective=str(telling.started.facts.get("objective", "")) if telling.started else "",
         loss_optional=telling.started is not None and telling.started.facts.get("loss_optional") is True,
         least_fall=least_fall if least_fall > WORTH_SHOWING else None,
@@ -194,13 +202,18 @@ def _non_finite_losses(everyone: Sequence[Record]) -> dict[int, float]:
     return {step.step: step.loss for step in steps if step.loss is not None and not math.isfinite(step.loss)}
 
 
-def _gradient_norms(records: Records) -> dict[str, Any]:
-    """Fields of `Numerics`, of all processes; the early and late norms are of the one that counts."""
+def _gradient_norms(records: Records, *, unreported: bool) -> dict[str, Any]:
+    """Fields of `Numerics`, of all processes; the early and late norms are of the one that counts.
+
+    `unreported`: norms of 0 alone are not reported, as DeepSpeed's under Megatron, whose loss falls all the same.
+    """
     steps = [step for record in records.all for step in record.steps]
     norms = [(step.step, step.grad_norm) for step in steps if step.grad_norm is not None]
     # A gradient that overflowed is why the optimizer skipped the step: how often it may is a check of its own.
     skipped = {step.step for step in steps if _count(step.reported.get("skipped_steps"))}
     finite = [norm for _, norm in norms if math.isfinite(norm)]
+    if unreported and not any(finite):
+        norms, finite = [found for found in norms if not math.isfinite(found[1])], []
     spike = SPIKE * float(np.median(finite)) if finite else math.inf
     own = [s.grad_norm for s in records.main.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
     early, late = _thirds(np.array(own))
@@ -218,6 +231,17 @@ def _reached_target(own: Record, losses: Sequence[float]) -> bool:
     """Whether the last evaluation came down to the target; False where that is not known."""
     target = own.target_eval_loss
     return bool(losses) and target is not None and all(map(math.isfinite, losses)) and losses[-1] <= target
+
+
+def _fall_throughout(losses: Sequence[float]) -> bool:
+    """Whether evaluations fall over the run, by the trend test of Mann and Kendall: at least six, nearly in order."""
+    some = losses[:: max(1, len(losses) // MOST_EVALS)]
+    count = len(some)
+    if count < FEWEST_EVALS or not all(map(math.isfinite, losses)):
+        return False
+    score = sum((before > after) - (before < after) for before, after in combinations(some, 2))
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return (score - 1) / deviation > TREND_Z and losses[-1] < losses[0]
 
 
 def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:
@@ -293,6 +317,18 @@ def _spikes(record: Record, high: float) -> Ranges:
     return ranges(step.step for step, is_above in zip(found[start:], above[start:], strict=True) if is_above)
 
 
+def _burst(record: Record, count: int) -> Ranges:
+    """The steps of a short record whose loss is far above a lower one before: `BURST` is seven times as perplexed."""
+    bursts: list[int] = []
+    lowest = math.inf
+    for step in record.steps if count < MIN_STEPS_FOR_TREND else ():
+        if step.loss is not None and math.isfinite(step.loss):
+            if step.loss > max(DIVERGED * lowest, lowest + BURST):
+                bursts.append(step.step)
+            lowest = min(lowest, step.loss)
+    return ranges(bursts)
+
+
 def _least_before_zero(losses: Sequence[float]) -> float | None:
     zero = next((place for place, loss in enumerate(losses) if loss == 0), None)
     return None if zero is None else min((loss for loss in losses[:zero] if loss > 0), default=None)
@@ -349,7 +385,8 @@ def _silent_at_end(record: Record) -> int:
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
     """(trend, `share_lower`, `trend_p`): the first third against the last one.
 
-    By the rank-sum test (Mann–Whitney), which no single outlier can sway.
+    By the rank-sum test (Mann–Whitney), which no single outlier can sway; it takes the losses to be independent, so
+    that `p_of_fall` has to agree.
     """
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
@@ -361,10 +398,11 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | No
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
-    p = math.erfc(abs(z) / math.sqrt(2))
-    if z > TREND_Z and not diverged:
+    p = max(math.erfc(abs(z) / math.sqrt(2)), p_of_fall(losses if z > 0 else -losses))
+    is_clear = abs(z) > TREND_Z and p < math.erfc(TREND_Z / math.sqrt(2))
+    if z > 0 and is_clear and not diverged:
         return "falling", share, p
-    rises = z < -TREND_Z and after - before > CLEAR_RISE * abs(before)
+    rises = z < 0 and is_clear and after - before > CLEAR_RISE * abs(before)
     return "rising" if rises or diverged else "flat", share, p
 
 

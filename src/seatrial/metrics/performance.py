@@ -283,10 +283,9 @@ def _speed(
             f"{window.num_impossible} of {window.num_of_attempt} steps would have needed more than 100% {BEYOND_PEAK}"
         )
         return dict.fromkeys(SPEEDS, many)
-    name = setup.device_name
     found: dict[str, Estimate | str] = {
         **dict.fromkeys(SPEEDS, "the log does not give it, nor what it could be computed from"),
-        "mfu": f"no peak is known for {name!r}" if name else "the record does not name the device",
+        "mfu": _no_mfu(setup),
         **own,
     }
     if clock.in_seconds:
@@ -297,6 +296,15 @@ def _speed(
     if isinstance(mfu, Estimate) and mfu.value > 1:
         return dict.fromkeys(SPEEDS, f"by these figures {mfu.value:.0%} {BEYOND_PEAK}")
     return found
+
+
+def _no_mfu(setup: Setup) -> str:
+    """Why there is none, where the log does not report it either."""
+    if not setup.device_name:
+        return "the record does not name the device"
+    if setup.device and setup.spec is None:
+        return "without a configuration, FLOPs are not counted"
+    return f"no peak is known for {setup.device_name!r}"
 
 
 def _of_the_whole_run(

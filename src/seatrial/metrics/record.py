@@ -228,7 +228,8 @@ class _Losses:
 
     def take(self, step: Step, source: str) -> None:
         last, said = self.last, (self.said.get(step.step), step.loss)
-        self.said.setdefault(step.step, step.loss)
+        if said[0] is None:  # a family may spread a step over several lines
+            self.said[step.step] = step.loss
         self.last = step.step
         if last is None or (step.step > last and self.broken is None):
             return

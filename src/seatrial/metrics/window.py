@@ -20,9 +20,12 @@ from seatrial.events import Checkpoint, Eval, Event, Step
 from seatrial.metrics.dependence import Values
 from seatrial.metrics.interval import Statistic, estimate
 from seatrial.metrics.record import Ranges, Record, ranges, show_ranges
+from seatrial.metrics.shifts import find_shifts
 
 WARMUP_STEPS = 3  # MaxText's first two are artefacts of asynchronous dispatch, the third still fills caches
 ROLLING_STEPS = 5
+COMPILING = -0.5  # a change by which steps that still compile become faster: then `HELD` is twice as long
+HELD = 15  # steps on one level: what compiles or tunes itself at the start is done sooner
 STEADY_WITHIN = 0.03
 ENOUGH_STEPS = 10  # for an attempt to stand for the run's speed
 IQR_PER_SIGMA = 1.349  # of a normal distribution
@@ -359,4 +362,19 @@ def _warmup(times: Values) -> tuple[int, bool]:
     noise = np.median(np.abs(times[most:] - final))
     rolling = np.median(sliding_window_view(times, min(ROLLING_STEPS, len(times) - most)), axis=1)
     steady = np.flatnonzero(np.abs(rolling[least : most + 1] - final) <= max(STEADY_WITHIN * final, noise))
-    return (least + int(steady[0]), True) if len(steady) else (most, False)
+    end = least + int(steady[0]) if len(steady) else most
+    if _held_until(times[least:], end - least):
+        return least, False
+    return end, bool(len(steady))
+
+
+def _held_until(times: Values, end: int) -> bool:
+    """Whether a slow level held until about there and then ended at once: that is a shift, and no warm-up."""
+    if end < HELD:
+        return False
+    return any(
+        shift.change < 0
+        and shift.place >= (HELD if shift.change > COMPILING else 2 * HELD)
+        and abs(shift.place - end) <= ROLLING_STEPS
+        for shift in find_shifts(range(len(times)), times)
+    )

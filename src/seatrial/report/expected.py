@@ -39,6 +39,8 @@ def expected_lines(spec: RunSpec, engine: str) -> list[tuple[str, str, str]]:
         f", which a process gets of {_size(device.memory_bytes)}" if device and there != device.memory_bytes else ""
     )
     share += "; " if share else ""
+    if engine == memory.OWN and memory.is_uncertain(spec):
+        parts += "; a guess, since the layers are not scanned: --compile knows"
     rows = [("memory per device", f"about {_size(need.total_bytes)}", share + parts)]
     if reach is None:
         why = "the run names no device" if device is None else f"no peak of {device.name} is known for this precision"

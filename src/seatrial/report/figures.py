@@ -22,7 +22,7 @@ TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for out
 WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBOLS}
 
 AS_REPORTED = "as reported"
-HOUR = 3600  # seconds
+SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
 MILLION, TRILLION = 1e6, 1e12
 _LAYERS = {"True": "scanned", "False": "unrolled"}
 
@@ -42,8 +42,9 @@ def figures(report: RunReport) -> list[Figure]:
     """How far the run came, what became of the loss, and its speed; none where it was not measured."""
     if report.metrics is None:
         return []
-    speed = _speed(report.metrics.performance)
-    return [*_progress(report.metrics), *speed, *_time_to_train(report), *_cost(report, report.metrics)]
+    reached, speed = _time_to_target(report.metrics), _speed(report.metrics.performance)
+    found = [*_progress(report.metrics), *reached, *speed, *_time_to_train(report)]
+    return [*found, *_cost(report, report.metrics)]
 
 
 def _progress(metrics: Metrics) -> list[Figure]:
@@ -63,6 +64,16 @@ def _progress(metrics: Metrics) -> list[Figure]:
             detail=f"lowest {lowest}" if numerics.min_loss is not None else "",
         ),
     ]
+
+
+def _time_to_target(metrics: Metrics) -> list[Figure]:
+    """How long a run took that an evaluation ended; MLPerf publishes minutes."""
+    seconds, target = metrics.completion.time_to_train_seconds, metrics.completion.target_eval_loss
+    if seconds is None:
+        return []
+    reached = "" if target is None else f", which reached the target of {show(target)}"
+    detail = f"{show(seconds, 's')}, from the start of the training to the evaluation that ended it{reached}"
+    return [Figure(label="Time to train", value=f"{seconds / SECONDS_PER_MINUTE:,.3f}", unit="minutes", detail=detail)]
 
 
 def _speed(performance: Performance) -> list[Figure]:
@@ -118,7 +129,7 @@ def _cost(report: RunReport, metrics: Metrics) -> list[Figure]:
     performance, price = metrics.performance, report.price_per_device_hour
     if price is None or not performance.num_devices or report.rehearsal:
         return []
-    per_second = price * performance.num_devices / HOUR
+    per_second = price * performance.num_devices / SECONDS_PER_HOUR
     devices = f"{_count(performance.num_devices, 'device')} at {price:,g} an hour each"
     found = []
     if metrics.completion.wall_seconds:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from seatrial.console import Cell, Paint, table, wrapped
+from seatrial.metrics.score import FEWEST_RUNS, olympic_mean
 from seatrial.report import json as json_report
 from seatrial.report import scaling_formats
 from seatrial.report import text as text_report
-from seatrial.report.figures import TITLES, figures
+from seatrial.report.figures import SECONDS_PER_MINUTE, TITLES, figures
 from seatrial.report.gather import RunReport, clean
 from seatrial.report.scaling import Scaling
 from seatrial.verdict import EXIT_CODES, WORST_OUTCOME_FIRST, Verdict
 
 VERSION = 1
 MOST_NAMED = 5
+ALWAYS_SHOWN = 2  # columns; of the others those that say something of any run
 _FIGURES = ("Steps", "Loss", "Step time", "Tokens/s per device", "MFU")
 
 
@@ -31,49 +33,155 @@ class JudgedRun(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeToTrain:
+    """How long the runs of one training took until an evaluation reached the target: seconds by name, None if none did.
+
+    `name` is what their names begin with, "" for the folder itself; `mean_seconds` is the mean without the fastest and
+    the slowest, None where a second run did not reach its target.
+    """
+
+    name: str
+    seconds: Mapping[str, float | None]
+    mean_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FolderReport:
     """The runs of a folder; `scaling` where they are one workload at several sizes, else `no_scaling` says why not.
 
-    `others` are files of the folder that say nothing of training.
+    `others` are files of the folder that say nothing of training, `passed_over` those that were not read, or do not
+    count, each with the reason, and `unread` files and run directories that cannot be read. `told_apart` says how runs
+    were told apart.
     """
 
     folder: Path
     runs: tuple[JudgedRun, ...]
     others: tuple[Path, ...]
+    passed_over: Mapping[Path, str]
+    unread: Mapping[Path, str]
+    told_apart: tuple[str, ...]
     scaling: Scaling | None
     no_scaling: str
 
     @property
+    def times_to_train(self) -> tuple[TimeToTrain, ...]:
+        """Of the trainings of which there are at least three runs, and a time of any."""
+        found = []
+        for group in _trainings(self.runs):
+            times = {run.name: _seconds_to_train(run) for run in group}
+            if len(times) >= FEWEST_RUNS and any(time is not None for time in times.values()):
+                name, mean = group[0].name.rpartition("/")[0], olympic_mean([*times.values()])
+                found.append(TimeToTrain(name=name, seconds=times, mean_seconds=mean))
+        return tuple(found)
+
+    @property
     def exit_code(self) -> int:
-        """That of the worst verdict."""
-        return EXIT_CODES[min((run.verdict.outcome for run in self.runs), key=WORST_OUTCOME_FIRST.index)]
+        """That of the worst verdict; what cannot be read leaves it open."""
+        outcomes = [run.verdict.outcome for run in self.runs]
+        if self.unread:
+            outcomes.append("inconclusive")
+        return EXIT_CODES[min(outcomes, key=WORST_OUTCOME_FIRST.index)]
+
+
+def _trainings(runs: Sequence[JudgedRun]) -> list[list[JudgedRun]]:
+    """The runs of each training: of one folder, model and batch, and of one number of devices where several are known.
+
+    What a log says of its devices depends on what failed in it: one that says nothing is of the only known number.
+    """
+    alike: dict[tuple[object, ...], dict[int | None, list[JudgedRun]]] = {}
+    for run in runs:
+        started = run.report.started[0] if run.report.started else None
+        said = (str(started.facts.get("model", "")), started.tokens_per_step) if started else ()
+        sizes = alike.setdefault((run.name.rpartition("/")[0], *said), {})
+        sizes.setdefault(started.num_devices if started else None, []).append(run)
+    several = [len(sizes.keys() - {None}) > 1 for sizes in alike.values()]
+    return [
+        group
+        for sizes, apart in zip(alike.values(), several, strict=True)
+        for group in (sizes.values() if apart else [[run for own in sizes.values() for run in own]])
+    ]
+
+
+def _seconds_to_train(run: JudgedRun) -> float | None:
+    return run.report.metrics.completion.time_to_train_seconds if run.report.metrics else None
 
 
 def text(report: FolderReport) -> str:
     """Of one run, its report; of several, a row each, the verdicts in a sentence, and the scaling table."""
     if len(report.runs) == 1:
-        return text_report.render(report.runs[0].report)
+        return "\n\n".join([text_report.render(report.runs[0].report), *_remarks(report)])
     paint = Paint()
-    rows: list[list[Cell]] = []
     names: dict[str, list[str]] = {}
     for run in report.runs:
-        found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
-        title = TITLES[run.verdict.outcome]
-        devices = run.report.metrics.performance.num_devices if run.report.metrics else None
-        cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
-        rows.append([clean(run.name), (title, text_report.outcome_style(run.verdict.outcome)), *cells])
         names.setdefault(run.verdict.headline, []).append(clean(run.name))
-    head = ("Run", "Verdict", "Devices", *_FIGURES)
-    blocks = [table(rows, head=head, right=range(2, len(head)), whole=(0, 1), color=paint.enabled)]
+    blocks = [_table(report.runs, paint)]
+    if times := report.times_to_train:
+        blocks.append("\n".join(wrapped(_mean_told(each), paint) for each in times))
     blocks.append("\n".join(wrapped(f"{_named(of)}: {headline}", paint) for headline, of in names.items()))
     if report.scaling:
         blocks.append(scaling_formats.text(report.scaling))
     else:
         blocks.append(wrapped(f"no scaling table: {clean(report.no_scaling)}", paint))
-    if report.others:
-        others = [clean(str(path.relative_to(report.folder))) for path in report.others]
-        blocks.append(wrapped(f"no training in: {_named(others)}", paint, style="dim"))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *_remarks(report)])
+
+
+def _remarks(report: FolderReport) -> Iterator[str]:
+    """What to know of the files: which could not be read, how runs were told apart, which do not count."""
+    paint = Paint()
+    for name, why in _by_reason(report, report.unread):
+        yield wrapped(f"not judged: {name}: {why}", paint, style="bold")
+    for sentence in report.told_apart:
+        yield wrapped(clean(sentence), paint, style="dim")
+    for name, why in _by_reason(report, report.passed_over):
+        yield wrapped(f"passed over: {name}: {why}", paint, style="dim")
+    if report.others and len(report.runs) > 1:
+        yield wrapped(
+            f"no training in: {_named([_inside(report, path) for path in report.others])}", paint, style="dim"
+        )
+
+
+def _by_reason(report: FolderReport, files: Mapping[Path, str]) -> Iterator[tuple[str, str]]:
+    """(files, reason), the files with one reason together."""
+    names: dict[str, list[str]] = {}
+    for path, why in files.items():
+        names.setdefault(clean(why), []).append(_inside(report, path))
+    return ((_named(of), why) for why, of in names.items())
+
+
+def _inside(report: FolderReport, path: Path) -> str:
+    return clean(str(path.relative_to(report.folder)))
+
+
+def _table(runs: Sequence[JudgedRun], paint: Paint) -> str:
+    """A row for each run, without the columns that say nothing of any."""
+    rows: list[list[Cell]] = []
+    for run in runs:
+        found = {figure.label: figure.value for figure in figures(run.report) if figure.known}
+        verdict: Cell = (TITLES[run.verdict.outcome], text_report.outcome_style(run.verdict.outcome))
+        devices = run.report.metrics.performance.num_devices if run.report.metrics else None
+        cells = [f"{devices:,}" if devices else "", *(found.get(label, "") for label in _FIGURES)]
+        seconds = _seconds_to_train(run)
+        rows.append([clean(run.name), verdict, *cells, "" if seconds is None else f"{_minutes(seconds)} min"])
+    heads = ("Run", "Verdict", "Devices", *_FIGURES, "Time to train")
+    known = [place for place in range(len(heads)) if place < ALWAYS_SHOWN or any(row[place] for row in rows)]
+    shown = [[row[place] for place in known] for row in rows]
+    right = range(ALWAYS_SHOWN, len(known))
+    return table(shown, head=[heads[place] for place in known], right=right, whole=(0, 1), color=paint.enabled)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / SECONDS_PER_MINUTE:,.3f}"
+
+
+def _mean_told(times: TimeToTrain) -> str:
+    known = [seconds for seconds in times.seconds.values() if seconds is not None]
+    of = f"{clean(times.name)}: t" if times.name else "T"
+    what = f"{of}ime to train, of {len(times.seconds)} runs"
+    if times.mean_seconds is None:
+        return f"{what}: no mean, because {len(times.seconds) - len(known)} did not reach their target."
+    slowest = _minutes(max(known)) if len(known) == len(times.seconds) else "one did not reach its target"
+    mean = f"{_minutes(times.mean_seconds)} minutes, the mean without the fastest and the slowest"
+    return f"{what}: {mean} ({_minutes(min(known))}; {slowest})."
 
 
 def _named(names: Sequence[str]) -> str:
@@ -84,12 +192,32 @@ def _named(names: Sequence[str]) -> str:
 def as_json(report: FolderReport) -> str:
     """One object: of one run, its report; else those of all by name, and the scaling table or why there is none."""
     if len(report.runs) == 1:
-        return json_report.render(report.runs[0].report)
+        alone = json.loads(json_report.render(report.runs[0].report))
+        return json.dumps({**alone, "folder": _files(report)}, indent=1, ensure_ascii=False)
     runs = {clean(run.name): json.loads(json_report.render(run.report)) for run in report.runs}
     scaling = json.loads(scaling_formats.as_json(report.scaling)) if report.scaling else None
-    others = [clean(str(path)) for path in report.others]
-    found = {"v": VERSION, "runs": runs, "scaling": scaling, "no_scaling": clean(report.no_scaling), "others": others}
+    times = [
+        {
+            "name": clean(each.name),
+            "seconds": {clean(name): seconds for name, seconds in each.seconds.items()},
+            "mean_seconds": each.mean_seconds,
+        }
+        for each in report.times_to_train
+    ]
+    found = {
+        "v": VERSION, "runs": runs, "times_to_train": times, "scaling": scaling,
+        "no_scaling": clean(report.no_scaling), **_files(report),
+    }  # fmt: skip
     return json.dumps(found, indent=1, ensure_ascii=False)
+
+
+def _files(report: FolderReport) -> dict[str, object]:
+    return {
+        "others": [clean(str(path)) for path in report.others],
+        "passed_over": {clean(str(path)): clean(why) for path, why in report.passed_over.items()},
+        "not_judged": {clean(str(path)): clean(why) for path, why in report.unread.items()},
+        "told_apart": [clean(sentence) for sentence in report.told_apart],
+    }
 
 
 FORMATS: dict[str, Callable[[FolderReport], str]] = {"text": text, "json": as_json}

@@ -21,6 +21,7 @@ RULES: dict[str, str] = {
     "topology": _ONE_NODE,
     "parallelism.across_nodes": _ONE_NODE,
     "parallelism.within_node": _FITTED,
+    "parallelism.stage_layers": "they are those of the original stages",
     "parallelism.virtual_pipeline": "without stages there is nothing to interleave",
     "model.vocab_multiple": "tables padded as before: to a multiple of this × the tensor axis",
 }
@@ -45,6 +46,7 @@ def collapse(spec: RunSpec, *, num_devices: int, virtual: bool = False) -> Rehea
             within_node=MeshShape(**mesh),
             across_nodes=MeshShape(),
             virtual_pipeline=spec.parallelism.virtual_pipeline if mesh["pipeline"] > 1 else 1,
+            stage_layers=spec.parallelism.stage_layers if mesh["pipeline"] == spec.mesh["pipeline"] else (),
         ),
     )
     changes = differences(spec, collapsed, RULES)

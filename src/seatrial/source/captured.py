@@ -31,6 +31,7 @@ def placed(document: Document) -> Document:
     members = {
         "environment": replace(environment, value=variables),
         "argv": replace(argv, value=[replace(word, mark=mark) for word, mark in zip(words, marks, strict=True)]),
+        **{name: node for name, node in root.members.items() if name == "files"},
     }
     assumed = about["assumed"].value if "assumed" in about else []
     notes = [

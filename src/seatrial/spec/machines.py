@@ -62,6 +62,7 @@ class Parallelism:
     within_node: MeshShape = field(default_factory=MeshShape)
     across_nodes: MeshShape = field(default_factory=MeshShape)
     virtual_pipeline: int = 1  # model chunks per pipeline stage
+    stage_layers: tuple[int, ...] = ()  # layers of each chunk, in the model's order; (): as many in each
     counts_embedding: bool = False  # Megatron: the embedding takes a layer's place in the first pipeline stage
     counts_head: bool = False  # and the output head one in the last
     zero1: bool = False  # optimizer state sharded over `data`, parameters replicated

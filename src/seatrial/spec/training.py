@@ -72,9 +72,9 @@ Algorithm = Literal[
     "adamw", "adamw_fp32", "adam", "sgd", "adadelta", "adamax", "adagrad", "rmsprop", "rprop", "novograd", "adafactor"
 ]  # fmt: skip
 ScheduleKind = Literal[
-    "cosine", "nemo_cosine", "linear", "constant", "warmup", "warmup_hold", "square", "square_root", "noam",
-    "noam_hold", "warmup_annealing", "inverse_square_root", "t5_inverse_square_root", "polynomial", "polynomial_hold",
-    "step",
+    "cosine", "linear", "constant", "maxtext_cosine", "maxtext_linear", "nemo_cosine", "warmup", "warmup_hold",
+    "square", "square_root", "noam", "noam_hold", "warmup_annealing", "inverse_square_root", "t5_inverse_square_root",
+    "polynomial", "polynomial_hold", "step",
 ]  # fmt: skip
 
 
@@ -82,7 +82,8 @@ ScheduleKind = Literal[
 class Optimizer:
     """How parameters are updated; by default AdamW with linear warm-up, cosine decay, and clipping by global norm.
 
-    `cosine` is MaxText's and Megatron's schedule; `nemo_cosine` and the others are NeMo's of these names, whose warm-up
+    `cosine` and `linear` are Megatron's: the final rate is reached a step after the schedule. MaxText's reach it in the
+    schedule's last step, and fall to 0 behind it. `nemo_cosine` and the others are NeMo's of these names, whose warm-up
     differs by a step. `step` is torch's StepLR, and its ExponentialLR where it falls once an epoch. `adamw_fp32` is
     NxD's AdamW, which adds epsilon before the bias correction.
     """
@@ -143,6 +144,7 @@ class Data:
     tokenizer: str = "byte"  # or the path or name of a Hugging Face tokenizer
     index_dir: str | None = None  # where tokens and index files are kept; None: in the user's cache, or beside the data
     packing: bool = False  # several examples in one sequence, which do not see each other
+    add_bos: bool = False  # documents begin with the tokenizer's begin-of-text token, if it has one
     max_examples: int | None = None  # the first so many, of training and validation each
     reset_positions: bool = False  # positions restart after the end of a document
     reset_attention: bool = False  # a document does not attend to the one before

@@ -60,13 +60,32 @@ def _straight(t: jax.Array, plan: Plan) -> Rate:
 
 
 def _from_zero(then: Schedule) -> Schedule:
-    """The warm-up of MaxText, Megatron-LM and Hugging Face: 0 in the first step, the peak in step `warmup`."""
+    """The warm-up of Megatron-LM and Hugging Face: 0 in the first step, the peak in step `warmup`."""
 
     def schedule(t: jax.Array, plan: Plan) -> Rate:
         rising = plan.peak * (t / plan.warmup) if plan.warmup else plan.peak
         return jnp.where(t <= plan.warmup, rising, then(t, plan))
 
     return schedule
+
+
+def _maxtext(then: Schedule) -> Schedule:
+    """MaxText's phases since January 2026 (maxtext_utils.py, create_learning_rate_schedule).
+
+    The final rate is that of the schedule's last step, and what is trained behind the schedule has a rate of 0.
+    """
+
+    def schedule(t: jax.Array, plan: Plan) -> Rate:
+        falling = then(t, plan._replace(end=plan.end - 1))
+        rate = jnp.where(t < plan.warmup, plan.peak * (t / max(1, plan.warmup)), falling)
+        return jnp.where(t < plan.end, rate, 0.0)
+
+    return schedule
+
+
+def _maxtext_straight(t: jax.Array, plan: Plan) -> Rate:
+    """A decay of one step does not fall: optax.linear_schedule keeps its first value over no steps."""
+    return (_straight if plan.fall < plan.end else _peak)(t, plan)
 
 
 def _nemo(then: Schedule) -> Schedule:
@@ -132,6 +151,8 @@ _polynomial = _nemo(lambda t, plan: _between(plan, _left(t, plan.fall, plan.end)
 SCHEDULES: dict[str, Schedule] = {
     "cosine": _from_zero(_half_cosine),
     "linear": _from_zero(_straight),
+    "maxtext_cosine": _maxtext(_half_cosine),
+    "maxtext_linear": _maxtext(_maxtext_straight),
     "constant": _from_zero(_peak),
     "nemo_cosine": _nemo_cosine,
     "warmup": _nemo(_peak),

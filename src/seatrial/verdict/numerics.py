@@ -23,6 +23,7 @@ LONG_SEARCH = 40  # steps: a loss scale is halved in each, from 2**32 at the mos
 PERPLEXITY_WITHIN = 0.02
 MIN_CONTRADICTED = 3  # steps with two losses
 MAX_EVIDENCE = 10  # lines
+ENDS_ABOVE = 1.5  # times the very first loss, in the last third
 EXPLODING, EXPLODED = 10.0, 100.0  # times the early gradient norm, in the last third
 
 
@@ -54,7 +55,7 @@ def judge_numerics(numerics: Numerics, spec: RunSpec | None) -> list[Check]:
             unit="relative difference",
         ),
     ]  # fmt: skip
-    if numerics.num_steps:
+    if numerics.num_steps or numerics.non_finite_evals:
         return checks
     return [_check(check.name, ("inconclusive", "There are no steps to judge.")) for check in checks]
 
@@ -92,8 +93,12 @@ def _is_reported(numerics: Numerics, share: float) -> Answer:
     """Megatron omits the loss from its line when it is NaN, so silence is no comfort."""
     if not numerics.num_losses and numerics.num_evals:  # as in many MLPerf logs
         times = f"{numerics.num_evals} evaluations do" if numerics.num_evals > 1 else "one evaluation does"
-        status: Status = "pass" if numerics.evals_reached_target else "inconclusive"
-        return status, f"No step reports a loss; {times}."
+        # Only of a program that may print no loss of its steps, evaluations that fall are all there is to see.
+        fall = numerics.evals_fall and numerics.loss_optional
+        status: Status = "pass" if numerics.evals_reached_target or fall else "inconclusive"
+        return status, f"No step reports a loss; {times}{', and fall' if fall else ''}."
+    if not numerics.num_expected and 0 < (numerics.initial_skips or 0) <= LONG_SEARCH:
+        return "inconclusive", "No process reports a loss: all steps so far were skipped in search of a loss scale."
     if not numerics.num_losses and numerics.loss_optional:
         return "inconclusive", "No process reports a loss; the program that wrote the log may print none."
     if not numerics.num_losses:
@@ -121,6 +126,7 @@ _TREND: dict[str, tuple[Status, Status, Status]] = {
     "zero": ("fail", "inconclusive", "inconclusive"),
     "rises from chance": ("inconclusive", "inconclusive", "inconclusive"),
     "ends high": ("inconclusive", "inconclusive", "inconclusive"),
+    "above its start": ("inconclusive", "inconclusive", "inconclusive"),
     "spiked": ("inconclusive", "inconclusive", "inconclusive"),
     "falling": ("pass", "pass", "pass"),
     "slight": ("inconclusive", "not_applicable", "inconclusive"),
@@ -184,6 +190,7 @@ def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[s
         f"should fall: ln(vocabulary) is {show(chance)}, the loss of a model that knows nothing.",
         "zero": "The loss becomes exactly 0, which no cross-entropy is: lost, or too small for the digits printed.",
         "ends high": f"The loss ends at {last}, far above the {show(numerics.settled_loss)} that it had reached.",
+        "above its start": f"The loss falls to {show(numerics.late_loss)}, but began at {show(numerics.first_loss)}.",
         "spiked": f"The loss spikes to {show(numerics.max_loss)} at {show_ranges(numerics.loss_spikes)}.",
         "falling": "The loss falls.",
         "slight": f"The loss falls by less than {SLIGHT_FALL:.1%}: hardly anything is learnt.",
@@ -211,9 +218,17 @@ def _course(numerics: Numerics, *, synthetic: bool) -> str:
         return "zero"
     if numerics.settled_loss is not None:
         return "ends high"
+    if _ends_above_its_start(numerics):
+        return "above its start"
     if numerics.loss_spikes:
         return "spiked"
     return "slight" if falls_slightly(numerics) else numerics.trend
+
+
+def _ends_above_its_start(numerics: Numerics) -> bool:
+    """Whether the loss shot up at once and only fell back: lower than in the first third, and higher than at first."""
+    first, late = numerics.first_loss, numerics.late_loss
+    return first is not None and late is not None and 0 < ENDS_ABOVE * first < late
 
 
 def _loss_by_chance(spec: RunSpec | None) -> float | None:

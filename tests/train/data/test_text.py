@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from seatrial.records.paths import find_files
 from seatrial.spec import Data, Evaluation
 from seatrial.train.data import make_sources
-from seatrial.train.data.files import tokenised
+from seatrial.train.data.files import documents, documents_from_begin, tokenised
 from seatrial.train.data.tokenizer import load_tokenizer
 from tests.helpers.record_files import TEXT
 from tests.helpers.trainer import TINY, make_spec
@@ -62,6 +62,25 @@ def test_documents_are_told_apart_where_that_is_asked_for(tmp_path):
     assert got["positions"][0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5]
     assert got["segments"][0].tolist() == [1] * 5 + [2] * 3 + [3] * 6
     assert got["weights"][0].tolist() == [1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_documents_begin_with_a_token_where_that_is_asked_for(tmp_path, bpe):
+    for name, text in (("a", b"abcd"), ("b", b"ef"), ("c", b"ghijklmn")):
+        (tmp_path / f"{name}.txt").write_bytes(text)
+    files = {"paths": (str(tmp_path / "*.txt"),), "add_bos": True}
+    got = make_source(text_spec(14, **files)).examples(np.arange(1))
+    assert bytes(got["tokens"][0].astype(np.uint8)) == b"\xfeabcd\xff\xfeef\xff\xfeghi"
+    tokenizer = {"tokenizer": str(bpe), "index_dir": str(tmp_path / "index")}
+    with_begin, without = (
+        tokenised(sorted(tmp_path.glob("*.txt")), load_tokenizer(str(bpe)), str(tmp_path / "index"), make)
+        for make in (documents_from_begin, documents)
+    )
+    begin = load_tokenizer(str(bpe)).begin
+    expected = [[] if begin is None else [begin]] * 3
+    assert [row.tolist() for row in with_begin] == [a + b.tolist() for a, b in zip(expected, without, strict=True)]
+    assert begin is not None
+    source = make_source(text_spec(4, **files, **tokenizer))
+    assert begin in rows_of(source, np.arange(source.num_examples))
 
 
 def test_tokens_are_those_of_the_tokenizer_and_are_made_once(tmp_path, bpe):

@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path("/seatrial")
 ANY = ROOT / "bin" / ".any"
 MAX_TEXT = 1_000_000
+MAX_HOSTFILE = 200_000
 GPUS = range(8)
 PYTHONS = re.compile(r"python[\d.]*")
 RUNNERS = re.compile(r"([\w.]+\.)?multihost_(runner|job)\w*(\.py)?")  # MaxText's: start --COMMAND on each host of a TPU
@@ -30,6 +31,9 @@ REAL = ("env", "timeout", "nohup", "nice", "stdbuf", "time", "taskset", "printen
 SCRIPTS = (".sh", ".bash", ".py", ".slurm", ".sbatch")
 # Start a training; what stands behind their options is not looked at here.
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer", "horovodrun")
+# Read a file that lists machines; DeepSpeed's one where none is named.
+HOSTFILE_READERS = {"deepspeed", "deepspeed.launcher.runner", "mpirun", "mpiexec", "orterun", "prterun"}
+HOSTFILES, JOB_HOSTFILE = ("-H", "--hostfile", "-hostfile", "-machinefile", "--machinefile"), "/job/hostfile"
 # Start the command inside them: with all of its environment, or with only the variables that they are given.
 KEEPING = (
     "srun", "salloc", "mpirun", "mpiexec", "orterun", "prterun", "prun", "aprun", "jsrun", "flux", "nsys", "ncu",
@@ -93,12 +97,13 @@ def part_of(name: str) -> Callable[[Words], int | None]:
 
 def record(words: Words, kind: str, before: Sequence[str] = (), text: str = "") -> str:
     """Writes a call down, and returns its number: of a wrapper its own words, and the text on its standard input."""
+    own = before or words
     number = f"{time.time_ns():020d}-{os.getpid()}"
     folder = ""
     with suppress(OSError):
         folder = str(Path.cwd())
     call = {
-        "argv": words, "kind": kind, "before": before, "text": text, "folder": folder,
+        "argv": words, "kind": kind, "before": before, "text": text, "folder": folder, "files": hostfiles(own),
         "at": os.environ.get("SEATRIAL_AT", ""), "parent": os.environ.get("SEATRIAL_PARENT", ""),
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("SEATRIAL_")},
     }  # fmt: skip
@@ -106,6 +111,20 @@ def record(words: Words, kind: str, before: Sequence[str] = (), text: str = "") 
     part.write_text(json.dumps(call), encoding="utf-8", errors="surrogateescape")
     part.rename(part.with_suffix(".json"))
     return number
+
+
+def hostfiles(words: Sequence[str]) -> dict[str, str]:
+    """The text of the file that lists the machines of deepspeed or mpirun, by its path as it is written."""
+    named = {word.rpartition("/")[2] for word in words}
+    if not named & HOSTFILE_READERS:
+        return {}
+    pairs = [*(word.partition("=")[::2] for word in words if "=" in word), *itertools.pairwise(words)]
+    paths = [value for option, value in pairs if option in HOSTFILES] or [JOB_HOSTFILE]
+    found = {}
+    for path in paths[-1:]:
+        with suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
+            found[path] = file.read(MAX_HOSTFILE)
+    return found
 
 
 def text_on_input() -> str:

@@ -24,8 +24,21 @@ def _unused(decides: str, documented: str, *names: str) -> Iterator[Deviation]:
 _ENABLES = "it makes the training distributed"
 _SECTION = "the section single_node or multi_node decides"
 
+_NODES = Deviation(
+    key="config.nnodes",
+    documented="the tables of Megatron spell it Nnodes",
+    actual="only nnodes is read",
+    here="nnodes",
+)
+_TOKENIZER = "synthetic data needs no tokenizer"
+
 JAX: tuple[Deviation, ...] = (
     _size("256G"),
+    Deviation(
+        key="config.xla_python_client_mem_fraction", documented="the fraction of the host's memory that XLA may use",
+        actual="JAX takes it for the fraction of each device's memory", here="as JAX does: the variable is passed on",
+    ),
+    *_unused(_TOKENIZER, "the model whose tokenizer is loaded", "tokenizer_model"),
     *_unused(_SECTION, _ENABLES, "config.distributed_training"),
     *_unused("dataset_type decides", "it makes the data synthetic", "config.mock_data"),
     *_unused("nccl_ib_hca decides", "the network cards of NCCL", "config.nccl_ib_hca_list"),
@@ -59,6 +72,7 @@ JAX: tuple[Deviation, ...] = (
 )  # fmt: skip
 
 MEGATRON: tuple[Deviation, ...] = (
+    _NODES,
     _size("128G; the table says 256G, the files 128G"),
     *_unused(_SECTION, _ENABLES, "config.distributed_training"),
     Deviation(key="config.mock_data", documented="it makes the data synthetic", actual="MOCK_DATA is always 1",

@@ -57,6 +57,7 @@ WARMUP_FRACTION = 0.1  # MaxText's warmup_steps_fraction
 
 _DEFAULTS = {
     "optimizer": "MaxText's default",
+    "optimizer.schedule": "MaxText's default: its cosine",
     "optimizer.decay_norms": "MaxText decays all parameters, norms too",
     "optimizer.warmup_steps": f"MaxText's default: {WARMUP_FRACTION:g} of the steps",
     "precision.optimizer_dtype": "MaxText keeps Adam's moments in weight_dtype",
@@ -147,9 +148,11 @@ def _build(settings: Settings, cell: Cell) -> tuple[RunSpec | None, dict[str, Or
         topology=topology,
         parallelism=parallelism,
         precision=precision,
-        optimizer=Optimizer(warmup_steps=int(placed["steps"] * WARMUP_FRACTION), decay_norms=True),
+        optimizer=Optimizer(
+            schedule="maxtext_cosine", warmup_steps=int(placed["steps"] * WARMUP_FRACTION), decay_norms=True
+        ),
         epochs=None if is_synthetic else 1,  # MaxText's num_epoch
-        data=Data() if is_synthetic else gather_part(Data, "data", placed, packing=True),
+        data=Data() if is_synthetic else gather_part(Data, "data", placed, packing=True, add_bos=True),
         checkpoint=gather_part(Checkpoint, "checkpoint", placed),
         **parts(cell, placed),
     )

@@ -111,10 +111,10 @@ def _schedule(settings: Settings, built: Built, steps: int) -> None:
     warmup = int(length * share)
     built.put("optimizer.warmup_steps", "warmup_steps_fraction", warmup, f"{share:g} of {length} steps")
     if settings.get("lr_schedule_type") != "wsd":
-        built.put("optimizer.schedule", "lr_schedule_type", "cosine")
+        built.put("optimizer.schedule", "lr_schedule_type", "maxtext_cosine")
         return
     named = "wsd_decay_style" if "wsd_decay_style" in settings.values else "lr_schedule_type"
-    built.put("optimizer.schedule", named, settings.get("wsd_decay_style"))
+    built.put("optimizer.schedule", named, values.DECAYS[settings.get("wsd_decay_style")])
     name = "wsd_decay_steps_fraction"
     decay = int(length * settings.get(name))
     if warmup + decay > length:
@@ -163,6 +163,8 @@ def _data(settings: Settings, built: Built) -> None:
     if kind == "synthetic":
         return
     built.put("data.packing", "packing")
+    if not is_mapped:
+        built.put("data.add_bos", "add_bos")
     if not settings.get("tokenizer_path") and not is_mapped:
         why = "MaxText uses the tokenizer of the model, or Llama 2's; here each byte is a token"
         settings.add("tokenizer_path", "info", "tokenizer-not-given", why, "give tokenizer_path=…")

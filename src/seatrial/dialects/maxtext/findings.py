@@ -15,7 +15,7 @@ Finding = tuple[str, Any, str, str, str]  # key, severity, code, why, fix
 
 _DATA_KEYS = (
     "dataset_path", "dataset_name", "hf_path", "hf_train_files", "hf_eval_files", "grain_train_files",
-    "grain_eval_files", "grain_file_type", "tokenizer_path", "packing", "num_epoch", "eod_mask_loss",
+    "grain_eval_files", "grain_file_type", "tokenizer_path", "packing", "add_bos", "num_epoch", "eod_mask_loss",
 )  # fmt: skip
 _NO_CHANGE = "no change is needed"
 _NO_CHANGE_OF_DATA = "no change is needed, unless dataset_type is wrong"
@@ -143,8 +143,8 @@ def _data_of_files(settings: Settings) -> Iterator[Finding]:
 def _schedule(settings: Settings) -> Iterator[Finding]:
     length, steps = settings.get("learning_rate_schedule_steps"), settings.get("steps")
     if length and steps and length < steps:
-        why = f"MaxText trains the last {steps - length} steps at a learning rate of 0; here they keep the final rate"
-        yield "learning_rate_schedule_steps", "warning", "maxtext-differs", why, "make it the number of steps, or -1"
+        why = f"the schedule ends after {length} steps: the last {steps - length} have a learning rate of 0"
+        yield "learning_rate_schedule_steps", "warning", "rate-of-zero", why, "make it the number of steps, or -1"
     mask = settings.get("adamw_mask")
     if mask and not any(word in pattern for pattern in mask for word in ("norm", "scale", "bias")):
         why = "it is read as the usual mask, which exempts norms and biases; nothing else can be exempt here"

@@ -9,6 +9,7 @@ from seatrial.dialects import spec_fields
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import Reader
 from seatrial.dialects.table.suggestions import suggestions
+from seatrial.spec import ScheduleKind
 
 
 def same(words: Iterable[str]) -> dict[str, str]:
@@ -55,6 +56,7 @@ DATASETS = {"hf": "huggingface", **same(("synthetic", "grain", "tfds", "c4_mlper
 CONTEXT = {"all_gather": "all_gather", "ring": "ring", "ulysses": "all_gather", "usp": "ring"}
 
 ALGORITHMS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd"}
+DECAYS: Mapping[str, ScheduleKind] = {"cosine": "maxtext_cosine", "linear": "maxtext_linear"}
 
 OTHER_DECODERS = (
     "mixtral", "deepseek", "deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gemma4_small", "qwen2", "qwen3",

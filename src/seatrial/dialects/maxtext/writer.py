@@ -41,7 +41,7 @@ _WHY = {
     "precision": "MaxText leaves sums and rounding to XLA",
     "precision.quantization": "MaxText does not know it, or not together with several micro-batches a step",
     "optimizer.algorithm": "MaxText has adamw and sgd",
-    "optimizer.schedule": "MaxText has cosine, and wsd with a linear or cosine decay",
+    "optimizer.schedule": "MaxText has cosine, and wsd with a linear or cosine decay, which end a step earlier",
     "optimizer.warmup_steps": "MaxText has a share of the schedule, and none gives this number of steps",
     "optimizer.hold_steps": "MaxText holds the rate in its schedule wsd only, for the steps between warm-up and decay",
     "optimizer.on_non_finite": "MaxText aborts the run, or continues with non-finite values",

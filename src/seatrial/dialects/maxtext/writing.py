@@ -104,9 +104,16 @@ def phases(spec: RunSpec) -> tuple[float, float | None]:
     optimizer = spec.optimizer
     length = optimizer.decay_steps or spec.step_limit
     warmup, hold = min(optimizer.warmup_steps, length), optimizer.hold_steps
-    is_wsd = optimizer.schedule == "linear" or (optimizer.schedule == "cosine" and hold > 0)
+    style = decay_style(spec)
+    is_wsd = style == "linear" or (style == "cosine" and hold > 0)
     decay = length - warmup - hold
     return coerce.fraction_of(warmup, length), coerce.fraction_of(decay, length) if is_wsd and decay >= 0 else None
+
+
+def decay_style(spec: RunSpec) -> str | None:
+    """The nearest of MaxText's decays; None where the rate falls in another way, or not at all."""
+    words = {"cosine": "cosine", "linear": "linear", **{kind: word for word, kind in values.DECAYS.items()}}
+    return words.get(spec.optimizer.schedule)
 
 
 def of_wsd(read: Write) -> Write:

@@ -12,8 +12,8 @@ from seatrial.dialects.megatron import build as megatron_build
 from seatrial.dialects.megatron import findings as megatron_findings
 from seatrial.dialects.megatron import write as megatron_write
 from seatrial.dialects.megatron.arguments import ARGUMENTS, LAUNCHER, OTHER_ARGUMENTS
+from seatrial.dialects.megatron.command import settings
 from seatrial.dialects.megatron.script import VARIABLES
-from seatrial.dialects.megatron.settings import settings
 from seatrial.dialects.table.entries import Request
 from seatrial.dialects.table.keys import Key
 from seatrial.dialects.table.written import Written, with_steps

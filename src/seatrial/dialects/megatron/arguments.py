@@ -7,9 +7,11 @@ that came and went, are in `without_effect.txt`. The order of the rows is that i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from seatrial.dialects.megatron.stages import end_of
 from seatrial.dialects.table import coerce
 from seatrial.dialects.table.coerce import count, mapped, natural, not_negative, one_of, positive, share, text
 from seatrial.dialects.table.keys import FromSpec, Key, as_is, equivalent, ignored, to
@@ -149,7 +151,8 @@ def _warmup(spec: RunSpec) -> int:
 def _schedule(spec: RunSpec) -> tuple[str, str | None, int | None]:
     """(--lr-decay-style, --lr-wsd-decay-style, --lr-wsd-decay-iters)."""
     optimizer = spec.optimizer
-    style = next((word for word, name in SCHEDULES.items() if name == optimizer.schedule), "cosine")
+    kind = optimizer.schedule.removeprefix("maxtext_")  # the nearest
+    style = next((word for word, name in SCHEDULES.items() if name == kind), "cosine")
     fall = (optimizer.decay_steps or spec.step_limit) - _warmup(spec) - optimizer.hold_steps
     is_held = optimizer.hold_steps > 0 and style in ("linear", "cosine") and fall > 0
     return ("WSD", style, fall) if is_held else (style, None, None)
@@ -269,6 +272,12 @@ ARGUMENTS: Mapping[str, Key] = {
         "parallelism.virtual_pipeline", count,
         write=_where(lambda s: s.parallelism.virtual_pipeline > 1, "parallelism.virtual_pipeline"),
     ),
+    "decoder-first-pipeline-num-layers": to("parallelism.stage_layers", natural, "Layers of the first stage; the "
+                                            "others share the rest.", write=partial(end_of, end=0)),
+    "decoder-last-pipeline-num-layers": to("parallelism.stage_layers", natural, "Layers of the last stage.",
+                                           write=partial(end_of, end=-1)),
+    "pipeline-model-parallel-layout": to("parallelism.stage_layers", text, "Stages between |, in each E for the "
+                                         "embedding, t for a layer, L for the loss; (…)*4 repeats."),
     "account-for-embedding-in-pipeline-split": as_is(
         "parallelism.counts_embedding", flag, "The embedding counts as a layer of the first stage."
     ),
@@ -399,7 +408,7 @@ ARGUMENTS: Mapping[str, Key] = {
                            else s.execution.profile_from_step + s.execution.profile_steps),
     # checkpoints
     "save": to("checkpoint.directory,checkpoint.enabled", text, write=folder),
-    "save-interval": to("checkpoint.interval_steps", count,
+    "save-interval": to("checkpoint.interval_steps", natural, "Needed with --save; 0 without it is the same as none.",
                         write=lambda s: (s.checkpoint.interval_steps or s.steps) if _SAVES(s) else None),
     "persistent-save-interval": to("checkpoint.interval_steps", count, "Another name for --save-interval."),
     "async-save": to("checkpoint.asynchronous", flag, write=_where(_SAVES, "checkpoint.asynchronous")),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from seatrial.dialects import jobs
+from seatrial.dialects.megatron import stages
 from seatrial.dialects.megatron.arguments import ALIASES, ARGUMENTS, FP8, SCHEDULES
 from seatrial.dialects.megatron.model import model_of
 from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VISIBLE
@@ -142,7 +144,12 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
         why = f"{world} devices are not divisible by tensor × context × pipeline parallelism = {split}"
         names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
         name = max(names, key=lambda name: s[name])
-        s.add(name, "error", "refused-by-megatron", why, "give more devices, or less parallelism")
+        each = math.gcd(split, topology.devices_per_node if topology.devices_per_node > 1 else ASSUMED_DEVICES)
+        enough = f"more devices, as nnodes={split // each} nproc_per_node={each} do"
+        if s.unstated:
+            s.add(name, "error", "devices-not-stated", f"{s.unstated}; {why}", f"give {enough}")
+        else:
+            s.add(name, "error", "refused-by-megatron", why, f"give {enough}, or less parallelism")
         return None
     replicas = world // split
     copies = s["num-distributed-optimizer-instances"] if is_fully_sharded(s) else replicas
@@ -155,9 +162,11 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
         "tensor": tensor, "context": context, "fsdp": replicas // copies, "data": copies, "pipeline": pipeline,
     }  # fmt: skip
     within, across = lay_out(sizes, topology.devices_per_node)
+    chunks = _chunks(s, pipeline, model)
     shards_state = s["use-megatron-fsdp"] and s["data-parallel-sharding-strategy"] in ("optim", "optim_grads")
     return Parallelism(
-        within_node=within, across_nodes=across, virtual_pipeline=_chunks(s, pipeline, model),
+        within_node=within, across_nodes=across, virtual_pipeline=chunks,
+        stage_layers=_stage_layers(s, pipeline, chunks, model),
         zero1=bool(s.given("use-distributed-optimizer") or shards_state),
         sequence_parallel=s.given("sequence-parallel") and tensor > 1,
         counts_embedding=s.given("account-for-embedding-in-pipeline-split"),
@@ -166,7 +175,31 @@ def _parallelism(s: Settings, topology: Topology, model: ModelSpec | None) -> Pa
     )  # fmt: skip
 
 
+def _stage_layers(s: Settings, pipeline: int, chunks: int, model: ModelSpec | None) -> tuple[int, ...]:
+    """The layers of each chunk where stages differ; an error where Megatron refuses them."""
+    layout = s["pipeline-model-parallel-layout"]
+    ends = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
+    first, last = (s[name] for name in ends)
+    if pipeline == 1 or model is None or (layout is None and first is None and last is None):
+        return ()
+    name = "pipeline-model-parallel-layout" if layout is not None else ends[first is None]
+    try:
+        if layout is None:
+            return stages.of_ends(model.num_layers, pipeline, chunks, first, last)
+        found = stages.of_layout(layout)
+        if len(found) % pipeline or sum(found) != model.num_layers:
+            raise ValueError(f"it has {sum(found)} layers on {len(found)} stages, not {model.num_layers} on {pipeline}")
+    except ValueError as error:
+        fix = f"give numbers of layers that add up to {model.num_layers}"
+        s.add(name, "error", "refused-by-megatron", str(error), fix)
+        return ()
+    return found
+
+
 def _chunks(s: Settings, pipeline: int, model: ModelSpec | None) -> int:
+    layout = s["pipeline-model-parallel-layout"]
+    if layout is not None and pipeline > 1:
+        return max(1, (stages.stages_of(layout)) // pipeline)
     if s.given("num-virtual-stages-per-pipeline-rank"):
         return int(s["num-virtual-stages-per-pipeline-rank"])
     if s.given("num-layers-per-virtual-pipeline-stage") and model is not None:

@@ -193,6 +193,9 @@ def after(s: Settings, spec: RunSpec) -> None:
     """What can be said of a whole run."""
     if not s.script:
         _add(s, ARGUMENT_TRAPS)
+    if s.unstated and "torchrun.nproc_per_node" in s.entries:
+        fix = "have the file here, or give nnodes=… nproc_per_node=…"
+        s.add("torchrun.nproc_per_node", "warning", "devices-not-stated", s.unstated, fix)
     if s["fp8-recipe"] in ("mxfp8", "blockwise") and spec.precision.quantization:
         why = "here whole tensors are scaled, by the values of earlier steps, not blocks of them"
         s.add("fp8-recipe", "warning", "nearest-recipe", why, "use tensorwise or delayed, or keep it")

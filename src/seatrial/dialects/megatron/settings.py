@@ -1,35 +1,29 @@
-"""A Megatron command → the arguments that it gives, by name, each with its entry; what is wrong is reported."""
+"""The settings of a Megatron command, by argument, each with its entry; and words as argparse groups them."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from seatrial.command import is_secret
 from seatrial.dialects import jobs
-from seatrial.dialects.containers import Around, around
-from seatrial.dialects.jobs import EACH, NODES
+from seatrial.dialects.containers import Around
 from seatrial.dialects.megatron.arguments import (
     ALIASES,
     ARGUMENTS,
-    LAUNCHER,
     OTHER_ARGUMENTS,
     flag,
-    several,
-    strategy,
 )
-from seatrial.dialects.megatron.script import ASSUMED_DEVICES, NETWORK, SCRIPTS, VARIABLES, arguments
+from seatrial.dialects.megatron.script import ASSUMED_DEVICES, VARIABLES
 from seatrial.dialects.table import settings as table
-from seatrial.dialects.table.coerce import text
-from seatrial.dialects.table.entries import Entry, Request
+from seatrial.dialects.table.coerce import NotAChoice, text
+from seatrial.dialects.table.entries import Entry
 from seatrial.dialects.table.keys import OMIT, Key, to
-from seatrial.dialects.table.overrides import Override
 from seatrial.dialects.table.suggestions import did_you_mean, distance
-from seatrial.dialects.table.versions import Versions, versions
-from seatrial.errors import InputError, Mark, Problem, Severity
+from seatrial.errors import Mark, Problem, Severity
 from seatrial.source import Node
 from seatrial.spec import Origin
 
@@ -38,18 +32,12 @@ TORCHRUN = "torchrun."  # before the name of an option of torchrun
 OURS: Mapping[str, Key] = {  # what only an override says: --model and --gpu
     "model": to("model", text), "topology.device": to("topology.device", text),
 }  # fmt: skip
-_WRITTEN, _OPTIONS = tuple(f"--{name}" for name in ALL), tuple(f"--{name}" for name in LAUNCHER)
-_LONG_NAME = 8  # letters; a shorter name with two others may well be another
+_LONG_WORD = 8  # characters; a shorter word with two others may well be another
 _MOST_LOOKS = 200  # variables whose spelling is checked
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?|-\.\d+")
-_HYPHENS = "-\u2010\u2011\u2012\u2013\u2014\u2212"
-_LOOKALIKES = {
-    **dict.fromkeys(_HYPHENS[1:], "a hyphen"), **dict.fromkeys("\u00a0\u2009\u202f", "a space"),
-    **dict.fromkeys("\u2018\u2019\u201c\u201d", "a quote"),
-}  # fmt: skip
 # Names that the launcher sets for its processes; like secrets, they are not passed on.
-_LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
+SET_BY_LAUNCHERS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"))
 
 # What Megatron derives, each with how.
 _REPLICAS = "devices ÷ (tensor × context × pipeline), in Megatron's order of ranks"
@@ -79,6 +67,8 @@ class Settings(table.Settings):
     environment: dict[str, str] = field(default_factory=dict)
     around: Around = field(default_factory=Around)
     job: Mapping[str, Entry] = field(default_factory=dict)  # what is requested of Slurm, by spec path
+    unstated: str = ""  # why the number of devices is assumed, where nothing states it
+    has_underscores: bool = False  # whether its arguments are spelled --num_layers, as those of some forks
     of_forks: set[str] = field(default_factory=set)  # arguments that no Megatron-LM has which is known here
 
     def get(self, name: str, default: Any = OMIT) -> Any:
@@ -99,15 +89,33 @@ class Settings(table.Settings):
         """What to say of an argument without a row: with Megatron as the engine, its own fork may have it."""
         if name in self.of_forks:
             why = "no Megatron-LM that is known here has it; it goes to this one as it stands"
-            fix = did_you_mean(f"--{name}", _WRITTEN, otherwise="")
+            fix = did_you_mean(f"--{name}", tuple(f"--{each}" for each in ALL), otherwise="")
             fix = f"no change is needed, if this one has it{f'; {fix}' if fix else ''}"
             return entry.key_problem("warning", "unknown-argument", why, fix)
         return super().unknown(name, entry)
 
+    def is_for_engine(self, name: str, entry: Entry, error: ValueError) -> bool:
+        """A word that no Megatron-LM known here has may be one of its own fork, unless it is a near miss."""
+        if isinstance(error, NotAChoice) and not self.script and (same := _in_other_case(error, entry.text)):
+            self.values[name] = self.keys[name].read(same)
+            self.of_engine.add(name)
+            why = f"{self.SYSTEM} spells it {same}, and refuses {entry.text}, which forks have; it is read as that"
+            self.problems.append(entry.problem("warning", "spelling", why, f"write {same}, unless this is such a fork"))
+            return True
+        if self.engine != self.ENGINE or self.script or not _is_of_a_fork(error, entry.text):
+            return False
+        self.of_engine.add(name)
+        why = f"{error}; it goes to {self.SYSTEM} as it stands, and Seatrial's own figures do not count it"
+        self.problems.append(entry.problem("warning", "only-of-engine", why, "no change is needed, if this one has it"))
+        return True
+
     def advice(self, name: str, key: Key, error: ValueError) -> str:
         if key.read is flag:
             return "write it alone to turn it on, and omit it to turn it off"
-        return super().advice(name, key, error)
+        advice = super().advice(name, key, error)
+        if _is_of_a_fork(error, self.entries[name].text) and not self.script:
+            return f"{advice}; if this Megatron-LM has it, run it with --engine {self.ENGINE}"
+        return advice
 
     def is_quiet(self, key: Key, value: Any) -> bool:
         is_off = value is False and key.read is flag  # as an override may say
@@ -152,9 +160,12 @@ class Settings(table.Settings):
     def engine_keys(self) -> dict[str, str]:
         """The arguments, or the variables of the script, that no field of the spec holds: Megatron gets them so."""
         rows = ((name, self.row(name), entry) for name, entry in self.for_engine() if name not in OURS)
-        given = {name: entry for name, row, entry in rows if row is None or row.disposition != "done"}
+        given = {
+            name: entry for name, row, entry in rows
+            if row is None or row.disposition != "done" or name in self.of_engine
+        }  # fmt: skip
         if self.script:
-            return {name: entry.text for name, entry in given.items() if name in VARIABLES.keys() - _LAUNCHERS}
+            return {name: entry.text for name, entry in given.items() if name in VARIABLES.keys() - SET_BY_LAUNCHERS}
         given = {name: entry for name, entry in given.items() if TORCHRUN not in name}
         return {f"--{name}": self._words(name, entry.value) for name, entry in given.items()}
 
@@ -172,56 +183,25 @@ class Settings(table.Settings):
             self.problems.append(self.entries[first].key_problem("info", "no-effect", why, "no change is needed"))
 
 
+def _is_of_a_fork(error: ValueError, word: str) -> bool:
+    """Whether a value is a word of its own, and not one of the known ones misspelt."""
+    if not isinstance(error, NotAChoice) or not word.isascii() or not word.replace("-", "_").isidentifier():
+        return False
+    errors = 1 if len(word) < _LONG_WORD else 2
+    return all(distance(word.lower(), choice.lower()) > errors for choice in error.choices)
+
+
+def _in_other_case(error: NotAChoice, word: str) -> str:
+    """The choice that a word is, but for capitals; "" where it is none."""
+    return next((choice for choice in error.choices if choice.lower() == word.lower()), "")
+
+
 def _same(a: Any, b: Any) -> bool:
     """Whether two values are the same, as numbers where they are numbers."""
     try:
         return float(a) == float(b)
     except (TypeError, ValueError):
         return bool(a == b)
-
-
-def settings(request: Request) -> Settings:
-    """What a command and its overrides give. Raises InputError where it does not start Megatron."""
-    members = request.document.root.members
-    argv = members["argv"].value if isinstance(members["argv"].value, list) else []
-    outside = around(argv)
-    place = next((i for i in range(outside.behind, len(argv)) if _is_program(argv, i)), None)
-    if place is None:
-        why = "the command does not start pretrain_gpt.py, train_llama3.sh or train_llama2.sh"
-        at, fix = members["argv"].mark, "give a command that starts one of them"
-        raise InputError.single("unknown-program", request.document.file, why, fix, at)
-    name = _program(argv[place])
-    script = name if name in SCRIPTS else ""
-    options = VARIABLES if script else {f"{TORCHRUN}{option}": key for option, key in LAUNCHER.items()}
-    found = Settings(
-        keys={**ALL, **options, **OURS}, file=request.document.file, mark=argv[place].mark, script=script,
-        around=outside, engine=request.engine, job=jobs.requested(argv[:place]),
-    )  # fmt: skip
-    stated = {name: Entry.of(name, node) for name, node in members["environment"].members.items()}
-    if script:
-        stated |= _assignments(found, argv[place + 1 :])
-        _take_variables(found, stated | _overrides(found, request.overrides))
-        return found
-    _take_launcher(found, argv[:place])
-    for option, values in _groups(argv[place + 1 :]):
-        _take_argument(found, option, values)
-    for name, entry in _overrides(found, request.overrides).items():
-        found.take(name, entry)
-        if found.values.get(name) is False:
-            del found.values[name], found.entries[name]
-    _take_environment(found, stated)
-    found.report_ignored()
-    found.report_versions()
-    return found
-
-
-def _program(word: Node) -> str:
-    return str(word.value).rpartition("/")[2]
-
-
-def _is_program(argv: Sequence[Node], place: int) -> bool:
-    is_module = place > 0 and argv[place - 1].value == "-m" and str(argv[place].value).endswith("pretrain_gpt")
-    return is_module or _program(argv[place]) in ("pretrain_gpt.py", *SCRIPTS)
 
 
 # --- words as argparse takes them -------------------------------------------------------------------------------------
@@ -233,7 +213,7 @@ def _is_value(word: str) -> bool:
     return not word.startswith("-") or bool(_NUMBER.fullmatch(word)) or word == "-" or (" " in word and not is_known)
 
 
-def _groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
+def groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
     """(argument, the words behind it that may be its values); first, without an argument, those before any."""
     option: Node | None = None
     values: list[Node] = []
@@ -246,239 +226,15 @@ def _groups(words: Sequence[Node]) -> Iterator[tuple[Node | None, list[Node]]]:
     yield option, values
 
 
-def _take_argument(found: Settings, option: Node | None, values: Sequence[Node]) -> None:
-    """Takes one argument with its values; words that are left over are stray."""
-    if option is None:
-        _stray(found, values)
-        return
-    name, equals, value = str(option.value).removeprefix("--").partition("=")
-    key = ALL.get(name) if str(option.value).startswith("--") else None
-    known = found.version(name) if str(option.value).startswith("--") else None
-    if key is None and known is None and _is_of_a_fork(found, str(option.value).partition("=")[0]):
-        found.of_forks.add(name)
-        known = Versions(values="*", since="", gone="")
-    if key is None and known is None:
-        _unknown_argument(found, option)
-        return
-    if name in found.entries:
-        why = f"it is given here and at {found.entries[name].key_mark}; only the last one counts"
-        found.report(option, f"--{name}", "given-twice", why, "keep one of the two", "warning")
-    is_flag = key.read is flag if key else known is not None and not known.values
-    is_several = key.read in (several, strategy) if key else known is not None and known.values in ("*", "?")
-    taken = 0 if equals or is_flag else len(values) if is_several else 1
-    if taken > len(values):
-        found.report(option, f"--{name}", "missing-value", "its value is missing", "write it after the argument")
-        return
-    texts = [value] if equals else [str(word.value) for word in values[:taken]]
-    given: Any = texts if is_several else f"={value}" if is_flag and equals else next(iter(texts), None)
-    mark = values[0].mark if taken else option.mark
-    found.take(name, Entry(key=f"--{name}", value=given, text=" ".join(texts), mark=mark, key_mark=option.mark))
-    _stray(found, values[taken:], option, has_value=bool(taken))
-
-
-def _is_sound(word: str) -> bool:
-    """Whether a word could be an argument of some program's."""
-    return re.fullmatch(r"--[A-Za-z][\w-]*", word) is not None
-
-
-def _is_of_a_fork(found: Settings, word: str) -> bool:
-    """Whether an argument may be one of the program's own that trains, which another Megatron-LM does not have."""
-    return found.engine == found.ENGINE and _is_sound(word) and not _is_misspelt(word)
-
-
-def _is_misspelt(word: str) -> bool:
-    """Whether a mistake or two make a known argument of another, rather than an author who named one of his own."""
-    name = word.lower().replace("_", "-").strip("-")
-    most = 1 if len(name) < _LONG_NAME else 2
-    known = (*ALL, *versions("megatron"))
-    return any(abs(len(each) - len(name)) <= most and distance(name, each) <= most for each in known)
-
-
-def _stray(found: Settings, words: Sequence[Node], option: Node | None = None, *, has_value: bool = False) -> None:
-    """A finding about words that no argument takes, behind one that has taken what it takes."""
-    if words and not str(words[0].value)[:1].isascii():
-        _unknown_argument(found, words[0])
-    elif words:
-        before = f"{option.value} before it takes {'one value' if has_value else 'none'}" if option else ""
-        why = f"{before or 'no argument precedes it'}, and pretrain_gpt.py takes no positional arguments"
-        fix = "remove it, or add the argument that it belongs to"
-        fix += '; values with blanks need quotes, and arrays of them "${ARGS[@]}"' if option and has_value else ""
-        found.report(words[0], str(words[0].value), "stray-word", why, fix)
-
-
-def _unknown_argument(found: Settings, node: Node) -> None:
-    word = str(node.value)
-    is_argument = word.startswith("--")
-    name = word.partition("=")[0] if is_argument else word
-    odd = next((character for character in name if character in _LOOKALIKES), None)
-    why = "pretrain_gpt.py has no such argument" if is_argument else "arguments begin with two hyphens"
-    why = f"U+{ord(odd):04X} only looks like {_LOOKALIKES[odd]}" if odd else why
-    fix = did_you_mean(f"--{name.lstrip(_HYPHENS)}", _WRITTEN)
-    if not odd and _is_sound(name) and not _is_misspelt(name):
-        why = "no pretrain_gpt.py that is known here has such an argument"
-        fix += f"; if this one has it, run it with --engine {found.ENGINE}"
-    found.report(node, name, "unknown-argument", why, fix)
-
-
-# --- overrides --------------------------------------------------------------------------------------------------------
-
-
-def _overrides(found: Settings, overrides: Sequence[Override]) -> dict[str, Entry]:
-    """The settings that are overridden, by name; those that only an override can say are kept at once."""
-    entries = {}
-    for override in overrides:
-        entry = Entry(key=override.key, value=override.text, text=override.text)
-        name = _meant(found.script, override.key)
-        if name in OURS:
-            found.take(name, entry)
-        elif name:
-            entries[name] = entry
-        else:
-            known = [*VARIABLES, *ARGUMENTS] if found.script else [*ALL, *LAUNCHER]
-            known = [*VARIABLES, *known] if override.key.isupper() else known
-            why, fix = "the command has no setting of this name", did_you_mean(entry.key, known)
-            found.problems.append(entry.problem("error", "unknown-override", why, fix))
-    return entries
-
-
-def _meant(script: str, key: str) -> str:
-    """The name of a setting as overrides give it: `TP`, `train-iters`, `--train_iters`, `nnodes`; else nothing."""
-    name = key.removeprefix("--").replace("_", "-")
-    if key in OURS:
-        return key
-    if script:
-        return key.upper() if key.upper() in VARIABLES else ""
-    option = name.replace("-", "_")
-    return name if name in ALL or name in versions("megatron") else f"{TORCHRUN}{option}" if option in LAUNCHER else ""
-
-
-# --- launchers --------------------------------------------------------------------------------------------------------
-
-_TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
-
-
-def _take_launcher(found: Settings, words: Sequence[Node]) -> None:
-    """The options of torchrun before the program; without it, those of srun that say how many processes there are."""
-    start = next((i for i, word in enumerate(words) if _program(word) in _TORCHRUN), None)
-    if start is None:
-        for path, name in ((NODES, "nnodes"), (EACH, "nproc_per_node")):
-            if path in found.job:
-                found.take(f"{TORCHRUN}{name}", replace(found.job[path], value=found.job[path].text))
-        _take_mpirun(found, words)
-        return
-    for option, values in _groups(words[start + 1 :]):
-        if option is not None:  # else it is an interpreter or a wrapper
-            _take_torchrun(found, option, values)
-
-
-_ALL_PROCESSES = ("-np", "--np", "-n", "-c")
-_OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "-perhost")
-
-
-def _take_mpirun(found: Settings, words: Sequence[Node]) -> None:
-    """How many processes mpirun starts, one for each device, and how many of them on a node: all, where it says not."""
-    start = next((i for i, word in enumerate(words) if _program(word) in ("mpirun", "mpiexec")), None)
-    if start is None:
-        return
-    pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
-
-    def number(names: tuple[str, ...]) -> Node | None:
-        return next((value for name, value in pairs if name.value in names and str(value.value).isdecimal()), None)
-
-    total, each = number(_ALL_PROCESSES), number(_OF_A_NODE)
-    if total is None:
-        return
-    processes, of_a_node = int(str(total.value)), int(str((each or total).value))
-    if of_a_node and processes % of_a_node == 0:
-        for name, value, node in (
-            ("nnodes", processes // of_a_node, total),
-            ("nproc_per_node", of_a_node, each or total),
-        ):
-            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=node.mark, key_mark=node.mark)
-            found.take(f"{TORCHRUN}{name}", entry)
-
-
-def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
-    word = str(option.value)
-    written, equals, value = word.lstrip("-").partition("=")
-    name = "module" if word == "-m" else written.replace("-", "_")
-    if name not in LAUNCHER:
-        why, fix = "torchrun has no such option", did_you_mean(f"--{name}", _OPTIONS)
-        if written in ALL:
-            why, fix = f"{why}: it is one of pretrain_gpt.py's", "write it after the program"
-        found.report(option, word.partition("=")[0], "unknown-argument", why, fix)
-    elif LAUNCHER[name].read is not flag:
-        is_behind = bool(values) and not equals
-        node, value = (values[0], str(values[0].value)) if is_behind else (option, value)
-        entry = Entry(key=f"--{written}", value=value, text=value, mark=node.mark, key_mark=node.mark)
-        found.take(f"{TORCHRUN}{name}", entry)
-
-
-def _take_environment(found: Settings, stated: Mapping[str, Entry]) -> None:
-    """What the processes get of the variables that are not the script's."""
-    for name, entry in stated.items():
-        if is_secret(name):
-            why = "it looks like a secret, so it is neither stored nor passed on"
-            found.problems.append(entry.key_problem("info", "secret", why, "put it into a file, and name that"))
-        elif name not in _LAUNCHERS:
-            found.environment[name] = entry.text
-    for name, fix in _misspelt([name for name in found.environment if name not in NETWORK], NETWORK):
-        why = "it reaches every process as it is, but looks misspelt"
-        found.problems.append(stated[name].key_problem("warning", "misspelt-variable", why, fix))
-
-
 def is_passed_on(name: str) -> bool:
     """Whether a variable is one that reaches the processes as it stands."""
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (is_secret(name) or name in _LAUNCHERS)
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and not (
+        is_secret(name) or name in SET_BY_LAUNCHERS
+    )
 
 
-def _misspelt(names: Sequence[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+def misspelt(names: Sequence[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
     """(name, advice) of the variables that nobody reads, but one wrong character makes of one that is read."""
     for name in names[:_MOST_LOOKS]:
         if name.upper() in known or any(distance(name, other) == 1 for other in known):
             yield name, did_you_mean(name, tuple(known))
-
-
-# --- ROCm's scripts ---------------------------------------------------------------------------------------------------
-
-
-def _assignments(found: Settings, words: Sequence[Node]) -> dict[str, Entry]:
-    """The variables behind a script's name."""
-    entries: dict[str, Entry] = {}
-    was_stray = False
-    for word in words:
-        name, equals, value = str(word.value).partition("=")
-        is_stray = not equals or not name.isidentifier()
-        if not is_stray:
-            entries[name] = Entry(key=name, value=value, text=value, mark=word.mark, key_mark=word.mark)
-        elif not was_stray:  # of several in a row, the first
-            why = f"only KEY=VALUE may follow {found.script}"
-            found.report(word, str(word.value), "stray-word", why, "write it as KEY=VALUE, without spaces")
-        was_stray = is_stray
-    return entries
-
-
-def _take_variables(found: Settings, entries: Mapping[str, Entry]) -> None:
-    """The variables of a script, those behind its name before those of the environment."""
-    others = {name: entry for name, entry in entries.items() if name not in VARIABLES}
-    for name, entry in entries.items():
-        if name in VARIABLES and (entry.text or name == "DATA_PATH"):  # else empty is the same as absent
-            found.take(name, entry)
-    unknown = [name for name in others if not (name in _LAUNCHERS or is_secret(name))]
-    for name, fix in _misspelt(unknown, VARIABLES):
-        severity: Severity = "error" if len(name) > 2 else "warning"  # CC is not CP, but looks like it
-        why = f"{found.script} has no such variable, and would use its default"
-        found.problems.append(others[name].key_problem(severity, "unknown-variable", why, fix))
-    passed = [name for name, entry in entries.items() if name in others or (name in NETWORK and entry.text)]
-    _take_environment(found, {name: entries[name] for name in passed})
-    found.report_ignored()
-    _derive_arguments(found, entries)
-
-
-def _derive_arguments(found: Settings, entries: Mapping[str, Entry]) -> None:
-    """The arguments that a script's variables come to, each with the entry of the variable that decides it."""
-    for argument, value, variable in list(arguments(found.script, found.values)):
-        found.values[argument], found.decided_by[argument] = value, variable
-        found.entries.pop(argument, None)
-        if variable in entries:
-            found.entries[argument] = entries[variable]

@@ -85,9 +85,10 @@ def command(spec: RunSpec) -> tuple[dict[str, str], list[list[str]], list[list[s
         del environment[CONNECTIONS]
     elif not is_sharded(spec) and spec.mesh["tensor"] * spec.mesh["context"] > 1:
         environment[CONNECTIONS] = "1"
-    arguments = list(_words(spec, ARGUMENTS))
-    arguments += [words for words in engine_keys.words(spec.execution.engine_keys) if words not in arguments]
-    return environment, list(_words(spec, LAUNCHER)), arguments
+    own = engine_keys.words(spec.execution.engine_keys)
+    replaced = {name for name, *_ in own}
+    arguments = [words for words in _words(spec, ARGUMENTS) if words[0] not in replaced]
+    return environment, list(_words(spec, LAUNCHER)), [*arguments, *own]
 
 
 def _words(spec: RunSpec, keys: Mapping[str, Key]) -> Iterator[list[str]]:

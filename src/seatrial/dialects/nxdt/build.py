@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -74,7 +75,7 @@ def build(settings: Settings) -> RunSpec | None:
         steps=steps,
         epochs=placed["epochs"],
         topology=topology,
-        parallelism=parallelism,
+        parallelism=_with_stages(settings, parallelism, architecture.model.num_layers),
         precision=formats,
         initialization=architecture.initialization,
         dropout=architecture.dropout,
@@ -140,6 +141,19 @@ def _parallelism(settings: Settings, topology: Topology, placed: Placed) -> Para
         Parallelism, "parallelism", placed, within_node=within_node, across_nodes=across_nodes,
         context_strategy="ring" if is_ring else "all_gather",
     )  # fmt: skip
+
+
+def _with_stages(settings: Settings, parallelism: Parallelism, layers: int) -> Parallelism:
+    """The layers of each stage: by the cuts that are given, else NxD's own (pipeline/partition.py)."""
+    stages = settings.get(f"{STRATEGY}.pipeline_model_parallel_size") * parallelism.virtual_pipeline
+    last = settings.get("model.pipeline_cuts")
+    if stages == 1 or (last is None and (layers % stages == 0 or layers < stages)):  # fewer layers: a rule says so
+        return parallelism
+    if last is None:
+        each, more = divmod(layers, stages)
+        return replace(parallelism, stage_layers=(each,) * (stages - more) + (each + 1,) * more)
+    ends = [0, *(number + 1 for number in last), layers]
+    return replace(parallelism, stage_layers=tuple(end - begin for begin, end in itertools.pairwise(ends)))
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
@@ -402,6 +416,9 @@ def origins(settings: Settings, spec: RunSpec | None) -> dict[str, Origin]:
     for part in ("within_node", "across_nodes"):
         note = "devices ÷ (TP × PP × CP)"
         derived[f"parallelism.{part}.data"] = Origin(kind="derived", key="trainer.devices", note=note)
+    note = "NxD gives the last stages what does not divide"
+    pipeline = settings.origin(f"{STRATEGY}.pipeline_model_parallel_size")
+    derived["parallelism.stage_layers"] = replace(pipeline, kind="derived", note=note)
     others = MEGATRON_ONLY if settings.get("model_source") == "hf" else HF_ONLY
     found = {path: origin for path, origin in settings.origins(derived).items()
              if origin.kind != "default" or origin.key not in others}  # fmt: skip

@@ -52,6 +52,11 @@ DEVIATIONS: tuple[Deviation, ...] = (
         touches=lambda settings, spec: spec.steps is None and spec.optimizer.schedule != "constant", numbers=True,
     ),
     Deviation(
+        key="trainer.num_nodes", documented="required, as are max_epochs, log_every_n_steps, val_check_interval, "
+        "check_val_every_n_epoch, num_sanity_val_steps, limit_val_batches, gradient_clip_val and most of the model's",
+        actual="PyTorch Lightning and NxDT have defaults for them", here="the defaults that their rows name",
+    ),
+    Deviation(
         key="trainer.gradient_clip_val", documented="gradients are clipped at this norm",
         actual="with zero1 they are clipped at 1.0, whatever it says",
         touches=lambda settings, spec: spec.parallelism.zero1 and spec.optimizer.clip_norm != 1.0, numbers=True,

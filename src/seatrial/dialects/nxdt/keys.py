@@ -22,6 +22,7 @@ from seatrial.dialects.nxdt.readers import (
     boolean,
     copies,
     count_or_all,
+    cuts,
     data_prefix,
     folder_here,
     modules,
@@ -129,7 +130,7 @@ def _format(name: str) -> Values:
 _RUN: dict[str, Key] = {
     "name": as_is("name", named, "The experiment's name.", required=True),
     "model_source": to("model,data.kind", one_of("hf", "megatron"),
-                       "Whose implementation of model and data NxDT uses: Hugging Face's or Megatron's.",
+                       "Whose model and data NxDT uses: hf (Hugging Face's) or megatron (Megatron's).",
                        required=True),
     "seed": as_is("seed", seed, "Seed of the weights and of the order of the data.", default=1234),
     "compiler_flags": ignored(_COMPILER, _TEXT, "Of the Neuron compiler.", write=_always("--model-type transformer")),
@@ -217,7 +218,7 @@ _TRAINER = _in("trainer", {
 _CHECKPOINT = _in(CHECKPOINTS, {
     "monitor": to("checkpoint.keep_best", text, "Which checkpoints are kept, by: step, val_loss, reduced_train_loss.",
                   default="val_loss", write=lambda spec: _MONITOR.get(spec.checkpoint.keep_best or "", "step")),
-    "mode": to("checkpoint.keep_best", one_of("min", "max"), "Whether less of it is better, or more.", default="min",
+    "mode": to("checkpoint.keep_best", one_of("min", "max"), "min: less of it is better; max: more.", default="min",
                write=lambda spec: "min" if spec.checkpoint.keep_best in _MONITOR else "max"),
     "save_top_k": to("checkpoint.keep", natural_or_all, "-1: all. 0: only the last one of the run.", default=3,
                      write=lambda spec: -1 if spec.checkpoint.keep is None else spec.checkpoint.keep),
@@ -251,7 +252,8 @@ _EXPERIMENT = _in("exp_manager", {
     "log_local_rank_0_only": ignored(_LOGS, boolean, "One log a node; false where it is not given.", quiet=_BOTH),
     "log_global_rank_0_only": ignored(_LOGS, boolean, "One log in all.", quiet=_BOTH),
     "create_tensorboard_logger": as_is("logging.tensorboard", boolean, default=False),
-    "explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is.", write=lambda spec: spec.log_dir),
+    "explicit_log_dir": to("log_dir", _TEXT, "The folder of logs, as it is; null: as exp_dir says.", default=None,
+                           write=lambda spec: spec.log_dir),
     "exp_dir": to("log_dir", _TEXT, "The folder above that of the logs, which is named exp_manager.name."),
     "name": to("log_dir", _TEXT, "The folder of logs in exp_dir.", default="default"),
     "resume_if_exists": as_is("checkpoint.resume", boolean, default=False),
@@ -397,7 +399,7 @@ _ALIGNMENT: dict[str, Key] = {
             ("max_prompt_length", "objective.max_prompt_length", count, _LONGEST,
              lambda spec: spec.objective.max_prompt_length or OMIT),
             ("truncation_mode", "objective.truncation", one_of("keep_start", "keep_end"),
-             "What of a prompt stays; keep_start where it is not given.",
+             "What of a prompt stays: keep_start (also where not given) or keep_end.",
              lambda spec: spec.objective.truncation),
         )
     },
@@ -437,12 +439,14 @@ MEGATRON_ONLY = _in("model", {
     "hidden_dropout": as_is("dropout.hidden", probability, default=0.1),
     "attention_dropout": as_is("dropout.attention", probability, default=0.0),
     "ffn_dropout": as_is("dropout.ffn", probability, default=0.0),
-    "normalization": as_is("model.norm", one_of("layernorm", "rmsnorm"), default="layernorm"),
+    "normalization": as_is("model.norm", one_of("layernorm", "rmsnorm"), "Kind of norm: layernorm or rmsnorm.",
+                           default="layernorm"),
     "layernorm_epsilon": as_is("model.norm_epsilon", positive, default=1e-5),
     "make_vocab_size_divisible_by": as_is("model.vocab_multiple", count,
                                           "Tables are padded to a multiple of it × tensor parallelism.", default=128),
     "share_embeddings_and_output_weights": as_is("model.tied_embeddings", boolean, default=True),
-    "position_embedding_type": to("model.positions", one_of("learned_absolute", "rope"), default="learned_absolute",
+    "position_embedding_type": to("model.positions", one_of("learned_absolute", "rope"),
+                                  "learned_absolute (a table) or rope (rotary).", default="learned_absolute",
                                   write=lambda spec: "rope" if spec.model.positions == "rope" else "learned_absolute"),
     "rotary_percentage": as_is("model.rotary_fraction", share_above_zero,
                                "The share of each head that is turned.", default=1.0),
@@ -450,7 +454,7 @@ MEGATRON_ONLY = _in("model", {
     "position_abf_factor": to("model.rope_theta", positive, "The base is multiplied by it.", default=1.0),
     "positition_interpolation_factor": rejected("positions are not interpolated", positive, "NxDT spells it like this.",
                                                 quiet=(1.0,)),
-    "activation": as_is("model.activation", one_of("gelu", "swiglu"), default="gelu"),
+    "activation": as_is("model.activation", one_of("gelu", "swiglu"), "In the MLP: gelu or swiglu.", default="gelu"),
     "has_bias": as_is("model.biases", boolean, default=True),
     "apply_query_key_layer_scaling": equivalent("scores are divided by the layer's number and multiplied by it again",
                                                 boolean),
@@ -480,7 +484,8 @@ _MODEL = _in("model", {
     "weight_init_only": as_is("checkpoint.weights_only", boolean, default=False),
     "do_layer_norm_weight_decay": as_is("optimizer.decay_norms", boolean, default=False),
     "activations_checkpoint_granularity": to("execution.remat", optional(one_of("selective", "full")),
-                                             "null: everything is kept.", default="selective", write=_recomputes),
+                                             "full: all of a layer is recomputed; selective: parts; null: nothing.",
+                                             default="selective", write=_recomputes),
     "activations_checkpoint_recompute": to(
         "execution.remat_modules", optional(modules),
         write=_where(lambda spec: _recomputes(spec) == "selective",
@@ -505,8 +510,8 @@ _MODEL = _in("model", {
     "persist_layer_norm": ignored("it chooses a kernel", boolean, "A fused norm.", quiet=_BOTH),
     "use_cpu_initialization": equivalent("initial weights do not depend on the device", boolean,
                                          "Whether weights are initialised on the CPU."),
-    "pipeline_cuts": equivalent("stages have equal numbers of layers here; where they begin changes no result",
-                                optional(anything), "The layers at which pipeline stages begin."),
+    "pipeline_cuts": to("parallelism.stage_layers", optional(cuts), "The last layers of all pipeline stages but "
+                        "the last; null: NxD gives the last stages what does not divide."),
     "fp32_residual_connection": rejected("residuals are in the compute format", boolean, quiet=(False,)),
     "fp16_lm_cross_entropy": rejected("the loss is computed in float32", boolean, quiet=(False,)),
     "activations_checkpoint_method": ignored(_LAYERS, _TEXT, quiet=(None, "uniform")),
@@ -585,7 +590,8 @@ _OPTIMIZER = _in(P, {
 })  # fmt: skip
 
 _FORMATS = _in("precision", {
-    "type": to("precision", one_of(*TYPES, MANUAL, *SPELLINGS), "One of the named sets of formats, or manual.",
+    "type": to("precision", one_of(*TYPES, MANUAL, *SPELLINGS),
+               f"One of the named sets of formats, {', '.join(TYPES)}, or manual.",
                required=True, write=_format("type")),
     **{
         name: to(path, optional(switch), f"{meaning} Read where type is manual only.", write=_format(name))

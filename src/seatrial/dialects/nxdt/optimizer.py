@@ -109,7 +109,10 @@ REFUSED = {
 # Arguments of every schedule.
 ALWAYS = ("name", "max_steps", "last_epoch", "monitor", "reduce_on_plateau")
 ALGORITHMS = {rule.algorithm: name for name, rule in OPTIMIZERS.items()}
-_KINDS: dict[str, str] = {"cosine": "CosineAnnealing", **{schedule.kind: name for name, schedule in SCHEDULES.items()}}
+_KINDS: dict[str, str] = {
+    "cosine": "CosineAnnealing", "maxtext_cosine": "CosineAnnealing", "maxtext_linear": "LinearAnnealingWithWarmUp",
+    **{schedule.kind: name for name, schedule in SCHEDULES.items()},
+}  # fmt: skip
 
 
 def schedule_name(optimizer: Optimizer) -> str | None:

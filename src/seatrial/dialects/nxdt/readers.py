@@ -6,6 +6,7 @@ None, which is text in both and means null.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from seatrial.dialects.table import coerce
@@ -43,6 +44,17 @@ def boolean(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in _YES_NO:
         return _YES_NO[value.lower()]
     return coerce.boolean(value)
+
+
+@takes("the names of the last layers of stages: [model.layers.15, …]")
+def cuts(value: Any) -> list[int]:
+    """The numbers of the layers behind which a pipeline is cut, by their names."""
+    names = value if isinstance(value, list) else [value]
+    found = [re.search(r"\.(\d{1,4})$", str(name)) for name in names]
+    numbers = [int(match[1]) for match in found if match]
+    if len(numbers) != len(names) or numbers != sorted(set(numbers)):
+        raise ValueError(f"{coerce.shown(value)} are not names of layers in order, as in model.layers.15")
+    return numbers
 
 
 @takes("a whole number from 1 on, or -1 for no limit")

@@ -206,6 +206,14 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(text(item) for item in value)
 
 
+class NotAChoice(ValueError):
+    """A word that is none of those that a reader knows; `choices` has these."""
+
+    def __init__(self, why: str, choices: tuple[str, ...]) -> None:
+        super().__init__(why)
+        self.choices = choices
+
+
 def one_of(*options: str, otherwise: str = "") -> Reader:
     """A reader for one of some words; `otherwise` says more about what the rest would mean."""
 
@@ -213,7 +221,8 @@ def one_of(*options: str, otherwise: str = "") -> Reader:
         word = text(value)
         if word not in options:
             known = f"one of {', '.join(options)}" if len(options) > 1 else options[0]
-            raise ValueError(f"{shown(word)} is not {known}" + (f": {otherwise}" if otherwise else ""))
+            why = f"{shown(word)} is not {known}" + (f": {otherwise}" if otherwise else "")
+            raise NotAChoice(why, options)
         return word
 
     return read

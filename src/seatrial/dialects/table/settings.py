@@ -41,6 +41,7 @@ class Settings:
     entries: dict[str, Entry] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    of_engine: set[str] = field(default_factory=set)  # keys whose values only the engine understands
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -91,7 +92,8 @@ class Settings:
         try:
             value = key.read(entry.value)
         except ValueError as error:
-            self.problems.append(entry.problem("error", "bad-value", str(error), self.advice(name, key, error)))
+            if not self.is_for_engine(name, entry, error):
+                self.problems.append(entry.problem("error", "bad-value", str(error), self.advice(name, key, error)))
             return
         self.values[name] = value
         if self.REJECTED and key.disposition == "rejected" and not self.is_quiet(key, value):
@@ -143,12 +145,17 @@ class Settings:
         for name, entry in self.entries.items():
             row = self.row(name)
             is_note = row is not None and row.effective is not None  # it repeats what another key decides
-            if not is_note and not self.holds_secret(name) and (row is None or name in self.values):
+            is_read = row is None or name in self.values or name in self.of_engine
+            if not is_note and not self.holds_secret(name) and is_read:
                 yield name, entry
 
     def is_filled(self, name: str, key: Key, entry: Entry) -> bool:
         """Whether a value is there to be read, and no placeholder; a dialect that has placeholders reports them."""
         return True
+
+    def is_for_engine(self, name: str, entry: Entry, error: ValueError) -> bool:
+        """Whether a value that was not read goes to the engine all the same, which is then reported."""
+        return False
 
     def advice(self, name: str, key: Key, error: ValueError) -> str:
         """How to correct a value that was not read."""

@@ -53,5 +53,9 @@ FAMILY = Family(
     counted_from=1,
     custom_reader=_Log,
     custom_words=("Progress on:train ", "train: "),
-    notes=(note("eval", "eval loss: ", r"\blevanter\.eval\b.{0,80}?\beval loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),),
-)
+    notes=(
+        note("eval", "eval loss: ", r"\blevanter\.eval\b.{0,80}?\beval loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),
+        note("eval", "validation loss: ",
+             r"\blevanter\.callbacks\b.{0,80}?\bvalidation loss: (?P<loss>\d+\.\d{3}|nan|inf)\s*$"),  # until 2024
+    ),
+)  # fmt: skip

@@ -2,17 +2,36 @@
 
 Its trainers in C, CUDA and Python since 2024-04, whose older lines are `step 12/74: train loss 4.367857 (80.64 ms,
 50849 tok/s)`. Every one has a total. The time of a step has no key, only the mark before it and its unit behind it. The
-tokens/s of all devices are a running mean.
+tokens/s of all devices are a running mean. Its `main.log` has only `s:12 trl:7.9123 lr:1.20e-05 norm:1.23` and
+`s:250 tel:6.1710`, and no total.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, note
+from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
 from seatrial.logs.numbers import NUMBER
 
 _SECONDS = Field(name="seconds", per=1000)
+
+_TRAINED = re.compile(
+    rf"^s:(?P<step>\d{{1,12}}) trl:(?P<loss>{NUMBER})(?: lr:(?P<lr>{NUMBER}) norm:(?P<norm>{NUMBER}))?\s*$",
+    re.IGNORECASE,
+)
+_EVALUATED = note("eval", " tel:", rf"^s:(?P<step>\d{{1,12}}) tel:(?P<loss>{NUMBER})\s*$")
+_IN_MAIN_LOG = {"loss": Field(name="loss"), "lr": Field(name="learning_rate"), "norm": Field(name="grad_norm")}
+
+
+class _MainLog:
+    """The steps of llm.c's `main.log`."""
+
+    def __call__(self, line: str) -> Iterator[Found]:
+        if found := _TRAINED.match(line):
+            pairs = [(key, found[key]) for key in _IN_MAIN_LOG if found[key]]
+            yield Reading(values={"step": int(found["step"]), **read_values(pairs, _IN_MAIN_LOG).values})
+
 
 FAMILY = Family(
     name="llmc",
@@ -28,7 +47,10 @@ FAMILY = Family(
         "(": _SECONDS,
     },
     counted_from=1,
+    custom_reader=_MainLog,
+    custom_words=(" trl:",),
     notes=(
+        _EVALUATED,
         note("start", " and total_batch_size=",
              r"batch_size B=(?P<micro_batch_size>\d+) \* seq_len T=(?P<sequence_length>\d+) \* "
              r"num_processes=(?P<num_devices>\d+) and total_batch_size=(?P<tokens_per_step>\d+)\s*$"),

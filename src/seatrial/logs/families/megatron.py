@@ -137,7 +137,7 @@ FAMILY = Family(
         "learning rate": Field(name="learning_rate"),
         # The second is DeepSpeed's and MindSpeed's.
         **dict.fromkeys(("global batch size", "gloabl batch size"), Field(name="global_batch_size")),
-        **dict.fromkeys(("lm loss", "lm_loss"), Field(name="loss", preferred=True)),
+        **dict.fromkeys(("lm loss", "lm_loss", "lm-loss"), Field(name="loss", preferred=True)),
         "loss": Field(name="loss"),
         "loss scale": Field(name="loss_scale"),
         **dict.fromkeys(("grad norm", "grad_norm"), Field(name="grad_norm")),

@@ -4,19 +4,21 @@ One JSON object a line, maybe behind a launcher's prefix. A run is a chain of *b
 next, and ends with `run_stop`, whose status says whether the evaluation reached its target. Lines with a training loss
 are steps; where there are none, the end of each block is one. What is called "step" counts samples (tokens for "gpt3"),
 unless the samples stand beside it, so that the batch size makes a step of it; without one there are no steps.
+`:::SYSJSON {…}`, which many launchers print, describes the system: its nodes and what they have of devices.
 https://github.com/mlcommons/logging
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seatrial.logs.grammar import Family, Found, Reading, note
 
-_MARK = ":::MLLOG"
+_MARK, _SYSTEM = ":::MLLOG", ":::SYSJSON"
 _DECODER = json.JSONDecoder()
 
 
@@ -41,6 +43,7 @@ _LOSSES = ("loss", "train_loss", "reduced_train_loss")
 _NO_LOSS = re.compile(  # a real accuracy
     r"bert|resnet|ssd|unet|dlrm|rnnt|maskrcnn|minigo|retinanet|rgat|gnn|stable_diffusion", re.IGNORECASE
 )
+_COUNT = re.compile(r"[0-9]{1,7}")  # of nodes, and of devices in each
 _REASONS = {"success": "stopped_early", "aborted": "aborted"}
 
 
@@ -53,6 +56,8 @@ class _Log:
         self._benchmark = ""
         self._target_told = False
         self._running = True
+        self._began: float | None = None  # when the run that goes on, or went on last
+        self._seconds: float | None = None  # that it took
         self._forget()
 
     def _forget(self) -> None:
@@ -70,6 +75,8 @@ class _Log:
             if found is not None:
                 yield from self._read(found)
             at = line.find(_MARK, at)
+        if (at := line.find(_SYSTEM)) >= 0 and (found := _decoded(line, at + len(_SYSTEM))):
+            yield _FACTS, dict(_devices(found))
 
     def _read(self, found: Mapping[str, Any]) -> Iterator[Found]:
         key, value, metadata = found.get("key"), found.get("value"), found.get("metadata")
@@ -83,11 +90,10 @@ class _Log:
             case "run_start":
                 self._running = True
                 self._forget()
+                self._began = time.get("time")
                 yield _FACTS, {**time, **({"run_start_seconds": time["time"]} if time else {})}
             case "run_stop":
-                self._running = False
-                if reason := _REASONS.get(str(metadata.get("status"))):
-                    yield _END, {**time, "reason": reason}
+                yield from self._end_of_run(metadata, time)
             case "block_start":
                 done = self._steps_at_block(metadata)
                 self._block = (time["time"], done) if time and done is not None else None
@@ -142,6 +148,16 @@ class _Log:
         elif self._figures:
             yield from self._without_loss(step, time)
 
+    def _end_of_run(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
+        """The end, with the time since `run_start`: of several lines that say so, the first is when it was."""
+        if self._running:
+            stopped, began = time.get("time"), self._began
+            self._seconds = stopped - began if stopped is not None and began is not None and stopped > began else None
+        self._running = False
+        if reason := _REASONS.get(str(metadata.get("status"))):
+            took = {} if self._seconds is None else {"run_seconds": round(self._seconds, 3)}  # as exact as `time_ms`
+            yield _END, {**time, "reason": reason, **took}
+
     def _end_of_block(self, metadata: Mapping[str, Any], time: Mapping[str, float]) -> Iterator[Found]:
         """The last step of a block, with the mean speed of the block if the log does not tell it."""
         step = self._steps_at_block(metadata)
@@ -194,6 +210,16 @@ class _Log:
         return self._sequence if self._benchmark == "gpt3" else 1.0
 
 
+def _devices(system: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """How many devices a system has, and which, as far as its description says so."""
+    counts = [_COUNT.fullmatch(str(system.get(name))) for name in ("number_of_nodes", "accelerators_per_node")]
+    if devices := math.prod(int(count[0]) if count else 0 for count in counts):
+        yield "num_devices", devices
+    model = system.get("accelerator_model_name")
+    if isinstance(model, str) and model.strip():
+        yield "device_kind", model.strip()
+
+
 def _decoded(line: str, at: int) -> Mapping[str, Any] | None:
     """The object behind the mark; None for one that was cut or broken."""
     try:
@@ -217,4 +243,4 @@ def _whole(number: float) -> int | None:
     return int(number) if 0 <= number < 1e15 else None
 
 
-FAMILY = Family(name="mlperf", counted_from=1, custom_reader=_Log, custom_words=(_MARK,))
+FAMILY = Family(name="mlperf", counted_from=1, custom_reader=_Log, custom_words=(_MARK, _SYSTEM))

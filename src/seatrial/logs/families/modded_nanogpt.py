@@ -1,6 +1,7 @@
 """modded-nanogpt: `step:12/1390 train_loss:7.9123 train_time:331ms step_avg:165.50ms`.
 
-Since 2025 without the loss, so that only the evaluations tell one. The time is the sum over all steps, without
+Since 2025 without the loss, so that only the evaluations tell one; in the track for optimizers, there are only these:
+`step:125/3400 val_loss:4.919 train_time:25.772s step_avg:206.17ms`. The time is the sum over all steps, without
 evaluations, and set back once, after warm-up; `step_avg` is its mean.
 """
 
@@ -14,33 +15,41 @@ from seatrial.logs.numbers import NUMBER
 
 _LINE = re.compile(
     rf"\bstep:(?P<step>\d{{1,12}})/(?P<total>\d{{1,12}}) (?:(?P<of>train|val)_loss:(?P<loss>{NUMBER}) )?"
-    r"train_time:(?P<ms>\d{1,15})ms step_avg:",
+    r"train_time:(?P<time>\d{1,15}(?:\.\d{1,6})?)(?P<unit>ms|s) step_avg:",
     re.IGNORECASE,
 )
 MOST_TIMES = 16  # steps that one rank may be behind another
 _FIELDS = {"loss": Field(name="loss")}
 _EVAL = note("eval", "val_loss:", _LINE)
+_SAMPLED = note("facts", "val_loss:", _LINE)
 
 
 class _Log:
     """The times of the last steps, from which that of the next one follows; another rank may print them later."""
 
     def __init__(self) -> None:
-        self._times: dict[int, int] = {}
+        self._times: dict[int, float] = {}
+        self._evaluated: int | None = None
+        self._only_evaluates = True  # so far
 
     def __call__(self, line: str) -> Iterator[Found]:
         for found in _LINE.finditer(line):
-            step, ms = int(found["step"]), int(found["ms"])
-            elapsed = ms - self._times.get(step - 1, ms if step > 1 else 0)
-            self._times = {**dict(list(self._times.items())[-MOST_TIMES:]), step: ms}
+            step, ms = int(found["step"]), float(found["time"]) * (1 if found["unit"] == "ms" else 1000)
             if found["of"] == "val":
                 yield _EVAL, {"step": step, "loss": found["loss"]}
-            else:
+            self._only_evaluates &= found["of"] == "val"
+            if found["of"] != "val" or (self._only_evaluates and self._evaluated is not None):
+                before = self._evaluated if self._only_evaluates and self._evaluated is not None else step - 1
+                if self._only_evaluates and before <= step - before:  # else the log's beginning is gone
+                    yield _SAMPLED, {"by_block": True}  # steps between two evaluations are in no line
+                elapsed = (ms - self._times.get(before, ms if before else 0)) / max(1, step - before)
                 values = {"step": step, "total": int(found["total"])}
                 seconds = {"seconds": elapsed / 1000} if elapsed > 0 else {}
-                yield Reading(
-                    values={**values, **seconds, **read_values([("loss", found["loss"] or "")], _FIELDS).values}
-                )
+                trained = read_values([("loss", found["loss"] or "")] if found["of"] != "val" else [], _FIELDS).values
+                yield Reading(values={**values, **seconds, **trained})
+            if found["of"] == "val":
+                self._evaluated = step
+            self._times = {**dict(list(self._times.items())[-MOST_TIMES:]), step: ms}
 
 
 FAMILY = Family(

@@ -32,6 +32,12 @@ def documents(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         yield from (np.append(tokens, tokens.dtype.type(tokenizer.end)) for tokens in encoded)
 
 
+def documents_from_begin(path: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    """The same, each with the token that begins it; a tokenizer without one adds none, as Hugging Face's."""
+    begin = [] if tokenizer.begin is None else [tokenizer.begin]
+    return (np.concatenate((np.array(begin, tokens.dtype), tokens)) for tokens in documents(path, tokenizer))
+
+
 def batched(rows: Iterator[Any]) -> Iterator[list[Any]]:
     """Lists of some rows each."""
     while some := list(islice(rows, ROWS_AT_ONCE)):

@@ -13,7 +13,7 @@ from seatrial.records.paths import find_files
 from seatrial.spec import RunSpec
 from seatrial.train.data.arrow import TokenRows
 from seatrial.train.data.examples import FIELDS, NO_ENDS, Ends, Example, Source
-from seatrial.train.data.files import documents, tokenised
+from seatrial.train.data.files import documents, documents_from_begin, tokenised
 from seatrial.train.data.indexed import files_of, read_indexed
 from seatrial.train.data.megatron import Megatron
 from seatrial.train.data.records import answer_rows, answers, preference_rows, preferences
@@ -164,7 +164,7 @@ def _rows(spec: RunSpec, files: list[Path]) -> Rows:
     if data.kind == "records":
         indexed = tokenised(files, tokenizer, data.index_dir, answers)
         return answer_rows(indexed, data.max_examples, length, data.packing)
-    indexed = tokenised(files, tokenizer, data.index_dir, documents)
+    indexed = tokenised(files, tokenizer, data.index_dir, documents_from_begin if data.add_bos else documents)
     if data.kind == "text" or data.packing:
         return Windows(indexed, data.max_examples, length, _ends(spec))
     return Pieces(lambda row: [(indexed[row], 0)], min(len(indexed), data.max_examples or len(indexed)), length)

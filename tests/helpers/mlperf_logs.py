@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,6 +39,16 @@ def _blocks(evaluations: Sequence[float]) -> Iterator[tuple[float, int, int, flo
         after = before + (EACH if before else FIRST)
         yield time, before, after, found
         time, before = time + SECONDS * (after - before) + 10, after
+
+
+def later(lines: Sequence[str], seconds: int) -> list[str]:
+    """The log of a run that began so much later."""
+    return [re.sub(r'"time_ms": (\d+)', lambda at: f'"time_ms": {int(at[1]) + 1000 * seconds}', text) for text in lines]
+
+
+def seconds_to_train(evaluations: Sequence[float]) -> float:
+    """How long a run of these evaluations takes, from `run_start` to `run_stop`."""
+    return sum(SECONDS * (after - before) + 10 for _, before, after, _ in _blocks(evaluations))
 
 
 def only_throughput(evaluations: Sequence[float] = EVALUATIONS, status: str = "success") -> list[str]:

@@ -1,0 +1,221 @@
+"""The launcher before a Megatron command: torchrun, DeepSpeed's runner, srun, mpirun, or nothing that is seen.
+
+Each says in its own way how many nodes there are, and how many processes each has, one a device; here these become
+torchrun's `nnodes` and `nproc_per_node`. Where none says it, `Settings.unstated` has the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from seatrial.dialects.jobs import EACH, NODES
+from seatrial.dialects.megatron import hostfiles
+from seatrial.dialects.megatron.arguments import LAUNCHER, flag
+from seatrial.dialects.megatron.script import ASSUMED_DEVICES
+from seatrial.dialects.megatron.settings import ALL, TORCHRUN, Settings, groups
+from seatrial.dialects.table.entries import Entry
+from seatrial.dialects.table.suggestions import did_you_mean
+from seatrial.source import Document, Node
+
+_TORCHRUN = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
+_DEEPSPEED = ("deepspeed", "deepspeed.launcher.runner")
+_MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun")
+_NNODES, _NPROC = f"{TORCHRUN}nnodes", f"{TORCHRUN}nproc_per_node"
+_OPTIONS = tuple(f"--{name}" for name in LAUNCHER)
+
+
+def take_launcher(found: Settings, words: Sequence[Node], document: Document) -> None:
+    """Takes what the words before the program say of nodes and processes."""
+    names = [_program(word) for word in words]
+    place = next((i for i, name in enumerate(names) if name in (*_TORCHRUN, *_DEEPSPEED)), None)
+    if place is not None and names[place] in _DEEPSPEED:
+        _take_deepspeed(found, words[place], words[place + 1 :], document)
+    elif place is not None:
+        for option, values in groups(words[place + 1 :]):
+            if option is not None:  # else it is an interpreter or a wrapper
+                _take_torchrun(found, option, values)
+    else:
+        for path, name in ((NODES, _NNODES), (EACH, _NPROC)):
+            if path in found.job:
+                found.take(name, replace(found.job[path], value=found.job[path].text))
+        _take_mpirun(found, words, document)
+        if _NNODES in found.entries and _NPROC not in found.entries:
+            found.unstated = _unstated("srun says of how many nodes, but neither tasks nor GPUs of a node")
+
+
+def take_world(found: Settings, stated: Mapping[str, Entry]) -> None:
+    """Of a program that nothing starts on several devices: how many processes WORLD_SIZE, or --world-size, says."""
+    given = [found.entries[name] for name in (_NNODES, _NPROC) if name in found.entries]
+    if any(entry.is_override for entry in given):
+        found.unstated = ""
+    if given:
+        return
+    entry = next((each for each in (found.entries.get("world-size"), stated.get("WORLD_SIZE")) if each), None)
+    each = stated.get("LOCAL_WORLD_SIZE")
+    world = int(entry.text) if entry and entry.text.isdecimal() else 0
+    if entry is None or world < 1:
+        found.unstated = _unstated("neither torchrun, deepspeed, srun nor mpirun starts it, and no WORLD_SIZE is given")
+        return
+    of_node = int(each.text) if each and each.text.isdecimal() and int(each.text) else min(world, ASSUMED_DEVICES)
+    if world % of_node == 0:
+        _take_machines(found, entry, world // of_node, of_node)
+    if world > of_node and not each:
+        why = f"nothing says on how many nodes these {world} processes are; {of_node} on each are assumed"
+        found.problems.append(entry.problem("info", "assumed", why, "give nnodes=… and nproc_per_node=…"))
+
+
+def _program(word: Node) -> str:
+    return str(word.value).rpartition("/")[2]
+
+
+def _unstated(why: str) -> str:
+    return f"nothing says how many devices a node has ({why}), so that one is assumed"
+
+
+def _hostfile(path: str, document: Document) -> str | None:
+    """The text of a hostfile, if it is in a captured file or on this machine."""
+    captured = document.root.members["files"].members if "files" in document.root.members else {}
+    return hostfiles.text_of(path, {name: str(node.value) for name, node in captured.items()}, document.folder)
+
+
+def _take_machines(found: Settings, entry: Entry, nodes: int, each: int) -> None:
+    """Takes a number of nodes and of processes on each, both from one place."""
+    for name, value in ((_NNODES, nodes), (_NPROC, each)):
+        found.take(name, replace(entry, value=str(value), text=str(value)))
+
+
+# --- torchrun ---------------------------------------------------------------------------------------------------------
+
+
+def _take_torchrun(found: Settings, option: Node, values: Sequence[Node]) -> None:
+    word = str(option.value)
+    written, equals, value = word.lstrip("-").partition("=")
+    name = "module" if word == "-m" else written.replace("-", "_")
+    if name not in LAUNCHER:
+        why, fix = "torchrun has no such option", did_you_mean(f"--{name}", _OPTIONS)
+        if written in ALL:
+            why, fix = f"{why}: it is one of pretrain_gpt.py's", "write it after the program"
+        found.report(option, word.partition("=")[0], "unknown-argument", why, fix)
+    elif LAUNCHER[name].read is not flag:
+        is_behind = bool(values) and not equals
+        node, value = (values[0], str(values[0].value)) if is_behind else (option, value)
+        entry = Entry(key=f"--{written}", value=value, text=value, mark=node.mark, key_mark=node.mark)
+        found.take(f"{TORCHRUN}{name}", entry)
+
+
+# --- DeepSpeed --------------------------------------------------------------------------------------------------------
+
+_OF_RUNNER = {  # its options that matter here
+    "-H": "hostfile", "--hostfile": "hostfile", "-i": "include", "--include": "include", "-e": "exclude",
+    "--exclude": "exclude", "--num_nodes": "num_nodes", "--num_gpus": "num_gpus", "--num_accelerators": "num_gpus",
+    "--master_addr": "master_addr", "--master_port": "master_port",
+}  # fmt: skip
+
+
+def _take_deepspeed(found: Settings, runner: Node, words: Sequence[Node], document: Document) -> None:
+    """The machines that DeepSpeed's runner takes: those of its hostfile, or this node where there is none."""
+    given: dict[str, Entry] = {}
+    for option, values in groups(words):
+        written, equals, value = str(option.value).partition("=") if option else ("", "", "")
+        node = option if equals or not values else values[0]
+        if written in _OF_RUNNER and node is not None:
+            said = value if equals else str(node.value)
+            entry = Entry(key=written, value=said, text=said, mark=node.mark, key_mark=node.mark)
+            given[_OF_RUNNER[written]] = entry
+    for name in ("master_addr", "master_port"):
+        if name in given:
+            found.take(f"{TORCHRUN}{name}", given[name])
+    itself = Entry(key="deepspeed", value="", text="", mark=runner.mark, key_mark=runner.mark)
+    file = given.get("hostfile")
+    path = file.text if file else hostfiles.JOB_HOSTFILE
+    text = _hostfile(path, document)
+    try:
+        by = _selection(given)
+        if text is None:
+            _without_hostfile(found, file or itself, path, by)
+            return
+        machines = hostfiles.selected(hostfiles.slots_of(text), by)
+    except ValueError as error:
+        where = f"{path}: " if text is not None else ""
+        fix = "correct it: DeepSpeed starts nothing as it is"
+        found.problems.append((file or itself).problem("error", "bad-hostfile", f"{where}{error}", fix))
+        return
+    sizes = {host: len(numbers) for host, numbers in machines.items()}
+    if len(set(sizes.values())) > 1:
+        few, many = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+        why = (
+            f"{path}: of {few} {sizes[few]} slots are used, of {many} {sizes[many]}; "
+            "here all nodes have the same number of devices"
+        )
+        fix = f"give each as many: --num_gpus {sizes[few]}"
+        found.problems.append((file or itself).problem("error", "uneven-nodes", why, fix))
+        return
+    _take_machines(found, file or itself, len(sizes), next(iter(sizes.values())))
+
+
+def _selection(given: Mapping[str, Entry]) -> hostfiles.Selection:
+    """The runner's options of this name. Raises ValueError for a number that is none."""
+    texts = {name: entry.text for name, entry in given.items()}
+    numbers = {name: texts[name] for name in ("num_nodes", "num_gpus") if name in texts}
+    for name, text in numbers.items():
+        if not re.fullmatch(r"-?\d{1,6}", text):
+            raise ValueError(f"--{name} {text} is not a whole number")
+    return hostfiles.Selection(
+        include=texts.get("include", ""), exclude=texts.get("exclude", ""),
+        **{name: int(text) for name, text in numbers.items()},
+    )  # fmt: skip
+
+
+def _without_hostfile(found: Settings, entry: Entry, path: str, by: hostfiles.Selection) -> None:
+    """Without the file, the runner takes the devices of its own node, and refuses to be given more nodes."""
+    is_elsewhere = by.num_nodes > 1 or bool(by.include or by.exclude)
+    without = "does not start" if is_elsewhere else "trains on the devices of one node"
+    why = f"there is no hostfile {path} here, without which DeepSpeed {without}"
+    if by.num_gpus > 0 and (by.num_nodes > 0 or not is_elsewhere):
+        if is_elsewhere:
+            found.problems.append(entry.problem("warning", "no-hostfile", why, "have it there when it is started"))
+        _take_machines(found, entry, max(1, by.num_nodes), by.num_gpus)
+        return
+    found.unstated = f"{why}: {ASSUMED_DEVICES} a node are assumed"
+    _take_machines(found, entry, max(1, by.num_nodes), ASSUMED_DEVICES)
+
+
+# --- mpirun -----------------------------------------------------------------------------------------------------------
+
+_ALL_PROCESSES = ("-np", "--np", "-n", "-c")
+_OF_A_NODE = ("-npernode", "--npernode", "-N", "-ppn", "-perhost")
+_HOSTFILE = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
+
+
+def _take_mpirun(found: Settings, words: Sequence[Node], document: Document) -> None:
+    """How many processes mpirun starts, one for each device, and how many of them on a node.
+
+    Where it does not say that, its hostfile may, whose hosts it fills one after the other; else all are on one.
+    """
+    start = next((i for i, word in enumerate(words) if _program(word) in _MPIRUN), None)
+    if start is None:
+        return
+    pairs = list(zip(words[start + 1 :], words[start + 2 :], strict=False))
+
+    def last(names: tuple[str, ...]) -> Node | None:
+        return next((value for name, value in pairs if name.value in names), None)
+
+    def number(names: tuple[str, ...]) -> Node | None:
+        node = last(names)
+        return node if node is not None and str(node.value).isdecimal() else None
+
+    total, each, file = number(_ALL_PROCESSES), number(_OF_A_NODE), last(_HOSTFILE)
+    if total is None:
+        return
+    processes, of_a_node = int(str(total.value)), int(str((each or total).value))
+    if each is None and file is not None:
+        text = _hostfile(str(file.value), document)
+        machines = hostfiles.filled(hostfiles.mpi_slots(text), processes) if text is not None else None
+        of_a_node = machines[1] if machines else of_a_node
+    if of_a_node and processes % of_a_node == 0:
+        node = each or total
+        for name, value, at in ((_NNODES, processes // of_a_node, total), (_NPROC, of_a_node, node)):
+            entry = Entry(key="mpirun -np", value=str(value), text=str(value), mark=at.mark, key_mark=at.mark)
+            found.take(name, entry)

@@ -1,0 +1,118 @@
+"""Finds what a folder holds of runs: logs, those that were rotated as one, and metrics files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOGS = {".log", ".out", ".txt", ".err", ".stdout", ".stderr", ".gz", ""}
+_METRICS = {".jsonl", ".ndjson", ".csv", ".tsv"}
+_STATE = "trainer_state.json"
+_TEXT = r"\.(?:log|out|txt|err|stdout|stderr)"
+# What log writers add to a name: train.log.1, train.log-20261103, train.log.2026-11-03_14; and to the output of a job.
+_ROTATED = re.compile(
+    rf"(?P<base>.+{_TEXT})(?:\.(?P<number>\d{{1,4}})|[-._](?P<date>\d{{4}}-?\d\d-?\d\d(?:[-_T]?[\d-]{{1,9}})?))$",
+    re.IGNORECASE,
+)
+# Of PBS and Grid Engine: train.o4711; and of a rank: out.3.
+_OF_PROCESS = re.compile(r"\.[oe]\d+(?:[.-]\d+)?$|^(?:log|out|err|output|stdout|stderr)\.\d+$")
+# What may tell of a run and is not read, by its name, and why.
+_NOT_READ = (
+    (re.compile(r"(?:^|\.)tfevents\."), "TensorBoard's events are not read"),
+    (re.compile(r"\.wandb$"), "the file of Weights & Biases is not read"),
+    (re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$", re.IGNORECASE), "an archive: unpack it"),
+    (
+        re.compile(rf"(?:{_TEXT}(?:[-._][\d-]+)?|\.jsonl|\.csv)\.(?:zst|xz|bz2|lz4)$", re.IGNORECASE),
+        "compressed, but not with gzip: unpack it",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The files of a folder in the order of the numbers in their names.
+
+    `earlier` are the older pieces of those logs that were rotated, the oldest first; they are not among the `logs`.
+    `passed_over` and `unread` say of a file why it is not read, and why it cannot be.
+    """
+
+    logs: tuple[Path, ...]
+    metrics: tuple[Path, ...]
+    earlier: Mapping[Path, tuple[Path, ...]]
+    passed_over: Mapping[Path, str]
+    unread: Mapping[Path, str]
+
+
+def find(folder: Path, without: Sequence[Path] = ()) -> Found:
+    """What a folder and its subfolders hold, but for those in `without`, and hidden ones."""
+    unread: dict[Path, str] = {}
+    files = sorted(_files(folder, set(without), unread), key=_natural)
+    passed = {path: why for path in files for name, why in _NOT_READ if name.search(path.name)}
+    kept = [path for path in files if path not in passed]
+    logs, earlier = rotated([path for path in kept if is_log(path)])
+    metrics = tuple(path for path in kept if is_metrics(path))
+    return Found(logs=tuple(logs), metrics=metrics, earlier=earlier, passed_over=passed, unread=unread)
+
+
+def _files(folder: Path, without: set[Path], unread: dict[Path, str]) -> Iterator[Path]:
+    def refused(error: OSError) -> None:
+        unread[Path(error.filename)] = f"its files cannot be listed: {error.strerror}"
+
+    for above, folders, names in os.walk(folder, onerror=refused):
+        here = Path(above)
+        folders[:] = [name for name in folders if not name.startswith(".") and here / name not in without]
+        for name in names:
+            path = here / name
+            if name.startswith(".") or here in without:
+                continue
+            if path.is_file():
+                yield path
+            elif path.is_symlink() and (is_log(path) or is_metrics(path)):
+                unread[path] = "it is a link to a file that is not there"
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Numbers by their value: 2.out before 10.out."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(1, int(part), "") if part.isdecimal() and part.isascii() else (0, 0, part) for part in parts]
+
+
+def is_metrics(path: Path) -> bool:
+    """Whether a file may be one of metrics, by its name."""
+    return path.name == _STATE or Path(_unzipped(path.name)).suffix.lower() in _METRICS
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file may be a log, by its name."""
+    name = _unzipped(path.name)
+    if is_metrics(path):
+        return False
+    return path.suffix in _LOGS or bool(_ROTATED.match(name) or _OF_PROCESS.search(name))
+
+
+def _unzipped(name: str) -> str:
+    return name[:-3] if name.lower().endswith(".gz") else name
+
+
+def rotated(paths: Sequence[Path]) -> tuple[list[Path], dict[Path, tuple[Path, ...]]]:
+    """The logs without the pieces that a log writer has cut off, and these by the log that they belong to.
+
+    Of numbers, the highest is the oldest. Numbers that begin at 0, or without the log itself, are none of a rotation.
+    """
+    pieces: dict[Path, list[tuple[tuple[int, str], Path]]] = {}
+    for path in paths:
+        match = _ROTATED.match(_unzipped(path.name))
+        if match:
+            order = (-int(match["number"]), "") if match["number"] else (0, match["date"])
+            pieces.setdefault(path.with_name(match["base"]), []).append((order, path))
+    there = set(paths)
+    earlier = {
+        base: tuple(path for _, path in sorted(own))
+        for base, own in pieces.items()
+        if base in there and all(order != (0, "") for order, _ in own)
+    }
+    cut_off = {path for own in earlier.values() for path in own}
+    return [path for path in paths if path not in cut_off], earlier

@@ -1,0 +1,287 @@
+"""What starts a Megatron command, and on how many nodes and devices: hostfiles, options and variables."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from seatrial.capture.training import document, trainings
+from seatrial.commands.check import ConfigArguments
+from seatrial.commands.check import read as read_checked
+from seatrial.dialects.megatron.hostfiles import Selection, filled, mpi_slots, selected, slots_of
+from seatrial.dialects.megatron.write import command as megatron_command
+from seatrial.errors import Problem
+from seatrial.spec import Resolved
+from tests.helpers.capturing import captured
+from tests.helpers.megatron_commands import LEAST
+
+RUNNER = "deepspeed {options} pretrain_gpt.py " + LEAST
+TWO = "# nodes\nn1 slots=4\n\nn2  slots=4 max_slots=8\n"
+
+
+def read(folder: Path, command: str, *overrides: str, hostfile: str | None = None) -> Resolved:
+    folder.joinpath("run.sh").write_text(command + "\n")
+    if hostfile is not None:
+        folder.joinpath("hosts").write_text(hostfile)
+    given = ConfigArguments(config=folder / "run.sh", overrides=overrides)
+    return read_checked(given, action="check", engine=None)
+
+
+def machines(resolved: Resolved) -> tuple[int, int]:
+    assert resolved.spec is not None, resolved.problems
+    return resolved.spec.topology.num_nodes, resolved.spec.topology.devices_per_node
+
+
+def found(resolved: Resolved, code: str) -> Problem:
+    return next(problem for problem in resolved.problems if problem.code == code)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- DeepSpeed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", (2, 4)), ("--num_nodes 1", (1, 4)), ("--num_nodes=2 --num_gpus=2", (2, 2)), ("--num_gpus 8", (2, 8)),
+        ("--include n2", (1, 4)), ("-i n1:0@n2:3", (2, 1)), ("--exclude n1", (1, 4)), ("-e n1:0,1@n2:2,3", (2, 2)),
+        ("--include n1:1,1@n1:0", (1, 2)), ("--launcher pdsh --no_ssh_check", (2, 4)),
+    ],
+)  # fmt: skip
+def test_a_hostfile_says_where_deepspeed_starts_the_program(
+    options: str, expected: tuple[int, int], here: Path
+) -> None:
+    for name in ("--hostfile hosts", "-H hosts", "--hostfile=hosts"):
+        assert machines(read(here, RUNNER.format(options=f"{name} {options}"), hostfile=TWO)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "hostfile", "code", "why"),
+    [
+        ("", "n1 slots=4\nn1 slots=2\n", "bad-hostfile", "line 2 names n1 for the second time"),
+        ("", "n1 slots=4\nn2\n", "bad-hostfile", "line 2 is not"),
+        ("", "# none\n", "bad-hostfile", "no host is in it"),
+        ("-i n3", TWO, "bad-hostfile", "n3 is no host"),
+        ("-e n1:4", TWO, "bad-hostfile", "n1 has no slot 4"),
+        ("-i n1 -e n2", TWO, "bad-hostfile", "cannot both be given"),
+        ("-i n1 --num_gpus 2", TWO, "bad-hostfile", "do not go with"),
+        ("-e n1@n2", TWO, "bad-hostfile", "no host is left"),
+        ("--num_nodes two", TWO, "bad-hostfile", "--num_nodes two is not a whole number"),
+        ("-e n1:0", TWO, "uneven-nodes", "of n1 3 slots are used, of n2 4"),
+    ],
+)
+def test_what_deepspeed_refuses_or_we_cannot_do_is_an_error_at_the_option(
+    options: str, hostfile: str, code: str, why: str, here: Path
+) -> None:
+    resolved = read(here, RUNNER.format(options=f"--hostfile hosts {options}"), hostfile=hostfile)
+    assert resolved.spec is None
+    problem = found(resolved, code)
+    assert problem.severity == "error"
+    assert why in problem.why
+    assert str(problem.mark).endswith("run.sh:1:22")
+
+
+def test_without_its_hostfile_that_is_said(here: Path) -> None:
+    resolved = read(here, RUNNER.format(options=""))
+    assert machines(resolved) == (1, 8)
+    warning = found(resolved, "devices-not-stated")
+    assert warning.severity == "warning"
+    assert "no hostfile /job/hostfile here" in warning.why
+    large = RUNNER.format(options="--hostfile nodes.txt") + " --tensor-model-parallel-size 16"
+    error = found(read(here, large), "devices-not-stated")
+    assert error.severity == "error"
+    assert "no hostfile nodes.txt here" in error.why
+    assert "nnodes=2 nproc_per_node=8" in error.fix
+    said = read(here, large, "nnodes=2", "nproc_per_node=8")
+    assert machines(said) == (2, 8)
+    assert all(problem.code != "devices-not-stated" for problem in said.problems)
+
+
+def test_options_say_enough_without_a_hostfile(here: Path) -> None:
+    assert machines(read(here, RUNNER.format(options="--num_gpus 2"))) == (1, 2)
+    resolved = read(here, RUNNER.format(options="--num_nodes 3 --num_gpus 4"))
+    assert machines(resolved) == (3, 4)
+    assert "does not start" in found(resolved, "no-hostfile").why
+
+
+def test_a_hostfile_that_the_script_writes_is_read(here: Path) -> None:
+    script = (
+        "for i in 1 2 3; do echo worker-$i slots=2; done > hf\n" + RUNNER.format(options="--hostfile hf") + "\nrm hf"
+    )
+    run = captured(here, script)
+    (training,) = trainings(run)
+    here.joinpath("run.json").write_text(json.dumps(document(run, training)))
+    resolved = read_checked(ConfigArguments(config=here / "run.json"), action="check", engine=None)
+    assert machines(resolved) == (3, 2)
+
+
+def by_devices(text: str, by: Selection) -> dict[str, tuple[int, ...]] | None:
+    """The devices that DeepSpeed's documentation says are used, one by one; None where it refuses."""
+    pool: list[tuple[str, int]] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if not line.startswith("#"):
+            host, slots = line.split()[:2]
+            pool += [(host, number) for number in range(int(slots.removeprefix("slots=")))]
+    hosts = [line.split()[0] for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    if not hosts or (by.include and by.exclude) or ((by.include or by.exclude) and max(by.num_nodes, by.num_gpus) >= 0):
+        return None
+    named: list[tuple[str, int | None]] = []
+    for part in filter(None, (by.include or by.exclude).split("@")):
+        host, _, numbers = part.partition(":")
+        named += [(host, int(number)) for number in numbers.split(",")] if numbers else [(host, None)]
+    if any(host not in hosts for host, _ in named):
+        return None
+    if by.exclude and any(number is not None and (host, number) not in pool for host, number in named):
+        return None
+    listed = {host: [n for h, n in named if h == host and n is not None] for host, _ in named}
+    used: dict[str, list[int]] = {}
+    for host in hosts:
+        all_of_it = [n for h, n in pool if h == host]
+        if by.include:
+            used[host] = (sorted(set(listed[host])) or all_of_it) if host in listed else []
+        elif host in listed:
+            used[host] = [n for n in all_of_it if listed[host] and n not in listed[host]]
+        else:
+            used[host] = all_of_it
+    if named:
+        used = {host: numbers for host, numbers in used.items() if numbers}
+    if by.num_nodes > 0:
+        used = {host: used[host] for host in list(used)[: by.num_nodes]}
+    if by.num_gpus > 0:
+        used = {host: list(range(by.num_gpus)) for host in used}
+    return {host: tuple(numbers) for host, numbers in used.items()} or None
+
+
+def test_hosts_are_chosen_as_deepspeed_chooses_them() -> None:
+    chance = random.Random(18)
+    outcomes = {True: 0, False: 0}
+    for _ in range(5000):
+        lines = [f"w{number}{chance.choice((' ', '  '))}slots={chance.randint(0, 4)}" for number in range(3)]
+        text = "\n".join(chance.sample([*lines, "", "# w9 slots=1"], k=chance.randint(1, 5)))
+
+        def some() -> str:
+            parts = [f"w{chance.randint(0, 3)}{chance.choice(('', ':0', ':1,2', ':3,0'))}" for _ in range(2)]
+            return "@".join(parts[: chance.randint(1, 2)])
+
+        by = Selection(
+            include=some() if chance.random() < 0.3 else "", exclude=some() if chance.random() < 0.3 else "",
+            num_nodes=chance.choice((-1, -1, 1, 2)), num_gpus=chance.choice((-1, -1, 1, 8)),
+        )  # fmt: skip
+        try:
+            ours = selected(slots_of(text), by)
+        except ValueError:
+            ours = None
+        assert ours == by_devices(text, by), (text, by)
+        outcomes[ours is None] += 1
+    assert min(outcomes.values()) > 1000
+
+
+# --- mpirun -----------------------------------------------------------------------------------------------------------
+
+
+def test_mpirun_fills_the_hosts_of_its_file(here: Path) -> None:
+    command = f"mpirun -np 6 --hostfile hosts -x A=1 python pretrain_gpt.py {LEAST}"
+    assert machines(read(here, command, hostfile="a slots=2\nb slots=2 max_slots=4\nc:2\nd slots=2")) == (3, 2)
+    assert machines(read(here, command, hostfile="a slots=4\nb slots=4")) == (1, 6)  # 4 and 2: all it says is 6
+    assert machines(read(here, command)) == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("a\na\nb", {"a": 0, "b": 0}),
+        ("a slots = 3 # x\n#b slots=2\na slots=1", {"a": 4}),
+        ("10.0.0.1:8", {"10.0.0.1": 8}),
+    ],
+)
+def test_lines_of_mpiruns_file(text: str, slots: Mapping[str, int]) -> None:
+    assert mpi_slots(text) == slots
+
+
+@pytest.mark.parametrize(
+    ("slots", "processes", "expected"),
+    [
+        ((8, 8, 8), 16, (2, 8)),
+        ((8, 8), 4, (1, 4)),
+        ((8, 8), 12, None),
+        ((4,), 8, None),
+        ((0, 0), 2, None),
+        ((), 1, None),
+    ],
+)
+def test_hosts_are_filled_one_after_the_other(
+    slots: tuple[int, ...], processes: int, expected: tuple[int, int] | None
+) -> None:
+    assert filled({str(number): count for number, count in enumerate(slots)}, processes) == expected
+
+
+# --- nothing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [("WORLD_SIZE=4", (1, 4)), ("WORLD_SIZE=16", (2, 8)), ("WORLD_SIZE=8 LOCAL_WORLD_SIZE=4", (2, 4)), ("", (1, 1))],
+)
+def test_a_program_that_nothing_starts_takes_world_size(variables: str, expected: tuple[int, int], here: Path) -> None:
+    assert machines(read(here, f"{variables} RANK=0 python pretrain_gpt.py {LEAST}")) == expected
+    assert machines(read(here, f"WORLD_SIZE=4 torchrun --nproc_per_node 2 pretrain_gpt.py {LEAST}")) == (1, 2)
+
+
+def test_a_number_of_devices_that_nobody_states_is_asked_for(here: Path) -> None:
+    for before in ("python", "srun -N 2 python"):
+        command = f"{before} pretrain_gpt.py {LEAST} --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4"
+        error = found(read(here, command), "devices-not-stated")
+        assert "nothing says how many devices a node has" in error.why
+        assert "nnodes=2 nproc_per_node=8" in error.fix
+        assert machines(read(here, command, "nnodes=2", "nproc_per_node=8")) == (2, 8)
+    stated = f"torchrun --nproc_per_node 2 pretrain_gpt.py {LEAST} --tensor-model-parallel-size 4"
+    assert "2 devices are not divisible" in found(read(here, stated), "refused-by-megatron").why
+
+
+# --- spellings of forks -----------------------------------------------------------------------------------------------
+
+FORK = (
+    "--num_layers 8 --hidden_size 512 --num_attention_heads 8 --seq_length 128 --max_position_embeddings 256 "
+    "--micro_batch_size 2 --train_iters 100 --lr 1e-3 --tokenizer_type NullTokenizer --vocab_size 999"
+)
+
+
+def test_arguments_that_all_have_underscores_are_read(here: Path) -> None:
+    resolved = read(here, f"torchrun --nproc_per_node 2 pretrain_gpt.py {FORK} --bf16")
+    assert resolved.spec is not None
+    assert resolved.spec == read(here, f"torchrun --nproc_per_node 2 pretrain_gpt.py {LEAST} --bf16").spec
+    assert found(resolved, "underscores").severity == "warning"
+    mixed = read(here, f"torchrun pretrain_gpt.py {FORK} --clip-grad 1.0")
+    assert mixed.spec is None
+    assert found(mixed, "unknown-argument").path == "--num_layers"
+
+
+def test_a_value_of_a_fork_goes_to_its_program_and_is_refused_by_ours(here: Path) -> None:
+    command = f"torchrun pretrain_gpt.py {LEAST} --position-embedding-type alibi"
+    error = found(read(here, command), "bad-value")
+    assert "run it with --engine megatron" in error.fix
+    resolved = read_checked(ConfigArguments(config=here / "run.sh"), action="plan", engine="megatron")
+    assert resolved.spec is not None
+    assert found(resolved, "only-of-engine").severity == "warning"
+    assert resolved.spec.execution.engine_keys["--position-embedding-type"] == "alibi"
+    words = [argument for argument in megatron_command(resolved.spec)[2] if argument[0] == "--position-embedding-type"]
+    assert words == [["--position-embedding-type", "alibi"]]
+    wrong = read(here, f"torchrun pretrain_gpt.py {LEAST} --position-embedding-type ropes")
+    assert "--engine" not in found(wrong, "bad-value").fix
+
+
+def test_a_value_that_differs_in_capitals_is_read_with_a_warning(here: Path) -> None:
+    resolved = read(here, f"torchrun pretrain_gpt.py {LEAST} --normalization rmsnorm --save-interval 0")
+    assert resolved.spec is not None
+    assert resolved.spec.model.norm == "rmsnorm"
+    assert "spells it RMSNorm" in found(resolved, "spelling").why
+    assert resolved.spec.execution.engine_keys["--normalization"] == "rmsnorm"
