@@ -143,6 +143,11 @@ BOX = """
 const box = document.querySelector(`#${arguments[0]} .u-over`).getBoundingClientRect();
 return [box.x, box.y, box.width, box.height];
 """
+# How far down a chart its line runs, as a part of the height: the row with most pixels of its colour.
+DEPTH = INK.replace("let ink = 0;", "const rows = new Array(canvas.height).fill(0);").replace(
+    "ink += 1;\nreturn",
+    "rows[Math.floor(i / 4 / canvas.width)] += 1;\nreturn rows.indexOf(Math.max(...rows)) / canvas.height;\nreturn",
+)
 READOUT = "return document.getElementById(`${arguments[0]}-readout`).textContent"
 READS = "return new RegExp(arguments[1]).test(document.getElementById(`${arguments[0]}-readout`).textContent)"
 STORIES = (run_directory.sound, run_directory.killed, run_directory.diverged, run_directory.slow)
@@ -434,6 +439,14 @@ def test_smoothing_axis_and_clipping_change_the_charts(browser: Browser, kinds: 
         assert after != before, control
         before = after
     assert browser.complaints() == []
+
+
+def test_outliers_leave_the_frame_until_they_are_asked_for(browser: Browser, kinds: dict[str, Path]) -> None:
+    """The first step took 95 s and the others 57: with it, these run along the bottom."""
+    browser.open(kinds["healthy"])
+    assert 0.3 < browser.wait(DEPTH, "seconds") < 0.6
+    browser.run("document.getElementById('clip').click()")
+    assert browser.run(DEPTH, "seconds") > 0.6
 
 
 def test_the_keyboard_reads_and_zooms(browser: Browser, kinds: dict[str, Path]) -> None:
