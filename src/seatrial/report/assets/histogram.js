@@ -51,7 +51,7 @@
         cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
         scales: { x: { time: false, range: () => [least - room, most + room] }, y: { range: (_, min, max) => [0, 1.08 * max] } },
         axes: [
-          drawing.axis({ size: 26, splits: (self) => drawing.evenTicks(least, most, Math.max(2, Math.floor(self.bbox.width / uPlot.pxRatio / 80))), values: (_, ticks) => drawing.tickTexts(ticks) }),
+          drawing.axis({ size: 26, splits: (self) => drawing.evenTicks(least, most, Math.max(2, Math.floor(self.bbox.width / uPlot.pxRatio / 60))), values: (_, ticks) => drawing.tickTexts(ticks) }),
           drawing.valueAxis(false),
         ],
         series: [{}, { paths: () => null, points: { show: false } }],
