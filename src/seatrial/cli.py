@@ -326,18 +326,23 @@ def judge(
     metavar="RUN_DIR...",
     help="A run directory; several give a scaling table.",
 )
+@options.shown
 @options.format_option(
     "html", "text", "markdown", "junit", "csv", "json", meaning="html writes a file, the others print."
 )
-def report(run_dirs: tuple[Path, ...], output: str) -> None:
+def report(run_dirs: tuple[Path, ...], output: str, **shown: float | None) -> None:
     """Regenerate a report; several runs: a scaling table."""
     from seatrial.commands.report import report_run, report_scaling
     from seatrial.console import warn
     from seatrial.runs.status import require_over
 
+    if len(run_dirs) > 1 and any(shown.values()):
+        name = next(name for name, value in shown.items() if value)
+        why, fix = "it is for the report of one run, and several are named", "omit it, or name one run directory"
+        raise InputError.single("one-run", f"--{name.replace('_', '-')}", why, fix)
     for run_dir in run_dirs:
         warn(require_over(run_dir))
-    click.echo(report_run(run_dirs[0], output) if len(run_dirs) == 1 else report_scaling(run_dirs, output))
+    click.echo(report_run(run_dirs[0], output, **shown) if len(run_dirs) == 1 else report_scaling(run_dirs, output))
 
 
 @app.command()
@@ -347,12 +352,17 @@ def report(run_dirs: tuple[Path, ...], output: str) -> None:
 @option("--device", help="Only devices whose name contains this.")
 @option("--outcome", help="Only runs with this outcome: pass, fail, died, running …")
 @option("--limit", default=30, help="How many of the newest to show; 0 for all.")
-@options.format_option("text", "json")
+@options.format_option("text", "json", "html", meaning="html writes a file, the others print.")
 def history(root: Path, output: str, **wanted: Any) -> None:
     """List the runs below a folder, the newest first."""
     from seatrial.history import list_runs
+    from seatrial.runs.files import write_text
 
-    click.echo(list_runs(root, as_json=output == "json", **wanted))
+    text = list_runs(root, output=output, **wanted)
+    if output == "html":
+        write_text(Path("history.html"), text)
+        text = "report: history.html"
+    click.echo(text)
 
 
 @app.command(cls=WithSeveral)
@@ -367,7 +377,9 @@ def history(root: Path, output: str, **wanted: Any) -> None:
 @option("--history", is_flag=True, help="Compare with all earlier runs of the same configuration.")
 @options.fail_if_slower
 @option("--anyway", is_flag=True, help="Compare what can be compared of runs that do different work.")
-@options.format_option("text", "json", "markdown", meaning="markdown is for comments on pull requests.")
+@options.format_option(
+    "text", "json", "markdown", "html", meaning="markdown is for comments on pull requests; html writes a file."
+)
 def compare(
     runs: tuple[str, ...],
     others: tuple[str, ...],

@@ -224,6 +224,23 @@ def test_a_run_that_is_judged_again_is_judged_by_the_same_rules(folder: Path) ->
     assert seatrial("judge", "run", cwd=folder).stdout == other.stdout
 
 
+def test_a_price_shows_what_the_run_and_its_tokens_cost(folder: Path) -> None:
+    log = write(folder, maxtext(seconds=9.0))
+    price = ("--price-per-device-hour", "3")
+    first = seatrial("judge", log, "--against", RECIPE, *price, "--out", "run", cwd=folder)
+    million = 3 / 3600 / (8192 / 9) * 1e6  # each device makes 8192 tokens in 9 s
+    (shown,) = [line.split() for line in first.stdout.splitlines() if "Cost per million tokens" in line]
+    assert float(shown[4]) == pytest.approx(million, rel=2e-3)
+    assert "Cost per million tokens" in (folder / "run/report.html").read_text(encoding="utf-8")
+    kept = seatrial("report", "run", "--format", "text", cwd=folder).stdout
+    assert "at 3 an hour each" in kept
+    other = seatrial("report", "run", "--format", "text", "--price-per-device-hour", "6", cwd=folder).stdout
+    assert "at 6 an hour each" in other
+    several = seatrial("report", "run", "run", *price, cwd=folder)
+    assert several.returncode == 2
+    assert "--price-per-device-hour" in several.stderr
+
+
 def test_what_cvs_would_have_said_is_kept_with_the_run(folder: Path) -> None:
     log = write(folder, [*megatron(), "throughput per GPU: 612.4", "tokens/GPU/s: 12000.1"])
     result = seatrial("judge", log, "--against", "megatron.yaml", "--cvs-compat", "--out", "run", cwd=folder)
@@ -264,6 +281,8 @@ def test_parse_prints_events(folder: Path) -> None:
         (["train.log", "--convention", "mine"], "one of: causal"),
         (["train.log", "--published", "much"], "10%"),
         (["train.log", "--tokens", "many"], "15T"),
+        (["train.log", "--price-per-device-hour", "0"], "above 0"),
+        (["train.log", "--price-per-device-hour", "2.5 USD"], "such as 2.5"),
         (["train.log", "--published", "10%"], "--against"),
         (["train.log", "--cvs-compat"], "--against"),
         (["train.log", "--against", "nowhere.yaml"], "nowhere.yaml"),

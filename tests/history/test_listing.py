@@ -32,13 +32,13 @@ def index(tmp_path: Path) -> Path:
 
 
 def listed(root: Path, index: Path, **filters: object) -> list[str]:
-    found = json.loads(list_runs(root, as_json=True, path=index, **filters))
+    found = json.loads(list_runs(root, output="json", path=index, **filters))
     return sorted(Path(run["directory"]).name for run in found["runs"])
 
 
 def test_every_run_is_listed_whatever_became_of_it(root: Path, index: Path) -> None:
     assert listed(root, index) == ["broken", "dead", "good", "rehearsed"]
-    text = list_runs(root, as_json=False, path=index)
+    text = list_runs(root, path=index)
     lines = text.splitlines()
     assert lines[0].split()[:4] == ["id", "date", "outcome", "directory"]
     assert len({line.index("outcome") for line in lines[:1]} | {len(lines[0].split("outcome")[0])}) == 1
@@ -54,14 +54,14 @@ def test_filters(root: Path, index: Path) -> None:
     assert listed(root, index, model="qwen") == []
     assert len(listed(root, index, limit=2)) == 2
     assert len(listed(root, index, limit=0)) == 4
-    assert "2 more: --limit 0 shows all" in list_runs(root, as_json=False, limit=2, path=index)
+    assert "2 more: --limit 0 shows all" in list_runs(root, limit=2, path=index)
 
 
 def test_what_is_gone_is_told_once(root: Path, index: Path) -> None:
-    list_runs(root, as_json=False, path=index)
+    list_runs(root, path=index)
     shutil.rmtree(root / "good")
-    assert "gone since the last listing" in list_runs(root, as_json=False, path=index)
-    assert "gone since the last listing" not in list_runs(root, as_json=False, path=index)
+    assert "gone since the last listing" in list_runs(root, path=index)
+    assert "gone since the last listing" not in list_runs(root, path=index)
 
 
 @pytest.mark.parametrize(("given", "says"), [
@@ -69,16 +69,16 @@ def test_what_is_gone_is_told_once(root: Path, index: Path) -> None:
 ])  # fmt: skip
 def test_wrong_options_are_named(root: Path, index: Path, given: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        list_runs(root, as_json=False, path=index, **given)
+        list_runs(root, path=index, **given)
 
 
 def test_a_root_that_is_not_there_is_named(tmp_path: Path, index: Path) -> None:
     with pytest.raises(InputError, match="no folder"):
-        list_runs(tmp_path / "nowhere", as_json=False, path=index)
+        list_runs(tmp_path / "nowhere", path=index)
 
 
 def test_a_run_is_found_by_path_folder_name_and_id(root: Path, index: Path) -> None:
-    list_runs(root, as_json=False, path=index)
+    list_runs(root, path=index)
     good = (root / "good").resolve()
     with Index(index) as opened:
         row = next(row for row in opened.rows() if row["directory"] == str(good))
@@ -88,14 +88,14 @@ def test_a_run_is_found_by_path_folder_name_and_id(root: Path, index: Path) -> N
 
 @pytest.mark.parametrize("text", ["", "nothing", "x" * 5000, "%", "*", "first/", run_id({"directory": "/nowhere"})])
 def test_a_run_that_is_nowhere_is_one_message(root: Path, index: Path, text: str) -> None:
-    list_runs(root, as_json=False, path=index)
+    list_runs(root, path=index)
     with pytest.raises(InputError, match="no run of this name"):
         locate(text, path=index)
 
 
 def test_a_name_of_several_runs_asks_which(root: Path, index: Path) -> None:
     make(root / "again", spec=one_node(name="first"))
-    list_runs(root, as_json=False, path=index)
+    list_runs(root, path=index)
     with pytest.raises(InputError, match="2 runs have this name"):
         locate("first", path=index)
 
@@ -110,6 +110,6 @@ def test_what_is_no_run_directory_is_not_taken_for_one(root: Path, index: Path) 
 def test_hostile_names_stay_text(tmp_path: Path, index: Path) -> None:
     hostile = "\x1b]0;owned\x07\x1b[2J\u202ename\nline"
     make(tmp_path / "runs" / f"x{hostile}", spec=one_node(name=hostile, model=one_node().model))
-    text = list_runs(tmp_path / "runs", as_json=False, path=index)
+    text = list_runs(tmp_path / "runs", path=index)
     assert len(text.splitlines()) == 2
     assert not {"\x1b", "\x07", "\u202e"} & set(text)

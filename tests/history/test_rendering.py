@@ -10,7 +10,7 @@ import pytest
 
 from seatrial.errors import InputError
 from seatrial.history import compare, compare_runs, judge_slowdown, load
-from seatrial.history.rendering import render
+from seatrial.history.formats import FORMATS
 from seatrial.spec import Execution
 from tests.helpers.history_runs import make, one_node
 
@@ -60,9 +60,9 @@ def test_as_markdown(pair: tuple[Path, Path]) -> None:
 
 def test_without_a_gate_there_is_no_word_of_one(pair: tuple[Path, Path]) -> None:
     found = compare(load(pair[0]), load(pair[1]))
-    assert "Gate" not in render(found, None, "text")
-    assert json.loads(render(found, None, "json"))["gate"] is None
-    assert "Gate" in render(found, judge_slowdown(found, 0.03), "markdown")
+    assert "Gate" not in FORMATS["text"](found, None)
+    assert json.loads(FORMATS["json"](found, None))["gate"] is None
+    assert "Gate" in FORMATS["markdown"](found, judge_slowdown(found, 0.03))
 
 
 def test_two_runs_that_went_exactly_alike(pair: tuple[Path, Path], tmp_path: Path) -> None:

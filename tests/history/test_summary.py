@@ -146,8 +146,8 @@ def test_whatever_the_files_say_a_row_can_be_stored(tmp_path: Path) -> None:
         values = [row[column] for column in COLUMNS]
         database.execute(f"SELECT {', '.join('?' * len(values))}", values)
         if number % 10 == 0:
-            assert list_runs(run_dir, as_json=False, path=tmp_path / "index")
-            assert json.loads(list_runs(run_dir, as_json=True, path=tmp_path / "index"))["total"] == 1
+            assert list_runs(run_dir, path=tmp_path / "index")
+            assert json.loads(list_runs(run_dir, output="json", path=tmp_path / "index"))["total"] == 1
     database.close()
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 
 from seatrial import events
-from seatrial.report import html
+from seatrial.report import charts, html
 from seatrial.report.gather import RunReport, clean, gather
 from seatrial.spec import RunSpec
 from tests.helpers import attacks, run_directory, streams
@@ -88,11 +88,11 @@ def test_the_data_is_plain_json(tmp_path: Path) -> None:
     found = page(gather(run_directory.write(tmp_path / "run", run_directory.diverged)))
     data: dict[str, Any] = json.loads(found.texts["script"][0], parse_constant=lambda constant: 1 / 0)
     assert data["steps"] == list(range(18))
-    assert data["loss"][-1] is None
-    assert data["first_bad_step"] == 17
+    assert data["curves"]["loss"]["values"][-1] is None
+    assert [mark["step"] for mark in data["marks"] if "loss" in mark["curves"]] == [17]
     assert data["left_out"] == [[0, 2]]
-    low, high = data["seconds_frame"]
-    assert low < data["median"] < high < 1  # the first step took 5.9 s
+    low, high = data["curves"]["seconds"]["frame"]
+    assert low < data["curves"]["seconds"]["median"] < high < 1  # the first step took 5.9 s
 
 
 @pytest.mark.parametrize("story", [run_directory.killed, run_directory.diverged, run_directory.slow])
@@ -137,11 +137,11 @@ def test_of_a_long_run_every_extreme_is_drawn(tmp_path: Path) -> None:
     assert "The run has more steps than can be drawn" in text
     data = json.loads(Page(text).texts["script"][0])
     drawn = {step: index for index, step in enumerate(data["steps"])}
-    assert len(drawn) <= html.MAX_POINTS + 1
+    assert len(drawn) <= charts.MAX_POINTS + 1
     assert (data["steps"][0], data["steps"][-1]) == (0, count - 1)
     for series, extremes in (("seconds", odd), ("loss", losses), ("grad_norm", norms)):
         for step, value in extremes.items():
-            assert data[series][drawn[step]] == (None if math.isnan(value) else value)
+            assert data["curves"][series]["values"][drawn[step]] == (None if math.isnan(value) else value)
     assert max(after - before for before, after in pairwise(data["steps"])) < 200
 
 

@@ -93,7 +93,7 @@ def test_the_first_cause_is_marked_and_its_victims_follow(tmp_path: Path) -> Non
     assert section.first
     assert section.title == "Faults in order of time"
     assert [index for index in range(len(section.rows)) if index in section.strong] == [0]
-    assert section.rows[0][1] == "rank 1 on local1"
+    assert section.rows[0][:3] == ("+21.4 s", "process died", "rank 1 on local1")
     assert any(note.startswith("Root cause: rank 1 on local1") for note in section.notes)
     assert any("rank 0 on local0" in note for note in section.notes)
 
@@ -110,7 +110,7 @@ def test_what_a_run_survived_is_no_cause(tmp_path: Path) -> None:
     section = found(report)["faults"]
     assert not section.first
     assert section.title == "Faults that did not end the run"
-    assert section.rows[0][0].endswith("(survived)")
+    assert section.rows[0][1].endswith("(survived)")
 
 
 def test_places_leave_out_what_all_logs_share(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_places_leave_out_what_all_logs_share(tmp_path: Path) -> None:
         tmp_path / "run", story, asked=run_directory.asked_for(),
         sources=["/data/run/a/node0.log", "/data/run/b/node1.log"],
     )  # fmt: skip
-    assert found(gather(run))["faults"].rows[0][2] == "b/node1.log:7"
+    assert found(gather(run))["faults"].rows[0][3] == "b/node1.log:7"
     alone = replace(gather(run), sources=("/data/run/b/node1.log",))
-    assert found(alone)["faults"].rows[0][2] == "line 7"
+    assert found(alone)["faults"].rows[0][3] == "line 7"
 
 
 def test_every_format_tells_of_every_section_once(tmp_path: Path) -> None:

@@ -36,13 +36,15 @@ class JudgeOptions:
     """How to judge; None is the default.
 
     `policy` is a name of `metrics.POLICIES`, `convention` one of `flops.CONVENTIONS`; with `published`, the nearest
-    published result is a target with this tolerance. The report estimates the time to train on `tokens`.
+    published result is a target with this tolerance. The report estimates the time to train on `tokens`, and what it
+    costs at `price_per_device_hour`.
     """
 
     policy: str | None = None
     convention: str | None = None
     published: float | None = None
     tokens: float | None = None
+    price_per_device_hour: float | None = None
 
 
 DEFAULT = JudgeOptions()
@@ -198,7 +200,8 @@ def _judge(
     judged = verdict.judge(measured, spec, rehearsal=reduction_of(plan), dropped=dropped_of(plan))
     documents.write("metrics.json", metrics.to_dict(measured))
     documents.write("verdict.json", verdict.to_dict(judged))
-    return gather(documents.directory, record, documents), judged
+    shown = {"tokens": options.tokens, "price_per_device_hour": options.price_per_device_hour}
+    return gather(documents.directory, record, documents, **shown), judged
 
 
 def _with_published_target(spec: RunSpec | None, measured: Metrics, tolerance: float) -> RunSpec:

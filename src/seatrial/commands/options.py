@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import reduce, wraps
@@ -128,6 +129,16 @@ def _tokens(context: click.Context, parameter: click.Parameter, text: str | None
     return number
 
 
+def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    value = float(text) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) else 0.0
+    if not 0 < value < math.inf:
+        why, fix = f"{text!r} is no price", "give a number above 0, such as 2.5, in any currency"
+        raise InputError.single("not-a-price", "--price-per-device-hour", why, fix)
+    return value
+
+
 def _one_of(module: str, table: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
     def check(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
         known = getattr(import_module(module), table) if name is not None else ()
@@ -218,10 +229,19 @@ family = together(
     ),
     option("--pattern", type=FILE, help="A file that says how the step lines of another trainer look."),
 )
+shown = together(
+    option("--tokens", callback=_tokens, help="Estimate time-to-train for N tokens, e.g. 15T."),
+    option(
+        "--price-per-device-hour",
+        callback=_price,
+        metavar="PRICE",
+        help="Show what the run and its tokens cost, in the currency of this price.",
+    ),
+)
 judging = _as_one(
     "options",
     "seatrial.commands.judge:JudgeOptions",
-    "policy convention published tokens",
+    "policy convention published tokens price_per_device_hour",
     option(
         "--policy",
         callback=_one_of("seatrial.metrics", "POLICIES"),
@@ -238,7 +258,7 @@ judging = _as_one(
         metavar="SHARE",
         help="Fail if more than this below the nearest published result: 10%.",
     ),
-    option("--tokens", callback=_tokens, help="Estimate time-to-train for N tokens, e.g. 15T."),
+    shown,
 )
 fail_if_slower = option(
     "--fail-if-slower", callback=_slower, metavar="SHARE", help="Exit with 1 if B is slower by more than this: 3%."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.commands.judge import judge_run, write_html
+from seatrial.commands.judge import JudgeOptions, judge_run, write_html
 from seatrial.errors import InputError
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
@@ -13,9 +13,14 @@ from seatrial.runs.documents import Documents
 from seatrial.runs.files import write_text
 
 
-def report_run(run_dir: Path, kind: str) -> str:
-    """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it."""
-    report = _judged(run_dir)
+def report_run(
+    run_dir: Path, kind: str, *, tokens: float | None = None, price_per_device_hour: float | None = None
+) -> str:
+    """The report of a judged run: `html` writes report.html and returns a line that names it, the others return it.
+
+    It tells the time to train on `tokens`, and the cost at a price per device and hour.
+    """
+    report = _judged(run_dir, tokens=tokens, price_per_device_hour=price_per_device_hour)
     return write_html(report, run_dir) if kind == "html" else FORMATS[kind](report)
 
 
@@ -39,7 +44,9 @@ def report_scaling(run_dirs: Sequence[Path], kind: str) -> str:
     return "report: scaling.html"
 
 
-def _judged(run_dir: Path) -> RunReport:
+def _judged(run_dir: Path, tokens: float | None = None, price_per_device_hour: float | None = None) -> RunReport:
     """What is known about a run, which is judged first if it was not."""
     documents = Documents(run_dir)
-    return gather(run_dir, documents=documents) if documents.has("verdict.json") else judge_run(run_dir)[0]
+    if documents.has("verdict.json"):
+        return gather(run_dir, documents=documents, tokens=tokens, price_per_device_hour=price_per_device_hour)
+    return judge_run(run_dir, JudgeOptions(tokens=tokens, price_per_device_hour=price_per_device_hour))[0]

@@ -11,10 +11,11 @@ from pathlib import Path
 from seatrial.errors import InputError
 from seatrial.history.compare import Comparison, compare
 from seatrial.history.earlier import earlier_runs, step_seconds_of_others
+from seatrial.history.formats import FORMATS
 from seatrial.history.gate import Gate, judge_slowdown
 from seatrial.history.listing import list_runs, locate
 from seatrial.history.loaded import LoadedRun, load
-from seatrial.history.rendering import render
+from seatrial.runs.files import write_text
 
 __all__ = [
     "Comparison",
@@ -28,6 +29,9 @@ __all__ = [
     "locate",
     "sides",
 ]
+
+
+COMPARISON_PAGE = "comparison.html"
 
 
 def sides(runs: Sequence[str], others: Sequence[str], *, history: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -53,11 +57,12 @@ def compare_runs(
     anyway: bool = False,
     output: str = "text",
 ) -> tuple[str, int]:
-    """The comparison of b with a, a run or several each, as "text", "json" or "markdown", and the exit code.
+    """The comparison of b with a, a run or several each, in one of `FORMATS`, and the exit code.
 
-    That is the gate's, or 0 without a gate. A run is a directory, or a name or an id of the history; without any in
-    `a`, the earlier runs of b's configuration are. Raises InputError where a run cannot be found or read, where one is
-    named twice, and where they do different work, unless `anyway`.
+    "html" writes comparison.html here and gives a line that names it. The exit code is the gate's, or 0 without a gate.
+    A run is a directory, or a name or an id of the history; without any in `a`, the earlier runs of b's configuration
+    are. Raises InputError where a run cannot be found or read, where one is named twice, and where they do different
+    work, unless `anyway`.
     """
     other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
     one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)
@@ -67,7 +72,11 @@ def compare_runs(
         others=step_seconds_of_others([*one, *other]),
     )  # fmt: skip
     gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
-    return render(comparison, gate, output), gate.exit_code if gate else 0
+    text, exit_code = FORMATS[output](comparison, gate), gate.exit_code if gate else 0
+    if output == "html":
+        write_text(Path(COMPARISON_PAGE), text)
+        text = f"report: {COMPARISON_PAGE}"
+    return text, exit_code
 
 
 def _require_different(a: Sequence[Path], b: Sequence[Path]) -> None:

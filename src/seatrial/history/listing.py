@@ -12,6 +12,7 @@ from typing import Any
 
 from seatrial.console import inert, row_width, table
 from seatrial.errors import InputError
+from seatrial.history import history_page
 from seatrial.history.index import Index, default_path
 from seatrial.history.summary import STATES, IndexRow, Value, is_run
 from seatrial.runs.directory import short_path
@@ -25,7 +26,7 @@ MAX_NAMED = 5
 def list_runs(
     root: Path,
     *,
-    as_json: bool,
+    output: str = "text",
     rebuild: bool = False,
     model: str | None = None,
     device: str | None = None,
@@ -35,6 +36,7 @@ def list_runs(
 ) -> str:
     """The runs below a root, the newest first; the index (default: the user's own) is brought up to date before.
 
+    `output` is "text", "json" or "html", the whole page.
     `model` and `device` are parts of their names, `limit` 0 shows all. Raises InputError for a root that is not there,
     an outcome that does not exist, and an index that cannot be used.
     """
@@ -47,11 +49,14 @@ def list_runs(
             if _contains(row["model"], model) and _contains(row["device"], device) and wanted in (None, row["outcome"])
         ]
     shown = rows[:limit] if limit else rows
-    if as_json:
+    if output == "json":
         runs = [_plain(row) for row in shown]
         return json.dumps({"v": 1, "runs": runs, "total": len(rows), "gone": list(gone)}, indent=1)
-    parts = [table([_cells(row) for row in shown], head=_TITLES, indent=0, columns=row_width())] if shown else []
-    return "\n".join([*parts, *map(inert, _notes(shown, len(rows), gone, root))])
+    notes = _notes(shown, len(rows), gone, root)
+    if output == "html":
+        return history_page.render(root, TITLES, [(row, run_id(row), row_cells(row)) for row in shown], notes)
+    parts = [table([row_cells(row) for row in shown], head=TITLES, indent=0, columns=row_width())] if shown else []
+    return "\n".join([*parts, *map(inert, notes)])
 
 
 def _require_valid(root: Path, outcome: str | None, limit: int) -> str | None:
@@ -137,13 +142,13 @@ def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Pat
     return notes + [f"{short_path(_path(row))}: {row['note']}" for row in shown if row["outcome"] == "unreadable"]
 
 
-_TITLES = (
+TITLES = (
     "id", "date", "outcome", "directory", "model", "devices", "precision", "seq × batch", "step s [95%]",
     "tokens/s/dev", "TFLOP/s/dev", "MFU", "loss",
 )  # fmt: skip
 
 
-def _cells(row: IndexRow) -> tuple[str, ...]:
+def row_cells(row: IndexRow) -> tuple[str, ...]:
     started = row["started_at"]
     interval = (row["step_seconds_low"], row["step_seconds_high"])
     step = _figure(row["step_seconds"])

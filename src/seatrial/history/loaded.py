@@ -44,6 +44,7 @@ class LoadedRun:
     verdict: Verdict
     steady_seconds: Seconds
     losses: Mapping[int, float]
+    steps: tuple[events.Step, ...] = ()
 
 
 def load(run_dir: Path) -> LoadedRun:
@@ -81,6 +82,7 @@ def load(run_dir: Path) -> LoadedRun:
         verdict=verdict,
         steady_seconds=_steady(own.attempts, metrics),
         losses={step.step: step.loss for step in own.steps if step.loss is not None},
+        steps=own.steps,
     )
 
 

@@ -1,9 +1,9 @@
-"""A comparison as text, as JSON and as Markdown."""
+"""A comparison in words: its parts, and all of it as text, as JSON and as Markdown."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from seatrial.console import inert, table
@@ -13,58 +13,54 @@ from seatrial.history.gate import Gate
 from seatrial.history.loaded import LoadedRun
 from seatrial.report import markdown
 from seatrial.spec import METRICS
-from seatrial.verdict import show
+from seatrial.verdict import show_beside
 
 WORDS = {
     "better": "better", "worse": "worse", "no_clear_difference": "no clear difference", "inconclusive": "inconclusive",
     "not_compared": "",
 }  # fmt: skip
-_HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
+HEAD = ("Metric", "A", "B", f"Change [{LEVEL:.0%}]", "")
 _SETTINGS = ("What differs", "", "A", "B")
 _NOTHING_ELSE = "Nothing else is known to differ."
 MOST_SETTINGS = 200
 VALUE_CHARACTERS = 100
 
 
-def render(comparison: Comparison, gate: Gate | None, output: str) -> str:
-    """The comparison, and the gate's answer where there is one, as "text", "json" or "markdown"."""
-    return FORMATS[output](comparison, gate)
-
-
-def _text(comparison: Comparison, gate: Gate | None) -> str:
-    settings = _settings(comparison)
-    changes = [_cells(change) for change in comparison.changes]
+def as_text(comparison: Comparison, gate: Gate | None) -> str:
+    rows, more = settings(comparison)
+    changes = differences(comparison)
     blocks = [
-        "\n".join(inert(f"{name}  {_run(run)}") for name, run in _runs(comparison)),
-        "\n".join(map(inert, (comparison.sentence, *_notes(comparison)))),
-        table(changes, head=_HEAD, right=(1, 2), indent=0),
-        inert(_losses(comparison.losses)),
-        "\n".join([table(settings, head=_SETTINGS, indent=0), *_left_out(comparison)]) if settings else _NOTHING_ELSE,
-        *([inert(_gate(gate))] if gate else []),
+        "\n".join(inert(f"{name}  {text}") for name, text in runs_told(comparison)),
+        "\n".join(map(inert, (comparison.sentence, *notes(comparison)))),
+        table(changes, head=HEAD, right=(1, 2), indent=0),
+        inert(losses_told(comparison.losses)),
+        "\n".join([table(rows, head=_SETTINGS, indent=0), *more]) if rows else _NOTHING_ELSE,
+        *([inert(gate_told(gate))] if gate else []),
     ]
     return "\n\n".join(blocks)
 
 
-def _markdown(comparison: Comparison, gate: Gate | None) -> str:
+def as_markdown(comparison: Comparison, gate: Gate | None) -> str:
     def escape(text: str) -> str:
         return markdown.inert(inert(text))
 
-    changes = [[escape(cell) for cell in _cells(change)] for change in comparison.changes]
-    settings = [[escape(cell) for cell in cells] for cells in _settings(comparison)]
+    changes = [[escape(cell) for cell in cells] for cells in differences(comparison)]
+    others, more = settings(comparison)
+    rows = [[escape(cell) for cell in cells] for cells in others]
     blocks = [
         f"## {escape(comparison.sentence)}",
-        *([f"**{escape(_gate(gate))}**"] if gate else []),
-        "\n".join(f"- {name}: {escape(_run(run))}" for name, run in _runs(comparison)),
-        *(f"Note: {escape(note)}" for note in _notes(comparison)),
-        markdown.table(_HEAD, changes, numbers=(1, 2)),
-        escape(_losses(comparison.losses)),
-        markdown.table(_SETTINGS, settings) if settings else _NOTHING_ELSE,
-        *map(escape, _left_out(comparison)),
+        *([f"**{escape(gate_told(gate))}**"] if gate else []),
+        "\n".join(f"- {name}: {escape(text)}" for name, text in runs_told(comparison)),
+        *(f"Note: {escape(note)}" for note in notes(comparison)),
+        markdown.table(HEAD, changes, numbers=(1, 2)),
+        escape(losses_told(comparison.losses)),
+        markdown.table(_SETTINGS, rows) if rows else _NOTHING_ELSE,
+        *map(escape, more),
     ]
     return "\n\n".join(blocks)
 
 
-def _json(comparison: Comparison, gate: Gate | None) -> str:
+def as_json(comparison: Comparison, gate: Gate | None) -> str:
     return json.dumps(
         {
             "v": 1,
@@ -86,11 +82,13 @@ def _json(comparison: Comparison, gate: Gate | None) -> str:
     )
 
 
-FORMATS: dict[str, Callable[[Comparison, Gate | None], str]] = {"text": _text, "json": _json, "markdown": _markdown}
-
-
 def _runs(comparison: Comparison) -> list[tuple[str, LoadedRun]]:
     return [*(("A", run) for run in comparison.runs_a), *(("B", run) for run in comparison.runs_b)]
+
+
+def runs_told(comparison: Comparison) -> list[tuple[str, str]]:
+    """The side of each run, and what it is."""
+    return [(name, _run(run)) for name, run in _runs(comparison)]
 
 
 def _side(run: LoadedRun) -> dict[str, object]:
@@ -109,10 +107,11 @@ def _run(run: LoadedRun) -> str:
     return f"{run.directory}: {run.verdict.outcome.replace('_', ' ')}{model}, {times.n if times else 0} steady steps"
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    notes = [f"compared anyway: {'; '.join(comparison.obstacles)}"] if comparison.obstacles else []
-    notes += [f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else []
-    return [*notes, *_between(comparison)]
+def notes(comparison: Comparison) -> list[str]:
+    """What the answer means nothing without."""
+    found = [f"compared anyway: {'; '.join(comparison.obstacles)}"] if comparison.obstacles else []
+    found += [f"not known to be the same: {', '.join(comparison.unknown)}"] if comparison.unknown else []
+    return [*found, *_between(comparison)]
 
 
 def _between(comparison: Comparison) -> list[str]:
@@ -130,6 +129,11 @@ def _between(comparison: Comparison) -> list[str]:
     return [f"noise between runs: {spread.sigma:.2%} (standard deviation, of {spread.num_runs} runs)", *first]
 
 
+def differences(comparison: Comparison) -> list[Sequence[str]]:
+    """Each metric: its title, A, B, the change with its interval, and the judgement or why there is none."""
+    return [_cells(change) for change in comparison.changes]
+
+
 def _cells(change: Change) -> Sequence[str]:
     kind = METRICS[change.metric]
     unit = "fraction" if kind.unit == "fraction" else ""
@@ -137,11 +141,12 @@ def _cells(change: Change) -> Sequence[str]:
     if change.change is not None and change.low is not None and change.high is not None:
         moved = f"{signed(change.change)} [{signed(change.low)}, {signed(change.high)}]"
     title = kind.title if unit else f"{kind.title} ({kind.unit})" if kind.unit not in kind.title.lower() else kind.title
-    a, b = (show(estimate.value, unit) if estimate else "-" for estimate in (change.a, change.b))
-    return title, a, b, moved, WORDS[change.judgement] or change.why
+    values = show_beside(*(estimate.value if estimate else "-" for estimate in (change.a, change.b)), unit=unit)
+    return title, *values, moved, WORDS[change.judgement] or change.why
 
 
-def _losses(losses: Losses) -> str:
+def losses_told(losses: Losses) -> str:
+    """How far the losses of the two are apart."""
     if losses.last_step is None or losses.largest is None:
         return "Loss: no step has one in both runs."
     parts = [
@@ -151,20 +156,21 @@ def _losses(losses: Losses) -> str:
     parts += [within] if within else []
     alone = [f"{count} only in {name}" for name, count in (("A", losses.only_a), ("B", losses.only_b)) if count]
     others = f" ({', '.join(alone)})" if alone else ""
+    last = " and ".join(show_beside(losses.last_a, losses.last_b))
     return (
         f"Loss: {losses.num_steps} steps in both{others}; {', '.join(parts)}; "
         f"largest difference {losses.largest:.2%} at step {losses.largest_step}; "
-        f"at step {losses.last_step} {show(losses.last_a)} and {show(losses.last_b)}."
+        f"at step {losses.last_step} {last}."
     )
 
 
-def _settings(comparison: Comparison) -> list[tuple[str, ...]]:
-    return [(s.section, s.path, _value(s.a), _value(s.b)) for s in comparison.settings[:MOST_SETTINGS]]
-
-
-def _left_out(comparison: Comparison) -> list[str]:
+def settings(comparison: Comparison) -> tuple[list[tuple[str, ...]], list[str]]:
+    """(the settings that differ: section, path, A, B; a line on those that are left out)."""
     more = len(comparison.settings) - MOST_SETTINGS
-    return [f"… and {more} more: --format json has them all"] if more > 0 else []
+    shown: list[tuple[str, ...]] = [
+        (s.section, s.path, _value(s.a), _value(s.b)) for s in comparison.settings[:MOST_SETTINGS]
+    ]
+    return shown, [f"… and {more} more: --format json has them all"] if more > 0 else []
 
 
 def _value(text: str | None) -> str:
@@ -173,5 +179,6 @@ def _value(text: str | None) -> str:
     return text if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]}… ({len(text)} characters)"
 
 
-def _gate(gate: Gate) -> str:
+def gate_told(gate: Gate) -> str:
+    """The gate's answer and its reasons."""
     return f"Gate: {gate.status.upper()}: {'; '.join(gate.reasons)}"

@@ -126,8 +126,8 @@ def measure_performance(
 ) -> Performance:
     """The speed of a run by the record that counts. Raises KeyError for an unknown FLOPs convention or policy."""
     main, setup = records.main, setup_of(records.main.started, spec)
-    clocks = _clocks(setup)
-    clock = next((c for c in clocks if any(c.time_of(step) is not None for step in main.steps)), clocks[0])
+    known = clocks(setup)
+    clock = next((c for c in known if any(c.time_of(step) is not None for step in main.steps)), known[0])
     window = measure_window(
         events, main, planned_steps=spec.steps if spec else None, policy=policy, time_of=clock.time_of,
         is_impossible=_beyond(setup.least_step_seconds if clock.in_seconds else 0.0, setup.peak),
@@ -180,7 +180,7 @@ def measure_performance(
         drift=drift,
         spikes=find_spikes([step.step for step in steps], times) if window else None,
         levels=find_levels(times),
-        stragglers=find_stragglers(records.all, clocks, steps[0].step, steps[-1].step) if steps else (),
+        stragglers=find_stragglers(records.all, known, steps[0].step, steps[-1].step) if steps else (),
         shifts=shifts,
     )
 
@@ -211,7 +211,7 @@ def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
     return time_of
 
 
-def _clocks(setup: Setup) -> list[Clock]:
+def clocks(setup: Setup) -> list[Clock]:
     """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
     batch = float(setup.spec.batch.global_batch_size) if setup.spec else None
     rates = (

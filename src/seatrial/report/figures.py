@@ -13,7 +13,7 @@ from seatrial.events import Step
 from seatrial.metrics import Metrics, Performance, Ranges, StepTimes, time_to_train
 from seatrial.metrics.setup import Peak
 from seatrial.report.gather import RunReport
-from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show
+from seatrial.verdict import EXIT_CODES, AxisVerdict, Check, Outcome, Status, show, show_beside
 
 SYMBOLS: dict[Status, str] = {"pass": "✓", "fail": "✗", "inconclusive": "?", "not_applicable": "–"}
 TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for outcome in EXIT_CODES} | {
@@ -22,7 +22,8 @@ TITLES: dict[Outcome, str] = {outcome: outcome.upper().replace("_", " ") for out
 WORDS: dict[Status, str] = {status: status.replace("_", " ") for status in SYMBOLS}
 
 AS_REPORTED = "as reported"
-SECONDS_PER_MINUTE = 60
+SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
+MILLION, TRILLION = 1e6, 1e12
 _LAYERS = {"True": "scanned", "False": "unrolled"}
 
 
@@ -41,15 +42,16 @@ def figures(report: RunReport) -> list[Figure]:
     """How far the run came, what became of the loss, and its speed; none where it was not measured."""
     if report.metrics is None:
         return []
-    reached = _time_to_target(report.metrics)
-    return [*_progress(report.metrics), *reached, *_speed(report.metrics.performance), *_time_to_train(report)]
+    reached, speed = _time_to_target(report.metrics), _speed(report.metrics.performance)
+    found = [*_progress(report.metrics), *reached, *speed, *_time_to_train(report)]
+    return [*found, *_cost(report, report.metrics)]
 
 
 def _progress(metrics: Metrics) -> list[Figure]:
     completion, numerics = metrics.completion, metrics.numerics
     planned = f"of {completion.planned_steps:,}" if completion.planned_steps else "recorded"
     seconds = f", {show(completion.wall_seconds)} s" if completion.wall_seconds else ""
-    loss = f"{show(numerics.first_loss)} → {show(numerics.last_loss)}" if numerics.num_losses else "not reported"
+    first, last, lowest = show_beside(numerics.first_loss, numerics.last_loss, numerics.min_loss)
     return [
         Figure(
             label="Steps",
@@ -58,8 +60,8 @@ def _progress(metrics: Metrics) -> list[Figure]:
         ),
         Figure(
             label="Loss",
-            value=loss,
-            detail=f"lowest {show(numerics.min_loss)}" if numerics.min_loss is not None else "",
+            value=f"{first} → {last}" if numerics.num_losses else "not reported",
+            detail=f"lowest {lowest}" if numerics.min_loss is not None else "",
         ),
     ]
 
@@ -99,7 +101,9 @@ def _estimate(performance: Performance, label: str, metric: str, unit: str, deta
         return Figure(label=label, value="not available", detail=why, known=False)
     found = performance.estimates[metric]
     parts = (found.origin,) if found.origin == AS_REPORTED else (detail, found.origin)
-    value = show(found.value, "fraction" if unit == "%" else "")
+    times = performance.step_times
+    others = (times.p5, times.p95) if times and metric == "step_seconds" else (found.low, found.high)
+    value, *_ = show_beside(found.value, *others, unit="fraction" if unit == "%" else "")
     return Figure(label=label, value=value, unit=unit.strip("%"), detail="; ".join(filter(None, parts)))
 
 
@@ -110,12 +114,47 @@ def _time_to_train(report: RunReport) -> list[Figure]:
         return []
     label = "Time to train 1T tokens"
     found = [Figure(label=label, value=show(performance.days_to_1t_tokens), unit="days", detail="uninterrupted")]
+    if report.tokens == TRILLION:
+        found = []
     wanted = time_to_train(performance, report.tokens) if report.tokens else None
     if report.tokens and wanted:
-        range_ = f"{show(wanted.low)} to {show(wanted.high)} days"
+        days, low, high = show_beside(wanted.value, wanted.low, wanted.high)
         label = f"Time to train {_short_count(report.tokens)} tokens"
-        found.append(Figure(label=label, value=show(wanted.value), unit="days", detail=range_))
+        found.append(Figure(label=label, value=days, unit="days", detail=f"{low} to {high} days"))
     return found
+
+
+def _cost(report: RunReport, metrics: Metrics) -> list[Figure]:
+    """What the devices cost at the price that the user gives, in the currency of the price; not of a rehearsal."""
+    performance, price = metrics.performance, report.price_per_device_hour
+    if price is None or not performance.num_devices or report.rehearsal:
+        return []
+    per_second = price * performance.num_devices / SECONDS_PER_HOUR
+    devices = f"{_count(performance.num_devices, 'device')} at {price:,g} an hour each"
+    found = []
+    if metrics.completion.wall_seconds:
+        spent = per_second * metrics.completion.wall_seconds
+        found.append(Figure(label="Cost of this run", value=amount(spent), detail=devices))
+    rate = performance.tokens_per_second_total
+    if rate:
+        each = Figure(label="Cost per million tokens", value=amount(per_second / rate * MILLION), detail=devices)
+        found.append(each)
+        tokens = report.tokens or _planned_tokens(metrics)
+        if tokens:
+            label, whole = f"Cost to train {_short_count(tokens)} tokens", per_second * tokens / rate
+            of = "as asked for" if report.tokens else "all planned steps"
+            found.append(Figure(label=label, value=amount(whole), detail=f"{of}, uninterrupted"))
+    return found
+
+
+def _planned_tokens(metrics: Metrics) -> float | None:
+    steps, tokens = metrics.completion.planned_steps, metrics.performance.tokens_per_step
+    return float(steps * tokens) if steps and tokens else None
+
+
+def amount(value: float) -> str:
+    """A sum of money: with cents below a thousand, and with as many digits as a small one needs."""
+    return f"{value:,.0f}" if round(value, 2) >= 1000 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _peak(peak: Peak) -> str:
@@ -159,7 +198,8 @@ def within(step: int, ranges: Ranges) -> bool:
 
 def _spread(times: StepTimes) -> str:
     cv = "" if times.cv is None else f", CV {times.cv:.1%}"
-    return f"± {show(times.mad)} MAD, 5–95%: {show(times.p5)}–{show(times.p95)}{cv}, n = {times.n}"
+    _, low, high = show_beside(times.median, times.p5, times.p95)
+    return f"± {show(times.mad)} MAD, 5–95%: {low}–{high}{cv}, n = {times.n}"
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -234,8 +274,8 @@ def summary(axis: AxisVerdict) -> Check:
 
 
 def _short_count(number: float) -> str:
-    """15T, 1.4T, 300B; anything below a thousand as it is."""
+    """15T, 1.4T, 300B, 11.8M; anything below a thousand as it is."""
     for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if number >= size:
-            return f"{number / size:g}{suffix}"
+            return f"{number / size:.4g}{suffix}"
     return f"{number:g}"

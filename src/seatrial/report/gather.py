@@ -7,6 +7,7 @@ no escape sequence gets past this module. (Markup is the formats' business.)
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,10 @@ from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
-from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, read_run
+from seatrial.events import FIRST_CLOCK, Eval, Event, RunStarted, Step, read_run
 from seatrial.metrics import Metrics
+from seatrial.metrics.record import Records
+from seatrial.report.ranks import RankTimes, rank_times
 from seatrial.runs import telemetry
 from seatrial.runs.documents import Documents, reduction_of
 from seatrial.runs.telemetry import Observed
@@ -74,10 +77,11 @@ class RunReport:
     """What is known about a run.
 
     `spec` is what was run (after a rehearsal), `steps` the record that counts and `attempts` what it was made of,
+    `evals` its evaluations, `ranks` the step times of all ranks where there are several,
     `changes` those of a rehearsal, as texts, `tails` the ends of the first few logs of a run that broke, the culprit's
     first, `nodes` their telemetry. `sources` are the logs that a run was read from, `family` their trainer, `against`
     the configuration they were judged by, `cvs` ROCm CVS's own answer; the time to train is estimated
-    for `tokens`.
+    for `tokens`, the cost by `price_per_device_hour`, in the currency of that price.
     """
 
     directory: str
@@ -97,6 +101,8 @@ class RunReport:
     started: tuple[RunStarted, ...]
     steps: tuple[Step, ...]
     attempts: tuple[tuple[Step, ...], ...]
+    evals: tuple[Eval, ...]
+    ranks: RankTimes | None
     sources: tuple[str, ...]
     family: str
     against: str
@@ -104,6 +110,7 @@ class RunReport:
     verdict: Verdict | None
     cvs: CvsAnswer | None
     tokens: float | None
+    price_per_device_hour: float | None
     missing: tuple[str, ...]
 
 
@@ -132,9 +139,17 @@ class _Pieces:
         return self.read(name, lambda: parse(_cleaned(self.documents[name])), otherwise)
 
 
-def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Documents | None = None) -> RunReport:
+def gather(
+    run_dir: Path,
+    record: Sequence[Event] | None = None,
+    documents: Documents | None = None,
+    *,
+    tokens: float | None = None,
+    price_per_device_hour: float | None = None,
+) -> RunReport:
     """What is known about a run; nothing is read of which `record` (its events) or `documents` are at hand.
 
+    Without `tokens` or a price, those count that logs were judged with.
     Raises FileNotFoundError where there is no run directory.
     """
     if not run_dir.is_dir():
@@ -175,19 +190,33 @@ def gather(run_dir: Path, record: Sequence[Event] | None = None, documents: Docu
         started=tuple(_cleaned_start(record.started) for record in records.by_process if record.started),
         steps=tuple(map(_cleaned_step, own.steps)),
         attempts=tuple(tuple(map(_cleaned_step, attempt)) for attempt in own.attempts),
+        evals=tuple(e for e in events if isinstance(e, Eval) and e.process == own.process),
+        ranks=pieces.read("the step times of the ranks", lambda: _ranks(records, spec, metrics), None),
         sources=sources,
         family=str(judged_by.get("family") or "").replace("auto", ""),
         against=str(judged_by.get("against") or ""),
         metrics=metrics,
         verdict=verdict,
         cvs=pieces.parsed("cvs.json", cvs_compat.from_dict, None) if documents.has("cvs.json") else None,
-        tokens=judged_by.get("tokens") if isinstance(judged_by.get("tokens"), (int, float)) else None,
+        tokens=tokens or _given(judged_by, "tokens"),
+        price_per_device_hour=price_per_device_hour or _given(judged_by, "price_per_device_hour"),
         missing=tuple(pieces.missing),
     )
 
 
 def _sources(judged: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(source) for source in judged.get("sources", ()))
+
+
+def _ranks(records: Records, spec: RunSpec | None, metrics: Metrics | None) -> RankTimes | None:
+    found = rank_times(records, spec, metrics.performance) if metrics else None
+    return found and replace(found, slowest=tuple(replace(slow, host=clean(slow.host)) for slow in found.slowest))
+
+
+def _given(judged: Mapping[str, Any], name: str) -> float | None:
+    """A number above 0 that the user gave for the report."""
+    value = judged.get(name)
+    return float(value) if isinstance(value, (int, float)) and 0 < value < math.inf else None
 
 
 def _name(run_dir: Path, sources: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from seatrial.report.figures import TITLES, WORDS
 from seatrial.report.gather import RunReport
-from seatrial.verdict import Check, Status, show
+from seatrial.verdict import Check, Status, show_beside
 
 _TAGS: dict[Status, str] = {"fail": "failure", "inconclusive": "error", "not_applicable": "skipped"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0, even as a reference
@@ -77,8 +77,9 @@ def _unexplained(report: RunReport, title: str, sentence: str) -> ElementTree.El
 
 def _details(check: Check) -> list[str]:
     unit = "fraction" if check.unit == "fraction" else ""
-    named = {"measured": check.measured, "bound": check.bound}
-    figures = [f"{name}: {show(value, unit)}" for name, value in named.items() if value is not None]
+    shown = zip(("measured", "bound"), show_beside(check.measured, check.bound, unit=unit), strict=True)
+    given = (check.measured is not None, check.bound is not None)
+    figures = [f"{name}: {text}" for (name, text), is_given in zip(shown, given, strict=True) if is_given]
     return [
         f"{WORDS[check.status]}; {', '.join(figures)}" + (f" ({check.unit})" if check.unit and not unit else "")
         if figures

@@ -15,7 +15,7 @@ from seatrial.report.figures import SYMBOLS, TITLES, WORDS, Figure, figures, whe
 from seatrial.report.gather import RunReport, Tail
 from seatrial.report.section import Section
 from seatrial.report.sections import sections
-from seatrial.verdict import Axis, AxisVerdict, Check, Status, show
+from seatrial.verdict import Axis, AxisVerdict, Check, Status, show_beside
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536
 CELL_CHARACTERS = 600
@@ -99,7 +99,8 @@ def _checks(axes: Mapping[Axis, AxisVerdict]) -> str:
 
 def _bounds(check: Check) -> tuple[str, str]:
     unit = "fraction" if check.unit == "fraction" else ""
-    measured, bound = ("" if value is None else inert(show(value, unit)) for value in (check.measured, check.bound))
+    shown = zip((check.measured, check.bound), show_beside(check.measured, check.bound, unit=unit), strict=True)
+    measured, bound = ("" if value is None else inert(text) for value, text in shown)
     return measured, bound
 
 

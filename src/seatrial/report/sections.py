@@ -12,10 +12,11 @@ from seatrial.report.gather import RunReport
 from seatrial.report.nodes import notable
 from seatrial.report.section import Section, without_empty_columns
 from seatrial.spec import METRICS
-from seatrial.verdict import shifts_told, show
+from seatrial.verdict import shifts_told, show, show_beside
 
 MAX_STRAGGLERS = 10
 MAX_LISTED = 10
+MINUTE = 60  # seconds; of an hour as many minutes
 
 
 def sections(report: RunReport) -> list[Section]:
@@ -49,7 +50,7 @@ def _faults(report: RunReport) -> Section | None:
     return Section(
         key="faults",
         title="Faults in order of time" if diagnosis else "Faults that did not end the run",
-        columns=("Fault", "Where", "Place", "Evidence"),
+        columns=("Time", "Fault", "Where", "Place", "Evidence"),
         rows=tuple(_fault(fault, _shortened(fault.place, report.sources)) for fault in completion.faults),
         strong=frozenset(n for n, fault in enumerate(completion.faults) if _same(fault, cause)),
         notes=tuple(notes),
@@ -58,10 +59,22 @@ def _faults(report: RunReport) -> Section | None:
     )
 
 
-def _fault(fault: FaultRecord, place: str) -> tuple[str, str, str, str]:
+def _fault(fault: FaultRecord, place: str) -> tuple[str, str, str, str, str]:
     times = f", {fault.count:,} times" if fault.count > 1 else ""
     survived = " (survived)" if fault.survived else ""
-    return f"{fault.title}{times}{survived}", fault.where, place or f"after {fault.seconds:.1f} s", fault.text
+    return _time(fault), f"{fault.title}{times}{survived}", fault.where, place, fault.text
+
+
+def _time(fault: FaultRecord) -> str:
+    """When a fault came, since the first event of the run: +21.4 s, +3:12:05; "" where its log does not tell."""
+    if fault.after is not None:
+        return f"after step {fault.after}"
+    if fault.order == "unknown" or not fault.seconds:
+        return ""
+    if fault.seconds < MINUTE:
+        return f"+{fault.seconds:.1f} s"
+    minutes, seconds = divmod(round(fault.seconds), MINUTE)
+    return f"+{minutes // MINUTE}:{minutes % MINUTE:02}:{seconds:02}"
 
 
 def _shortened(place: str, sources: Sequence[str]) -> str:
@@ -146,7 +159,8 @@ def _reported_row(metric: str, own: float, found: Estimate | None) -> tuple[str,
     if found is None or found.origin == AS_REPORTED:
         return title, show(own, unit), "", ""
     off = f"{own / found.value - 1:+.1%}" if found.value else ""
-    return title, show(own, unit), show(found.value, unit), off
+    reported, recomputed = show_beside(own, found.value, unit=unit)
+    return title, reported, recomputed, off
 
 
 def _convention(performance: Performance) -> str:

@@ -17,7 +17,7 @@ from seatrial.events import encode
 from seatrial.logs.fault_table import KINDS, Cuts
 from seatrial.metrics import Completion, Metrics, Numerics
 from seatrial.spec import RunSpec
-from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show
+from seatrial.verdict.check import AXES, WORST_FIRST, Axis, Check, Status, show, show_beside
 from seatrial.verdict.completion import judge_completion
 from seatrial.verdict.exit_codes import EXIT_CODES, WORST_OUTCOME_FIRST, Outcome
 from seatrial.verdict.headline import headline
@@ -41,6 +41,7 @@ __all__ = [
     "judge",
     "shifts_told",
     "show",
+    "show_beside",
     "to_dict",
 ]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from seatrial.spec import METRICS
 
@@ -41,6 +42,21 @@ def show(value: float | str | None, unit: str = "") -> str:
         return "not reported" if value is None else value
     if unit == "fraction":
         return f"{value:.2%}"
+    return f"{value:,.0f} {unit}".strip() if value % 1 == 0 else _with_decimals(value, unit)
+
+
+def show_beside(*values: float | str | None, unit: str = "") -> tuple[str, ...]:
+    """Values that a reader compares: a whole one has decimals if another has some.
+
+    7.000 s stands beside 6.998 s; zero stays 0.
+    """
+    numbers = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+    if unit == "fraction" or all(number % 1 == 0 for number in numbers):
+        return tuple(show(value, unit) for value in values)
+    return tuple(_with_decimals(value, unit) if value and value in numbers else show(value, unit) for value in values)
+
+
+def _with_decimals(value: Any, unit: str) -> str:
     size = abs(value)
-    digits = 0 if size >= 1000 or value % 1 == 0 else 1 if size >= 100 else 2 if size >= 10 else 3
+    digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{value:,.{digits}f} {unit}".strip() if size >= 0.1 or size == 0 else f"{value:.3g} {unit}".strip()

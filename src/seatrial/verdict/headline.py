@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from seatrial.metrics import Completion, Diagnosis, Metrics, Numerics, Performance, show_ranges
-from seatrial.verdict.check import Check, show
+from seatrial.verdict.check import Check, show, show_beside
 from seatrial.verdict.completion import steps_told
 from seatrial.verdict.numerics import ONE_LOSS, falls_slightly
 from seatrial.verdict.performance import shifts_told
@@ -81,7 +81,8 @@ def _loss(numerics: Numerics) -> str:
         return f", but nothing to speak of was learnt: the loss stayed at {show(numerics.late_loss)}"
     fell = numerics.trend == "falling" and first is not None and last is not None and last < first
     if fell and show(first) != show(last):
-        return f", and the loss fell from {show(first)} to {show(last)}"
+        before, after = show_beside(first, last)
+        return f", and the loss fell from {before} to {after}"
     if last is None and numerics.last_eval_loss is not None:
         return f", with a loss of {show(numerics.last_eval_loss)} in its last evaluation"
     return f", with a finite loss throughout (last {show(last)})"

@@ -8,7 +8,7 @@ from typing import Any
 
 from seatrial.metrics import Numerics, ranges, show_ranges
 from seatrial.spec import RunSpec
-from seatrial.verdict.check import Answer, Check, Status, show
+from seatrial.verdict.check import Answer, Check, Status, show, show_beside
 
 ONE_LOSS = "one loss per step"  # the name of a check
 MIN_REPORTED = 0.99
@@ -176,7 +176,9 @@ def _courses_told(numerics: Numerics, kind: str, chance: float | None) -> dict[s
     hidden = "" if least is None else f": they vary so much that a fall of less than {least:.0%} would not show"
     came_down = f"The evaluation loss reached its target at {evaluated}."
     if numerics.num_evals > 1:
-        came_down = f"The evaluation loss fell from {show(numerics.first_eval_loss)} to {evaluated}, its target."
+        came_down = "The evaluation loss fell from {} to {}, its target.".format(
+            *show_beside(numerics.first_eval_loss, numerics.last_eval_loss)
+        )
     return {
         "negative": f"The loss falls to {show(numerics.min_loss)}; a cross-entropy is never negative.",
         "lost": f"All {losses} losses are exactly 0; no cross-entropy starts there.",
@@ -326,15 +328,16 @@ def _one_loss_per_step(numerics: Numerics) -> list[Check]:
 
 def _gradients_are_finite(numerics: Numerics) -> Answer:
     early, late = numerics.early_grad_norm, numerics.late_grad_norm
+    before, after = show_beside(early, late)
     grown = late / early if early and late else 1.0
     if numerics.non_finite_grad_steps:
         return "fail", f"The gradient norm is not finite at {show_ranges(numerics.non_finite_grad_steps)}."
     if numerics.max_grad_norm == 0 and numerics.num_grad_norms >= MIN_REPEATED:
         return "fail", "The gradient norm is 0 at every step: nothing is learnt."
     if grown > EXPLODED:
-        return "fail", f"The gradient norm explodes: from {show(early)} to {show(late)}."
+        return "fail", f"The gradient norm explodes: from {before} to {after}."
     if grown > EXPLODING:
-        return "inconclusive", f"The gradient norm grows from {show(early)} to {show(late)}."
+        return "inconclusive", f"The gradient norm grows from {before} to {after}."
     if numerics.num_grad_norms:
         return "pass", "The gradient norm is finite at every step."
     return "not_applicable", "The record has no gradient norm."

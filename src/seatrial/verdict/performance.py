@@ -8,7 +8,7 @@ from seatrial.metrics import Estimate, Performance, StepTimes, Straggler, show_r
 from seatrial.metrics.drift import DRIFTS_BY
 from seatrial.metrics.shifts import SHORTEST
 from seatrial.spec import METRICS, Expectation, RunSpec
-from seatrial.verdict.check import Axis, Check, Status, show
+from seatrial.verdict.check import Axis, Check, Status, show, show_beside
 
 AXIS: Axis = "performance"
 MIN_STEPS = 10
@@ -80,7 +80,8 @@ def _target(
     bound = target.value * (1 - allowed if higher else 1 + allowed)
     estimate = performance.estimates.get(target.metric)
     figure = f"{100 * target.value:.4g}%" if kind.unit == "fraction" else show(target.value)
-    asked = f"{'≥' if higher else '≤'} {show(bound, kind.unit)} ({figure} with {allowed:.0%} tolerance)"
+    measured, least = show_beside(estimate.value if estimate else None, bound, unit=kind.unit)
+    asked = f"{'≥' if higher else '≤'} {least} ({figure} with {allowed:.0%} tolerance)"
     doubts: tuple[str, ...] = ()
     if estimate is None:
         # A target that nothing can be compared with is not met.
@@ -91,7 +92,7 @@ def _target(
         doubts = (*_not_got(dropped), *_doubts(performance, target.metric, estimate, bound))
         met = estimate.value >= bound if higher else estimate.value <= bound
         status = "inconclusive" if doubts else "pass" if met else "fail"
-        sentence = f"{show(estimate.value, kind.unit)}; target {asked}."
+        sentence = f"{measured}; target {asked}."
     return Check(
         name=target.metric,
         axis=AXIS,
@@ -211,7 +212,7 @@ def _circumstances(
     unit, lines = METRICS[metric].unit, []
     own = performance.reported.get(metric)
     if estimate.low != estimate.high:
-        lines.append(f"95% interval {show(estimate.low, unit)} to {show(estimate.high, unit)}")
+        lines.append(f"95% interval {' to '.join(show_beside(estimate.low, estimate.high, unit=unit))}")
     if estimate.origin:
         lines.append(estimate.origin)
     if own is not None and own.value != estimate.value:
@@ -233,16 +234,15 @@ def _course(performance: Performance, drifts_by: float) -> tuple[str, ...]:
     lines = [shifts_told(performance)] if performance.shifts else []
     if drift is not None and drift.exceeds(drifts_by):
         how = "slower" if drift.change > 0 else "faster"
+        first, last = show_beside(drift.first_seconds, drift.last_seconds, unit="s")
         lines.append(
-            f"the run became {how}: {show(drift.first_seconds, 's')} in the first third, "
-            f"{show(drift.last_seconds, 's')} in the last{'' if drift.in_window else ', of all steps'} "
+            f"the run became {how}: {first} in the first third, "
+            f"{last} in the last{'' if drift.in_window else ', of all steps'} "
             f"({drift.change:+.1%}; Mann–Kendall p = {drift.p:.1g})"
         )
     if levels is not None and not performance.shifts:
-        lines.append(
-            f"two speeds in turn: {show(levels.fast_seconds, 's')} and {show(levels.slow_seconds, 's')} "
-            f"({levels.share_slow:.0%} of the steps)"
-        )
+        speeds = " and ".join(show_beside(levels.fast_seconds, levels.slow_seconds, unit="s"))
+        lines.append(f"two speeds in turn: {speeds} ({levels.share_slow:.0%} of the steps)")
     if spikes is not None:
         lines.append(
             f"slow steps, up to {show(spikes.longest_seconds, 's')}: {show_ranges(spikes.steps)}; "
@@ -256,7 +256,7 @@ def shifts_told(performance: Performance) -> str:
     told = []
     for shift in performance.shifts[:MOST_SHIFTS]:
         how = "slower" if shift.change > 0 else "faster"
-        seconds = f" ({show(shift.before_seconds, 's')} to {show(shift.after_seconds, 's')})"
+        seconds = f" ({' to '.join(show_beside(shift.before_seconds, shift.after_seconds, unit='s'))})"
         in_seconds = performance.step_times is not None  # otherwise only the proportions are known
         told.append(f"{how} by {abs(shift.change):.1%} from step {shift.step}{seconds if in_seconds else ''}")
     more = len(performance.shifts) - MOST_SHIFTS

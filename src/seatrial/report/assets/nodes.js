@@ -1,12 +1,10 @@
-"use strict";
 (() => {
-  const nodes = JSON.parse(document.getElementById("data").textContent).nodes;
+  "use strict";
+  const { nodes } = drawing.page();
   if (!nodes.length) return;
-  const root = document.documentElement;
+  const { colour } = drawing;
   const figure = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
-  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const holders = [...document.querySelectorAll(".lane .chart")];
-  const PRINT_WIDTH = 220;
   const WHOLE = { utilization: 100, "node utilization": 100 };
   const FROM_ZERO = new Set(["watts", "memory_bytes", "node memory_bytes"]);
 
@@ -25,15 +23,7 @@
 
   let charts = [];
 
-  function axis(extra) {
-    return {
-      stroke: colour("--muted"),
-      font: "11px system-ui, sans-serif",
-      grid: { stroke: colour("--grid"), width: 1 },
-      ticks: { show: false },
-      ...extra,
-    };
-  }
+  const axis = (extra) => drawing.axis({ font: `11px ${drawing.FONT}`, ticks: { show: false }, ...extra });
 
   function build(holder, width) {
     const quantity = holder.dataset.quantity;
@@ -82,19 +72,5 @@
   }
 
   draw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
-  new ResizeObserver(() => {
-    for (const [index, chart] of charts.entries()) {
-      const { clientWidth: width, clientHeight: height } = holders[index];
-      if (width && width !== chart.width && !root.classList.contains("printing")) chart.setSize({ width, height });
-    }
-  }).observe(document.querySelector(".nodes"));
-  addEventListener("beforeprint", () => {
-    root.classList.add("printing");
-    draw(PRINT_WIDTH);
-  });
-  addEventListener("afterprint", () => {
-    root.classList.remove("printing");
-    draw();
-  });
+  drawing.follow(draw, () => charts.map((chart, index) => ({ chart, holder: holders[index] })), drawing.PRINT_WIDTH.third);
 })();

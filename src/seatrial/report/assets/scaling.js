@@ -1,10 +1,9 @@
-"use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  "use strict";
+  const data = drawing.page();
+  const { axis, colour, figure } = drawing;
   const holder = document.getElementById("rate");
   const output = document.getElementById("rate-readout");
-  const figure = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const sizes = data.labels.map((_, index) => index);
   const LEAST = 0.9; // of the first rate: small differences look small
   const low = Math.min(...data.low);
@@ -41,16 +40,12 @@
     else output.textContent = `${data.labels[index]} devices: ${figure.format(data.rate[index])} (${figure.format(data.low[index])} to ${figure.format(data.high[index])})`;
   }
 
-  function axis(extra) {
-    return { stroke: colour("--muted"), font: "12px system-ui, sans-serif", grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1, size: 4 }, ...extra };
-  }
-
-  function draw() {
-    if (chart) chart.destroy();
+  function draw(printed) {
+    chart?.destroy();
     const room = (high - low) * 0.1 || high * 0.05;
     chart = new uPlot(
       {
-        width: holder.clientWidth,
+        width: printed || holder.clientWidth,
         height: holder.clientHeight,
         padding: [8, 8, 0, 0],
         legend: { show: false },
@@ -71,9 +66,6 @@
   }
 
   draw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  new ResizeObserver(() => {
-    const { clientWidth: width, clientHeight: height } = holder;
-    if (width && width !== chart.width) chart.setSize({ width, height });
-  }).observe(document.querySelector("main"));
+  drawing.keys(holder, () => chart);
+  drawing.follow(draw, () => [{ chart, holder }], drawing.PRINT_WIDTH.whole);
 })();
