@@ -12,8 +12,8 @@ from seatrial.errors import InputError
 from seatrial.history.compare import Comparison, compare
 from seatrial.history.earlier import earlier_runs, step_seconds_of_others
 from seatrial.history.gate import Gate, judge_slowdown
-from seatrial.history.listing import list_runs, locate
-from seatrial.history.loaded import LoadedRun, load
+from seatrial.history.listing import find_runs, list_runs, locate
+from seatrial.history.loaded import LoadedRun, load, load_with_steps
 from seatrial.history.rendering import render
 
 __all__ = [
@@ -21,10 +21,13 @@ __all__ = [
     "Gate",
     "LoadedRun",
     "compare",
+    "compare_named",
     "compare_runs",
+    "find_runs",
     "judge_slowdown",
     "list_runs",
     "load",
+    "load_with_steps",
     "locate",
     "sides",
 ]
@@ -55,19 +58,27 @@ def compare_runs(
 ) -> tuple[str, int]:
     """The comparison of b with a, a run or several each, as "text", "json" or "markdown", and the exit code.
 
-    That is the gate's, or 0 without a gate. A run is a directory, or a name or an id of the history; without any in
-    `a`, the earlier runs of b's configuration are. Raises InputError where a run cannot be found or read, where one is
-    named twice, and where they do different work, unless `anyway`.
+    That is the gate's, or 0 without a gate. Raises as `compare_named` does.
+    """
+    comparison = compare_named(a, b, anyway=anyway)
+    gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
+    return render(comparison, gate, output), gate.exit_code if gate else 0
+
+
+def compare_named(a: str | Sequence[str], b: str | Sequence[str], *, anyway: bool = False) -> Comparison:
+    """The comparison of b with a, a run or several each.
+
+    A run is a directory, or a name or an id of the history; without any in `a`, the earlier runs of b's configuration
+    are. Raises InputError where a run cannot be found or read, where one is named twice, and where they do different
+    work, unless `anyway`.
     """
     other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
     one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)
     _require_different(one, other)
-    comparison = compare(
+    return compare(
         [load(run) for run in one], [load(run) for run in other], anyway=anyway,
         others=step_seconds_of_others([*one, *other]),
     )  # fmt: skip
-    gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
-    return render(comparison, gate, output), gate.exit_code if gate else 0
 
 
 def _require_different(a: Sequence[Path], b: Sequence[Path]) -> None:
