@@ -13,8 +13,10 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
+from seatrial import contracts
 from seatrial.commands import options, trainer_programs
 from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral
+from seatrial.contracts import NAMES
 from seatrial.errors import InputError, SeatrialError
 
 if TYPE_CHECKING:
@@ -136,13 +138,16 @@ def convert(given: ConfigArguments, to: str, out: Path | None) -> None:
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of native configurations."""
+@argument("name", type=click.Choice(NAMES), default=NAMES[0], help="What the schema is of.")
+def schema(name: str) -> None:
+    """Print the JSON Schema of a file for other programs.
+
+    Of a native configuration, a cluster file, or what a run writes: plan.json, a line of events-*.jsonl, metrics.json,
+    verdict.json.
+    """
     import json
 
-    from seatrial.dialects.schema import json_schema
-
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(contracts.schema(name), indent=2))
 
 
 @app.command()
