@@ -7,10 +7,12 @@ import contextlib
 import csv
 import dataclasses
 import inspect
+import io
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +26,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.api_page import api_page
 
 import seatrial
 from seatrial import InputError, LaunchError, Run, Table, Where
@@ -429,3 +432,57 @@ def test_columns_need_no_pyarrow() -> None:
     for take in (table.to_arrow, table.__arrow_c_stream__, table.__dataframe__):
         with pytest.raises(LaunchError, match="pip install"):
             take()
+
+
+REFERENCE = ROOT / "docs" / "reference" / "python.md"
+
+
+def test_golden_page_of_the_api() -> None:
+    if os.environ.get("SEATRIAL_GOLDEN"):
+        REFERENCE.write_text(api_page(), encoding="utf-8")
+    assert api_page() == REFERENCE.read_text(encoding="utf-8")
+
+
+# --- the guide --------------------------------------------------------------------------------------------------------
+
+GUIDE = ROOT / "docs" / "howto" / "python.md"
+_LINE = (
+    " [2026-11-20 10:00:{step:02}] iteration {step:8d}/      24 | consumed samples: {samples:12d} | "
+    "elapsed time per iteration (ms): {ms:.1f} | learning rate: 3.000000E-04 | global batch size:    64 | "
+    "lm loss: {loss} | loss scale: 1.0 | grad norm: 1.204 | number of skipped iterations:   0 | "
+    "number of nan iterations:   0 |"
+)
+
+
+def a_log_with_a_nan() -> str:
+    """As Megatron-LM prints it; the loss of step 18 is NaN."""
+    return "".join(
+        _LINE.format(step=n, samples=64 * n, ms=812.5 + n % 3, loss="NaN" if n == 18 else f"{9 * 0.96**n:.6E}") + "\n"
+        for n in range(1, 25)
+    )
+
+
+def _blocks() -> list[tuple[str, str]]:
+    """(code, what it prints) of the guide; as in a notebook, the output follows its cell."""
+    found = re.findall(r"^```(python|text)\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    cells: list[tuple[str, str]] = []
+    for kind, text in found:
+        if kind == "python":
+            cells.append((text, ""))
+        else:
+            cells[-1] = (cells[-1][0], text)
+    return cells
+
+
+def test_the_guide_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "train.log").write_text(a_log_with_a_nan())
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    cells = _blocks()
+    assert len(cells) >= 10
+    for code, expected in cells:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, "python.md", "exec"), namespace)
+        assert out.getvalue() == expected, code
