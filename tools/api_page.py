@@ -15,8 +15,8 @@ _HEAD = """# The Python API
 
 <!-- Made from the docstrings of `seatrial.api` by `make golden`; edit these instead. -->
 
-[How to use it](../howto/python.md) is a notebook. A test pins these names, their arguments and their fields: some may be
-added; what is ever renamed or removed is in the changelog.
+[How to use it](../howto/python.md) is a notebook. A test pins these names, their arguments and their fields: some may
+be added; what is ever renamed or removed is in the changelog.
 
 """
 
