@@ -387,7 +387,7 @@ def test_data_frames_take_the_steps(ran: tuple[Run, list[str]]) -> None:
 
 _CELLS = {
     "int64": st.none() | st.integers(-(2**63), 2**63 - 1),
-    "float64": st.none() | st.floats(),
+    "float64": st.none() | st.just(math.nan) | st.floats(),
     "string": st.none() | st.text(st.characters(exclude_categories=["Cs"])),
     "bool": st.none() | st.booleans(),
 }
@@ -412,6 +412,16 @@ def test_any_table_arrives_as_it_is(data: st.DataObject, size: int) -> None:
     by_pandas = pandas.DataFrame.from_arrow(table)
     assert list(by_pandas.columns) == list(table)
     assert by_pandas["float64"].isna().to_list() == [row[1] is None or row[1] != row[1] for row in rows]
+
+
+def test_a_nan_is_no_missing_value() -> None:
+    table = Table.of_rows(
+        [Column(name="loss", type="float64", unit="", meaning="")], [(math.nan,), (None,), (math.inf,)]
+    )
+    for series in (polars.DataFrame(table)["loss"], polars.from_dataframe(table)["loss"]):
+        assert series.is_null().to_list() == [False, True, False]
+        assert series.is_nan().to_list() == [True, None, False]
+    assert pa.table(table)["loss"].null_count == 1
 
 
 def _all_same(a: Any, b: Any) -> bool:
