@@ -13,8 +13,10 @@ import click
 from click import argument, option
 from click.exceptions import Exit
 
+from seatrial import contracts
 from seatrial.commands import options, trainer_programs
 from seatrial.commands.options import FILE, FOLDER, InOrder, WithSeveral
+from seatrial.contracts import NAMES
 from seatrial.errors import InputError, SeatrialError
 
 if TYPE_CHECKING:
@@ -140,13 +142,16 @@ def convert(given: ConfigArguments, to: str, out: Path | None) -> None:
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of native configurations."""
+@argument("name", type=click.Choice(NAMES), default=NAMES[0], help="What the schema is of.")
+def schema(name: str) -> None:
+    """Print the JSON Schema of a file for other programs.
+
+    Of a native configuration, a cluster file, or what a run writes: plan.json, a line of events-*.jsonl, metrics.json,
+    verdict.json.
+    """
     import json
 
-    from seatrial.dialects.schema import json_schema
-
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(contracts.schema(name), indent=2))
 
 
 @app.command()
@@ -286,34 +291,21 @@ def judge(
 
     Of a folder, every run in it, and how they scale. Needs no cluster and no jax. Exits with the (worst) verdict.
     """
-    from seatrial.commands.judge import judge_logs, judge_run, run_directory_in, sort_arguments
-    from seatrial.console import warn
-    from seatrial.report.formats import FORMATS
-    from seatrial.runs.status import require_over
+    from seatrial.commands.check import ConfigArguments
+    from seatrial.commands.judge import sort_arguments
+    from seatrial.commands.judge_named import judge_named
+    from seatrial.report import folder, formats
 
     paths, overrides = sort_arguments(what, against)
-    if run_dir := run_directory_in(paths):
-        if against:
-            why, fix = f"{run_dir} holds the configuration that it is judged by", "omit it, or judge the log"
-            raise InputError.single("run-directory", "--against", why, fix)
-        warn(require_over(run_dir))
-        report, verdict = judge_run(run_dir, options)
-    else:
-        resolved = None
-        if against:
-            from seatrial.commands.check import ConfigArguments, read_targets
-
-            resolved = read_targets(ConfigArguments(config=against, overrides=tuple(overrides), model=model, gpu=gpu))
-            warn(resolved.problems)
-        if len(paths) == 1 and paths[0].is_dir():
-            from seatrial.commands.judge_folder import judge_folder
-            from seatrial.report import folder
-
-            found = judge_folder(paths[0], options, resolved=resolved, config=against, **how)
-            click.echo(folder.FORMATS[output](found))
-            raise Exit(found.exit_code)
-        report, verdict = judge_logs(paths, options, resolved=resolved, config=against, **how)
-    click.echo(FORMATS[output](report))
+    given = None
+    if against:
+        given = ConfigArguments(config=against, overrides=tuple(overrides), model=model, gpu=gpu)
+    found = judge_named(paths, options, against=given, **how)
+    if isinstance(found, folder.FolderReport):
+        click.echo(folder.FORMATS[output](found))
+        raise Exit(found.exit_code)
+    report, verdict = found
+    click.echo(formats.FORMATS[output](report))
     raise Exit(verdict.exit_code)
 
 

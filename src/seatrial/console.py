@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, TextIO
 
 from seatrial.errors import Problem
@@ -18,6 +18,8 @@ PIPE_WIDTH = 100  # columns where the output is no terminal
 PROSE_WIDTH = 100  # the most that sentences are given: longer lines are hard to read
 INDENT = 2
 UNLIMITED = 10_000
+
+Say = Callable[[str], None]  # takes the lines of what goes on, in the place of the terminal
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 SEVERITY_STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -138,12 +140,13 @@ def finding_line(problem: Problem, paint: Paint) -> str:
     return f"{finding_title(problem, paint)}: {inert(problem.why)}"
 
 
-def warn(problems: Iterable[Problem]) -> None:
-    """Prints the warnings among the findings to stderr, one line each."""
-    paint = Paint(stream=sys.stderr)
+def warn(problems: Iterable[Problem], say: Say | None = None) -> None:
+    """Prints the warnings among the findings to stderr, one line each; or gives the lines to `say`."""
+    paint = Paint(stream=sys.stderr, color=None if say is None else False)
     for problem in problems:
         if problem.severity == "warning":
-            print(finding_line(problem, paint), file=sys.stderr)
+            line = finding_line(problem, paint)
+            print(line, file=sys.stderr) if say is None else say(line)
 
 
 def note(texts: Iterable[str], *, to: TextIO | None = None) -> None:

@@ -218,7 +218,8 @@ def _numbers(value: Any) -> dict[str, float]:
 _READERS: dict[str, Callable[[Any], Any]] = {
     "int": _integer, "float": _number, "str": _text, "Mapping[str, Any]": _mapping, "Mapping[str, float]": _numbers,
 }  # fmt: skip
-_LEAST = {"step": 0, "attempt": 1, "num_processes": 1, "num_devices": 1}
+# The least value of a field.
+LEAST = {"step": 0, "attempt": 1, "num_processes": 1, "num_devices": 1}
 
 
 def trusted(kind: type[E], fields: dict[str, Any]) -> E:
@@ -264,7 +265,7 @@ def loads(line: str) -> Event:
         event = KINDS[data["kind"]](**values)
     except TypeError as error:
         raise ValueError(f"a broken or incomplete {data['kind']} event ({error}): {line[:80]!r}") from error
-    if not math.isfinite(event.wall_time) or any(values.get(field, least) < least for field, least in _LEAST.items()):
+    if not math.isfinite(event.wall_time) or any(values.get(field, least) < least for field, least in LEAST.items()):
         raise ValueError(f"a {data['kind']} event with an impossible number: {line[:80]!r}")
     return event
 

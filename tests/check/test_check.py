@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from seatrial import check, dialects
+from seatrial import dialects
+from seatrial.check import REMAT as CHECKED
 from seatrial.check import RULES, lint
+from seatrial.check import __file__ as rules
 from seatrial.errors import Mark, Problem
 from seatrial.estimate import flops
 from seatrial.spec import (
@@ -108,7 +110,7 @@ def test_every_rule_is_in_the_table() -> None:
     names = {rule.__name__ for _, rule in RULES}
     takes_finder = {
         node.name
-        for path in Path(check.__file__).parent.glob("*.py")
+        for path in Path(rules).parent.glob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and [argument.arg for argument in node.args.args] == ["finder"]
     }
@@ -179,4 +181,4 @@ def test_the_seeds_are_linted_before_and_after_they_are_filled_in(path: Path) ->
 def test_remat_policies_are_the_trainer_s() -> None:
     from seatrial.train.remat import REMAT
 
-    assert set(check.REMAT) == set(REMAT)
+    assert set(CHECKED) == set(REMAT)

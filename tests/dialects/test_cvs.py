@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial import check, dialects, source
+from seatrial import dialects, source
+from seatrial.check import lint
 from seatrial.dialects import placeholders
 from seatrial.dialects.cvs import keys as cvs_keys
 from seatrial.dialects.typed import schema
@@ -415,7 +416,7 @@ def test_what_is_wrong_is_said_at_its_place(wrong: Wrong, tmp_path: Path) -> Non
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")
     try:
-        problems = check.lint(load(path, *wrong.overrides), action="run").problems
+        problems = lint(load(path, *wrong.overrides), action="run").problems
     except InputError as error:
         problems = error.problems
     (finding,) = [p for p in problems if p.code == wrong.code and p.path.startswith(wrong.path)]
@@ -473,7 +474,7 @@ def test_what_cvs_and_maxtext_make_of_the_seeds_is_told() -> None:
     """Traps of these files: each is a finding at its key."""
 
     def told(path: Path, *overrides: str) -> set[tuple[str, str, str]]:
-        linted = check.lint(load(path, *COMPLETE[path], *overrides), action="judge")
+        linted = lint(load(path, *COMPLETE[path], *overrides), action="judge")
         return {(p.severity, p.code, p.path.rpartition(".")[2]) for p in linted.problems}
 
     single, multi = told(SINGLE_MI300X), told(MULTI_70B)
@@ -551,7 +552,7 @@ def test_a_mutated_seed_never_ends_in_a_traceback(
     file.write_text(json.dumps(tree))
     try:
         resolved = load(file, *data.draw(st.sampled_from([(), ("config.nnodes=1",), ("config.nnodes=2",)])))
-        resolved = replace(check.lint(resolved, action="run"))
+        resolved = replace(lint(resolved, action="run"))
         problems = resolved.problems
     except InputError as error:
         problems = error.problems

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial import check, dialects, source
+from seatrial import dialects, source
+from seatrial.check import lint
 from seatrial.dialects import cvs_2026
 from seatrial.dialects.cvs.thresholds import KINDS, TARGETS
 from seatrial.dialects.cvs_2026 import megatron as cvs_2026_megatron
@@ -314,7 +315,7 @@ def test_a_mutated_file_never_ends_in_a_traceback(
     file.write_text(json.dumps(tree))
     problems: tuple[Problem, ...]
     try:
-        problems = check.lint(load(file, action="run"), action="run").problems
+        problems = lint(load(file, action="run"), action="run").problems
     except InputError as error:
         problems = error.problems
     assert render_text(problems) is not None

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial import check, dialects, source
+from seatrial import dialects, source
+from seatrial.check import lint
 from seatrial.dialects.cvs import keys as cvs_keys
 from seatrial.dialects.cvs import megatron as cvs_megatron
 from seatrial.dialects.cvs import megatron_keys as cvs_megatron_keys
@@ -80,7 +81,7 @@ def test_every_cell_of_the_seeds_is_a_run(path: Path, model: str, gpu: str) -> N
     assert spec.topology.device == {"mi300x": "mi300x", "mi325": "mi325x", "mi350": "mi350x", "mi355": "mi355x"}[gpu]
     assert spec.topology.num_devices == (32 if path == MEGATRON_MULTI else 8)
     assert spec.model.num_layers == (32 if "8b" in model else 80)
-    linted = check.lint(load(path, f"model={model}", f"gpu={gpu}"), action="judge").problems
+    linted = lint(load(path, f"model={model}", f"gpu={gpu}"), action="judge").problems
     assert [p for p in linted if p.severity == "error" and p.code != "not-supported-yet"] == []
 
 
@@ -258,7 +259,7 @@ def test_dead_keys_and_silent_ways_of_cvs_are_told() -> None:
 
 def test_bars_that_contradict_each_other_are_told() -> None:
     """6500 tokens/s for 128 × 8192 tokens on 8 GPUs are 20.165 s, and 12 000 ms are asked for."""
-    problems = check.lint(load(MEGATRON_SINGLE, *EIGHT), action="judge").problems
+    problems = lint(load(MEGATRON_SINGLE, *EIGHT), action="judge").problems
     (finding,) = [p for p in problems if p.code == "contradicting-expectations"]
     assert finding.severity == "warning"
     assert finding.path.endswith("result_dict.elapsed_time_per_iteration")
@@ -308,7 +309,7 @@ def test_what_is_wrong_is_said_of_its_key(overrides: tuple[str, ...], code: str,
 
 
 def test_a_batch_that_does_not_divide_is_an_error() -> None:
-    resolved = check.lint(load(MEGATRON_SINGLE, *EIGHT, "batch_size=100"), action="plan")
+    resolved = lint(load(MEGATRON_SINGLE, *EIGHT, "batch_size=100"), action="plan")
     (finding,) = found(resolved, "not-divisible")
     assert finding.path == "model_params.single_node.llama3_1_8b.mi300x.batch_size" or finding.path == "batch_size"
 
@@ -338,7 +339,7 @@ def test_a_mutated_seed_never_ends_in_a_traceback(
     file = tmp_path_factory.getbasetemp() / "mutated.json"
     file.write_text(json.dumps(tree))
     try:
-        problems = check.lint(
+        problems = lint(
             dialects.load(file, (*EIGHT, "config.nnodes=1", "training_iterations=3"), action="run"), action="run"
         ).problems
     except InputError as error:

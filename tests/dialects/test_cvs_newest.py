@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from seatrial import check, dialects
+from seatrial import dialects
+from seatrial.check import lint
 from seatrial.errors import Problem
 from seatrial.spec import Batch, Expectation, Resolved, RunSpec
 
@@ -93,7 +94,7 @@ def megatron_file(nodes: int, *gpus: str, **cell: Any) -> dict[str, Any]:
 def load(tmp_path: Path, tree: Mapping[str, Any], *overrides: str) -> Resolved:
     path = tmp_path / "newest.json"
     path.write_text(json.dumps(tree, indent=1), encoding="utf-8")
-    return check.lint(dialects.load(path, overrides, action="check"), action="check")
+    return lint(dialects.load(path, overrides, action="check"), action="check")
 
 
 def spec_of(tmp_path: Path, tree: Mapping[str, Any], *overrides: str) -> RunSpec:

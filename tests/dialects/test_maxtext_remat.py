@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial import check, dialects
+from seatrial import dialects
+from seatrial.check import lint
 from seatrial.dialects import maxtext
 from seatrial.engines.maxtext import CONFIG_FILE
 from seatrial.estimate import memory
@@ -23,7 +24,7 @@ RECIPE = """remat_policy=custom query_proj=device key_proj=device value_proj=off
 def load(tmp_path: Path, words: str) -> Resolved:
     script = tmp_path / "train.sh"
     script.write_text(f"{TRAIN} {words}\n", encoding="utf-8")
-    return check.lint(dialects.load(script, ("topology.device=h100",), action="run"), action="run")
+    return lint(dialects.load(script, ("topology.device=h100",), action="run"), action="run")
 
 
 def spec_of(tmp_path: Path, words: str) -> RunSpec:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial import check, dialects
+from seatrial import dialects
+from seatrial.check import lint
 from seatrial.dialects import megatron
 from seatrial.estimate import memory
 from seatrial.spec import Precision, Resolved, RunSpec
@@ -29,7 +30,7 @@ def script(tmp_path: Path, words: str, layers: int = 24) -> Path:
 
 def load(tmp_path: Path, words: str, layers: int = 24, engine: str | None = None) -> Resolved:
     resolved = dialects.load(script(tmp_path, words, layers), ("topology.device=h100",), action="check")
-    return check.lint(resolved, action="check", engine=engine)
+    return lint(resolved, action="check", engine=engine)
 
 
 def errors(resolved: Resolved) -> list[tuple[str, str]]:

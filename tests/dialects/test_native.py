@@ -12,7 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial import check, dialects, source
+from seatrial import dialects, source
+from seatrial.check import lint
 from seatrial.dialects import native, yaml_writer
 from seatrial.errors import InputError
 from seatrial.records.paths import find_files
@@ -49,7 +50,7 @@ def spec_of(resolved: Resolved) -> RunSpec:
 
 @pytest.mark.parametrize("path", sorted(NATIVE.iterdir()), ids=lambda path: path.name)
 def test_every_shipped_example_is_clean(path: Path) -> None:
-    resolved = check.lint(load(path), action="run")
+    resolved = lint(load(path), action="run")
     assert spec_of(resolved).name == path.stem
 
 
@@ -309,7 +310,7 @@ def test_no_native_configuration_ends_in_a_traceback(
     path = write(tmp_path_factory.getbasetemp(), tree, "mutated.json")
     override = data.draw(st.text(max_size=6)) + "=" + data.draw(st.text(max_size=6))
     try:
-        problems = check.lint(load(path, override), action="run").problems
+        problems = lint(load(path, override), action="run").problems
     except InputError as error:
         problems = error.problems
     assert render_text(problems)
@@ -317,7 +318,7 @@ def test_no_native_configuration_ends_in_a_traceback(
 
 def test_a_model_of_nobody_keeps_its_numbers(tmp_path: Path) -> None:
     data = SMALL | {"model": {"name": "llama3.1-8b", "preset": "llama3.1-8b", "ffn_dim": 1024}}
-    resolved = check.lint(load(write(tmp_path, data)), action="run")
+    resolved = lint(load(write(tmp_path, data)), action="run")
     (finding,) = resolved.problems
     assert (finding.severity, finding.code, finding.path) == (
         "warning", "architecture-contradicts-name", "model.ffn_dim",

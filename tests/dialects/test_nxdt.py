@@ -11,7 +11,8 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from seatrial import check, dialects
+from seatrial import dialects
+from seatrial.check import lint
 from seatrial.dialects import nxdt
 from seatrial.dialects.convert import convert
 from seatrial.dialects.nxdt.deviations import DEVIATIONS
@@ -361,7 +362,7 @@ def test_a_run_without_any_length_is_an_error(tmp_path: Path) -> None:
     (problem,) = found(made(tmp_path, "trainer.max_steps=-1"), "steps-unknown")
     assert (problem.path, problem.fix) == ("trainer.max_steps", "give trainer.max_steps=… or trainer.max_epochs=…")
     resolved = made(tmp_path, "trainer.max_steps=-1", "trainer.max_epochs=2")  # of .bin and .idx files
-    (problem,) = found(check.lint(resolved, action="check"), "steps-unknown")
+    (problem,) = found(lint(resolved, action="check"), "steps-unknown")
     assert "samples of .bin and .idx files are counted out for a number of steps" in problem.why
 
 
@@ -572,7 +573,7 @@ def test_values_that_are_still_open(tmp_path: Path) -> None:
 )
 def test_every_wrong_configuration_is_wrong_whatever_the_trainer_can_do(case: Case) -> None:
     try:
-        resolved = check.lint(dialects.load(case.path, case.arguments, action="run"), action="run")
+        resolved = lint(dialects.load(case.path, case.arguments, action="run"), action="run")
     except InputError:
         return
     wrong = {problem.code for problem in resolved.problems if problem.severity == "error"}

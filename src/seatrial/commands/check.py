@@ -9,7 +9,7 @@ from pathlib import Path
 from seatrial.check import lint
 from seatrial.check.finder import usual_engine
 from seatrial.check.mesh import mesh_is_sound
-from seatrial.console import inert, warn
+from seatrial.console import Say, inert, warn
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
 from seatrial.estimate.compiled import Compiled
@@ -68,12 +68,14 @@ def _step(resolved: Resolved, action: Action, engine: str | None, compiles: bool
     return (compiled_step.compile_step if compiles else compiled_step.kept_step)(spec, target), ""
 
 
-def read_valid(given: ConfigArguments, *, action: Action, engine: str | None = None) -> Resolved:
-    """The configuration, whose warnings are printed. Raises InputError if it has errors."""
+def read_valid(
+    given: ConfigArguments, *, action: Action, engine: str | None = None, say: Say | None = None
+) -> Resolved:
+    """The configuration, whose warnings are printed, or given to `say`. Raises InputError if it has errors."""
     resolved = read(given, action=action, engine=engine)
     if has_errors(resolved.problems):
         raise InputError(resolved.problems)
-    warn(resolved.problems)
+    warn(resolved.problems, say)
     return resolved
 
 
@@ -102,7 +104,7 @@ def check(
     A further configuration is an argument that names a file; the same overrides hold for all.
     """
     files = _files(given)
-    found = {one.config: _findings(one, action="rehearse" if rehearse else "check", compiles=compiles) for one in files}
+    found = {one.config: findings(one, action="rehearse" if rehearse else "check", compiles=compiles) for one in files}
     if strict:
         stricter = (tuple(_with_severity(p, "warning", "error") for p in problems) for problems in found.values())
         found = dict(zip(found, stricter, strict=True))
@@ -119,7 +121,8 @@ def _files(given: ConfigArguments) -> list[ConfigArguments]:
     return [replace(given, config=path, overrides=overrides) for path in (given.config, *map(Path, others))]
 
 
-def _findings(given: ConfigArguments, *, action: Action, compiles: bool) -> tuple[Problem, ...]:
+def findings(given: ConfigArguments, *, action: Action, compiles: bool = False) -> tuple[Problem, ...]:
+    """The findings on a configuration or a cluster file; one that cannot be read is one of them."""
     try:
         return read(given, action=action, compiles=compiles).problems
     except InputError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from seatrial.commands.evidence import complete_events, write_events
 from seatrial.commands.parse import read_logs
 from seatrial.errors import InputError, LaunchError
 from seatrial.estimate import published
+from seatrial.estimate.flops import CONVENTIONS
 from seatrial.events import Event, RunStarted
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
@@ -45,6 +47,19 @@ class JudgeOptions:
     published: float | None = None
     tokens: float | None = None
     price_per_device_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value that there is not."""
+        for name, known in (("policy", metrics.POLICIES), ("convention", CONVENTIONS)):
+            if (given := getattr(self, name)) is not None and given not in known:
+                fix = f"one of: {', '.join(known)}"
+                raise InputError.single("unknown-option", f"--{name}", f"there is no {given!r}", fix)
+        if self.published is not None and not 0 <= self.published < 1:
+            why, fix = f"{self.published!r} is no share of a published result", "give a fraction, 0.1"
+            raise InputError.single("not-a-fraction", "--published", why, fix)
+        if self.tokens is not None and not 0 < self.tokens < math.inf:
+            why = f"{self.tokens!r} is not a number of tokens"
+            raise InputError.single("not-a-number", "--tokens", why, "give a number, such as 15e12")
 
 
 DEFAULT = JudgeOptions()

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seatrial.commands.check import read, read_valid, spec_of
+from seatrial.commands.check import read, spec_of
 from seatrial.commands.compiled_step import compile_step, named_target, target_of, why_not
-from seatrial.commands.run import RunRequest, plan_run
+from seatrial.commands.planned import action_of, planned
+from seatrial.commands.run import RunRequest
 from seatrial.console import UNLIMITED, inert, show_value, table
 from seatrial.dialects.explain import explain as explain_value
-from seatrial.errors import InputError, LaunchError
+from seatrial.errors import InputError
 from seatrial.estimate.compiled import CPU, Compiled
 from seatrial.estimate.memory import OWN, decided
-from seatrial.launch.targets import checked, scripts, target, with_requests
 from seatrial.plan import Plan, leaves, without_secrets
 from seatrial.report import compiled
-from seatrial.report.expected import expected, expected_lines
-from seatrial.runs.directory import new_directory, resolved_as_dict
-from seatrial.spec import Action, Resolved, RunSpec
+from seatrial.report.expected import expected_lines
+from seatrial.spec import Resolved, RunSpec
 
 
 def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = None) -> str:
@@ -30,29 +29,18 @@ def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = No
 
     `compile_for`: the step is compiled, too, for this device ("": the run's own). Raises LaunchError where that fails.
     """
-    resolved = read_valid(request.config, action=_action(request), engine=request.engine)
-    spec, where = spec_of(resolved), request.where
-    run_dir = new_directory(spec).resolve()
-    try:
-        where = with_requests(checked(where), spec, rehearsing=request.rehearse)
-        site = target(where.on).site(where, spec, run_dir)
-        plan, missing = plan_run(request, spec, run_dir, site=site, on=where.on), ""
-    except LaunchError as error:
-        plan, missing = None, str(error)
-    files = {**plan.files, **scripts(where, plan, run_dir)} if plan else {}
+    made = planned(request)
+    resolved, plan, spec = made.asked, made.plan, spec_of(made.asked)
     step = None if compile_for is None else _compiled(request, spec, plan, compile_for)
     if as_json:
-        made = plan and {**plan.as_dict(), "files": files}
-        shown = {"asked": resolved_as_dict(resolved), "expected": expected(spec, request.engine), "plan": made}
-        shown |= {} if step is None else {"compiled": step.as_dict()}
-        return json.dumps({"v": 1, **shown, **({"missing": missing} if missing else {})}, indent=1)
+        return json.dumps(made.as_dict() | ({} if step is None else {"compiled": step.as_dict()}), indent=1)
     values = [
         (path, show_value(value), _origin(resolved, path)) for path, value in leaves(without_secrets(spec)).items()
     ]
     sections = ["# The run, value by value", _table(values)]
     sections += ["# Estimates", _table(expected_lines(spec, request.engine))]
     sections += [step.text()] if step else []
-    sections += _described(plan, files) if plan else [f"note: {inert(missing)}"]
+    sections += _described(plan, made.files) if plan else [f"note: {inert(made.missing)}"]
     return "\n\n".join(sections)
 
 
@@ -89,7 +77,7 @@ def _compiled(request: RunRequest, spec: RunSpec, plan: Plan | None, device: str
 
 def explain(request: RunRequest, key: str, *, as_json: bool) -> str:
     """Where a value came from and what each dialect calls it. Raises InputError for a key that means none."""
-    resolved = read(request.config, action=_action(request))
+    resolved = read(request.config, action=action_of(request))
     spec_of(resolved)
     found = explain_value(resolved, key)
     if as_json:
@@ -97,11 +85,7 @@ def explain(request: RunRequest, key: str, *, as_json: bool) -> str:
     return "\n\n".join("\n".join(inert(line) for line in each.lines()) for each in found)
 
 
-def _action(request: RunRequest) -> Action:
-    return "rehearse" if request.rehearse else "plan"
-
-
-def _described(plan: Plan, files: dict[str, str]) -> list[str]:
+def _described(plan: Plan, files: Mapping[str, str]) -> list[str]:
     """What a rehearsal changes, each process's command, the files, and notes."""
     sections = []
     if plan.rehearsal:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seatrial.commands.check import ConfigArguments, read_valid, spec_of
-from seatrial.console import inert, table, warn
+from seatrial.console import Say, inert, table, warn
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError, Problem
 from seatrial.launch.preflight.answers import Node
@@ -97,8 +97,11 @@ def not_asked(spec: RunSpec | None, site: Site, engine: str) -> list[str]:
     return skipped
 
 
-def check_before_run(plan: Plan, site: Site, run_dir: Path, *, transport: str) -> None:
-    """Checks the hosts of a plan, and keeps their answers. Raises LaunchError where they cannot run it."""
+def check_before_run(plan: Plan, site: Site, run_dir: Path, *, transport: str, say: Say | None = None) -> None:
+    """Checks the hosts of a plan, and keeps their answers; warnings are printed, or given to `say`.
+
+    Raises LaunchError where they cannot run it.
+    """
     rehearsing = bool(plan.rehearsal and not plan.rehearsal.collapsed)
     needs = needs_of(plan.spec, site, hosts=list(plan.hosts), engine=plan.engine, rehearsing=rehearsing)
     result = ask_hosts(site, needs, transport)
@@ -112,7 +115,7 @@ def check_before_run(plan: Plan, site: Site, run_dir: Path, *, transport: str) -
             f"not all hosts can run it\n\n{render_text(errors)}\n\n{hint}",
             f"not all hosts can run it: {'; '.join([*named, *more])}",
         )
-    warn(result.problems)
+    warn(result.problems, say)
 
 
 def ask_hosts(site: Site, needs: Needs, transport: str) -> PreflightResult:

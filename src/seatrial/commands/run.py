@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from importlib import util
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seatrial.command import Secret
 from seatrial.commands.check import ConfigArguments, read_valid, spec_of
 from seatrial.commands.judge import judge_and_report
 from seatrial.commands.preflight import check_before_run
 from seatrial.commands.retries import archive_attempt, beginning, decide_retry, mark_decided, mark_undecided, resumed
-from seatrial.console import inert, note
+from seatrial.console import Say, inert
 from seatrial.dialects.data_files import has_data
 from seatrial.engines import engine as engine_called
 from seatrial.errors import InputError, LaunchError
@@ -31,7 +31,7 @@ from seatrial.plan import Plan, PlanRequest, Site, choose_remat, collapsed, coll
 from seatrial.runs.directory import claim, new_directory, short_path, write_inputs
 from seatrial.runs.status import write_status
 from seatrial.shrink.rehearsal import Rehearsal, rehearse
-from seatrial.spec import Resolved, RunSpec
+from seatrial.spec import Action, Resolved, RunSpec
 
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A run as the command line asks for it; `retries` counts further attempts after infrastructure failures."""
+    """A run as it is asked for; `retries` counts further attempts after infrastructure failures.
+
+    `say` takes the lines of its progress in the place of the terminal.
+    """
 
     config: ConfigArguments
     where: Where = HERE
@@ -49,40 +52,66 @@ class RunRequest:
     out: Path | None = None
     retries: int = 0
     deadlines: Deadlines | None = None
+    say: Say | None = None
 
     def __post_init__(self) -> None:
         if self.rehearse and self.collapse:
             why, fix = "a rehearsal shrinks the mesh as well", "give --rehearse or --collapse"
             raise InputError.single("two-ways", "--collapse", why, fix)
+        if self.retries < 0:
+            raise InputError.single("retries", "--retries", f"{self.retries} is no number of retries", "give 0 or more")
+
+    def tell(self, line: str) -> None:
+        """Prints a line of the run's progress, or gives it to `say`."""
+        if self.say is None:
+            print(line, flush=True)
+        else:
+            self.say(line)
+
+
+class Ended(NamedTuple):
+    """A run that is over: its directory, its verdict, and its report as text."""
+
+    directory: Path
+    verdict: Verdict
+    text: str
 
 
 def run(request: RunRequest) -> Verdict:
-    """Runs a configuration to its verdict, live on the terminal; the report is in the run directory.
+    """Runs a configuration to its verdict, live on the terminal; the report is in the run directory. Raises as
+    `run_to_end` does."""
+    ended = run_to_end(request)
+    print(ended.text, flush=True)
+    return ended.verdict
+
+
+def run_to_end(request: RunRequest) -> Ended:
+    """Runs a configuration to its verdict.
 
     Raises LaunchError where nothing can be started, InputError where the configuration has errors, or the engine or the
     run directory cannot be used.
     """
-    resolved = read_valid(request.config, action="rehearse" if request.rehearse else "run", engine=request.engine)
+    action: Action = "rehearse" if request.rehearse else "run"
+    resolved = read_valid(request.config, action=action, engine=request.engine, say=request.say)
     where = with_requests(checked(request.where), spec_of(resolved), rehearsing=request.rehearse)
     there = target(where.on)
     run_dir = (request.out or new_directory(spec_of(resolved))).resolve()
     for attempt in count(1):
         with beginning(run_dir):
             plan, site = _prepare(request, resolved, run_dir, where=where, there=there, attempt=attempt)
-            with watched(run_dir, plan.spec, plan.engine, request.deadlines) as following:
+            with watched(run_dir, plan.spec, plan.engine, request.deadlines, request.say) as following:
                 there.run(plan, run_dir, following, where=where, site=site, attempt=attempt)
         report, verdict, text = judge_and_report(run_dir)
         if attempt > request.retries or verdict.outcome == "pass":
             break
         decision = decide_retry(report, verdict, run_dir, plan, site)
-        print(f"attempt {attempt} of {1 + request.retries} is over; {inert(decision.reason)}", flush=True)
+        request.tell(f"attempt {attempt} of {1 + request.retries} is over; {inert(decision.reason)}")
         if not decision.retry:
             break
         archive_attempt(run_dir, plan.spec, attempt)
         where = there.without(where, decision.exclude) if decision.exclude else where
     mark_decided(run_dir)
-    print(text, flush=True)
-    return verdict
+    return Ended(run_dir, verdict, text)
 
 
 def _prepare(
@@ -101,10 +130,11 @@ def _prepare(
     write_inputs(resolved, request.config.config, plan, run_dir)
     if attempt <= request.retries:
         mark_undecided(run_dir)
-    print(f"run directory: {short_path(run_dir)}", flush=True)
-    note(plan.notes)
+    request.tell(f"run directory: {short_path(run_dir)}")
+    for each in plan.notes:
+        request.tell(f"note: {inert(each)}")
     if site is not None and there.KNOWS_ITS_HOSTS and where.preflight:
-        check_before_run(plan, site, run_dir, transport=where.ssh)
+        check_before_run(plan, site, run_dir, transport=where.ssh, say=request.say)
     return plan, site
 
 

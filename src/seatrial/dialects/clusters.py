@@ -27,7 +27,7 @@ from seatrial.source import Node
 _TEMPLATE = re.compile(r"\{[^}]*\}?")
 _NODES = ("node_dict", "nodes")
 _HEADS = ("head_node_dict", "head_node")
-_HOST = r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*"
+HOST = r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*"
 
 # --- what a name may be: it ends up in commands -----------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ _HOST = r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*::[0-9A-
 @coerce.takes("a host's name or address")
 def _host(value: Any) -> str:
     word = coerce.text(value)
-    if not re.fullmatch(_HOST, word):
+    if not re.fullmatch(HOST, word):
         raise ValueError(f"{coerce.shown(word)} is neither a host's name nor an address")
     return word
 

@@ -13,8 +13,8 @@ from seatrial.history.compare import Comparison, compare
 from seatrial.history.earlier import earlier_runs, step_seconds_of_others
 from seatrial.history.formats import FORMATS
 from seatrial.history.gate import Gate, judge_slowdown
-from seatrial.history.listing import list_runs, locate
-from seatrial.history.loaded import LoadedRun, load
+from seatrial.history.listing import find_runs, list_runs, locate
+from seatrial.history.loaded import LoadedRun, load, load_with_steps
 from seatrial.runs.files import write_text
 
 __all__ = [
@@ -22,10 +22,13 @@ __all__ = [
     "Gate",
     "LoadedRun",
     "compare",
+    "compare_named",
     "compare_runs",
+    "find_runs",
     "judge_slowdown",
     "list_runs",
     "load",
+    "load_with_steps",
     "locate",
     "sides",
 ]
@@ -60,6 +63,20 @@ def compare_runs(
     """The comparison of b with a, a run or several each, in one of `FORMATS`, and the exit code.
 
     "html" writes comparison.html here and gives a line that names it. The exit code is the gate's, or 0 without a gate.
+    Raises as `compare_named` does.
+    """
+    comparison = compare_named(a, b, anyway=anyway)
+    gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
+    text, exit_code = FORMATS[output](comparison, gate), gate.exit_code if gate else 0
+    if output == "html":
+        write_text(Path(COMPARISON_PAGE), text)
+        text = f"report: {COMPARISON_PAGE}"
+    return text, exit_code
+
+
+def compare_named(a: str | Sequence[str], b: str | Sequence[str], *, anyway: bool = False) -> Comparison:
+    """The comparison of b with a, a run or several each.
+
     A run is a directory, or a name or an id of the history; without any in `a`, the earlier runs of b's configuration
     are. Raises InputError where a run cannot be found or read, where one is named twice, and where they do different
     work, unless `anyway`.
@@ -67,16 +84,10 @@ def compare_runs(
     other = [locate(name) for name in ([b] if isinstance(b, str) else b)]
     one = [locate(name) for name in ([a] if isinstance(a, str) else a)] or earlier_runs(other)
     _require_different(one, other)
-    comparison = compare(
+    return compare(
         [load(run) for run in one], [load(run) for run in other], anyway=anyway,
         others=step_seconds_of_others([*one, *other]),
     )  # fmt: skip
-    gate = None if limit is None else judge_slowdown(comparison, limit, anyway=anyway)
-    text, exit_code = FORMATS[output](comparison, gate), gate.exit_code if gate else 0
-    if output == "html":
-        write_text(Path(COMPARISON_PAGE), text)
-        text = f"report: {COMPARISON_PAGE}"
-    return text, exit_code
 
 
 def _require_different(a: Sequence[Path], b: Sequence[Path]) -> None:

@@ -23,24 +23,21 @@ SHORTEST_ID = 4
 MAX_NAMED = 5
 
 
-def list_runs(
+def find_runs(
     root: Path,
     *,
-    output: str = "text",
     rebuild: bool = False,
     model: str | None = None,
     device: str | None = None,
     outcome: str | None = None,
-    limit: int = 30,
     path: Path | None = None,
-) -> str:
-    """The runs below a root, the newest first; the index (default: the user's own) is brought up to date before.
+) -> tuple[list[IndexRow], tuple[str, ...]]:
+    """(the runs below a root, the newest first; those that are gone); the index is brought up to date before.
 
-    `output` is "text", "json" or "html", the whole page.
-    `model` and `device` are parts of their names, `limit` 0 shows all. Raises InputError for a root that is not there,
-    an outcome that does not exist, and an index that cannot be used.
+    `model` and `device` are parts of their names. Raises InputError for a root that is not there, an outcome that does
+    not exist, and an index that cannot be used; `path` is that of the index, by default the user's own.
     """
-    wanted = _require_valid(root, outcome, limit)
+    wanted = _require_valid(root, outcome)
     with Index(path or default_path()) as index:
         gone = index.refresh(root, rebuild=rebuild).gone
         rows = [
@@ -48,6 +45,19 @@ def list_runs(
             for row in index.rows(root)
             if _contains(row["model"], model) and _contains(row["device"], device) and wanted in (None, row["outcome"])
         ]
+    return rows, gone
+
+
+def list_runs(root: Path, *, output: str = "text", limit: int = 30, **wanted: Any) -> str:
+    """The runs below a root as "text", "json" or "html", the whole page.
+
+    `wanted` is what else `find_runs` takes, and `limit` 0 shows all.
+
+    Raises InputError for a limit below that, and as `find_runs` does.
+    """
+    if limit < 0:
+        raise InputError.single("limit", "--limit", f"{limit} is no number of runs", "give 1 or more, or 0 for all")
+    rows, gone = find_runs(root, **wanted)
     shown = rows[:limit] if limit else rows
     if output == "json":
         runs = [_plain(row) for row in shown]
@@ -59,14 +69,12 @@ def list_runs(
     return "\n".join([*parts, *map(inert, notes)])
 
 
-def _require_valid(root: Path, outcome: str | None, limit: int) -> str | None:
+def _require_valid(root: Path, outcome: str | None) -> str | None:
     """The outcome as the index spells it."""
     wanted = outcome.lower().replace(" ", "_").replace("-", "_") if outcome else None
     if wanted is not None and wanted not in STATES:
         why, fix = f"there is no {outcome!r}", f"use one of: {', '.join(STATES)}"
         raise InputError.single("unknown-outcome", "--outcome", why, fix)
-    if limit < 0:
-        raise InputError.single("limit", "--limit", f"{limit} is no number of runs", "give 1 or more, or 0 for all")
     if not root.is_dir():
         why = f"{root} is not a folder" if root.exists() else f"there is no folder {root}"
         raise InputError.single("no-root", "--root", why, "name the folder that holds the run directories")

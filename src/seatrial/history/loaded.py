@@ -49,6 +49,11 @@ class LoadedRun:
 
 def load(run_dir: Path) -> LoadedRun:
     """Reads a judged run directory. Raises InputError where a part is missing or cannot be read."""
+    return load_with_steps(run_dir)[0]
+
+
+def load_with_steps(run_dir: Path) -> tuple[LoadedRun, tuple[tuple[events.Step, ...], ...]]:
+    """As `load`; also the steps of each attempt, by the process whose record counts."""
     documents = Documents(run_dir)
     fix = f"judge it {'again' if documents.has('verdict.json') else 'first'}: seatrial judge {run_dir}"
     try:
@@ -72,7 +77,7 @@ def load(run_dir: Path) -> LoadedRun:
     found = measuring.records(record)
     own = found.main
     started = [one.started for one in found.by_process if one.started]
-    return LoadedRun(
+    run = LoadedRun(
         directory=str(run_dir),
         spec=spec,
         plan=plan,
@@ -84,6 +89,7 @@ def load(run_dir: Path) -> LoadedRun:
         losses={step.step: step.loss for step in own.steps if step.loss is not None},
         steps=own.steps,
     )
+    return run, own.attempts
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.console import inert
+from seatrial.console import Say, inert
 from seatrial.engines import engine
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
@@ -39,10 +39,12 @@ def _full_disk_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def watched(run_dir: Path, spec: RunSpec, engine_name: str, deadlines: Deadlines | None = None) -> Iterator[Following]:
-    """The display of a run, and what else is needed to follow it."""
+def watched(
+    run_dir: Path, spec: RunSpec, engine_name: str, deadlines: Deadlines | None = None, say: Say | None = None
+) -> Iterator[Following]:
+    """The display of a run, whose lines `say` takes if it is given, and what else is needed to follow it."""
     has_events = engine(engine_name).FAMILY is None
-    with View(run_dir, name=spec.name, planned_steps=spec.step_limit, has_events=has_events) as view:
+    with View(run_dir, name=spec.name, planned_steps=spec.step_limit, has_events=has_events, say=say) as view:
         yield Following(deadlines or deadlines_for(spec), view.update, view.say)
 
 
@@ -72,7 +74,8 @@ class Tail:
 class View:
     """The display of one run; a context manager, fed by `update`. Rank 0's events are the run's.
 
-    Without them (`has_events`), only the number of steps is known, from the agents.
+    Without them (`has_events`), only the number of steps is known, from the agents. `say` takes the lines in the place
+    of the console.
     """
 
     def __init__(
@@ -83,10 +86,12 @@ class View:
         planned_steps: int,
         has_events: bool = True,
         console: Console | None = None,
+        say: Say | None = None,
     ) -> None:
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
+        self._to = say
         self._name = inert(name)
         self._planned = planned_steps
         self._tail = Tail(run_dir / "events-0.jsonl")
@@ -102,7 +107,7 @@ class View:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        if self._console.is_terminal:
+        if self._to is None and self._console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn(),
                 console=self._console, expand=True,
@@ -182,6 +187,9 @@ class View:
 
     def say(self, line: str) -> None:
         """Prints a line, above the display where there is one."""
+        if self._to is not None:
+            self._to(inert(line))
+            return
         with _full_disk_ignored():
             self._console.print(inert(line), markup=False, soft_wrap=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -105,6 +106,9 @@ class Interrupts:
             else:
                 self.count += 1
 
+        if threading.current_thread() is not threading.main_thread():  # only that one may take signals
+            yield self
+            return
         noted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup, a closed terminal is no request
             noted.append(signal.SIGHUP)

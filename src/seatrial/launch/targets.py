@@ -68,11 +68,17 @@ _INSTEAD: Mapping[tuple[str, str], tuple[str, str]] = {
     ("cluster", "slurm"): ("Slurm allots the hosts", "omit it; --slurm nodelist=HOSTS asks for certain ones"),
     ("exclude", "slurm"): ("Slurm allots the hosts", "let Slurm exclude them: --slurm exclude=HOST,HOST"),
 }
+# What options may say, other than `on`.
+_WORDS: Mapping[str, tuple[str, ...]] = {"container": ("docker", "podman", "pyxis"), "ssh": ("asyncssh", "system")}
 
 
 def checked(where: Where) -> Where:
     """The same. Raises InputError for an option that its target does not have."""
     target(where.on)
+    for name, known in _WORDS.items():
+        if (given := getattr(where, name)) is not None and given not in known:
+            why, fix = f"there is no {given!r}", f"one of: {', '.join(known)}"
+            raise InputError.single("unknown-option", f"--{name}", why, fix)
     for field in fields(where):
         given, known = getattr(where, field.name), _ONLY_FOR.get(field.name, tuple(TARGETS))
         if given == field.default or where.on in known:
