@@ -7,12 +7,11 @@ Non-finite numbers are written as the strings "nan", "inf", "-inf", because JSON
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
@@ -297,14 +296,3 @@ def read(path: Path) -> Iterator[Event]:
         except ValueError:
             if line.endswith("\n"):
                 raise
-
-
-def merge(streams: Iterable[Iterable[Event]]) -> list[Event]:
-    """All events of a run by wall time. The order within a stream stays, even where its clock was set back."""
-    return list(heapq.merge(*streams, key=lambda event: event.wall_time))
-
-
-def read_run(run_dir: Path) -> list[Event]:
-    """Every `events-*.jsonl` of a run directory and of its earlier attempts, merged."""
-    found = (path for pattern in ("", "attempts/*/") for path in sorted(run_dir.glob(f"{pattern}events-*.jsonl")))
-    return merge(read(path) for path in found)

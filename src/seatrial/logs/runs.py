@@ -10,9 +10,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import Event, RunStarted, Step
+from seatrial.events import RunStarted
 from seatrial.logs.files import RANK_NAMES, SEVERAL_RUNS, read_files
 from seatrial.logs.one_file import Spellings
+from seatrial.recording import Recording
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
 _JOBS = tuple(
@@ -27,7 +28,7 @@ class RunOfLogs:
 
     name: str
     paths: tuple[Path, ...]
-    events: tuple[Event, ...]
+    events: Recording
 
 
 def runs_of(paths: Sequence[Path], spellings: Spellings, folder: Path) -> Iterator[RunOfLogs]:
@@ -58,7 +59,7 @@ def _of_job(paths: Sequence[Path], spellings: Spellings, folder: Path) -> Iterat
 
 
 def _run(paths: Sequence[Path], spellings: Spellings, folder: Path) -> RunOfLogs:
-    return RunOfLogs(name=_name(paths, folder), paths=tuple(paths), events=tuple(read_files(paths, spellings)))
+    return RunOfLogs(name=_name(paths, folder), paths=tuple(paths), events=read_files(paths, spellings))
 
 
 def _name(paths: Sequence[Path], folder: Path) -> str:
@@ -97,7 +98,7 @@ def _by_size(paths: Sequence[Path], spellings: Spellings) -> list[list[Path]]:
     """By the number of devices that each log names."""
 
     def devices(path: Path) -> int | None:
-        found = (event.num_devices for event in read_files([path], spellings) if isinstance(event, RunStarted))
+        found = (event.num_devices for event in read_files([path], spellings).others if isinstance(event, RunStarted))
         return next(found, None)
 
     return _split(paths, devices)
@@ -122,33 +123,62 @@ _SPLITS = (_by_folder, _by_size, _by_name, _alone)
 # --- jobs that go on where another one ended ---
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Stretch:
+    """What tells whether a run goes on where one of another job ended; `jobs` has "" where a file names none."""
+
+    jobs: frozenset[str]
+    planned: frozenset[int | None]
+    timed: bool
+    begun: float
+    ended: float
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, run: RunOfLogs) -> _Stretch | None:
+        """That of a run; None without steps."""
+        steps, times = run.events.all_steps.numbers, run.events.times
+        started = [event for event in run.events.others if isinstance(event, RunStarted)]
+        if not steps:
+            return None
+        return cls(
+            jobs=frozenset(map(_job, run.paths)),
+            planned=frozenset(event.planned_steps for event in started),
+            timed=all(event.facts.get("clock") == "log" for event in started),
+            begun=_first_time(run),
+            ended=float(times[-1]),
+            first=min(steps),
+            last=max(steps),
+        )
+
+    def goes_on_in(self, after: _Stretch) -> bool:
+        """Whether a run of another job takes up the steps where this one ended, and after it."""
+        if not self.first < after.first <= self.last + 1 or after.last <= self.last or self.planned != after.planned:
+            return False
+        jobs = self.jobs | after.jobs
+        if len(jobs) < 2 or "" in jobs:
+            return False
+        return not (self.timed and after.timed and self.ended > after.begun)
+
+
 def _chains(runs: Sequence[RunOfLogs]) -> list[list[RunOfLogs]]:
     """The runs, and those together of which each continues the steps of the one before: attempts in several jobs."""
-    chains: list[list[RunOfLogs]] = []
-    for run in sorted(runs, key=_first_time):
-        before = next((chain for chain in chains if _goes_on(chain[-1], run)), None)
-        if before is None:
-            chains.append([run])
+    stretches = [_Stretch.of(run) for run in runs]
+    chains: list[list[int]] = []
+    ends: list[_Stretch | None] = []  # of the chains
+    for number in sorted(range(len(runs)), key=lambda n: _first_time(runs[n])):
+        after = stretches[number]
+        goes_on = (n for n, end in enumerate(ends) if end and after and end.goes_on_in(after))
+        if (place := next(goes_on, None)) is None:
+            chains.append([number])
+            ends.append(after)
         else:
-            before.append(run)
-    return sorted(chains, key=lambda chain: runs.index(chain[0]))
+            chains[place].append(number)
+            ends[place] = after
+    return [[runs[number] for number in chain] for chain in sorted(chains)]
 
 
 def _first_time(run: RunOfLogs) -> float:
-    return min((event.wall_time for event in run.events), default=0.0)
-
-
-def _goes_on(run: RunOfLogs, after: RunOfLogs) -> bool:
-    """Whether a run of another job takes up the steps where this one ended, and after it."""
-    jobs = {_job(path) for path in (*run.paths, *after.paths)}
-    steps, more = (sorted(e.step for e in each.events if isinstance(e, Step)) for each in (run, after))
-    if len(jobs) < 2 or "" in jobs or not steps or not more or _planned(run) != _planned(after):
-        return False
-    timed = all(e.facts.get("clock") == "log" for e in (*run.events, *after.events) if isinstance(e, RunStarted))
-    if timed and run.events[-1].wall_time > _first_time(after):
-        return False
-    return steps[0] < more[0] <= steps[-1] + 1 and steps[-1] < more[-1]
-
-
-def _planned(run: RunOfLogs) -> set[int | None]:
-    return {event.planned_steps for event in run.events if isinstance(event, RunStarted)}
+    times = run.events.times
+    return float(times.min()) if len(times) else 0.0
