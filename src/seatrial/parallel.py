@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ def map_files(work: Callable[..., R], arguments: Sequence[tuple[Any, ...]], path
     """What `work` makes of each of the arguments, in their order; each call reads the file with the same number.
 
     `work` and what it makes must be such that they can be pickled. What it raises is raised here; an interrupt ends
-    the processes.
+    the processes. They import the main program once more, so that a script needs the usual `if __name__ == "__main__"`.
     """
     processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, len(paths))
     if processes < 2 or not _is_much(paths):
@@ -38,12 +39,24 @@ def map_files(work: Callable[..., R], arguments: Sequence[tuple[Any, ...]], path
         return [work(*each) for each in arguments]
     with pool:
         try:
-            return list(pool.map(_call, arguments, chunksize=many))
+            with _without_interrupts():  # which the processes would get as well, while they start
+                found = pool.map(_call, arguments, chunksize=many)
+            return list(found)
         except BrokenProcessPool:  # one of them was killed, as for its memory
             return [work(*each) for each in arguments]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Holds an interrupt back; processes that are started in the meantime never get one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _is_much(paths: Sequence[Path]) -> bool:
@@ -57,10 +70,9 @@ def _is_much(paths: Sequence[Path]) -> bool:
 
 
 def _begin(work: Callable[..., Any]) -> None:
-    """Makes this process one of the pool's: an interrupt is its parent's to handle, and it ends with that."""
+    """Makes this process one of the pool's, which ends with its parent."""
     global _work
     _work = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
