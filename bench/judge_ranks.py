@@ -6,7 +6,7 @@ Files are made in /tmp and removed again; the kinds take turns. One rank in a hu
 
   maxtext      a log of each rank, with absl's prefix: every step with seconds and loss
   torchtitan   a log of each rank: no seconds, a prefix of torchrun's before every line
-  megatron     a log of each rank, of which the last prints the steps and the others a few lines
+  megatron     a log of each rank, of which one prints the steps and the others a few lines
   run          the run directory of our own trainer: events-0.jsonl, …
 """
 
@@ -34,8 +34,9 @@ from seatrial import events
 from seatrial.spec import to_dict
 
 GOAL_SECONDS, GOAL_MEMORY = 20.0, 1 << 30  # on two cores
-SLOW, PACE = 100, 1.15  # every so manieth rank is so much slower
+SLOW, PACE = 100, 1.15  # one rank in so many is so much slower
 START = 1_790_000_000.0
+APART = 0.05  # seconds between the prints of ranks
 
 
 def _pace(rank: int) -> float:
@@ -47,14 +48,20 @@ def _losses(steps: int) -> list[float]:
     return [2.2 + 9.0 * math.exp(-step / (steps / 4)) + rng.gauss(0, 0.03) for step in range(steps)]
 
 
+def _walk(rank: int, steps: int, usual: float, rng: random.Random) -> Iterator[tuple[float, float]]:
+    """(seconds of a step by its rank, seconds from the start to its print): all ranks end a step together."""
+    everyone, clock = random.Random(5), 0.0
+    for step in range(steps):
+        shared = usual * everyone.lognormvariate(0, 0.007) * (12 if step == 0 else 1)
+        clock += shared
+        yield shared * _pace(rank) * rng.lognormvariate(0, 0.002), clock + rng.random() * APART
+
+
 def _maxtext(rank: int, losses: list[float], rng: random.Random) -> Iterator[str]:
-    clock = 33_000.0
     yield f"I0921 09:10:00.{rank:06d} 1402 max_utils.py:310] Num_devices: 16384, shape (1, 2048, 8, 1)"
     yield f"I0921 09:10:00.{rank:06d} 1402 pyconfig.py:591] Config param steps: {len(losses)}"
-    for step, loss in enumerate(losses):
-        seconds = 0.9 * _pace(rank) * rng.lognormvariate(0, 0.007) * (12 if step == 0 else 1)
-        clock += seconds
-        _, time_of_day = made.clock_text(clock, micro=True).split(" ")
+    for step, (loss, (seconds, at)) in enumerate(zip(losses, _walk(rank, len(losses), 0.9, rng), strict=True)):
+        _, time_of_day = made.clock_text(33_000.0 + at, micro=True).split(" ")
         yield (
             f"I0921 {time_of_day} 1402 metric_logger.py:265] completed step: {step}, seconds: {seconds:.3f}, "
             f"TFLOP/s/device: {390 / seconds:.3f}, Tokens/s/device: {8192 / seconds:.3f}, "
@@ -63,26 +70,23 @@ def _maxtext(rank: int, losses: list[float], rng: random.Random) -> Iterator[str
 
 
 def _torchtitan(rank: int, losses: list[float], rng: random.Random) -> Iterator[str]:
-    clock = 33_000.0
-
-    def logged(text: str) -> str:
-        return f"[rank{rank}]:[titan] {made.clock_text(clock, comma=True)} - root - INFO - {text}"
+    def logged(text: str, at: float = 0.0) -> str:
+        return f"[rank{rank}]:[titan] {made.clock_text(33_000.0 + at, comma=True)} - root - INFO - {text}"
 
     yield logged(
         "Trainer is initialized with local batch size 1, global batch size 16384, "
         f"gradient accumulation steps 1, sequence length 8192, total steps {len(losses)} (warmup 10)"
     )
     yield logged("Training starts at step 1")
-    for step, loss in enumerate(losses):
-        seconds = 0.9 * _pace(rank) * rng.lognormvariate(0, 0.007) * (12 if step == 0 else 1)
-        clock += seconds
+    for step, (loss, (seconds, at)) in enumerate(zip(losses, _walk(rank, len(losses), 0.9, rng), strict=True)):
         yield logged(
             f"\x1b[31mstep: {step + 1:2d}  \x1b[32mloss: {loss:8.5f}  \x1b[38;2;180;60;0mgrad_norm: "
             f"{0.8 + rng.random() / 10:7.4f}  \x1b[38;2;54;234;195mmemory: 66.91GiB(84.51%)  "
             f"\x1b[34mtps: {8192 / seconds:,.0f}  \x1b[36mtflops: {390 / seconds:,.2f}  "
-            f"\x1b[35mmfu: {39 / seconds:.2f}%\x1b[39m"
+            f"\x1b[35mmfu: {39 / seconds:.2f}%\x1b[39m",
+            at,
         )
-    yield logged("Training completed")
+    yield logged("Training completed", 1e5)
 
 
 def _megatron(rank: int, losses: list[float], rng: random.Random) -> Iterator[str]:
@@ -104,19 +108,17 @@ def _events(rank: int, losses: list[float], rng: random.Random) -> Iterator[str]
             planned_steps=len(losses), tokens_per_step=spec.tokens_per_step, num_parameters=8_030_261_248, facts=facts,
         )
     )  # fmt: skip
-    clock = 0.0
-    for step, loss in enumerate(losses):
-        seconds = 12.0 * _pace(rank) * rng.lognormvariate(0, 0.007) * (12 if step == 0 else 1)
-        clock += seconds
+    at = 0.0
+    for step, (loss, (seconds, at)) in enumerate(zip(losses, _walk(rank, len(losses), 12.0, rng), strict=True)):
         yield events.dumps(
             events.Step(
-                process=rank, wall_time=START + clock, monotonic_time=1.0 + clock, step=step, seconds=seconds,
+                process=rank, wall_time=START + at, monotonic_time=1.0 + at, step=step, seconds=seconds,
                 tokens=spec.tokens_per_step, loss=loss, grad_norm=0.8 + rng.random() / 10, learning_rate=3e-4,
                 data_seconds=rng.random() / 1000,
             )
         )  # fmt: skip
-    at = {"process": rank, "wall_time": START + clock + 1, "monotonic_time": clock + 2}
-    yield events.dumps(events.RunEnded(**at, reason="completed", exit_code=0))
+    ended = {"process": rank, "wall_time": START + at + 1, "monotonic_time": at + 2}
+    yield events.dumps(events.RunEnded(**ended, reason="completed", exit_code=0))
 
 
 WRITERS: dict[str, tuple[str, Callable[[int, list[float], random.Random], Iterator[str]]]] = {

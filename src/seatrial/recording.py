@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from operator import itemgetter
@@ -133,7 +134,12 @@ class Steps(Sequence[Step]):
         return self._known(self._reported.get(name))
 
     def _values(self, column: Column | None) -> Numbers:
-        return np.full(len(self), np.nan) if column is None else column.astype(np.float64)  # None becomes NaN
+        if column is None:
+            return np.full(len(self), np.nan)
+        try:
+            return column.astype(np.float64)  # None becomes NaN
+        except OverflowError:  # whole numbers of any length
+            return np.array([np.nan if value is None else _as_float(value) for value in column])
 
     def _known(self, column: Column | None) -> NDArray[np.bool_]:
         if column is None or column.dtype != object:
@@ -163,6 +169,13 @@ def _column(values: list[Any]) -> Column | None:
     column = np.empty(len(values), object)
     column[:] = values
     return column
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value > 0 or -1)
 
 
 def _nothing(name: str) -> str | None:
