@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -134,3 +135,12 @@ def test_what_reads_needs_no_jax() -> None:
     code = "import sys, json, seatrial.logs, seatrial.recording; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "torch", "click", "rich"} & set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("family", logs.NAMES)
+def test_every_family_reaches_another_process(family: str) -> None:
+    how = logs.spellings(family)
+    again = pickle.loads(pickle.dumps(how))
+    assert [each.name for each in again.families] == [each.name for each in how.families]
+    for each in again.families:
+        assert each.custom_reader is None or callable(each.custom_reader())

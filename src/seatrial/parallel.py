@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 WORTHWHILE = 32 << 20  # bytes of files; the processes start in the time that reading a part of it takes
-MOST_PROCESSES = 16
+MOST_PROCESSES = 8  # each needs some 70 MB
 PARTS = 8  # of the work of a process, so that all of them end at about the same time
 MOST_AT_ONCE = 16  # files: what is read of them waits in memory
 
