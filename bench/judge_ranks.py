@@ -174,7 +174,7 @@ def measure(folder: Path, argv: list[str]) -> dict[str, Any]:
             if pid:
                 break
             peak = max(peak, _memory(seen))
-            time.sleep(0.1)
+            time.sleep(0.5)  # to look costs time of its own
         process.returncode = os.waitstatus_to_exitcode(status)
         err.seek(0)
         if process.returncode not in (0, 1, 3):
