@@ -51,12 +51,22 @@ def map_files(work: Callable[..., R], arguments: Sequence[tuple[Any, ...]], path
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Holds an interrupt back; processes that are started in the meantime never get one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Holds an interrupt back; processes that are started in the meantime never get one.
+
+    Other threads of this process, such as those of numpy, may get it all the same: then it is raised afterwards.
+    """
+    interrupts: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number)) if is_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _is_much(paths: Sequence[Path]) -> bool:
