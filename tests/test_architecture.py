@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src" / "seatrial"
 # Each module or folder may import only what stands before it.
 ORDER = (
     "errors", "source", "spec", "records", "xla_flags", "estimate", "cluster", "command", "console", "capture", "node",
-    "check", "dialects", "engines", "shrink", "plan", "runs", "events", "logs", "metrics", "verdict", "launch",
-    "report", "history", "contracts", "commands", "api", "cli", "__main__",
+    "check", "dialects", "engines", "shrink", "plan", "parallel", "runs", "events", "recording", "logs", "metrics",
+    "verdict", "launch", "report", "history", "contracts", "commands", "api", "cli", "__main__",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {"errors", "spec", "records", "estimate", "xla_flags", "runs", "events", "train"}
 

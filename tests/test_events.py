@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial import events
+from seatrial import events, recording
 
 EVENTS = [
     events.RunStarted(run="r", host="h", planned_steps=3, facts={"mesh": {"fsdp": 8}, "seconds": 1.5}),
@@ -117,5 +117,5 @@ def test_merge_orders_by_wall_time(tmp_path):
         for step in range(4):
             writer.write(events.Step(process=process, step=step, wall_time=step * 10.0 + process))
         writer.close()
-    merged = events.read_run(tmp_path)
+    merged = recording.read_run(tmp_path)
     assert [event.wall_time for event in merged] == sorted(step * 10.0 + p for step in range(4) for p in range(3))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from seatrial import events, metrics
+from seatrial import events, metrics, recording
 from seatrial.metrics import show_ranges
 from seatrial.spec import Batch, Precision, RunSpec, Topology
 from seatrial.spec.presets import MODELS
@@ -169,14 +169,14 @@ def test_steps_with_a_checkpoint_or_an_evaluation_are_left_out() -> None:
         events.Checkpoint(wall_time=START + 12, action="save", step=10),
         events.Eval(wall_time=START + 17, step=20),
     ]
-    times = metrics.measure(events.merge([run, saved]), spec).performance.step_times
+    times = metrics.measure(recording.merge([run, saved]), spec).performance.step_times
     assert times is not None
     assert times.disturbed == ((10, 11), (20, 21))
     assert times.p95 == 0.5
     assert "steps 10–11, 20–21, because of an evaluation or a checkpoint" in times.rule
 
     every_step = [events.Checkpoint(wall_time=START, action="save", step=n) for n in range(40)]
-    times = metrics.measure(events.merge([run, every_step]), spec).performance.step_times
+    times = metrics.measure(recording.merge([run, every_step]), spec).performance.step_times
     assert times is not None
     assert times.n == 37  # leaving all of them out would leave nothing
 
@@ -255,11 +255,11 @@ def test_processes_are_held_against_the_first_one() -> None:
     agreed = metrics.measure(whole_run(spec), spec).numerics
     assert (agreed.num_compared, agreed.disagreement) == (30, 0.0)
     other = streams.steps(spec, 1, loss=lambda n: streams.falling(n) * (1.25 if n == 17 else 1))
-    apart = metrics.measure(events.merge([streams.steps(spec), other]), spec).numerics
+    apart = metrics.measure(recording.merge([streams.steps(spec), other]), spec).numerics
     assert apart.disagreement == pytest.approx(0.2)
     assert apart.disagreement_step == 17
     lost = streams.steps(spec, 1, loss=lambda n: math.nan if n == 9 else streams.falling(n))
-    found = metrics.measure(events.merge([streams.steps(spec), lost]), spec).numerics
+    found = metrics.measure(recording.merge([streams.steps(spec), lost]), spec).numerics
     assert found.first_bad_step == 9
     assert found.disagreement == math.inf
 
@@ -360,7 +360,7 @@ def test_nothing_at_all_is_measured_too() -> None:
 def test_a_clock_that_is_set_back_is_no_restart() -> None:
     spec = make_spec()
     early, late = streams.steps(spec, last=14, at=50), streams.steps(spec, first=15, at=20)
-    merged = events.merge([[*early, *late], [streams.ended(process=-1)]])
+    merged = recording.merge([[*early, *late], [streams.ended(process=-1)]])
     assert len(metrics.measure(merged, spec).completion.attempts) == 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seatrial import events, metrics, verdict
+from seatrial import events, metrics, recording, verdict
 from seatrial.spec import METRICS, Expectation, Objective, RunSpec
 from seatrial.verdict import EXIT_CODES, Check, Verdict, show
 from tests.helpers.streams import ended, falling, fault, make_spec, rising, started, steps, whole_run
@@ -183,7 +183,8 @@ def test_the_right_answer(name: str) -> None:
 def test_a_line_that_merely_looks_like_an_error_is_no_event_and_fails_nothing() -> None:
     # A fault that the run survived is shown, but the end of the run decides.
     spec = make_spec()
-    run = events.merge([whole_run(spec), [fault("suspicious_line", "rank 0", "ValueError: ignored", process=0, at=11)]])
+    ignored = fault("suspicious_line", "rank 0", "ValueError: ignored", process=0, at=11)
+    run = recording.merge([whole_run(spec), [ignored]])
     found = judged(run, spec)
     assert found.outcome == "pass"
     assert "ValueError: ignored" in check(found, "orderly end").evidence[0]
@@ -194,7 +195,7 @@ def test_a_line_that_merely_looks_like_an_error_is_no_event_and_fails_nothing() 
 
 def test_a_killed_process_is_named() -> None:
     spec = make_spec(processes=2)
-    run = events.merge(
+    run = recording.merge(
         [
             [started(spec), *steps(spec, last=7)],
             [started(spec, 1), *steps(spec, 1, last=7)],
@@ -278,7 +279,7 @@ def test_trained_but_the_teardown_failed() -> None:
 
 def test_one_process_that_stops_early_fails_the_run() -> None:
     spec = make_spec(processes=2)
-    run = events.merge(
+    run = recording.merge(
         [[started(spec), *steps(spec), ended()], [started(spec, 1), *steps(spec, 1, last=12), ended(process=1)]]
     )
     found = judged(run, spec)
@@ -327,7 +328,7 @@ def test_a_record_that_breaks_off_is_said_to() -> None:
 
 def test_an_interrupt_is_blamed_on_nobody() -> None:
     spec = make_spec(processes=2)
-    run = events.merge(
+    run = recording.merge(
         [
             [started(spec), *steps(spec, last=7), fault("step_failed", "rank 0", "the peer is gone", process=0, at=20)],
             [started(spec, 1), *steps(spec, 1, last=7)],
@@ -342,7 +343,7 @@ def test_an_interrupt_is_blamed_on_nobody() -> None:
 def test_processes_that_disagree_fail() -> None:
     spec = make_spec(processes=2)
     apart = steps(spec, 1, loss=lambda n: falling(n) + 0.01)
-    found = judged(events.merge([[started(spec), *steps(spec)], [started(spec, 1), *apart]]), spec)
+    found = judged(recording.merge([[started(spec), *steps(spec)], [started(spec, 1), *apart]]), spec)
     assert found.outcome == "fail"
     assert check(found, "processes agree").status == "fail"
 
@@ -417,7 +418,7 @@ def test_losses_that_are_no_longer_printed_and_evaluations_that_are_nan_fail() -
             ]
             assert judged(run, spec).outcome == outcome
     nan = events.Eval(step=20, loss=math.nan, wall_time=sound[60].wall_time)
-    assert judged(events.merge([sound, [nan]]), spec).outcome == "fail"
+    assert judged(recording.merge([sound, [nan]]), spec).outcome == "fail"
 
 
 def test_a_gradient_that_overflowed_in_a_skipped_step_was_not_applied() -> None:

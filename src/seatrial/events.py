@@ -7,12 +7,11 @@ Non-finite numbers are written as the strings "nan", "inf", "-inf", because JSON
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
@@ -237,6 +236,13 @@ def _fields(kind: type[Event]) -> dict[str, Callable[[Any], Any]]:
 
 
 _FIELDS = {name: _fields(kind) for name, kind in KINDS.items()}
+# Of each kind the values of the fields that a line may leave out, and the names of the others.
+_DEFAULTS = {name: {f.name: f.default for f in dataclasses.fields(kind)} for name, kind in KINDS.items()}
+_NEEDED = {
+    name: {field for field, default in values.items() if default is dataclasses.MISSING}
+    for name, values in _DEFAULTS.items()
+}
+_AT_LEAST = {name: [(each, least) for each, least in _LEAST.items() if each in _FIELDS[name]] for name in KINDS}
 
 
 def dumps(event: Event) -> str:
@@ -259,14 +265,16 @@ def loads(line: str) -> Event:
         raise ValueError(f"not an event, but thousands of brackets: {line[:80]!r}") from error
     if not isinstance(data, dict) or data.get("kind") not in list(KINDS):  # a list: the value may not be hashable
         raise ValueError(f"not an event: {line[:80]!r}")
-    read = _FIELDS[data["kind"]]
+    kind = data["kind"]
+    read = _FIELDS[kind]
     try:
         values = {name: read[name](value) for name, value in data.items() if name in read and value is not None}
-        event = KINDS[data["kind"]](**values)
+        is_whole = _NEEDED[kind] <= values.keys()
+        event = trusted(KINDS[kind], {**_DEFAULTS[kind], **values}) if is_whole else KINDS[kind](**values)
     except TypeError as error:
-        raise ValueError(f"a broken or incomplete {data['kind']} event ({error}): {line[:80]!r}") from error
-    if not math.isfinite(event.wall_time) or any(values.get(field, least) < least for field, least in LEAST.items()):
-        raise ValueError(f"a {data['kind']} event with an impossible number: {line[:80]!r}")
+        raise ValueError(f"a broken or incomplete {kind} event ({error}): {line[:80]!r}") from error
+    if not math.isfinite(event.wall_time) or any(values.get(name, least) < least for name, least in _AT_LEAST[kind]):
+        raise ValueError(f"a {kind} event with an impossible number: {line[:80]!r}")
     return event
 
 
@@ -298,14 +306,3 @@ def read(path: Path) -> Iterator[Event]:
         except ValueError:
             if line.endswith("\n"):
                 raise
-
-
-def merge(streams: Iterable[Iterable[Event]]) -> list[Event]:
-    """All events of a run by wall time. The order within a stream stays, even where its clock was set back."""
-    return list(heapq.merge(*streams, key=lambda event: event.wall_time))
-
-
-def read_run(run_dir: Path) -> list[Event]:
-    """Every `events-*.jsonl` of a run directory and of its earlier attempts, merged."""
-    found = (path for pattern in ("", "attempts/*/") for path in sorted(run_dir.glob(f"{pattern}events-*.jsonl")))
-    return merge(read(path) for path in found)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seatrial import events
+from seatrial import events, recording
 from tests.helpers.cluster.nodes import Cluster
 from tests.helpers.cluster.person import Person, nothing_is_left
 from tests.helpers.cluster.slurm import Slurm
@@ -36,7 +36,7 @@ def hosts(run_dir: Path) -> list[str]:
 
 
 def restored(run_dir: Path) -> list[int]:
-    return [e.step for e in events.read_run(run_dir) if isinstance(e, events.Checkpoint) and e.action == "restore"]
+    return [e.step for e in recording.read_run(run_dir) if isinstance(e, events.Checkpoint) and e.action == "restore"]
 
 
 @pytest.mark.timeout(600)

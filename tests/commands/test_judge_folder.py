@@ -158,7 +158,7 @@ def test_runs_of_a_folder(files: dict[str, list[str]], runs: dict[str, int], tmp
     found = logs.read_runs(tmp_path / "logs").runs
     assert {run.name: len(run.paths) for run in found} == runs
     for run in found:  # as if they had been named one by one
-        assert list(run.events) == logs.read(run.paths)
+        assert list(run.events) == list(logs.read(run.paths))
 
 
 def test_names_of_files_stay_inert(tmp_path: Path) -> None:

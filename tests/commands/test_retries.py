@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.cluster import Cluster, Host
 from seatrial.commands import retries
 from seatrial.commands.judge import judge_run
@@ -46,7 +46,7 @@ def test_a_process_that_is_killed_is_started_again_from_the_last_checkpoint(tmp_
     assert code == 0, told
     assert "attempt 1 of 3 is over; retry: rank 1 on local1" in told
     assert "Completed all 1,000 steps, in 2 attempts" in " ".join(told.split())
-    first, whole = out / "attempts" / "1", events.read_run(out)
+    first, whole = out / "attempts" / "1", recording.read_run(out)
     assert read_json(first / "verdict.json")["outcome"] == "died"
     assert reader.wait(30) == 0
     both = [path / "nodes" / "local1" / "rank1.log" for path in (first, out)]

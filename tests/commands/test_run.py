@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.commands.check import ConfigArguments
 from seatrial.commands.run import RunRequest, run
 from seatrial.launch.deadlines import Deadlines
@@ -322,7 +322,7 @@ def test_train_joins_the_nodes_that_a_launcher_names(tmp_path: Path, run_dir: Pa
         for rank in range(2)
     ]
     assert [node.wait(120) for node in nodes] == [0, 0]
-    started = [e for e in events.read_run(run_dir) if isinstance(e, events.RunStarted)]
+    started = [e for e in recording.read_run(run_dir) if isinstance(e, events.RunStarted)]
     assert sorted(event.process for event in started) == [0, 1]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.commands.judge import JudgeOptions, judge_logs
 from seatrial.report import html
 from seatrial.report.gather import gather
@@ -56,7 +56,7 @@ def healthy_and_long(folder: Path) -> Path:
             events.Eval(step=n, loss=2.2 + 4.2 * math.exp(-n / 900) + 1.1 / (1 + n / 3000), wall_time=made[n].wall_time)
             for n in range(499, count, 500)
         ]
-        own = events.merge([[streams.started(spec, device_kind="AMD Instinct MI300X")], made, evals])
+        own = recording.merge([[streams.started(spec, device_kind="AMD Instinct MI300X")], made, evals])
         return [[*own, streams.ended(at=2e6)], [streams.ended(process=-1, at=2e6 + 1)]]
 
     asked = _one_node(
@@ -149,7 +149,7 @@ def fine_tuned(folder: Path) -> Path:
             events.Eval(step=n, loss=0.18 + 0.5 * math.exp(-n / 35), wall_time=made[n - 1].wall_time)
             for n in range(10, 91, 10)
         ]
-        own = events.merge([[streams.started(spec, device_kind="AMD Instinct MI300X")], made, evals])
+        own = recording.merge([[streams.started(spec, device_kind="AMD Instinct MI300X")], made, evals])
         return [[*own, streams.ended(at=6000)], [streams.ended(process=-1, at=6001)]]
 
     asked = _one_node(

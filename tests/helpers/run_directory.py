@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seatrial import events, metrics, verdict
+from seatrial import events, metrics, recording, verdict
 from seatrial.estimate import flops
 from seatrial.shrink.rehearsal import rehearse
 from seatrial.spec import (
@@ -196,7 +196,7 @@ def write(
             "rehearsal": {"changes": changes} if rehearsal else None, "processes": processes, "notes": [], "files": {},
         },
     )  # fmt: skip
-    measured = metrics.measure(events.read_run(run_dir), spec)
+    measured = metrics.measure(recording.read_run(run_dir), spec)
     _json(run_dir / "metrics.json", metrics.to_dict(measured))
     found = verdict.judge(measured, spec, rehearsal="rehearsal" if rehearsing else "")
     _json(run_dir / "verdict.json", verdict.to_dict(found))
@@ -214,7 +214,7 @@ def write_judged(
 ) -> Path:
     """What judging foreign logs leaves: no plan, and a configuration only if they were held against one (`asked`)."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    recorded = events.merge(list(part) for part in story(asked or asked_for()))
+    recorded = recording.merge(list(part) for part in story(asked or asked_for()))
     writer = events.Writer(run_dir / "events-0.jsonl")
     for event in recorded:
         writer.write(event)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.estimate import flops
 from seatrial.spec import Batch, Data, Expectation, ModelSpec, RunSpec, Topology
 
@@ -110,7 +110,7 @@ def fault(kind: str, where: str, text: str, *, process: int = -1, at: float = 90
 def whole_run(spec: RunSpec, **of_steps: Any) -> list[events.Event]:
     """A run without a fault: every process, and the launcher's last word."""
     processes = range(spec.topology.num_nodes)
-    return events.merge(
+    return recording.merge(
         [
             *([started(spec, p), *steps(spec, p, **of_steps), ended(process=p)] for p in processes),
             [ended(process=-1, at=1001.0)],

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from seatrial.events import Fault, Step
 from seatrial.logs import read
-from seatrial.logs.alignment import Shift, clocked, shifts, zone_apart
+from seatrial.logs.alignment import Shift, StepClock, clocked, shifts, zone_apart
 from seatrial.logs.numbers import stated_time
 from tests.helpers.blame_cases import judged, step_line
 
@@ -176,10 +177,11 @@ def test_steps_are_moved_to_the_clock_of_most(tmp_path: Path) -> None:
 
 def test_shifts() -> None:
     base = 1.77e9
-    assert shifts({0: {1: base, 2: base + 2}, 1: {1: base + 40, 2: base + 42}}) == {
+    one, two = StepClock(np.array([1.0, 2.0]), np.array([base, base + 2])), np.array([base + 40, base + 42])
+    assert shifts({0: one, 1: StepClock(one.steps, two)}) == {
         0: Shift(0.0, 0.0, base + 1), 1: Shift(40.0, 0.0, base + 41)
     }  # fmt: skip
-    assert shifts({0: {1: base}, 1: {2: base}}) == {}
+    assert shifts({0: StepClock(one.steps[:1], two[:1]), 1: StepClock(one.steps[1:], two[1:])}) == {}
     assert zone_apart(base + 3600 + 5, [base]) == 3600
     assert zone_apart(base + 3600 + 400, [base]) is None
     assert zone_apart(None, [base]) is None

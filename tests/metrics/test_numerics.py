@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.metrics import Numerics, records
 from seatrial.metrics.numerics import measure_numerics
 from seatrial.spec import Data, RunSpec
@@ -94,7 +94,7 @@ def test_a_loss_scale_that_collapses_fails_and_one_that_is_fixed_does_not() -> N
 def test_the_loss_comes_from_the_lowest_process_that_reports_one() -> None:
     first = log(lambda n: {"loss": None})  # the first stage of a pipeline
     last = log(lambda n: {}, process=3)
-    run = events.merge([first, last])
+    run = recording.merge([first, last])
     found = measured(run)
     assert (found.loss_process, found.num_losses, found.num_comparable) == (3, 100, 0)
     assert check(run, "loss reported").status == "pass"
@@ -102,7 +102,7 @@ def test_the_loss_comes_from_the_lowest_process_that_reports_one() -> None:
     assert check(run, "processes agree").status == "not_applicable"
     assert check(first, "loss reported").status == "fail"
     assert check(first, "loss reported").sentence == "No process reports a loss."
-    other = events.merge([first, last, log(lambda n: {"loss": falling(n) * 1.1}, process=2)])
+    other = recording.merge([first, last, log(lambda n: {"loss": falling(n) * 1.1}, process=2)])
     assert check(other, "processes agree").status == "fail"
 
 

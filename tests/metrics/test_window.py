@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seatrial import events, metrics
+from seatrial import events, metrics, recording
 from seatrial.metrics import POLICIES, Performance, StepTimes, records
 from seatrial.metrics.performance import measure_performance
 from seatrial.spec import RunSpec
@@ -178,11 +178,11 @@ def test_tokens_that_do_not_count_are_a_share_of_the_batch() -> None:
 
 def test_a_slow_process_is_named() -> None:
     spec = make_spec(processes=4)
-    run = events.merge([steps(spec, p, seconds=lambda _, p=p: 0.6 if p == 2 else 0.5 + p / 100) for p in range(4)])
+    run = recording.merge([steps(spec, p, seconds=lambda _, p=p: 0.6 if p == 2 else 0.5 + p / 100) for p in range(4)])
     found = metrics.measure(run, spec).performance.stragglers
     assert [(s.process, s.step_seconds) for s in found] == [(2, 0.6)]
     assert found[0].slower_by == pytest.approx(0.6 / 0.51 - 1)
-    alike = events.merge([steps(spec, p, seconds=lambda _, p=p: 0.5 + p / 200) for p in range(4)])
+    alike = recording.merge([steps(spec, p, seconds=lambda _, p=p: 0.5 + p / 200) for p in range(4)])
     assert metrics.measure(alike, spec).performance.stragglers == ()
     assert metrics.measure([*steps(spec)], spec).performance.stragglers == ()
 

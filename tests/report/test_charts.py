@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.report.charts import chart_data, frame, thinned
 from seatrial.report.gather import RunReport, gather
 from seatrial.spec import Expectation, RunSpec
@@ -111,7 +111,7 @@ def test_memory_learning_rate_and_evaluations_have_their_charts(tmp_path: Path) 
     def story(spec: RunSpec) -> list[list[events.Event]]:
         made = [replace(step, reported={"memory_fraction": 0.5}) for step in streams.steps(spec)]
         evals = [events.Eval(step=n, loss=5 - n / 10, wall_time=made[n].wall_time) for n in (9, 19, 29)]
-        return [events.merge([[streams.started(spec)], made, evals, [streams.ended()]])]
+        return [recording.merge([[streams.started(spec)], made, evals, [streams.ended()]])]
 
     asked = run_directory.asked_for(
         topology=streams.make_spec().topology, expectations=(Expectation(metric="memory_fraction", value=0.8),)

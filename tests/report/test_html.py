@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from seatrial import events
+from seatrial import events, recording
 from seatrial.report import charts, html
 from seatrial.report.gather import RunReport, clean, gather
 from seatrial.spec import RunSpec
@@ -128,7 +128,7 @@ def test_of_a_long_run_every_extreme_is_drawn(tmp_path: Path) -> None:
             grad_norm=lambda n: norms.get(n, 1 + n % 13 / 10),
         )
         saved = [events.Checkpoint(action="save", step=n, wall_time=made[n].wall_time) for n in range(0, count, 10)]
-        return [events.merge([[streams.started(spec), *made], saved])]
+        return [recording.merge([[streams.started(spec), *made], saved])]
 
     asked = run_directory.asked_for(steps=count, topology=streams.make_spec().topology)
     report = gather(run_directory.write(tmp_path / "run", story, asked=asked, rehearsing=False))

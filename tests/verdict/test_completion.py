@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from seatrial import events, logs, metrics, verdict
+from seatrial import events, logs, metrics, recording, verdict
 from seatrial.metrics import Metrics
 from seatrial.spec import RunSpec
 from seatrial.verdict import Check, Verdict
@@ -316,7 +316,7 @@ def test_a_process_that_broke_before_the_others_is_told_with_its_own_step() -> N
         *logs.parse(megatron(1, 50, 50), process=0, source="logs/node0.log"),
         *logs.parse([*megatron(1, 30, 50), OOM.partition(": ")[2]], process=1, source="logs/node1.log"),
     ]
-    measured = metrics.measure(events.merge([of_two[:52], of_two[52:]]), OF_50)
+    measured = metrics.measure(recording.merge([of_two[:52], of_two[52:]]), OF_50)
     found = verdict.judge(measured, OF_50, rehearsal=False)
     assert found.headline.startswith("GPU out of memory in node1.log after step 30 of 50: torch.OutOfMemoryError")
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from seatrial import events, metrics, verdict
+from seatrial import metrics, verdict
 from seatrial.commands.evidence import complete_events, write_events
 from seatrial.commands.parse import read_logs
 from seatrial.errors import InputError, LaunchError
 from seatrial.estimate import published
 from seatrial.estimate.flops import CONVENTIONS
 from seatrial.events import Event, RunStarted
+from seatrial.recording import Recording, read_run
 from seatrial.report.formats import FORMATS
 from seatrial.report.gather import RunReport, gather
 from seatrial.runs.directory import claim, copy_config, resolved_as_dict, short_path
@@ -100,7 +101,7 @@ def judge_run(run_dir: Path, options: JudgeOptions = DEFAULT) -> tuple[RunReport
     spec = documents.spec()
     try:
         complete_events(documents)
-        record = events.read_run(run_dir)
+        record = read_run(run_dir)
     except (NotAFile, ValueError) as error:
         why, fix = f"its events cannot be read: {error}", "check its events-*.jsonl"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
@@ -258,4 +259,5 @@ def _directory(out: Path | None) -> Iterator[Path]:
 
 
 def _families(record: Sequence[Event]) -> list[str]:
-    return sorted({str(e.facts["family"]) for e in record if isinstance(e, RunStarted) and "family" in e.facts})
+    started = (event for event in Recording.of(record).others if isinstance(event, RunStarted))
+    return sorted({str(event.facts["family"]) for event in started if "family" in event.facts})

@@ -9,6 +9,7 @@ from seatrial import events, logs
 from seatrial.dialects import configuration_title
 from seatrial.errors import InputError
 from seatrial.events import Event, Fault, RunStarted, Step
+from seatrial.recording import Recording
 from seatrial.runs.files import exists
 
 _OF_CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch")  # and of no log
@@ -25,7 +26,7 @@ def parse_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) 
         raise unreadable(paths, error) from error
 
 
-def read_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> list[Event]:
+def read_logs(paths: Sequence[Path], family: str, pattern: Path | None = None) -> Recording:
     """The events of the logs of one run. Raises InputError for what cannot be read, or says nothing of training."""
     how = check_logs(paths, family, pattern)
     try:

@@ -17,6 +17,7 @@ from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.errors import InputError
 from seatrial.metrics import Metrics
+from seatrial.recording import read_run
 from seatrial.report.figures import counted
 from seatrial.runs.documents import Documents
 from seatrial.spec import RunSpec
@@ -66,7 +67,7 @@ def load_with_steps(run_dir: Path) -> tuple[LoadedRun, tuple[tuple[events.Step, 
         why = f"its metrics or its verdict cannot be read: {_first_line(error)}"
         raise InputError.single("damaged-run", str(run_dir), why, fix) from error
     try:
-        record = events.read_run(run_dir)
+        record = read_run(run_dir)
         plan, given = documents.get("plan.json"), documents.spec_data()
         spec = specs.from_dict(given) if given else None
     except (OSError, ValueError, TypeError, RecursionError) as error:

@@ -20,6 +20,7 @@ from seatrial.launch.follow import Following, Interrupts, Node, Queue, follow
 from seatrial.launch.job import LEASE, Job, Terms, agent_job
 from seatrial.launch.progress import Ending, Progress
 from seatrial.plan import Plan
+from seatrial.recording import read_run
 from seatrial.runs.files import touch, write_json, write_text
 from seatrial.runs.mirror import shortage
 from seatrial.runs.status import STATUS_FILE, new_status
@@ -196,7 +197,7 @@ def _by_the_trainer(ending: Ending, run_dir: Path) -> Ending:
     if ending.reason != "died":
         return ending
     with suppress(OSError, ValueError):  # a damaged record: the judge will report it
-        ended = [event for event in events.read_run(run_dir) if isinstance(event, events.RunEnded)]
+        ended = [event for event in read_run(run_dir).others if isinstance(event, events.RunEnded)]
         for event in ended:
             if event.reason in ("non_finite_loss", "interrupted") and event.exit_code == ending.exit_code:
                 return Ending(reason=event.reason, exit_code=ending.exit_code)

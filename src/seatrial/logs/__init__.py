@@ -32,6 +32,7 @@ from seatrial.logs.one_file import Spellings, read_file
 from seatrial.logs.pattern_file import read_pattern
 from seatrial.logs.reader import read_events
 from seatrial.logs.runs import FolderOfLogs, RunOfLogs, runs_of
+from seatrial.recording import Recording
 
 __all__ = [
     "AUTO", "FAMILIES", "NAMES", "FolderOfLogs", "RunOfLogs", "Spellings", "parse", "parse_file", "read", "read_lines",
@@ -76,7 +77,7 @@ def spellings(family: str | Spellings) -> Spellings:
     return Spellings(families=tuple(_families(family)), metrics_files=has_files, guessed=family == AUTO)
 
 
-def read(paths: Sequence[Path], family: str | Spellings = AUTO) -> list[Event]:
+def read(paths: Sequence[Path], family: str | Spellings = AUTO) -> Recording:
     """The events of the files of one run, by time: one file per node or rank, or several attempts.
 
     A folder stands for the log files in it, "-" for the standard input. Raises OSError, InputError for logs of several

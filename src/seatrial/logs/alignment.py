@@ -11,12 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median_low
+from typing import NamedTuple, TypeVar
 
-from seatrial.events import FIRST_CLOCK, Event, Fault, Step
+import numpy as np
+
+from seatrial.events import FIRST_CLOCK, Event, Fault
 from seatrial.logs.clock import ZONES_APART
 from seatrial.logs.lines import read_lines
 from seatrial.logs.numbers import stated_time
+from seatrial.recording import Numbers, Recording, Steps
+
+Moment = TypeVar("Moment", float, Numbers)
 
 FEWEST_COMMON = 2  # steps, for clocks to be compared
 LAST_COMMON = 9  # steps that say by how much clocks differ
@@ -37,16 +43,30 @@ class Shift:
     drift: float = 0.0
     at: float = 0.0
 
-    def apply(self, moment: float) -> float:
+    def apply(self, moment: Moment) -> Moment:
         return moment - self.ahead - self.drift * (moment - self.at)
 
 
-def shifts(clocks: Mapping[int, Mapping[int, float]]) -> dict[int, Shift]:
+class StepClock(NamedTuple):
+    """The steps of a process, each once and in their order, and when it did them by its own clock."""
+
+    steps: Numbers
+    times: Numbers
+
+
+def clock_of(steps: Sequence[Steps]) -> StepClock:
+    """The clock of a process by its steps; of several lines for one, the last counts."""
+    numbers, times = (np.concatenate([each.values(name) for each in steps]) for name in ("step", "wall_time"))
+    found, last = np.unique(numbers[::-1], return_index=True)
+    return StepClock(found, times[::-1][last])
+
+
+def shifts(clocks: Mapping[int, StepClock]) -> dict[int, Shift]:
     """By process what its clock is ahead of that of most; only those that can be compared, by its times of steps.
 
     Of two processes, the first one's clock counts; so does that of the first one that has a clock.
     """
-    timed = [process for process, times in clocks.items() if times and max(times.values()) >= FIRST_CLOCK]
+    timed = [process for process, clock in clocks.items() if clock.times.max() >= FIRST_CLOCK]
     if len(clocks) < 2:
         return {}
     reference = min(timed or clocks)
@@ -62,23 +82,23 @@ def _of_note(seconds: float) -> float:
     return seconds if abs(seconds) > NOTHING else 0.0
 
 
-def _compared(own: Mapping[int, float], reference: Mapping[int, float]) -> Shift | None:
-    common = sorted(own.keys() & reference.keys())
-    if len(common) < FEWEST_COMMON:
+def _compared(own: StepClock, reference: StepClock) -> Shift | None:
+    _, here, there = np.intersect1d(own.steps, reference.steps, assume_unique=True, return_indices=True)
+    if len(here) < FEWEST_COMMON:
         return None
-    last = common[-LAST_COMMON:]
-    ahead = median(own[step] - reference[step] for step in last)
-    return Shift(ahead, _drift(common, own, reference), median(own[step] for step in last))
+    times = own.times[here]
+    apart = times - reference.times[there]
+    last = slice(-LAST_COMMON, None)
+    return Shift(float(np.median(apart[last])), _drift(times, apart), float(np.median(times[last])))
 
 
-def _drift(common: Sequence[int], own: Mapping[int, float], reference: Mapping[int, float]) -> float:
+def _drift(times: Numbers, apart: Numbers) -> float:
     """How many seconds a clock gains in each, from its first steps to its last; 0 where that is nothing of note."""
-    third = len(common) // 3
-    if len(common) < FEWEST_FOR_DRIFT:
+    third = len(times) // 3
+    if len(times) < FEWEST_FOR_DRIFT:
         return 0.0
-    parts = (common[:third], common[-third:])
-    begin, end = (median(own[step] - reference[step] for step in part) for part in parts)
-    seconds = median(own[step] for step in parts[1]) - median(own[step] for step in parts[0])
+    begin, end = float(np.median(apart[:third])), float(np.median(apart[-third:]))
+    seconds = float(np.median(times[-third:])) - float(np.median(times[:third]))
     return (end - begin) / seconds if seconds > 0 and abs(end - begin) > NOTHING else 0.0
 
 
@@ -111,47 +131,55 @@ def _head(path: Path) -> Iterable[str]:
     return islice(read_lines(path), HEAD_LINES) if str(path) != "-" else ()
 
 
-def moved(events: Sequence[Event], shift: Shift) -> tuple[Event, ...]:
+def moved(events: Recording, shift: Shift) -> Recording:
     """The events on the clock of the others; seconds that were only added up are moved as well."""
     if shift == Shift():
-        return tuple(events)
-    return tuple(
-        replace(event, wall_time=(at := shift.apply(event.wall_time)), monotonic_time=at) if event.wall_time else event
-        for event in events
-    )
+        return events
+
+    def change(_: int, event: Event) -> Event:
+        at = shift.apply(event.wall_time)
+        return replace(event, wall_time=at, monotonic_time=at) if event.wall_time else event
+
+    return events.changed(change, shift.apply)
 
 
-def after_steps(events: Sequence[Event]) -> tuple[Event, ...]:
+def after_steps(events: Recording) -> Recording:
     """The events; a fault whose line gives no time of its own says after which step it came."""
-    last, moment = -1, 0.0
-    found: list[Event] = []
-    for event in events:
-        if isinstance(event, Step):
-            last = event.step
-        elif isinstance(event, Fault) and event.wall_time == moment:
-            event = replace(event, facts={**event.facts, "after": last})
-        moment = event.wall_time
-        found.append(event)
-    return tuple(found)
+    if not any(isinstance(event, Fault) for event in events.others):
+        return events
+    times = events.times
+    steps = events.all_steps
+
+    def change(place: int, event: Event) -> Event:
+        if not isinstance(event, Fault) or event.wall_time != (times[place - 1] if place else 0.0):
+            return event
+        before = int(np.searchsorted(steps.places, place))
+        after = steps.some(slice(before - 1, before)).numbers[0] if before else -1
+        return replace(event, facts={**event.facts, "after": after})
+
+    return events.changed(change)
 
 
-def clocked(events: Sequence[Event]) -> tuple[Event, ...]:
+def clocked(events: Recording) -> Recording:
     """The events of a log whose clock was compared by its steps.
 
     Where these have no times, but seconds that were added up, nothing is known of the clock of a fault that has one.
     """
-    if any(isinstance(event, Step) and event.wall_time >= FIRST_CLOCK for event in events):
-        return tuple(events)
-    return tuple(
-        replace(event, facts={**event.facts, "order": "own"})
-        if isinstance(event, Fault) and event.wall_time >= FIRST_CLOCK
-        else event
-        for event in events
-    )
+    if np.any(events.all_steps.values("wall_time") >= FIRST_CLOCK):
+        return events
+
+    def change(_: int, event: Event) -> Event:
+        if not isinstance(event, Fault) or event.wall_time < FIRST_CLOCK:
+            return event
+        return replace(event, facts={**event.facts, "order": "own"})
+
+    return events.changed(change)
 
 
-def marked(events: Sequence[Event], order: str) -> tuple[Event, ...]:
+def marked(events: Recording, order: str) -> Recording:
     """The events, with the faults saying that their order among those of other logs is not known for certain."""
-    return tuple(
-        replace(event, facts={**event.facts, "order": order}) if isinstance(event, Fault) else event for event in events
-    )
+
+    def change(_: int, event: Event) -> Event:
+        return replace(event, facts={**event.facts, "order": order}) if isinstance(event, Fault) else event
+
+    return events.changed(change)

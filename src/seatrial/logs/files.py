@@ -10,12 +10,25 @@ from itertools import count, pairwise
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted, Step, merge
-from seatrial.logs.alignment import Shift, after_steps, begun_at, clocked, marked, moved, shifts, zone_apart, zone_of
+from seatrial.events import FIRST_CLOCK, Event, Fault, RunEnded, RunStarted
+from seatrial.logs.alignment import (
+    Shift,
+    after_steps,
+    begun_at,
+    clock_of,
+    clocked,
+    marked,
+    moved,
+    shifts,
+    zone_apart,
+    zone_of,
+)  # fmt: skip
 from seatrial.logs.clock import last_written
 from seatrial.logs.fault_table import KINDS
 from seatrial.logs.lines import read_lines
 from seatrial.logs.one_file import Spellings, named, read_file
+from seatrial.parallel import map_files
+from seatrial.recording import Recording, Steps, merge
 
 # Which process wrote a file, by its name or its folder's; the first that fits.
 RANK_NAMES = tuple(
@@ -44,21 +57,26 @@ EMPTY, NO_STEPS = "empty", "no steps"  # what is wrong with a log, as `RunStarte
 
 @dataclass(frozen=True, kw_only=True)
 class _Log:
-    """What one file holds: the events, and between which steps and times they lie."""
+    """What one file holds: the events, and between which steps and times they lie.
+
+    `zone` is by how much its times are ahead of UTC, and `begun` its first one, as its head says itself.
+    """
 
     path: Path
-    events: tuple[Event, ...]
+    events: Recording
     process: int
     steps: tuple[int, int] | None
     times: tuple[float, float] | None  # None: the log tells no times
+    zone: float
+    begun: float | None
 
     @property
     def is_timed(self) -> bool:
         """Whether its events are by a clock, and not by seconds that were added up, or by none."""
-        return any(event.wall_time >= FIRST_CLOCK for event in self.events)
+        return bool((self.events.times >= FIRST_CLOCK).any())
 
 
-def read_files(paths: Sequence[Path], spellings: Spellings) -> list[Event]:
+def read_files(paths: Sequence[Path], spellings: Spellings) -> Recording:
     """The events of all files, by time. Raises OSError, and InputError for logs of several runs.
 
     Lines that name a rank are that rank's; the others belong to the process that the file's name says, or else to the
@@ -69,10 +87,11 @@ def read_files(paths: Sequence[Path], spellings: Spellings) -> list[Event]:
     written = last_written(paths) if paths else 0.0
 
     def read(how: Spellings) -> list[_Log]:
-        return [
-            _log(path, _of_name(path, rank, read_file(path, how, process=number, written=written)), process=number)
+        each = [
+            (path, number, rank, how, written, len(paths) > 1)
             for path, number, rank in zip(paths, numbers, by_name, strict=True)
         ]
+        return map_files(_read, each, paths)
 
     # Beside a log that is known, the words of others are no steps, even if they could be.
     is_doubtful = len(paths) > 1 and spellings.guessed and not spellings.confirmed
@@ -99,13 +118,13 @@ def _on_one_clock(logs: Sequence[_Log]) -> list[_Log]:
     if len(logs) < 2:
         return list(logs)
     logs = [replace(log, events=after_steps(log.events)) for log in logs]
-    logs = [_moved(log, Shift(zone_of(log.path))) if log.is_timed else log for log in logs]
-    clocks: dict[int, dict[int, float]] = {}
+    logs = [_moved(log, Shift(log.zone)) if log.is_timed else log for log in logs]
+    steps: dict[int, list[Steps]] = {}
     for log in logs:
         if log.steps:
-            clocks.setdefault(log.process, {}).update((e.step, e.wall_time) for e in log.events if isinstance(e, Step))
-    known = shifts(clocks)
-    references = [begun_at(log.path) for log in logs if log.process in known or (log.steps and len(clocks) == 1)]
+            steps.setdefault(log.process, []).append(log.events.all_steps)
+    known = shifts({process: clock_of(own) for process, own in steps.items()})
+    references = [log.begun for log in logs if log.process in known or (log.steps and len(steps) == 1)]
     return [_by_clock(log, known, references) for log in logs]
 
 
@@ -113,11 +132,11 @@ def _by_clock(log: _Log, known: Mapping[int, Shift], references: Sequence[float 
     if log.process in known:
         on_their_clock = _moved(log, known[log.process])
         return replace(on_their_clock, events=clocked(on_their_clock.events)) if log.steps else on_their_clock
-    if log.steps or not any(isinstance(event, Fault) for event in log.events):
+    if log.steps or not any(isinstance(event, Fault) for event in log.events.others):
         return log
     if not log.is_timed:
         return replace(log, events=marked(log.events, "unknown"))
-    shift = Shift(zone_apart(begun_at(log.path), references) or 0.0)
+    shift = Shift(zone_apart(log.begun, references) or 0.0)
     return replace(log, events=marked(moved(log.events, shift), "own"))
 
 
@@ -190,16 +209,20 @@ def _processes(paths: Sequence[Path]) -> list[int]:
     return [next(others) if rank is None else rank for rank in ranks]
 
 
-def _log(path: Path, events: Iterable[Event], *, process: int) -> _Log:
-    kept = tuple(events)
-    steps = [event for event in kept if isinstance(event, Step)]
-    timed = any(isinstance(event, RunStarted) and event.facts.get("clock") == "log" for event in kept)
+def _read(path: Path, process: int, rank: int | None, how: Spellings, written: float, several: bool) -> _Log:
+    events = Recording.of(_of_name(path, rank, read_file(path, how, process=process, written=written)))
+    starts = (event for event in events.others if isinstance(event, RunStarted))
+    timed = any(event.facts.get("clock") == "log" for event in starts)
+    found = events.all_steps
+    numbers, times = found.numbers, found.values("wall_time")
     return _Log(
         path=path,
-        events=kept,
+        events=events,
         process=process,
-        steps=(min(step.step for step in steps), max(step.step for step in steps)) if steps else None,
-        times=(steps[0].wall_time, steps[-1].wall_time) if steps and timed else None,
+        steps=(min(numbers), max(numbers)) if numbers else None,
+        times=(float(times[0]), float(times[-1])) if numbers and timed else None,
+        zone=zone_of(path) if several else 0.0,
+        begun=begun_at(path) if several else None,
     )
 
 
@@ -225,7 +248,7 @@ def _without_steps(logs: Sequence[_Log]) -> list[RunStarted]:
 def _began_in_vain(own: Sequence[_Log], examples: Mapping[str, _Log], what: str) -> RunStarted:
     """The beginning of a process that its logs say nothing of, as that of one whose log is named alike."""
     log = next(log for log in own if _numberless(log.path) in examples)
-    like = next(e for e in examples[_numberless(log.path)].events if isinstance(e, RunStarted))
+    like = next(e for e in examples[_numberless(log.path)].events.others if isinstance(e, RunStarted))
     facts = {"family": like.facts["family"], "source": named(log.path), "clock": like.facts["clock"], "log": what}
     return RunStarted(process=log.process, wall_time=like.wall_time, monotonic_time=like.wall_time, facts=facts)
 
@@ -310,19 +333,20 @@ _SIZES = ("devices", "tokens per step")
 
 
 def _size(log: _Log) -> dict[str, int]:
-    started = next((event for event in log.events if isinstance(event, RunStarted)), None)
+    started = next((event for event in log.events.others if isinstance(event, RunStarted)), None)
     found = (started.num_devices, started.tokens_per_step) if started else (None, None)
     return {name: value for name, value in zip(_SIZES, found, strict=True) if value}
 
 
 def _completed(log: _Log) -> bool:
-    ends = [event for event in log.events if isinstance(event, RunEnded)]
+    ends = [event for event in log.events.others if isinstance(event, RunEnded)]
     return bool(ends) and ends[-1].reason in ("completed", "stopped_early")
 
 
 def _losses(log: _Log) -> dict[int, float]:
-    steps = (event for event in log.events if isinstance(event, Step))
-    return {step.step: step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)}
+    steps = log.events.all_steps
+    losses = zip(steps.numbers, steps.values("loss").tolist(), strict=True)
+    return {step: loss for step, loss in losses if math.isfinite(loss)}
 
 
 def _losses_differ(log: _Log, other: _Log) -> bool:
@@ -336,7 +360,7 @@ def _losses_differ(log: _Log, other: _Log) -> bool:
 
 def _as_one(logs: Sequence[_Log]) -> Iterator[Event]:
     """The logs one after the other, all of the first one's process, on one clock."""
-    own = {event.process for event in logs[0].events}
+    own = set(logs[0].events.by_process())
     offset = latest = 0.0
     attempt = 0
     for log in logs:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from seatrial.logs.numbers import commas_for, commas_of, quantity
@@ -92,6 +93,16 @@ class Reading:
 
 Found = Reading | tuple[Note, Mapping[str, Any]]  # a step, or a note with what it says
 ReadLine = Callable[[str], Iterable[Found]]
+
+
+def stateless(read_line: ReadLine) -> Callable[[], ReadLine]:
+    """The `custom_reader` of lines of which none depends on another; one that can be pickled, unlike a lambda."""
+    return partial(_itself, read_line)
+
+
+def _itself(read_line: ReadLine) -> ReadLine:
+    return read_line
+
 
 _NEVER = re.compile(r"(?!)")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from seatrial.events import Step
@@ -18,6 +18,7 @@ from seatrial.logs.numbers import quantity, seconds_since_epoch
 
 # Values that hardly ever change from line to line are part of the literal text, until they do.
 SELDOM = frozenset({"total", "tokens", "global_batch_size", "loss_scale", "skipped_steps", "nan_steps"})
+LONGEST_SEEN = 40  # characters
 
 _TOKENS = re.compile(r"((?<![^\W\d])\d(?:[\w.,:+-]*\w)?|\s{2,})")  # numbers, with what is glued to them; wide blanks
 _RUNS = re.compile(r"(\d+|\s{2,})")
@@ -184,8 +185,12 @@ def _is_plain(text: str) -> bool:
     return True
 
 
+# Figures such as the memory's, or a share of two digits, come again and again.
+_seen = lru_cache(maxsize=1 << 12)(quantity)
+
+
 def _exact(field: Field, text: str) -> float:
-    value = quantity(text, field.part)
+    value = _seen(text, field.part) if len(text) < LONGEST_SEEN else quantity(text, field.part)
     if value is None or value == field.missing:
         raise ValueError("not a number")
     return value

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, takewhile
-from operator import call, methodcaller
+from itertools import chain, islice, repeat, takewhile
+from operator import call, contains, methodcaller
 from typing import Any, NamedTuple
 
 from seatrial.events import Event, Fault
@@ -154,6 +154,8 @@ class Reader:
 
     def feed_block(self, lines: Sequence[str]) -> Iterator[Sequence[Event]]:
         """What many lines say, some at a time; step lines of one pattern are read column by column, which is faster."""
+        if any(map(contains, lines, repeat("\x1b"))):
+            lines = list(map(without_codes, lines))
         place = again = pause = 0
         while place < len(lines):
             if self._matched and place >= again:

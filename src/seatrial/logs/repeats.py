@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.events import Event, RunEnded, RunStarted, Step
+import numpy as np
+
+from seatrial.events import RunEnded, RunStarted
 from seatrial.logs.files import RANK_NAMES, STREAM
+from seatrial.recording import Recording
 
 # Which attempt, node or rank of a run wrote a file: in its name or its folder's.
 _PARTS = (*RANK_NAMES, re.compile(r"(?<![a-z])(?:attempt|restart|retry|try)[-_.]?\d+", re.IGNORECASE))
@@ -43,23 +46,25 @@ class Course:
     completed: bool
 
 
-def course_of(events: Iterable[Event]) -> Course:
+def course_of(events: Recording) -> Course:
     """The course of a run by the events of one log."""
-    kept = list(events)
-    started = [event for event in kept if isinstance(event, RunStarted)]
-    ends = [event for event in kept if isinstance(event, RunEnded)]
+    steps = events.all_steps
+    started = [event for event in events.others if isinstance(event, RunStarted)]
+    ends = [event for event in events.others if isinstance(event, RunEnded)]
     return Course(
         num_devices=next((event.num_devices for event in started if event.num_devices), None),
-        steps={event.step: event.wall_time for event in kept if isinstance(event, Step)},
-        losses=losses_of(kept),
+        steps=dict(zip(steps.numbers, steps.values("wall_time").tolist(), strict=True)),
+        losses=losses_of(events),
         is_timed=bool(started) and all(event.facts.get("clock") == "log" for event in started),
         completed=bool(ends) and ends[-1].reason in ("completed", "stopped_early"),
     )
 
 
-def losses_of(events: Iterable[Event]) -> dict[int, float]:
+def losses_of(events: Recording) -> dict[int, float]:
     """The losses by step, those that are no numbers included."""
-    return {event.step: event.loss for event in events if isinstance(event, Step) and event.loss is not None}
+    steps = events.all_steps
+    known = steps.some(np.flatnonzero(steps.has("loss")))
+    return dict(zip(known.numbers, known.values("loss").tolist(), strict=True))
 
 
 def alike(some: Mapping[int, float], of: Mapping[int, float]) -> bool:

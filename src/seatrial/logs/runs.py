@@ -10,12 +10,13 @@ from itertools import takewhile
 from pathlib import Path
 
 from seatrial.errors import InputError
-from seatrial.events import FIRST_CLOCK, Event, RunStarted, Step, merge
+from seatrial.events import FIRST_CLOCK, Event, RunStarted
 from seatrial.logs.files import MOST_NAMED, RANK_NAMES, SEVERAL_RUNS, read_files
 from seatrial.logs.folders import Found
 from seatrial.logs.lines import read_blocks
 from seatrial.logs.one_file import Spellings, is_of_steps, named
 from seatrial.logs.repeats import Course, Group, alike, course_of, groups_of, is_of_rank, losses_of, told_apart
+from seatrial.recording import Recording, merge
 
 # The job that wrote a file, by its name or its folder's: Slurm's default, names that say so, and bare numbers.
 _JOBS = tuple(
@@ -31,7 +32,7 @@ class RunOfLogs:
 
     name: str
     paths: tuple[Path, ...]
-    events: tuple[Event, ...]
+    events: Recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class _Reading:
         self.told_apart: list[str] = []
 
     def run(self, paths: Sequence[Path]) -> RunOfLogs:
-        events = tuple(read_files(paths, self._spellings))
+        events = read_files(paths, self._spellings)
         pieces = [piece for path in paths for piece in (*self._spellings.earlier.get(path, ()), path)]
         return RunOfLogs(name=_name(paths, self._folder), paths=tuple(pieces), events=events)
 
@@ -132,20 +133,19 @@ class _Reading:
 
     def with_unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
         """The run, and those of a trainer that nobody knows whose logs lie among its own: their spelling is guessed."""
-        has_steps = any(isinstance(event, Step) for event in run.events)
-        unknown = list(self._unknown(run)) if has_steps and self._spellings.guessed else []
+        unknown = list(self._unknown(run)) if run.events.steps and self._spellings.guessed else []
         others = {path for each in unknown for path in each.paths}
         yield replace(run, paths=tuple(path for path in run.paths if path not in others))
         yield from unknown
 
     def _unknown(self, run: RunOfLogs) -> Iterator[RunOfLogs]:
-        sources = {event.facts.get("source") for event in run.events if isinstance(event, RunStarted)}
+        sources = {event.facts.get("source") for event in run.events.others if isinstance(event, RunStarted)}
         pieces = {piece for earlier in self._spellings.earlier.values() for piece in earlier}
         for path in run.paths:
             if named(path) in sources or path in pieces or is_of_rank(path):
                 continue
             alone = self.run([path])
-            if any(isinstance(event, Step) for event in alone.events):
+            if alone.events.steps:
                 if alike(losses_of(alone.events), losses_of(run.events)):
                     self.passed_over[path] = f"its steps are those of {run.name}, by a guess"
                 else:
@@ -154,6 +154,8 @@ class _Reading:
     def with_metrics(self, runs: Sequence[RunOfLogs], paths: Sequence[Path]) -> list[RunOfLogs]:
         """The runs, with those of which there are metrics files alone; a run's own log counts before its metrics."""
         found = [(run, losses_of(run.events)) for path in paths if (run := self._of_metrics(path))]
+        if not found:
+            return list(runs)
         found.sort(key=lambda each: -len(each[1]))  # the first of several about one run has the most steps
         counted = [(run, losses_of(run.events)) for run in runs]
         for metrics, losses in found:
@@ -180,7 +182,7 @@ class _Reading:
         except OSError as error:
             self.unread[path] = error.strerror or str(error)
             return None
-        if run is None or not any(isinstance(event, Step) for event in run.events):
+        if run is None or not run.events.steps:
             self.passed_over[path] = "no metrics of steps in it"
             return None
         return run
@@ -202,10 +204,10 @@ def _why_unreadable(path: Path, spellings: Spellings) -> str:
 def _with_steps(run: RunOfLogs, metrics: RunOfLogs) -> RunOfLogs:
     """A run whose log has no steps, with those of its metrics; those that have no time come before all of the log."""
     first = _first_time(run)
-    steps = list(metrics.events)
+    steps: Sequence[Event] = metrics.events
     if first >= FIRST_CLOCK > _first_time(metrics):
-        steps = [replace(event, wall_time=first, monotonic_time=first) for event in steps]
-    return replace(run, paths=(*run.paths, *metrics.paths), events=tuple(merge([steps, run.events])))
+        steps = [replace(event, wall_time=first, monotonic_time=first) for event in metrics.events]
+    return replace(run, paths=(*run.paths, *metrics.paths), events=merge([steps, run.events]))
 
 
 def _is_near(run: RunOfLogs, path: Path) -> bool:
@@ -249,7 +251,7 @@ def _by_size(paths: Sequence[Path], spellings: Spellings) -> list[list[Path]]:
     """By the number of devices that each log names."""
 
     def devices(path: Path) -> int | None:
-        found = (event.num_devices for event in read_files([path], spellings) if isinstance(event, RunStarted))
+        found = (event.num_devices for event in read_files([path], spellings).others if isinstance(event, RunStarted))
         return next(found, None)
 
     return _split(paths, devices)
@@ -274,33 +276,62 @@ _SPLITS = (_by_folder, _by_size, _by_name, _alone)
 # --- jobs that go on where another one ended ---
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Stretch:
+    """What tells whether a run goes on where one of another job ended; `jobs` has "" where a file names none."""
+
+    jobs: frozenset[str]
+    planned: frozenset[int | None]
+    timed: bool
+    begun: float
+    ended: float
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, run: RunOfLogs) -> _Stretch | None:
+        """That of a run; None without steps."""
+        steps, times = run.events.all_steps.numbers, run.events.times
+        started = [event for event in run.events.others if isinstance(event, RunStarted)]
+        if not steps:
+            return None
+        return cls(
+            jobs=frozenset(map(_job, run.paths)),
+            planned=frozenset(event.planned_steps for event in started),
+            timed=all(event.facts.get("clock") == "log" for event in started),
+            begun=_first_time(run),
+            ended=float(times[-1]),
+            first=min(steps),
+            last=max(steps),
+        )
+
+    def goes_on_in(self, after: _Stretch) -> bool:
+        """Whether a run of another job takes up the steps where this one ended, and after it."""
+        if not self.first < after.first <= self.last + 1 or after.last <= self.last or self.planned != after.planned:
+            return False
+        jobs = self.jobs | after.jobs
+        if len(jobs) < 2 or "" in jobs:
+            return False
+        return not (self.timed and after.timed and self.ended > after.begun)
+
+
 def _chains(runs: Sequence[RunOfLogs]) -> list[list[RunOfLogs]]:
     """The runs, and those together of which each continues the steps of the one before: attempts in several jobs."""
-    chains: list[list[RunOfLogs]] = []
-    for run in sorted(runs, key=_first_time):
-        before = next((chain for chain in chains if _goes_on(chain[-1], run)), None)
-        if before is None:
-            chains.append([run])
+    stretches = [_Stretch.of(run) for run in runs]
+    chains: list[list[int]] = []
+    ends: list[_Stretch | None] = []  # of the chains
+    for number in sorted(range(len(runs)), key=lambda n: _first_time(runs[n])):
+        after = stretches[number]
+        goes_on = (n for n, end in enumerate(ends) if end and after and end.goes_on_in(after))
+        if (place := next(goes_on, None)) is None:
+            chains.append([number])
+            ends.append(after)
         else:
-            before.append(run)
-    return sorted(chains, key=lambda chain: runs.index(chain[0]))
+            chains[place].append(number)
+            ends[place] = after
+    return [[runs[number] for number in chain] for chain in sorted(chains)]
 
 
 def _first_time(run: RunOfLogs) -> float:
-    return min((event.wall_time for event in run.events), default=0.0)
-
-
-def _goes_on(run: RunOfLogs, after: RunOfLogs) -> bool:
-    """Whether a run of another job takes up the steps where this one ended, and after it."""
-    jobs = {_job(path) for path in (*run.paths, *after.paths)}
-    steps, more = (sorted(e.step for e in each.events if isinstance(e, Step)) for each in (run, after))
-    if len(jobs) < 2 or "" in jobs or not steps or not more or _planned(run) != _planned(after):
-        return False
-    timed = all(e.facts.get("clock") == "log" for e in (*run.events, *after.events) if isinstance(e, RunStarted))
-    if timed and run.events[-1].wall_time > _first_time(after):
-        return False
-    return steps[0] < more[0] <= steps[-1] + 1 and steps[-1] < more[-1]
-
-
-def _planned(run: RunOfLogs) -> set[int | None]:
-    return {event.planned_steps for event in run.events if isinstance(event, RunStarted)}
+    times = run.events.times
+    return float(times.min()) if len(times) else 0.0

@@ -33,6 +33,7 @@ from seatrial.metrics.performance import (
 from seatrial.metrics.record import Ranges, ranges, records, show_ranges
 from seatrial.metrics.shifts import Shift
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes
+from seatrial.recording import Recording
 from seatrial.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -65,12 +66,12 @@ def measure(
     FLOPs are counted, None: as the log does, as far as that is recognised. `policy` is a name of POLICIES. Raises
     KeyError for an unknown convention or policy.
     """
-    events = list(events)
+    events = Recording.of(events)
     found = records(events)
     return Metrics(
         completion=measure_completion(events, spec, found),
-        numerics=measure_numerics(found, [event for event in events if isinstance(event, Eval)]),
-        performance=measure_performance(events, spec, found, convention=convention, policy=policy),
+        numerics=measure_numerics(found, [event for event in events.others if isinstance(event, Eval)]),
+        performance=measure_performance(events.others, spec, found, convention=convention, policy=policy),
     )
 
 

@@ -9,10 +9,11 @@ from statistics import median_low
 from typing import NamedTuple
 
 from seatrial.estimate import flops
-from seatrial.events import Checkpoint, Eval, Event, RunEnded, RunStarted
+from seatrial.events import Checkpoint, Eval, RunEnded, RunStarted
 from seatrial.metrics.causes import Diagnosis, FaultRecord, diagnose
 from seatrial.metrics.record import Ranges, Record, Records
 from seatrial.metrics.survival import Timeline
+from seatrial.recording import Recording
 from seatrial.spec import RunSpec
 
 # Of several processes' ends, the worst counts, which is the last of these.
@@ -140,16 +141,16 @@ class Completion:
         return min(last) >= planned or (self.reason == "completed" and min(last) > planned - self.stride)
 
 
-def measure_completion(events: Sequence[Event], spec: RunSpec | None, records: Records) -> Completion:
+def measure_completion(events: Recording, spec: RunSpec | None, records: Records) -> Completion:
     """The facts of completion."""
     main = records.main
     trainers = [record for record in records.by_process if record.steps or record.started] or [main]
     started = [record.started for record in records.all if record.started]
     end = _end(records)
-    evals = [event for event in events if isinstance(event, Eval) and event.process == main.process]
+    evals = [event for event in events.others if isinstance(event, Eval) and event.process == main.process]
     evaluations = tuple((e.step, e.loss) for e in evals if e.loss is not None)
     goal = _goal(spec, main, evals)
-    restored = [e.step for e in events if isinstance(e, Checkpoint) and e.action == "restore"]
+    restored = [e.step for e in events.others if isinstance(e, Checkpoint) and e.action == "restore"]
     by_block = main.started is not None and main.started.facts.get("by_block") is True
     seconds, faults = Timeline(events, main, done=goal.reached, ended=end).faults()
     compared, differences = _compared(spec, started, main.is_foreign) if spec else ((), None)
@@ -216,7 +217,7 @@ class _Goal(NamedTuple):
 
 
 def _goal(spec: RunSpec | None, main: Record, evals: Sequence[Eval]) -> _Goal:
-    steps = [step.step for step in main.steps]
+    steps = main.steps.numbers
     counted_from = _counted_from(main.started, steps)
     said = (start.planned_steps for start in reversed(main.starts) if start and start.planned_steps)
     asked_for = spec.steps if spec and spec.epochs is None else None  # epochs may end it sooner, which it says itself
@@ -306,7 +307,7 @@ def _missing(record: Record, counted_from: int, restored: Sequence[int]) -> Rang
 
     Programs name a checkpoint by the last step in it, or by the next one; a step of 0 may stand for an unknown one.
     """
-    steps = [step.step for step in record.steps]
+    steps = record.steps.numbers
     if not steps:
         return ()
     stride = 1 if record.started and not record.is_foreign else _stride(steps)

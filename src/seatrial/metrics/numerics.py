@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seatrial.events import REPORTED, Eval
+from seatrial.metrics.dependence import Values
 from seatrial.metrics.loss_trend import p_of_fall
 from seatrial.metrics.record import Contradiction, Ranges, Record, Records, ranges
 from seatrial.metrics.window import lines_apart
+from seatrial.recording import Steps
 
 MIN_STEPS_FOR_TREND = 15
 FEWEST_EVALS, MOST_EVALS = 6, 100  # five in order may be so by chance, once in 120 times; more tell nothing new
@@ -198,8 +200,21 @@ def _is_not_finite(value: float | None) -> bool:
 
 def _non_finite_losses(everyone: Sequence[Record]) -> dict[int, float]:
     """Step → a loss that is not finite; what counts is the last process that has one there."""
-    steps = (step for record in everyone for step in record.steps)
-    return {step.step: step.loss for step in steps if step.loss is not None and not math.isfinite(step.loss)}
+    found: dict[int, float] = {}
+    for record in everyone:
+        found |= _not_finite(record.steps, record.steps.values("loss"), record.steps.has("loss"))
+    return found
+
+
+def _not_finite(steps: Steps, values: Values, known: NDArray[np.bool_]) -> dict[int, float]:
+    """Step → a known value that is not finite."""
+    bad = np.flatnonzero(~np.isfinite(values) & known)
+    return dict(zip(_at(steps, bad), values[bad].tolist(), strict=True))
+
+
+def _at(steps: Steps, places: NDArray[Any]) -> list[int]:
+    """The numbers of some steps."""
+    return steps.some(places).numbers if len(places) else []
 
 
 def _gradient_norms(records: Records, *, unreported: bool) -> dict[str, Any]:
@@ -207,23 +222,35 @@ def _gradient_norms(records: Records, *, unreported: bool) -> dict[str, Any]:
 
     `unreported`: norms of 0 alone are not reported, as DeepSpeed's under Megatron, whose loss falls all the same.
     """
-    steps = [step for record in records.all for step in record.steps]
-    norms = [(step.step, step.grad_norm) for step in steps if step.grad_norm is not None]
+    everyone = [record.steps for record in records.all]
+    norms = np.concatenate([steps.values("grad_norm") for steps in everyone])
+    known = np.concatenate([steps.has("grad_norm") for steps in everyone])
     # A gradient that overflowed is why the optimizer skipped the step: how often it may is a check of its own.
-    skipped = {step.step for step in steps if _count(step.reported.get("skipped_steps"))}
-    finite = [norm for _, norm in norms if math.isfinite(norm)]
-    if unreported and not any(finite):
-        norms, finite = [found for found in norms if not math.isfinite(found[1])], []
-    spike = SPIKE * float(np.median(finite)) if finite else math.inf
-    own = [s.grad_norm for s in records.main.steps if s.grad_norm is not None and math.isfinite(s.grad_norm)]
-    early, late = _thirds(np.array(own))
+    skipped = {
+        step
+        for steps in everyone
+        if "skipped_steps" in steps.names
+        for step, count in zip(steps.numbers, steps.reported("skipped_steps").tolist(), strict=True)
+        if _count(count)
+    }
+    finite = norms[np.isfinite(norms)]
+    if unreported and not finite.any():
+        known, finite = known & ~np.isfinite(norms), finite[:0]
+    spike = SPIKE * float(np.median(finite)) if len(finite) else math.inf
+    own = records.main.steps.values("grad_norm")
+    early, late = _thirds(own[np.isfinite(own)])
+    bad, above = set[int](), set[int]()
+    for steps in everyone:
+        values = steps.values("grad_norm")
+        bad |= _not_finite(steps, values, steps.has("grad_norm")).keys()
+        above |= set(_at(steps, np.flatnonzero(np.isfinite(values) & (values > spike))))
     return {
-        "num_grad_norms": len(norms),
-        "max_grad_norm": max(finite, default=None),
+        "num_grad_norms": int(known.sum()),
+        "max_grad_norm": float(finite.max()) if len(finite) else None,
         "early_grad_norm": early,
         "late_grad_norm": late,
-        "non_finite_grad_steps": ranges(sorted({step for step, norm in norms if not math.isfinite(norm)} - skipped)),
-        "grad_norm_spikes": ranges(sorted({step for step, norm in norms if math.isfinite(norm) and norm > spike})),
+        "non_finite_grad_steps": ranges(sorted(bad - skipped)),
+        "grad_norm_spikes": ranges(sorted(above)),
     }
 
 
@@ -247,18 +274,19 @@ def _fall_throughout(losses: Sequence[float]) -> bool:
 def _non_finite_others(everyone: Sequence[Record]) -> tuple[tuple[str, float, Ranges], ...]:
     """What is not finite of the figures that only this objective has, the first to become so first."""
     found: dict[str, dict[int, float]] = {}
-    for record in everyone:
-        for step in record.steps:
-            for name, value in step.reported.items():
-                if name not in REPORTED and not math.isfinite(value):
-                    found.setdefault(name, {}).setdefault(step.step, value)
+    for steps in (record.steps for record in everyone):
+        names = [name for name in steps.names if name not in REPORTED]
+        own = {name: _not_finite(steps, steps.reported(name), steps.reports(name)) for name in names}
+        for name, bad in sorted(own.items(), key=lambda each: min(each[1], default=0)):
+            if bad:
+                found[name] = {**bad, **found.get(name, {})}
     first = sorted(found.items(), key=lambda each: min(each[1]))
     return tuple((name, values[min(values)], ranges(sorted(values))) for name, values in first)
 
 
 def record_with_losses(records: Records) -> Record:
     """The record of the lowest process that reports a loss: in a pipeline, the first stage has none."""
-    return next((r for r in records.by_process if any(step.loss is not None for step in r.steps)), records.main)
+    return next((r for r in records.by_process if r.steps.has("loss").any()), records.main)
 
 
 class _Skips(NamedTuple):
@@ -379,7 +407,8 @@ def _settled_below_the_end(losses: NDArray[np.float64]) -> float | None:
 
 def _silent_at_end(record: Record) -> int:
     """How many of the last steps report no loss, though some did before."""
-    return next((n for n, step in enumerate(reversed(record.steps)) if step.loss is not None), 0)
+    told = np.flatnonzero(record.steps.has("loss"))
+    return len(record.steps) - 1 - int(told[-1]) if len(told) else 0
 
 
 def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | None]:
@@ -427,26 +456,36 @@ def _least_fall(losses: NDArray[np.float64]) -> float:
 
 def _agreement(main: Record, others: Sequence[Record]) -> dict[str, Any]:
     """Fields of `Numerics`: how far the losses of the other processes are those of this one."""
-    losses = {step.step: step.loss for step in main.steps}
-    theirs = [step for record in others if not _has_no_loss_to_report(record) for step in record.steps]
-    pairs = [(losses[step.step], step.loss, step.step) for step in theirs if step.step in losses]
-    differences = [
-        (_relative_difference(ours, other), step)
-        for ours, other, step in pairs
-        if ours is not None and other is not None
-    ]
-    worst, where = max(differences, key=lambda found: found[0], default=(None, None))
+    num_comparable = num_compared = 0
+    worst, where = None, None
+    for record in others:
+        if _has_no_loss_to_report(record):
+            continue
+        _, ours, theirs = np.intersect1d(
+            main.steps.values("step"), record.steps.values("step"), assume_unique=True, return_indices=True
+        )
+        known = main.steps.has("loss")[ours] & record.steps.has("loss")[theirs]
+        num_comparable, num_compared = num_comparable + len(ours), num_compared + int(known.sum())
+        if not known.any():
+            continue
+        apart = _relative_differences(
+            main.steps.values("loss")[ours[known]], record.steps.values("loss")[theirs[known]]
+        )
+        place = int(apart.argmax())
+        if worst is None or apart[place] > worst:
+            worst, where = float(apart[place]), _at(record.steps, theirs[known][place : place + 1])[0]
     disagreement = {"disagreement": worst, "disagreement_step": where}
-    return {"num_comparable": len(pairs), "num_compared": len(differences), **disagreement}
+    return {"num_comparable": num_comparable, "num_compared": num_compared, **disagreement}
 
 
 def _has_no_loss_to_report(record: Record) -> bool:
     """In another trainer's pipeline, only the last stage knows the loss; every process of our trainer does."""
     of_another = record.started is None or record.is_foreign
-    return of_another and all(step.loss is None for step in record.steps)
+    return of_another and not record.steps.has("loss").any()
 
 
-def _relative_difference(a: float, b: float) -> float:
-    if a == b or (math.isnan(a) and math.isnan(b)):
-        return 0.0
-    return abs(a - b) / max(abs(a), abs(b)) if math.isfinite(a) and math.isfinite(b) else math.inf
+def _relative_differences(a: Values, b: Values) -> Values:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.abs(a - b) / np.maximum(np.abs(a), np.abs(b))
+    apart = np.where(np.isfinite(a) & np.isfinite(b), apart, np.inf)
+    return np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from seatrial.estimate import flops
 from seatrial.events import Event, Step
+from seatrial.metrics.dependence import Values
 from seatrial.metrics.drift import Drift, Levels, Spikes, find_levels, find_slowdown, find_spikes
 from seatrial.metrics.identities import Facts, Identity, above_zero, check_identities, reported
-from seatrial.metrics.interval import LARGEST, Estimate, estimate, is_number, relative_rounding
+from seatrial.metrics.interval import LARGEST, Estimate, estimate, relative_rounding
 from seatrial.metrics.record import Record, Records
 from seatrial.metrics.setup import Peak, Setup, memory_fraction, setup_of
 from seatrial.metrics.shifts import Shift, find_shifts
 from seatrial.metrics.window import DEFAULT_POLICY, POLICIES, StepTimes, Window, measure_window, mostly_disturbed
+from seatrial.recording import Steps
 from seatrial.spec import RunSpec
 
 TERA = 1e12
@@ -34,14 +35,32 @@ OF_THE_WHOLE_RUN = "as reported for the whole run, with warm-up, evaluations and
 
 
 class Clock(NamedTuple):
-    """What a step's time is taken from: proportional to seconds, or in seconds.
+    """What a step's time is taken from: its seconds, or `amount` over the rate that a log reports as `name`.
 
-    `origin` says so of any but the times that the log gives; "" for these.
+    It is proportional to seconds, or in seconds where the amount is known. `origin` says so of any but the times that
+    the log gives; "" for these.
     """
 
-    time_of: Callable[[Step], float | None]
-    in_seconds: bool
-    origin: str
+    name: str = ""
+    amount: float | None = 1.0
+    origin: str = ""
+
+    @property
+    def in_seconds(self) -> bool:
+        return self.amount is not None
+
+    def time_of(self, step: Step) -> float | None:
+        """The time of a step; None where nothing tells."""
+        if not self.name:
+            return positive(step.seconds)
+        rate = positive(step.reported.get(self.name))
+        return (self.amount or 1.0) / rate if rate else None
+
+    def times_of(self, steps: Steps) -> Values:
+        """The times of all steps; NaN where nothing tells."""
+        values = steps.reported(self.name) if self.name else steps.values("seconds")
+        known = np.where((values > 1 / LARGEST) & (values < LARGEST), values, math.nan)
+        return (self.amount or 1.0) / known if self.name else known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,16 +220,6 @@ def positive(value: float | None) -> float | None:
     return value if value is not None and 1 / LARGEST < value < LARGEST else None
 
 
-def _inverse(name: str, scale: float | None) -> Callable[[Step], float | None]:
-    """The time of a step by a throughput that the log reports of it, in seconds if `scale` is known."""
-
-    def time_of(step: Step) -> float | None:
-        rate = positive(step.reported.get(name))
-        return (scale or 1.0) / rate if rate else None
-
-    return time_of
-
-
 def clocks(setup: Setup) -> list[Clock]:
     """What the time of a step may be taken from: seconds, or else what a log gives of a throughput."""
     batch = float(setup.spec.batch.global_batch_size) if setup.spec else None
@@ -222,9 +231,9 @@ def clocks(setup: Setup) -> list[Clock]:
         ("mfu", None, "MFU"),
     )
     return [
-        Clock(lambda step: positive(step.seconds), in_seconds=True, origin=""),
+        Clock(),
         *(
-            Clock(_inverse(name, amount), in_seconds=amount is not None, origin=f"from the reported {words}")
+            Clock(name, amount, f"from the reported {words}")
             for name, amount, words in sorted(rates, key=lambda rate: rate[1] is None)
         ),
     ]
@@ -379,8 +388,8 @@ def _medians(records: Sequence[Record], clock: Clock, first_step: int, last_step
     """Process → (median step time, host), of those that give enough times."""
     medians = {}
     for record in records:
-        times = [clock.time_of(step) for step in record.steps if first_step <= step.step <= last_step]
-        known = [time for time in times if time is not None and is_number(time) and time > 0]
+        times, steps = clock.times_of(record.steps), record.steps.values("step")
+        known = times[(steps >= first_step) & (steps <= last_step) & (np.abs(times) < LARGEST) & (times > 0)]
         if len(known) >= FEWEST_STEPS:
-            medians[record.process] = (median(known), record.started.host if record.started else "")
+            medians[record.process] = (float(np.median(known)), record.started.host if record.started else "")
     return medians

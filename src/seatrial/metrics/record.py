@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import lt
+
+import numpy as np
 
 from seatrial.events import Event, RunEnded, RunStarted, Step
+from seatrial.recording import NO_STEPS, Recording, Steps
 
 LAUNCHER = -1
 SAME = 1e-4  # relative; the difference that two ranks may have
@@ -38,8 +43,8 @@ class Record:
     process: int
     started: RunStarted | None = None  # of the last attempt
     ended: RunEnded | None = None  # unless it went on afterwards
-    attempts: tuple[tuple[Step, ...], ...] = ()
-    steps: tuple[Step, ...] = ()
+    attempts: tuple[Steps, ...] = ()
+    steps: Steps = NO_STEPS
     starts: tuple[RunStarted | None, ...] = ()
     idle: bool = False
     contradictions: tuple[Contradiction, ...] = ()
@@ -81,10 +86,7 @@ class Records:
 
 def records(events: Sequence[Event]) -> Records:
     """The records of all processes that have recorded anything."""
-    by_process: dict[int, list[Event]] = {}
-    for event in events:
-        by_process.setdefault(event.process, []).append(event)
-    found = {process: _record(process, own) for process, own in sorted(by_process.items())}
+    found = {process: _record(process, own) for process, own in sorted(Recording.of(events).by_process().items())}
     launcher = found.pop(LAUNCHER, None)
     reporting = (record for record in found.values() if record.steps)
     main = next(reporting, next(iter(found.values()), Record(process=0)))
@@ -113,38 +115,66 @@ def show_ranges(found: Ranges, most: int = 5) -> str:
     return ("steps " if several else "step ") + ", ".join([*shown, *(["…"] if len(found) > most else [])])
 
 
-def _record(process: int, events: Sequence[Event]) -> Record:
+def _record(process: int, events: Recording) -> Record:
     course = _Course()
-    for event in events:
+    steps, begin = events.steps.get(process, NO_STEPS), 0
+    for place, event in events.placed:
+        if isinstance(event, (RunStarted, RunEnded)):
+            end = int(np.searchsorted(steps.places, place))
+            course.go_on(steps[begin:end])
+            begin = end
         if isinstance(event, RunStarted):
             course.start(event)
         elif isinstance(event, RunEnded):
             course.end(event)
-        elif isinstance(event, Step):
-            course.step(event)
-    attempts, started = course.attempts, course.started
-    steps: list[Step] = []
-    for attempt in attempts:
-        while attempt and steps and steps[-1].step >= attempt[0].step:
-            steps.pop()
-        steps.extend(attempt)
+    course.go_on(steps[begin:])
+    attempts = [_whole(attempt) for attempt in course.attempts]
     return Record(
         process=process,
-        started=started,
+        started=course.started,
         ended=course.ended,
-        attempts=tuple(tuple(attempt) for attempt in attempts if attempt),
-        steps=tuple(steps),
+        attempts=tuple(attempt for attempt in attempts if attempt),
+        steps=_as_left(attempts),
         starts=tuple(start for start, attempt in zip(course.starts, attempts, strict=True) if attempt),
-        idle=bool(steps) and not attempts[-1],
+        idle=len(steps) > 0 and not attempts[-1],
         contradictions=find_contradictions(events) if course.goes_back or len(attempts) > 2 else (),
     )
 
 
+def _as_left(attempts: Sequence[Steps]) -> Steps:
+    """Each step as the last of the attempts that ran it left it."""
+    kept: list[Steps] = []
+    for attempt in filter(None, attempts):
+        first = attempt.numbers[0]
+        while kept and kept[-1].numbers[-1] >= first:
+            earlier = kept.pop()
+            if before := bisect_left(earlier.numbers, first):
+                kept.append(earlier[:before])
+        kept.append(attempt)
+    return Steps.following(kept) if kept else NO_STEPS
+
+
+def _whole(attempt: Sequence[Step | Steps]) -> Steps:
+    parts: list[Steps] = []
+    single: list[Step] = []
+    for piece in attempt:
+        if isinstance(piece, Step):
+            single.append(piece)
+        else:
+            parts += [Steps.of(single), piece] if single else [piece]
+            single = []
+    parts += [Steps.of(single)] if single else []
+    return Steps.following(parts) if parts else NO_STEPS
+
+
 class _Course:
-    """The attempts of a process as its events come, each with what was said at its start."""
+    """The attempts of a process as its events come, each with what was said at its start.
+
+    An attempt is stretches of steps, or single ones where the lines went back.
+    """
 
     def __init__(self) -> None:
-        self.attempts: list[list[Step]] = [[]]
+        self.attempts: list[list[Step | Steps]] = [[]]
         self.starts: list[RunStarted | None] = [None]
         self.ended: RunEnded | None = None
         self.goes_back = False
@@ -152,6 +182,11 @@ class _Course:
     @property
     def started(self) -> RunStarted | None:
         return self.starts[-1]
+
+    @property
+    def _last(self) -> int:
+        latest = self.attempts[-1][-1] if self.attempts[-1] else None
+        return -1 if latest is None else latest.step if isinstance(latest, Step) else latest.numbers[-1]
 
     def start(self, event: RunStarted) -> None:
         self.ended = None
@@ -163,10 +198,19 @@ class _Course:
         if self.ended is None or event.reason != "completed" or event.exit_code is not None:
             self.ended = event
 
-    def step(self, event: Step) -> None:
+    def go_on(self, steps: Steps) -> None:
+        """Takes a stretch of steps, as a whole if they rise."""
+        if not steps:
+            return
         self.ended = None
-        attempt = self.attempts[-1]
-        last = attempt[-1].step if attempt else -1
+        if all(map(lt, [self._last, *steps.numbers], steps.numbers)):
+            self.attempts[-1].append(steps)
+            return
+        for step in steps.events():
+            self._step(step)
+
+    def _step(self, event: Step) -> None:
+        attempt, last = self.attempts[-1], self._last
         self.goes_back |= event.step <= last
         if event.step > last:
             attempt.append(event)
@@ -174,7 +218,9 @@ class _Course:
             self.attempts.append([event])
             self.starts.append(self.started)
         else:  # the same line once more, or a correction
-            attempt[-1] = _corrected(attempt[-1], event)
+            latest = attempt.pop()
+            *before, latest = latest.events() if isinstance(latest, Steps) else [latest]
+            attempt += [*before, _corrected(latest, event)]
 
 
 def _corrected(earlier: Step, later: Step) -> Step:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from seatrial.estimate import flops, hardware
 from seatrial.events import RunStarted
-from seatrial.metrics.interval import Estimate, is_number
+from seatrial.metrics.interval import LARGEST, Estimate
 from seatrial.metrics.record import Record
 from seatrial.spec import RunSpec
 
@@ -108,5 +110,6 @@ def _exactly(fraction: float, origin: str) -> Estimate:
 
 
 def _most(records: Sequence[Record], name: str) -> float | None:
-    found = [step.reported[name] for record in records for step in record.steps if name in step.reported]
-    return max((value for value in found if is_number(value)), default=None)
+    found = (record.steps.reported(name) for record in records if name in record.steps.names)
+    known = (values[np.abs(values) < LARGEST] for values in found)
+    return max((float(values.max()) for values in known if len(values)), default=None)

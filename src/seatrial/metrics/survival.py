@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from seatrial.events import Event, Fault, RunEnded, RunStarted, Step
+import numpy as np
+
+from seatrial.events import Fault, RunEnded, RunStarted
 from seatrial.metrics.causes import FaultRecord
+from seatrial.metrics.dependence import Values
 from seatrial.metrics.record import LAUNCHER, Record
+from seatrial.recording import NO_STEPS, Places, Recording
 
 STEPS_AFTER = 2  # so many must follow for a fault not to be what cut a run short: clocks of nodes differ a little
 ANOTHER_DAY = 86_400.0  # seconds; a fault so long before everything else has no time of its own
@@ -25,22 +28,22 @@ class Timeline:
     `main` is the record that counts; `done`: the run came to its last step; `ended` is the word on its end.
     """
 
-    def __init__(self, events: Sequence[Event], main: Record, *, done: bool, ended: RunEnded | None) -> None:
+    def __init__(self, events: Recording, main: Record, *, done: bool, ended: RunEnded | None) -> None:
         self._events, self._main, self._done, self._ended = events, main, done, ended
         self._timed = not main.started or main.started.facts.get("clock", "log") == "log"
-        times = [e.wall_time for e in events if not isinstance(e, Fault)] or [e.wall_time for e in events] or [0.0]
+        times = _times(events, without_faults=True)
+        times = times if len(times) else _times(events)
         if self._timed:  # what stands before the first time of a log has none
-            times = [time for time in times if time > 0] or times
-        self._origin, self._latest = min(times), max(times)
-        self._courses: dict[int, _Course] = {}
-        for index, event in enumerate(events):
-            if isinstance(event, (RunStarted, Step)):
-                self._courses.setdefault(event.process, _Course()).take(index, event)
+            times = times[times > 0] if (times > 0).any() else times
+        self._origin, self._latest = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
+        courses = ((process, _course(own)) for process, own in events.by_process().items())
+        begun = [(process, course) for process, course in courses if course]
+        self._courses = dict(sorted(begun, key=lambda each: each[1].first))
         self._whole = self._courses.get(main.process, _Course())
 
     def faults(self) -> tuple[float, tuple[FaultRecord, ...]]:
         """The seconds from the first event to the last, and the faults with what came after them."""
-        found = tuple(self._record(index, e) for index, e in enumerate(self._events) if isinstance(e, Fault))
+        found = tuple(self._record(index, e) for index, e in self._events.placed if isinstance(e, Fault))
         return self._latest - self._origin, found
 
     def _record(self, index: int, fault: Fault) -> FaultRecord:
@@ -64,7 +67,7 @@ class Timeline:
         """Whether the run went on after a fault; None: nothing tells whether it came before the last step or after."""
         if fault.process == LAUNCHER and self._main.started and not self._main.is_foreign:
             return index < self._whole.restart  # it has watched each attempt to its end
-        if not placed and self._whole.at:
+        if not placed and len(self._whole.at):
             return None
         at_parting = self._done and (fault.fault in _PARTING or _of_a_kernel(fault))
         if at_parting and self._parted_in_order(index, fault):
@@ -76,33 +79,50 @@ class Timeline:
         ended = self._ended
         if not ended or ended.reason not in IN_ORDER:
             return False
-        said_before = fault.process == ended.process and any(event is ended for event in self._events[:index])
+        said_before = fault.process == ended.process and any(
+            event is ended for place, event in self._events.placed if place < index
+        )
         return ended.exit_code == 0 or (ended.exit_code is None and said_before)
 
 
-@dataclass
+def _times(events: Recording, *, without_faults: bool = False) -> Values:
+    others = [e.wall_time for e in events.others if not (without_faults and isinstance(e, Fault))]
+    return np.concatenate([others, *(steps.values("wall_time") for steps in events.steps.values())])
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Course:
-    """Where the steps of one process stand among the events, the first one of its last attempt, and its files."""
+    """Where the steps of one process stand among the events, the first one of its last attempt, and its files.
 
-    at: list[int] = field(default_factory=list)
+    `first` is where the process began, or did its first step.
+    """
+
+    first: int = 0
+
+    at: Places = field(default_factory=lambda: np.arange(0))
     restart: int = -1
-    sources: set[str] = field(default_factory=set)
-    last: int = -1
-    begins: bool = False
-
-    def take(self, index: int, event: RunStarted | Step) -> None:
-        if isinstance(event, RunStarted):
-            self.begins = self.last >= 0
-            self.sources.add(str(event.facts.get("source", "")))
-            return
-        if self.begins or event.step < self.last:
-            self.restart = index
-        self.at.append(index)
-        self.last, self.begins = event.step, False
+    sources: frozenset[str] = frozenset()
 
     def goes_on_after(self, index: int, steps: int) -> bool:
         """Whether so many steps follow, or another attempt."""
-        return index < self.restart or len(self.at) - bisect_right(self.at, index) >= steps
+        return index < self.restart or len(self.at) - int(np.searchsorted(self.at, index, side="right")) >= steps
+
+
+def _course(own: Recording) -> _Course | None:
+    """The course of a process by its events; None where it neither began nor did a step."""
+    started = [(place, event) for place, event in own.placed if isinstance(event, RunStarted)]
+    steps = next(iter(own.steps.values()), NO_STEPS)
+    if not started and not steps:
+        return None
+    begun = np.searchsorted(steps.places, [place for place, _ in started])  # the first step after each beginning
+    back = np.flatnonzero(np.diff(steps.values("step")) < 0) + 1
+    again = [place for place in (*begun, *back) if 0 < place < len(steps)]
+    return _Course(
+        first=min([*steps.places[:1].tolist(), *(place for place, _ in started)]),
+        at=steps.places,
+        restart=int(steps.places[max(again)]) if again else -1,
+        sources=frozenset(str(event.facts.get("source", "")) for _, event in started),
+    )
 
 
 def _of_a_kernel(fault: Fault) -> bool:

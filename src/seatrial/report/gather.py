@@ -20,9 +20,10 @@ from seatrial import spec as specs
 from seatrial import verdict as judging
 from seatrial.console import ESCAPE_SEQUENCES, inert, show_value
 from seatrial.errors import Mark, Problem
-from seatrial.events import FIRST_CLOCK, Eval, Event, RunStarted, Step, read_run
+from seatrial.events import FIRST_CLOCK, Eval, Event, RunStarted, Step
 from seatrial.metrics import Metrics
 from seatrial.metrics.record import Records
+from seatrial.recording import Recording, read_run
 from seatrial.report.ranks import RankTimes, rank_times
 from seatrial.runs import telemetry
 from seatrial.runs.documents import Documents, reduction_of
@@ -161,7 +162,9 @@ def gather(
     plan = {} if of_logs else pieces.document("plan.json")
     verdict = pieces.parsed("verdict.json", judging.from_dict, None)
     metrics = pieces.parsed("metrics.json", measuring.from_dict, None)
-    events: Sequence[Event] = pieces.read("events-*.jsonl", lambda: read_run(run_dir), []) if record is None else record
+    events = Recording.of(
+        pieces.read("events-*.jsonl", lambda: read_run(run_dir), Recording.of([])) if record is None else record
+    )
     if not events:
         pieces.missing.append("no process recorded an event")
     records = measuring.records(events)
@@ -225,11 +228,11 @@ def _name(run_dir: Path, sources: Sequence[str]) -> str:
     return sources[0].rpartition("/")[2] + more if sources else clean(run_dir.name)
 
 
-def _started_at(events: Sequence[Event]) -> float | None:
+def _started_at(events: Recording) -> float | None:
     """When the first event was; None where a log without a clock gave the times, which then count from 0."""
-    counted = any(isinstance(event, RunStarted) and event.facts.get("clock") == "counted" for event in events)
-    first = min((event.wall_time for event in events if event.wall_time >= FIRST_CLOCK), default=None)
-    return None if counted else first
+    counted = any(isinstance(event, RunStarted) and event.facts.get("clock") == "counted" for event in events.others)
+    times = events.times[events.times >= FIRST_CLOCK]
+    return None if counted or not len(times) else float(times.min())
 
 
 def clean(text: str) -> str:

@@ -73,14 +73,9 @@ _Timed = tuple[Record, NDArray[np.int64], NDArray[np.float64]]
 
 def _times(record: Record, clock: Clock) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Steps and times of a rank, both of (num_timed,)."""
-    if not clock.origin:  # the times that the log gives: read at once, for there may be millions
-        times = [step.seconds or math.nan for step in record.steps]
-    else:
-        times = [clock.time_of(step) or math.nan for step in record.steps]
-    values = np.array(times, dtype=np.float64)
-    steps = np.array([step.step for step in record.steps], dtype=np.int64)
-    good = np.isfinite(values) & (values > 0)
-    return steps[good], values[good]
+    times = clock.times_of(record.steps)
+    good = np.isfinite(times)
+    return np.array(record.steps.numbers, dtype=np.int64)[good], times[good]
 
 
 def _grid(found: Sequence[_Timed], clock: Clock, performance: Performance) -> RankTimes:

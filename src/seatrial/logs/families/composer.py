@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import UNKNOWN_STEP, Family, Field, Found, Reading, note
+from seatrial.logs.grammar import UNKNOWN_STEP, Family, Field, Found, Reading, note, stateless
 
 GIGABYTE = 1e-9
 _LOSS = r"-?(?:\d+\.\d{4}|nan|inf(?:inity)?)"  # four decimals, or it was cut
@@ -42,7 +42,7 @@ FAMILY = Family(
         "time/batch": Field(name="step", plus=1),
     },
     counted_from=1,
-    custom_reader=lambda: _read,
+    custom_reader=stateless(_read),
     custom_words=("[batch=", "[epoch=", "[token=", "[sample=", "[iteration="),
     continued=re.compile(r"\s*Train [\w/. -]{1,150}: "),
     notes=(

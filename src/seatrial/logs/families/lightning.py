@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values
+from seatrial.logs.grammar import Family, Field, Found, Reading, note, read_values, stateless
 from seatrial.logs.numbers import NUMBER, quantity
 
 FIELDS: Mapping[str, Field] = {
@@ -141,7 +141,7 @@ FAMILY = Family(
     fields=FIELDS,
     counted_from=0,
     last_is_total=True,
-    custom_reader=lambda: _read,
+    custom_reader=stateless(_read),
     custom_words=("Epoch ", "Training epoch "),
     notes=_NOTES,
 )

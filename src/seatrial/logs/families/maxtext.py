@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, note
+from seatrial.logs.grammar import Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
 
 _TFLOPS = Field(name="tflops_per_second_per_device")
@@ -109,7 +109,7 @@ FAMILY = Family(
     },
     counted_from=0,
     whole=re.compile(r"\bseconds: ?\d"),
-    custom_reader=lambda: _read_config,
+    custom_reader=stateless(_read_config),
     custom_words=("Config param ",),
     notes=_NOTES,
 )

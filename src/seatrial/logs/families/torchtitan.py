@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from seatrial.logs.grammar import Family, Field, Found, note
+from seatrial.logs.grammar import Family, Field, Found, note, stateless
 from seatrial.logs.numbers import NUMBER
 
 # A number is whole if there is something behind it: a blank or its unit. At the end of a line, tflops needs both of its
@@ -77,7 +77,7 @@ FAMILY = Family(
         "mfu": Field(name="mfu"),
     },
     counted_from=1,
-    custom_reader=lambda: _read_mesh,
+    custom_reader=stateless(_read_mesh),
     custom_words=("device mesh with ",),
     notes=_NOTES,
 )

@@ -1,0 +1,322 @@
+"""The events of a run in the order of time, the steps in columns, so that those of thousands of ranks fit in memory."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seatrial.events import Event, Step, read, trusted
+from seatrial.parallel import map_files
+
+Column = NDArray[Any]  # of float64, of int64, or of the objects themselves where these would lose anything
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+AT_ONCE = 64  # steps that are made into events at a time, where none of them is kept
+_FIELDS = (
+    "wall_time", "monotonic_time", "step", "seconds", "tokens", "loss", "grad_norm", "learning_rate", "data_seconds",
+    "phase",
+)  # fmt: skip
+_LARGEST = 1 << 62
+
+
+class Steps(Sequence[Step]):
+    """Steps of one process, in their order; `places` says where in the recording each of them stands.
+
+    What none of them reports has no column, of the fields or of the names in `Step.reported`. Whoever iterates over
+    them has their events kept; `events` does not, nor do the columns.
+    """
+
+    def __init__(
+        self, process: int, places: Places, fields: Mapping[str, Column], reported: Mapping[str, Column]
+    ) -> None:
+        self.process = process
+        self.places = places
+        self._fields = fields
+        self._reported = reported
+        self._made: list[Step] | None = None
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], places: Places | None = None) -> Steps:
+        """The columns of the steps of a process, at least one."""
+        rows = [vars(step) for step in steps]
+        columns = {name: _column([row[name] for row in rows]) for name in _FIELDS}
+        fields = {name: column for name, column in columns.items() if column is not None}
+        if np.array_equal(fields["wall_time"], fields["monotonic_time"]):
+            fields["monotonic_time"] = fields["wall_time"]
+        said = [row["reported"] for row in rows]
+        names = dict.fromkeys(chain.from_iterable(said))
+        found = {name: column for name in names if (column := _column([row.get(name) for row in said])) is not None}
+        return cls(steps[0].process, np.arange(len(rows)) if places is None else places, fields, found)
+
+    @classmethod
+    def following(cls, parts: Sequence[Steps]) -> Steps:
+        """The steps of all of these of one process, a part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        fields = _joined([part._fields for part in parts], list(map(len, parts)))
+        reported = _joined([part._reported for part in parts], list(map(len, parts)))
+        return cls(parts[0].process, np.concatenate([part.places for part in parts]), fields, reported)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Step]:
+        if self._made is None:
+            self._made = list(self.events())
+        return iter(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Steps: ...
+    def __getitem__(self, index: int | slice) -> Step | Steps:
+        if isinstance(index, slice):
+            return self.some(index)
+        place = range(len(self))[index]
+        return self._made[place] if self._made else next(self.some(slice(place, place + 1)).events())
+
+    def some(self, which: slice | NDArray[Any]) -> Steps:
+        """A part of the steps: a slice, or those that an array names."""
+        fields = {name: column[which] for name, column in self._fields.items()}
+        reported = {name: column[which] for name, column in self._reported.items()}
+        return Steps(self.process, self.places[which], fields, reported)
+
+    def events(self) -> Iterator[Step]:
+        """The steps as events, one after the other."""
+        for start in range(0, len(self), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            count = len(self.places[part])
+            columns = [
+                self._fields[name][part].tolist() if name in self._fields else [_nothing(name)] * count
+                for name in _FIELDS
+            ]
+            said = [column[part].tolist() for column in self._reported.values()]
+            logged = zip(*said, strict=True) if said else repeat((), count)
+            for *values, phase, row in zip(*columns, logged, strict=True):
+                reported = {n: value for n, value in zip(self._reported, row, strict=True) if value is not None}
+                fields = dict(zip(_FIELDS, values, strict=False))
+                yield trusted(Step, {"process": self.process, **fields, "reported": reported, "phase": phase})
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the steps."""
+        found: list[int] = self._fields["step"].tolist()
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What else is reported of some of the steps, in `Step.reported`."""
+        return tuple(self._reported)
+
+    def values(self, name: str) -> Numbers:
+        """A field of each step; NaN also where it is not known, which `has` tells apart."""
+        return self._values(self._fields.get(name))
+
+    def has(self, name: str) -> NDArray[np.bool_]:
+        """Of which of the steps a field is known."""
+        return self._known(self._fields.get(name))
+
+    def reported(self, name: str) -> Numbers:
+        """A figure of `Step.reported` of each step; NaN also where there is none, which `reports` tells apart."""
+        return self._values(self._reported.get(name))
+
+    def reports(self, name: str) -> NDArray[np.bool_]:
+        """Of which of the steps there is this figure."""
+        return self._known(self._reported.get(name))
+
+    def _values(self, column: Column | None) -> Numbers:
+        if column is None:
+            return np.full(len(self), np.nan)
+        try:
+            return column.astype(np.float64)  # None becomes NaN
+        except OverflowError:  # whole numbers of any length
+            return np.array([np.nan if value is None else _as_float(value) for value in column])
+
+    def _known(self, column: Column | None) -> NDArray[np.bool_]:
+        if column is None or column.dtype != object:
+            return np.full(len(self), column is not None)
+        return np.array([value is not None for value in column], bool)
+
+    def moved(self, shift: Callable[[Numbers], Numbers]) -> Steps:
+        """The steps at other times; one without a time stays without."""
+        wall = self.values("wall_time")
+        times = np.where(wall != 0, shift(wall), wall)
+        fields = {**self._fields, "wall_time": times, "monotonic_time": times}
+        return Steps(self.process, self.places, fields, self._reported)
+
+    def at(self, places: Places) -> Steps:
+        """The same steps where they stand in another recording."""
+        return Steps(self.process, places, self._fields, self._reported)
+
+
+def _column(values: list[Any]) -> Column | None:
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values)
+    if kinds == {int} and max(map(abs, values)) < _LARGEST:
+        return np.array(values)
+    if not any(value is not None and value != "" for value in values):
+        return None
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value > 0 or -1)
+
+
+def _nothing(name: str) -> str | None:
+    """What a field is that is not reported."""
+    return "" if name == "phase" else None
+
+
+def _joined(parts: Sequence[Mapping[str, Column]], lengths: Sequence[int]) -> dict[str, Column]:
+    """The columns of all parts, one part below the other."""
+    found: dict[str, Column] = {}
+    for name in dict.fromkeys(chain.from_iterable(parts)):
+        pieces = [part.get(name, np.full(n, _nothing(name), object)) for part, n in zip(parts, lengths, strict=True)]
+        one_kind = len({piece.dtype for piece in pieces}) == 1
+        found[name] = np.concatenate(pieces if one_kind else [piece.astype(object) for piece in pieces])
+    return found
+
+
+NO_STEPS = Steps(0, np.arange(0), {"step": np.arange(0)}, {})
+
+
+class Recording(Sequence[Event]):
+    """Events in an order: `others` are those that are no steps, and stand at `places`; the `steps` are by process.
+
+    Iterates over all of them; what is about many steps asks for their columns.
+    """
+
+    def __init__(self, others: Sequence[Event], places: Places, steps: Mapping[int, Steps]) -> None:
+        self.others = tuple(others)
+        self.places = places
+        self.steps = steps
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Recording:
+        """These events, in their order."""
+        if isinstance(events, Recording):
+            return events
+        others: list[tuple[int, Event]] = []
+        steps: dict[int, list[tuple[int, Step]]] = {}
+        for place, event in enumerate(events):
+            if isinstance(event, Step):
+                steps.setdefault(event.process, []).append((place, event))
+            else:
+                others.append((place, event))
+        return cls(
+            [event for _, event in others],
+            np.array([place for place, _ in others], np.int64),
+            {p: Steps.of([s for _, s in own], np.array([at for at, _ in own])) for p, own in steps.items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.others) + sum(map(len, self.steps.values()))
+
+    def __iter__(self) -> Iterator[Event]:
+        streams = [zip(self.places.tolist(), self.others, strict=True)]
+        steps = [zip(own.places.tolist(), own.events(), strict=True) for own in self.steps.values()]
+        return (event for _, event in heapq.merge(*streams, *steps, key=itemgetter(0)))
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        return list(self)[index]
+
+    @property
+    def placed(self) -> list[tuple[int, Event]]:
+        """The others, each with its place."""
+        return list(zip(self.places.tolist(), self.others, strict=True))
+
+    @property
+    def times(self) -> Numbers:
+        """When each event was, by the wall clock, in their order."""
+        places = np.concatenate([self.places, *(own.places for own in self.steps.values())])
+        others = np.array([event.wall_time for event in self.others], np.float64)
+        times = [others, *(own.values("wall_time") for own in self.steps.values())]
+        found: Numbers = np.concatenate(times)[np.argsort(places)]
+        return found
+
+    @property
+    def all_steps(self) -> Steps:
+        """The steps of all processes, in their order, as if they were of one."""
+        every = list(self.steps.values())
+        return _by_place(every) if every else NO_STEPS
+
+    def by_process(self) -> dict[int, Recording]:
+        """The events of each process, at their places in this recording."""
+        placed: dict[int, list[tuple[int, Event]]] = {process: [] for process in self.steps}
+        for place, event in self.placed:
+            placed.setdefault(event.process, []).append((place, event))
+        return {
+            process: Recording(
+                [event for _, event in own],
+                np.array([place for place, _ in own], np.int64),
+                {process: self.steps[process]} if process in self.steps else {},
+            )
+            for process, own in placed.items()
+        }
+
+    def changed(
+        self, change: Callable[[int, Event], Event], moved: Callable[[Numbers], Numbers] | None = None
+    ) -> Recording:
+        """The events after a change of each that is no step, by its place; the steps may be moved in time."""
+        others = [change(place, event) for place, event in self.placed]
+        steps = {process: own.moved(moved) for process, own in self.steps.items()} if moved else self.steps
+        return Recording(others, self.places, steps)
+
+
+def merge(streams: Iterable[Iterable[Event]]) -> Recording:
+    """All events of a run by wall time. The order within a stream stays, even where its clock was set back."""
+    recordings = [Recording.of(stream) for stream in streams]
+    times = [np.maximum.accumulate(recording.times) for recording in recordings if len(recording)]
+    order = np.argsort(np.concatenate([np.zeros(0), *times]), kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    others: list[tuple[int, Event]] = []
+    steps: dict[int, list[Steps]] = {}
+    begin = 0
+    for recording in recordings:
+        own = places[begin : begin + len(recording)]
+        begin += len(recording)
+        others += zip(own[recording.places].tolist(), recording.others, strict=True)
+        for process, each in recording.steps.items():
+            steps.setdefault(process, []).append(each.at(own[each.places]))
+    others.sort(key=itemgetter(0))
+    return Recording(
+        [event for _, event in others],
+        np.array([place for place, _ in others], np.int64),
+        {process: _by_place(parts) for process, parts in steps.items()},
+    )
+
+
+def _by_place(parts: Sequence[Steps]) -> Steps:
+    every = Steps.following(parts)
+    return every if len(parts) == 1 else every.some(np.argsort(every.places))
+
+
+def read_run(run_dir: Path) -> Recording:
+    """Every `events-*.jsonl` of a run directory and of its earlier attempts, merged. Raises as `events.read` does."""
+    found = [path for pattern in ("", "attempts/*/") for path in sorted(run_dir.glob(f"{pattern}events-*.jsonl"))]
+    return merge(map_files(_read, [(path,) for path in found], found))
+
+
+def _read(path: Path) -> Recording:
+    return Recording.of(read(path))
