@@ -242,7 +242,7 @@ _NEEDED = {
     name: {field for field, default in values.items() if default is dataclasses.MISSING}
     for name, values in _DEFAULTS.items()
 }
-_AT_LEAST = {name: [(each, least) for each, least in _LEAST.items() if each in _FIELDS[name]] for name in KINDS}
+_AT_LEAST = {name: [(each, least) for each, least in LEAST.items() if each in _FIELDS[name]] for name in KINDS}
 
 
 def dumps(event: Event) -> str:

@@ -45,7 +45,7 @@ class LoadedRun:
     verdict: Verdict
     steady_seconds: Seconds
     losses: Mapping[int, float]
-    steps: tuple[events.Step, ...] = ()
+    steps: Sequence[events.Step] = ()
 
 
 def load(run_dir: Path) -> LoadedRun:
@@ -53,7 +53,7 @@ def load(run_dir: Path) -> LoadedRun:
     return load_with_steps(run_dir)[0]
 
 
-def load_with_steps(run_dir: Path) -> tuple[LoadedRun, tuple[tuple[events.Step, ...], ...]]:
+def load_with_steps(run_dir: Path) -> tuple[LoadedRun, Sequence[Sequence[events.Step]]]:
     """As `load`; also the steps of each attempt, by the process whose record counts."""
     documents = Documents(run_dir)
     fix = f"judge it {'again' if documents.has('verdict.json') else 'first'}: seatrial judge {run_dir}"

@@ -124,7 +124,7 @@ class _Reading:
 
     def _course(self, group: Group) -> Course:
         """That of the first log that reports steps."""
-        course = course_of(())
+        course = course_of(Recording.of(()))
         for path in group.paths[:MOST_TRIED]:
             course = course_of(read_files([path], replace(self._spellings, guessed=False)))
             if course.steps:
