@@ -15,6 +15,7 @@ from seatrial.events import Fault, Step
 from seatrial.logs import read
 from seatrial.logs.alignment import Shift, StepClock, clocked, shifts, zone_apart
 from seatrial.logs.numbers import stated_time
+from seatrial.recording import Recording
 from tests.helpers.blame_cases import judged, step_line
 
 START = datetime(2026, 3, 1, 10)
@@ -231,10 +232,10 @@ def test_steps_without_a_time_put_no_clock_right() -> None:
     failure = Fault(process=0, wall_time=at, fault="gpu_ecc", where="rank 1", facts={"rank": 1})
     added_up = [Step(process=0, wall_time=2.0 * step, step=step) for step in range(1, 4)]
     by_clock = [Step(process=0, wall_time=at - 9 + step, step=step) for step in range(1, 4)]
-    assert clocked([*added_up, failure])[-1] == replace(failure, facts={"rank": 1, "order": "own"})
-    assert clocked([*by_clock, failure]) == (*by_clock, failure)
+    assert clocked(Recording.of([*added_up, failure]))[-1] == replace(failure, facts={"rank": 1, "order": "own"})
+    assert list(clocked(Recording.of([*by_clock, failure]))) == [*by_clock, failure]
     undated = replace(failure, wall_time=8.0)
-    assert clocked([*added_up, undated])[-1] == undated
+    assert clocked(Recording.of([*added_up, undated]))[-1] == undated
 
 
 def test_the_rank_that_the_launcher_saw_fail_first_is_blamed_where_no_clock_tells(tmp_path: Path) -> None:

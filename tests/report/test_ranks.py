@@ -13,6 +13,7 @@ import pytest
 
 from seatrial import events, metrics
 from seatrial.metrics.record import Record, Records
+from seatrial.recording import Steps
 from seatrial.report import html, ranks
 from seatrial.report.gather import RunReport, gather
 from tests.helpers import page_stories, run_directory, streams
@@ -25,7 +26,7 @@ def performance() -> metrics.Performance:
 
 
 def record(process: int, times: dict[int, float | None]) -> Record:
-    steps = tuple(events.Step(process=process, step=step, seconds=seconds) for step, seconds in times.items())
+    steps = Steps.of([events.Step(process=process, step=step, seconds=seconds) for step, seconds in times.items()])
     return Record(process=process, steps=steps, attempts=(steps,))
 
 
@@ -85,8 +86,8 @@ def test_ranks_without_seconds_are_compared_by_their_rates(performance: metrics.
     made = []
     for process in range(4):
         rate = 50.0 if process == 2 else 100.0
-        steps = tuple(
-            events.Step(process=process, step=n, reported={"tokens_per_second_per_device": rate}) for n in range(20)
+        steps = Steps.of(
+            [events.Step(process=process, step=n, reported={"tokens_per_second_per_device": rate}) for n in range(20)]
         )
         made.append(Record(process=process, steps=steps, attempts=(steps,)))
     found = ranks.rank_times(of(made), None, performance)
