@@ -52,3 +52,13 @@ def test_no_single_outlier_sways_it_and_nothing_is_certain() -> None:
     assert max(p_of_fall(falls), p_of_fall(spiked)) < 1e-3
     assert p_of_fall(np.full(60, 2.5)) == 1.0
     assert p_of_fall(-falls) == 1.0
+
+
+@pytest.mark.parametrize("n", [15, 30, 49, 200])
+def test_a_burst_at_the_start_that_is_overcome_is_a_fall(n: int) -> None:
+    """Its noise is that of the burst alone, beside which no fall is clear."""
+    rng = np.random.default_rng(n)
+    curve = 8 + 35 * np.exp(-np.arange(n) / (0.15 * n)) + 0.05 * rng.standard_normal(n)
+    curve[:2] = 12.4
+    assert _trend(curve)[0] == "falling"
+    assert _trend(np.maximum(curve, 30))[0] != "falling"

@@ -31,6 +31,7 @@ CLEAR_RISE = 0.005  # of the loss; less is the noise of rounding
 DIVERGED = 1.5  # times the early loss, at the end: no test is needed, however few the steps
 LAST_LOSSES = 3  # whose median is the end of a run, next to the last third's
 END_RISE, END_NOISE = 0.25, 5.0  # of the loss of the last third; times what losses differ from one to the next
+PLAIN_FALL = 1.5  # the median of the first third over that of the last
 BURST = 2.0  # nats above the lowest loss before, and `DIVERGED` times that: in runs too short for anything else
 LOSS_SPIKE = 3.0  # times the early loss: more than the noise of a batch
 LEAST_LOSS = 1e-5  # that a cross-entropy in float32 can tell from 0
@@ -415,7 +416,7 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | No
     """(trend, `share_lower`, `trend_p`): the first third against the last one.
 
     By the rank-sum test (Mann–Whitney), which no single outlier can sway; it takes the losses to be independent, so
-    that `p_of_fall` has to agree.
+    that `p_of_fall` has to agree, unless all of the last third lie below the first by more than any noise.
     """
     third = len(losses) // 3
     early, late = np.sort(losses[:third]), losses[len(losses) - third :]
@@ -427,7 +428,9 @@ def _trend(losses: NDArray[np.float64]) -> tuple[Trend, float | None, float | No
     equal = third - above - np.searchsorted(early, late, side="left")
     share = float(np.mean(above + equal / 2) / third)
     z = (share - 0.5) / math.sqrt((2 * third + 1) / (12 * third * third))
-    p = max(math.erfc(abs(z) / math.sqrt(2)), p_of_fall(losses if z > 0 else -losses))
+    p = math.erfc(abs(z) / math.sqrt(2))
+    if not (share == 1 and before > PLAIN_FALL * after > 0):  # such as a burst of the first steps that is overcome
+        p = max(p, p_of_fall(losses if z > 0 else -losses))
     is_clear = abs(z) > TREND_Z and p < math.erfc(TREND_Z / math.sqrt(2))
     if z > 0 and is_clear and not diverged:
         return "falling", share, p
