@@ -95,6 +95,7 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @options.where
 @options.engine
 @options.rehearse
+@options.text
 @options.collapse
 @option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
 @options.compiling
@@ -159,6 +160,7 @@ def schema(name: str) -> None:
 @options.where
 @options.engine
 @options.rehearse
+@options.text
 @options.collapse
 @option("--preflight/--no-preflight", default=True, help="Check the hosts first, if they are reached by SSH.")
 @option("--retries", type=click.IntRange(0, 100), default=0, help="Retries after infrastructure failures.")

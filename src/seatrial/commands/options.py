@@ -201,6 +201,7 @@ engine = option(
     callback=_engine,
     help="The trainer: native is Seatrial's own; maxtext and megatron are those of the container or the hosts.",
 )
+text = option("--text", is_flag=True, help="In a rehearsal: learn from real text, so that the loss falls visibly.")
 rehearse = option("--rehearse", is_flag=True, help="Shrink model and batch to fit this machine.")
 collapse = option("--collapse", is_flag=True, help="Shrink only the mesh: same training, fewer devices.")
 
