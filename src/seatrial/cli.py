@@ -99,12 +99,15 @@ def capture(script: Path, variables: tuple[str, ...], output: str, **how: Any) -
 @options.collapse
 @option("--explain", metavar="KEY", help="Only show where this value came from, and its name in each dialect.")
 @options.compiling
+@option("--all", "shows_all", is_flag=True, help="Show every value with its origin, every command and file.")
 @options.format_option("text", "json")
-def plan(given: ConfigArguments, explain: str | None, compile_for: str | None, output: str, **how: Any) -> None:
-    """Show what would run: values with origins, commands.
+def plan(
+    given: ConfigArguments, explain: str | None, compile_for: str | None, shows_all: bool, output: str, **how: Any
+) -> None:
+    """Show what would run: on one screen, or all of it.
 
-    Every value of the resolved run with its origin, memory and step time to expect, and each process's command; with
-    --compile, memory, collectives and kernels of the step as XLA compiles it for the run's device, which need not be
+    Model, mesh, batch, memory and step time to expect, and what would be started; with --all also every value of the
+    resolved run with its origin, and each process's command; with --compile, memory, collectives and kernels of the step as XLA compiles it for the run's device, which need not be
     here.
     """
     from seatrial.commands import plan as plans
@@ -112,7 +115,7 @@ def plan(given: ConfigArguments, explain: str | None, compile_for: str | None, o
 
     request, as_json = RunRequest(config=given, **how), output == "json"
     text = (
-        plans.describe(request, as_json=as_json, compile_for=compile_for)
+        plans.describe(request, as_json=as_json, compile_for=compile_for, shows_all=shows_all)
         if explain is None
         else plans.explain(request, explain, as_json=as_json)
     )

@@ -44,7 +44,7 @@ def test_strict_leaves_a_sound_file_and_notes_alone() -> None:
 
 
 def test_a_plan_says_what_to_expect_of_a_cluster_that_is_not_here() -> None:
-    code, said = run("plan", str(RECIPE))
+    code, said = run("plan", str(RECIPE), "--all")
     assert code == 0
     assert re.search(r"^memory per device +=? *= about ", said, re.MULTILINE)
     assert "% of 72.0 GiB, which a process gets of 80.0 GiB; parameters " in said

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.console import Say, inert
+from seatrial.console import Say, inert, short_number
 from seatrial.engines import engine
 from seatrial.launch.deadlines import Deadlines, deadlines_for
 from seatrial.launch.follow import Following
@@ -205,7 +205,7 @@ class View:
         if started is None:
             return self._name
         return (
-            f"{self._name}: {_count(started.num_parameters or 0)} parameters on {started.num_devices} × "
+            f"{self._name}: {short_number(started.num_parameters or 0)} parameters on {started.num_devices} × "
             f"{inert(started.device_kind)} in {started.num_processes} "
             f"{'process' if started.num_processes == 1 else 'processes'}"
         )
@@ -255,11 +255,3 @@ def _process_rows(progress: Progress) -> list[str]:
 
 def _steps_done(last_step: int | None) -> int:
     return 0 if last_step is None else last_step + 1
-
-
-def _count(number: int) -> str:
-    """A large number as a person would say it: 405.9 B, 1.2 M, 3,152."""
-    for size, letter in ((10**9, "B"), (10**6, "M")):
-        if number >= size:
-            return f"{number / size:,.1f} {letter}"
-    return f"{number:,}"
