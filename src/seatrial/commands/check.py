@@ -33,7 +33,16 @@ class ConfigArguments:
 
     def load(self, action: Action, engine: str | None = None) -> Resolved:
         """The configuration without the checks across fields. Raises InputError where nothing can be read."""
+        self._require_order()
         return load(self.config, self.overrides, action=action, model=self.model, gpu=self.gpu, engine=engine or "")
+
+    def _require_order(self) -> None:
+        """Raises InputError where an override stands before the configuration."""
+        first = str(self.config)
+        behind = next((text for text in self.overrides if exists(Path(text), as_file=True)), None)
+        if "=" in first and behind and not exists(self.config):
+            why, fix = "this is an override, and the configuration comes first", f"{behind} {first}"
+            raise InputError.single("wrong-order", first, why, f"write it behind the file: {fix}")
 
     def check_command(self, *, rehearse: bool) -> str:
         """The command that shows the findings on it, for a shell."""
