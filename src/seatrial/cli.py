@@ -107,8 +107,8 @@ def plan(
     """Show what would run: on one screen, or all of it.
 
     Model, mesh, batch, memory and step time to expect, and what would be started; with --all also every value of the
-    resolved run with its origin, and each process's command; with --compile, memory, collectives and kernels of the step as XLA compiles it for the run's device, which need not be
-    here.
+    resolved run with its origin, and each process's command; with --compile, memory, collectives and kernels of the
+    step as XLA compiles it for the run's device, which need not be here.
     """
     from seatrial.commands import plan as plans
     from seatrial.commands.run import RunRequest

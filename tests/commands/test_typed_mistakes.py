@@ -151,13 +151,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (work / "folder").mkdir(parents=True)
     (work / "damaged").mkdir()
     files = {
-        "tiny.json": TINY, "hello.txt": "hello\n", "nothing.json": "", "bad.json": '{"a": 1,}', "bad.yaml": "not: [valid\n",
+        "tiny.json": TINY, "hello.txt": "hello\n", "nothing.json": "", "bad.json": '{"a": 1,}',
+        "bad.yaml": "not: [valid\n",
         "damaged/plan.json": '{"spec": [', "damaged/status.json": "[",
     }  # fmt: skip
     for name, text in files.items():
         (work / name).write_text(text, encoding="utf-8")
     (work / "binary").write_bytes(bytes(range(256)))
-    (work / "secret.json").symlink_to("/proc/self/mem/x" if os.geteuid() else "secret.json")  # a circle: not even for root
+    (work / "secret.json").symlink_to(
+        "/proc/self/mem/x" if os.geteuid() else "secret.json"
+    )  # a circle: not even for root
     return work
 
 
@@ -183,11 +186,12 @@ def test_a_mistake_is_answered(command: str, here: Path) -> None:
     assert sorted(here.rglob("*")) == before
 
 
-RANDOM_NAMES = [f"{verb} {place}" for verb in
-                ("check", "plan", "run", "train", "judge", "parse", "attach", "stop", "logs", "report", "capture", "init",
-                 "history --root", "convert --to nxdt", "compare x", "judge x --against", "run tiny.json --engine",
-                 "plan tiny.json --explain", "check tiny.json", "schema", "judge hello.txt --policy")
-                for place in ("", "folder/")]  # fmt: skip
+NAMED = (
+    "check", "plan", "run", "train", "judge", "parse", "attach", "stop", "logs", "report", "capture", "init",
+    "history --root", "convert --to nxdt", "compare x", "judge x --against", "run tiny.json --engine",
+    "plan tiny.json --explain", "check tiny.json", "schema", "judge hello.txt --policy",
+)  # fmt: skip
+RANDOM_NAMES = [f"{verb} {place}" for verb in NAMED for place in ("", "folder/")]
 
 
 @pytest.mark.parametrize("command", RANDOM_NAMES)
@@ -213,7 +217,9 @@ def _names(randoms: random.Random, number: int) -> Iterator[str]:
 @pytest.mark.parametrize("verb", [name for name in app.commands if name != "version"])
 def test_a_letter_too_few_or_too_many_in_a_verb_or_an_option(verb: str, here: Path) -> None:
     randoms = random.Random(verb)
-    options = [option for parameter in app.commands[verb].params for option in parameter.opts if option.startswith("--")]
+    options = [
+        option for parameter in app.commands[verb].params for option in parameter.opts if option.startswith("--")
+    ]
     at = randoms.randrange(1, len(verb))
     for wrong in (verb[:at] + verb[at + 1 :] + "q", verb[:at] + "zz" + verb[at:]):
         _assert_helps(seatrial(wrong, "tiny.json", cwd=here), wrong)

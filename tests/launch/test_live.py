@@ -138,7 +138,7 @@ def test_a_run_that_ends_by_itself_leaves_one_line_of_progress(tmp_path: Path) -
     run = Run("run", "tiny.json", "--out", "run", columns=100, cwd=tmp_path)
     run.end()
     told = run.terminal.whole_lines()
-    assert [line for line in told if line.startswith("step ")][0].startswith("step 20/20  loss ")
+    assert next(line for line in told if line.startswith("step ")).startswith("step 20/20  loss ")
     assert [line for line in told if BAR.search(line)] == []
     assert_as_before(run)
 

@@ -18,7 +18,9 @@ LINES = 24  # of a terminal as it opens
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("more", [(), ("--rehearse",), ("--rehearse", "--text")], ids=" ".join)
-def test_a_plan_fits_one_screen(more: tuple[str, ...], width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_fits_one_screen(
+    more: tuple[str, ...], width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     done = seatrial("plan", SINGLE, "nnodes=1", *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from seatrial.check import lint
 from seatrial.check.finder import usual_engine
 from seatrial.check.mesh import mesh_is_sound
+from seatrial.command import MASK, is_secret, masked
 from seatrial.console import Say, inert
 from seatrial.dialects import cluster_of, load
 from seatrial.errors import InputError, Problem, Severity
@@ -39,16 +40,25 @@ class ConfigArguments:
     def _require_order(self) -> None:
         """Raises InputError where an override stands before the configuration."""
         first = str(self.config)
+        shown = _shown(first)
         behind = next((text for text in self.overrides if exists(Path(text), as_file=True)), None)
         if "=" in first and behind and not exists(self.config):
-            why, fix = "this is an override, and the configuration comes first", f"{behind} {first}"
-            raise InputError.single("wrong-order", first, why, f"write it behind the file: {fix}")
+            why, fix = "this is an override, and the configuration comes first", f"{behind} {shown}"
+            raise InputError.single("wrong-order", shown, why, f"write it behind the file: {fix}")
 
     def check_command(self, *, rehearse: bool) -> str:
         """The command that shows the findings on it, for a shell."""
-        cell = [word for option in ("model", "gpu") if (name := getattr(self, option)) for word in (f"--{option}", name)]
-        words = ["check", str(self.config), *self.overrides, *cell, *(["--rehearse"] if rehearse else [])]
+        cell = [
+            word for option in ("model", "gpu") if (name := getattr(self, option)) for word in (f"--{option}", name)
+        ]
+        words = ["check", str(self.config), *map(_shown, self.overrides), *cell, *(["--rehearse"] if rehearse else [])]
         return inert(f"seatrial {shlex.join(words)}")
+
+
+def _shown(override: str) -> str:
+    """An override as it may be printed, which a log may keep: without a secret."""
+    key, _, value = override.partition("=")
+    return f"{key}={MASK}" if value and is_secret(key) else masked(override)
 
 
 def read(given: ConfigArguments, *, action: Action, engine: str | None = None, compiles: bool = False) -> Resolved:

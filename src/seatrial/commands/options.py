@@ -61,7 +61,12 @@ class _Place(click.Path):
         if value == "":
             path = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name if param else ""
             code = "run-directory" if path == "--out" else "no-path"
-            raise InputError.single(code, path, f"it names no {'folder' if self.name == 'directory' else 'file'}", f"name one{', or omit it' * (path[:1] == '-')}")
+            raise InputError.single(
+                code,
+                path,
+                f"it names no {'folder' if self.name == 'directory' else 'file'}",
+                f"name one{', or omit it' * (path[:1] == '-')}",
+            )
         return super().convert(value, param, ctx)
 
 

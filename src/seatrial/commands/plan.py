@@ -22,9 +22,7 @@ from seatrial.report.expected import expected_lines
 from seatrial.spec import Resolved, RunSpec
 
 
-def describe(
-    request: RunRequest, *, as_json: bool, compile_for: str | None = None, shows_all: bool = False
-) -> str:
+def describe(request: RunRequest, *, as_json: bool, compile_for: str | None = None, shows_all: bool = False) -> str:
     """Describes what `run` would start: on one screen, or with `shows_all` value by value, command by command.
 
     Where this machine lacks what the run asks for, a note says so instead of the commands.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -52,8 +53,10 @@ def _named(error: click.UsageError, command: click.Command | None) -> click.Para
 
 
 def _shown(parameter: click.Parameter) -> str:
-    return parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
+    return (
+        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
+    )
 
 
-def _limits(kind: click.ParamType) -> str:
+def _limits(kind: click.ParamType[Any]) -> str:
     return f" from {kind.min} to {kind.max}" if isinstance(kind, click.IntRange) else ""

@@ -39,7 +39,8 @@ def find_runs(
     """(the runs below a root, the newest first; those that are gone); the index is brought up to date before.
 
     `model` and `device` are parts of their names. Raises InputError for a root that is not there (other than `runs`,
-    which the first run makes), an outcome that does not exist, and an index that cannot be used; `path` is that of the index, by default the user's own.
+    which the first run makes), an outcome that does not exist, and an index that cannot be used; `path` is that of
+    the index, by default the user's own.
     """
     wanted = _require_valid(root, outcome)
     with Index(path or default_path()) as index:
@@ -149,10 +150,12 @@ def _where(root: Path) -> str:
     return f"below {root}" if root.is_dir() else f"in {Path.cwd()}, where there is no folder {root}"
 
 
-def _notes(
-    shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Path, *, is_filtered: bool
-) -> list[str]:
-    notes = [] if total else [f"no runs below {root} that fit" if is_filtered else f"no runs {_where(root)} yet. {MAKE_ONE}"]
+def _notes(shown: Sequence[IndexRow], total: int, gone: Sequence[str], root: Path, *, is_filtered: bool) -> list[str]:
+    notes = (
+        []
+        if total
+        else [f"no runs below {root} that fit" if is_filtered else f"no runs {_where(root)} yet. {MAKE_ONE}"]
+    )
     if len(shown) < total:
         notes.append(f"{total - len(shown)} more: --limit 0 shows all")
     if gone:

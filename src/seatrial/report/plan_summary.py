@@ -25,13 +25,19 @@ def _asked(spec: RunSpec, engine: str) -> Iterator[tuple[str, str]]:
     """What the configuration asks for, and the estimates of it."""
     model, batch = spec.model, spec.batch
     parameters = short_number(num_parameters(model))
-    yield "model", f"{model.name}: {parameters} parameters in {plural(model.num_layers, 'layer')} of {model.hidden_dim:,}"
+    yield (
+        "model",
+        f"{model.name}: {parameters} parameters in {plural(model.num_layers, 'layer')} of {model.hidden_dim:,}",
+    )
     where = f"{plural(spec.topology.num_nodes, 'node')} × {plural(spec.topology.devices_per_node, 'device')}"
     yield "mesh", f"{_mesh(spec)}; {where} ({spec.topology.device or 'of any kind'})"
     accumulation = f" in {spec.accumulation_steps} micro batches" if spec.accumulation_steps > 1 else ""
-    yield "batch", (
-        f"{batch.global_batch_size:,} sequences of {batch.sequence_length:,}{accumulation}: "
-        f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
+    yield (
+        "batch",
+        (
+            f"{batch.global_batch_size:,} sequences of {batch.sequence_length:,}{accumulation}: "
+            f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
+        ),
     )
     quantized = f", {spec.precision.quantization}" if spec.precision.quantization else ""
     yield "precision", f"{spec.precision.compute_dtype}{quantized}, weights in {spec.precision.params_dtype}"
@@ -67,11 +73,10 @@ def _started(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.rehearsal:
         spec, changed = plan.spec, {change.path.partition(".")[0] for change in plan.rehearsal.changes}
         kind = "collapsed" if plan.rehearsal.collapsed else "rehearsal"
-        parameters = short_number(num_parameters(spec.model))
-        yield kind, (
-            f"{parameters} parameters, {_mesh(spec)}, {spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps; "
-            f"{plural(len(plan.rehearsal.changes), 'value')} changed, of {', '.join(sorted(changed))}"
-        )
+        size = f"{short_number(num_parameters(spec.model))} parameters, {_mesh(spec)}"
+        length = f"{spec.tokens_per_step:,} tokens a step, {spec.step_limit:,} steps"
+        values = f"{plural(len(plan.rehearsal.changes), 'value')} changed, of {', '.join(sorted(changed))}"
+        yield kind, f"{size}, {length}; {values}"
     processes = plural(len(plan.processes), "process")
     yield "starts", f"{processes} of {engine_called(plan.engine).TITLE} {_where(plan)}"
     for note in plan.notes:

@@ -262,9 +262,7 @@ def _on_text(spec: RunSpec) -> RunSpec:
     text = dataclasses.replace(
         _random_data(spec.data), kind="text", paths=TEXT, validation_paths=VALIDATION_TEXT if evaluates else ()
     )
-    optimizer = dataclasses.replace(
-        spec.optimizer, learning_rate=max(spec.optimizer.learning_rate, LEARNING_RATE)
-    )
+    optimizer = dataclasses.replace(spec.optimizer, learning_rate=max(spec.optimizer.learning_rate, LEARNING_RATE))
     return dataclasses.replace(spec, data=text, optimizer=optimizer)
 
 
